@@ -81,8 +81,8 @@ def train_one(job: SizeJob) -> dict[str, Any]:
     }
     try:
         run = formers.pretrain(family, load_texts(family), out=out / "run", overrides=overrides)
-        about = json.loads((out / "run" / "run.json").read_text(encoding="utf-8"))["asked"]["train"]
-        curve = [(r["step"], round(r["held"]["loss"] or float("nan"), 3)) for r in run.history if "held" in r]
+        about = json.loads((out / "run" / "run.json").read_text(encoding="utf-8"))["config"]["train"]
+        curve = [(r["step"], round(r["valid"]["loss"] or float("nan"), 3)) for r in run.history if "valid" in r]
         row |= {"lr": about["lr"], "steps": about["steps"], "loss": round(run.score.loss, 3) if run.score else None}
         row |= {"unigram": round(run.baseline.loss, 3) if run.baseline else None, "curve": curve}
     except Exception as error:

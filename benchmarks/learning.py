@@ -66,8 +66,8 @@ def train_shakespeare(out: Path, **more: Any) -> dict[str, Any]:
     model = {"dim": 384, "layers": 6, "heads": 6, "context": 256, "ff": 1536, "dropout": 0.2, "attention_dropout": 0.2,
              "embed_dropout": 0.2}  # fmt: skip
     run = formers.pretrain(
-        "gpt2", build_store(ids[:cut], tokenizer), held=build_store(ids[cut:], tokenizer), tokenizer=tokenizer, out=out,
-        resume=True, model=model, train={
+        "gpt2", build_store(ids[:cut], tokenizer), valid=build_store(ids[cut:], tokenizer), tokenizer=tokenizer,
+        out=out, resume=True, model=model, train={
             "steps": 4000, "batch_tokens": 64 * 256, "seq_length": 256, "lr": 1e-3, "schedule": "cosine",
             "warmup_steps": 100, "weight_decay": 0.1, "betas": (0.9, 0.99), "eval_every": 250, "eval_batches": 100,
             "save_every": 250, "ema": 0.998, "workers": 4}, **more)  # fmt: skip
@@ -89,7 +89,7 @@ def measure_loss(run: Any, ids: np.ndarray, length: int) -> float:
 
 def get_loss_curve(run: Any) -> list[tuple[int, float]]:
     """Loss on held-out text over steps."""
-    return [(row["step"], round(row["held"]["loss"], 4)) for row in run.history if "held" in row]
+    return [(row["step"], round(row["valid"]["loss"], 4)) for row in run.history if "valid" in row]
 
 
 def train_wikitext2(out: Path, **more: Any) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def train_wikitext2(out: Path, **more: Any) -> dict[str, Any]:
     model = {"dim": 384, "layers": 6, "heads": 8, "ff": 1536, "context": 256, "dropout": 0.4, "attention_dropout": 0.2,
              "embed_dropout": 0.4}  # fmt: skip
     run = formers.pretrain(
-        "gpt2", build_store(ids["train"], tokenizer), held=build_store(ids["valid"], tokenizer),
+        "gpt2", build_store(ids["train"], tokenizer), valid=build_store(ids["valid"], tokenizer),
         tokenizer=tokenizer, out=out, resume=True, model=model, train={
             "steps": 10000, "batch_tokens": 40 * 256, "seq_length": 256, "lr": 1e-3, "schedule": "cosine",
             "warmup_steps": 500, "weight_decay": 0.2, "eval_every": 500, "eval_batches": 100, "save_every": 500,
@@ -145,7 +145,7 @@ def train_enwik8(out: Path, path: Path, minutes: float = 9.0, **more: Any) -> di
 
     def train_for_steps(steps: int, where: Path) -> Any:
         return formers.pretrain(
-            "transformer_xl", text, held=held, tokenizer=tokenizer, out=where, resume=True, model=model,
+            "transformer_xl", text, valid=held, tokenizer=tokenizer, out=where, resume=True, model=model,
             train={"steps": steps, **train}, **more,
         )  # fmt: skip
 
@@ -196,14 +196,15 @@ def train_bert(out: Path, path: Path, **more: Any) -> dict[str, Any]:
     aside, known = articles[::50], [a for i, a in enumerate(articles) if i % 50]
     model = {"dim": 256, "layers": 4, "heads": 4, "ff": 1024, "context": 128, "dropout": 0.0, "attention_dropout": 0.0}
     run = formers.pretrain(
-        "bert", known, held=aside, out=out, resume=True, model=model, data={"vocab_size": 8192}, train={
+        "bert", known, valid=aside, out=out, resume=True, model=model, data={"vocab_size": 8192}, train={
             "batch_tokens": 256 * 128, "seq_length": 128, "lr": 1e-3, "schedule": "linear", "warmup_steps": 1000,
             "weight_decay": 0.01, "eval_every": 500, "eval_batches": 60, "save_every": 2000, "workers": 10,
             "steps": 10000}, **more)  # fmt: skip
     assert run.score is not None
     score = run.score.metrics
-    return {"articles": len(articles), "NSP": score["nsp/right"], "masked": score["mlm/right"], "nats": score["mlm"],
-            "NSP curve": [(r["step"], round(r["held"]["nsp/right"], 4)) for r in run.history if "held" in r],
+    return {"articles": len(articles), "NSP": score["nsp/accuracy"], "masked": score["mlm/accuracy"],
+            "nats": score["mlm"],
+            "NSP curve": [(r["step"], round(r["valid"]["nsp/accuracy"], 4)) for r in run.history if "valid" in r],
             }  # fmt: skip
 
 

@@ -50,10 +50,10 @@ def train_with_formers(folders: list[str], train: dict[str, Any], size: dict[str
     """`formers.pretrain` with its own loop."""
     with tempfile.TemporaryDirectory() as out:
         run = formers.pretrain(
-            "bert", Store.open(folders[0]), held=Store.open(folders[1]), tokenizer=load_tokenizer(folders[0]),
+            "bert", Store.open(folders[0]), valid=Store.open(folders[1]), tokenizer=load_tokenizer(folders[0]),
             out=Path(out) / "run", model=size, train=train,
         )  # fmt: skip
-        return [(row["step"], row["held"]["mlm"]) for row in run.history if "held" in row]
+        return [(row["step"], row["valid"]["mlm"]) for row in run.history if "valid" in row]
 
 
 def train_with_plain_loop(

@@ -82,7 +82,7 @@ def run_job(run: FinetuneJob, out: Path, device: str, threads: int = 0) -> dict[
             overrides={**run.settings, "train.seed": run.seed},
         )  # fmt: skip
         shutil.rmtree(where / "steps", ignore_errors=True)  # several times the model's size, and of no more use
-    found = json.loads((where / "evaluation.json").read_text(encoding="utf-8"))["measures"]
+    found = json.loads((where / "evaluation.json").read_text(encoding="utf-8"))["metrics"]
     made = {**(found["test"] or found["valid"])}
     if run.task in ("classify", "regress"):
         made |= {f"TF-IDF {name}": value for name, value in found["baseline"].items() if name in made}

@@ -99,7 +99,7 @@ def test_fine_tuning_vectors_and_comparisons_replace_theirs(tmp_path):
     with pytest.raises(Error, match=r"--resume.*--overwrite"):
         formers.finetune("bert", ROWS, out=out, **TINY)
     formers.finetune("bert", ROWS, out=out, overwrite=True, **{**TINY, "epochs": 2})
-    assert json.loads((out / "run.json").read_text(encoding="utf-8"))["asked"]["tune"]["epochs"] == 2
+    assert json.loads((out / "run.json").read_text(encoding="utf-8"))["config"]["tune"]["epochs"] == 2
     with pytest.raises(Error, match="which is needed"):
         formers.finetune(out / "model", ROWS, out=out, overwrite=True)
     words = [" ".join(f"word{i % 7}" for i in range(50))] * 5

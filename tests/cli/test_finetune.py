@@ -177,7 +177,7 @@ def test_finished_runs_say_so(capsys, here):
     sizes = ["--data", "글.txt", *TINY, "--model.context", 24, "--train.seq_length", 24, "--train.batch_tokens", 240]
     words = ["pretrain", "gpt2", *sizes, "--train.steps", 2, "--seed", 5, "--out", "text"]
     assert run(capsys, *words)[0] == 0
-    asked = RunFolder(here / "text").read_info()["asked"]["train"]
+    asked = RunFolder(here / "text").read_info()["config"]["train"]
     assert (asked["seed"], asked["warmup_steps"]) == (5, 0), "a recipe's warm-up is no longer than the run"
     code, _, error = run(capsys, *words, "--resume")
     assert code == 0
@@ -260,7 +260,7 @@ def test_print_config_given_back_is_the_same_run(capsys, here):
     assert run(capsys, "finetune", "--config", "run.yaml", "--print-config")[1] == text
     assert run(capsys, *words, "--out", "one")[0] == 0
     assert run(capsys, "finetune", "--config", "run.yaml", "--out", "two")[0] == 0
-    one, two = (RunFolder(here / name).read_info()["asked"] for name in ("one", "two"))
+    one, two = (RunFolder(here / name).read_info()["config"] for name in ("one", "two"))
     assert one == two
     assert not (here / "runs").exists()
     for family in ("transformer", "textcnn", "t5"):
@@ -327,7 +327,7 @@ def test_metrics_go_to_weights_and_biases(capsys, here, monkeypatch):
     given = fake.begun[0]
     assert (given["project"], given["name"], given["config"]["task"]) == ("tests", "한글", "classify")
     assert {step for step, _ in fake.lines} == {1, 2, 3}
-    assert {"training/lr", "training/classify", "held/accuracy"} <= {key for _, seen in fake.lines for key in seen}
+    assert {"training/lr", "training/classify", "valid/accuracy"} <= {key for _, seen in fake.lines for key in seen}
     assert fake.ended == 1
     assert run(capsys, *words, "--resume", "--train.steps", 5)[0] == 0
     assert (fake.begun[1]["id"], fake.begun[1]["resume"]) == ("abc", "allow")

@@ -101,7 +101,7 @@ def test_from_text_to_a_model_and_a_report(trained, text):
     assert f"model: {folder / 'model'}" in said
     assert "validation loss" in said
     about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    assert about["asked"]["data"]["source"] == [str(text)]
+    assert about["config"]["data"]["source"] == [str(text)]
     assert about["machine"]["command"][:2] == ["pretrain", "gpt2"]
     model = formers.load(folder)
     sentence = text.read_text(encoding="utf-8").splitlines()[0]

@@ -22,7 +22,7 @@ from tests.cli.test_cli import run
 CLI = Path(formers.__file__).parent / "cli"
 HOSTILE = ["x[/]", "[bold]b[/bold]", "a\x1b]0;owned\x07b", "c\x9b31mred", "tab\there", ":smile:", "back\\", "\u202eabc"]
 ABOUT = {
-    "format": RUN_FORMAT, "asked": {"family": "bert", "train": {"steps": 9}, "data": {"source": []}},
+    "format": RUN_FORMAT, "config": {"family": "bert", "train": {"steps": 9}, "data": {"source": []}},
     "data": {"tokens": 1, "documents": 1, "tokenizer": "t", "store": "s"}, "result": {"parameters": 3},
     "machine": dict.fromkeys(("processes", "threads", "name", "device", "formers", "torch", "python"), "x"),
 }  # fmt: skip
@@ -118,7 +118,7 @@ def test_runs_keep_their_names_whole(capsys, tmp_path):
 def test_runs_with_hostile_names(capsys, tmp_path):
     """One such folder used to hide all runs behind a traceback."""
     for words in HOSTILE:
-        make_run(tmp_path / words, {**ABOUT, "asked": {**ABOUT["asked"], "family": words}})
+        make_run(tmp_path / words, {**ABOUT, "config": {**ABOUT["config"], "family": words}})
     make_run(Path(os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff")))
     code, out, err = run(capsys, "runs", str(tmp_path))
     assert (code, err) == (0, "")
@@ -148,12 +148,12 @@ def damage(value, dice):
 def test_damaged_run_files(capsys, tmp_path, full):
     """Whatever run.json and the measurements hold, the answer is a row, a report or one line."""
     dice = random.Random(5)
-    line = {"step": 3, "loss": 2.0, "losses": {"mlm": 2.0}, "held": {"loss": 1.5}, "tokens": 5, "seconds": 2.0}
+    line = {"step": 3, "loss": 2.0, "losses": {"mlm": 2.0}, "valid": {"loss": 1.5}, "tokens": 5, "seconds": 2.0}
     rest = {
-        "score": {"loss": 1.0, "accuracy": 0.5, "all": {"a/right": 0.5}},
+        "score": {"loss": 1.0, "accuracy": 0.5, "metrics": {"a/accuracy": 0.5}},
         "baseline": {"loss": 1.0, "accuracy": 0.1},
     }
-    about = {**ABOUT, "result": {"parameters": 3, "best": 3, "memory": 5, "share": 0.5, **rest}}
+    about = {**ABOUT, "result": {"parameters": 3, "best": 3, "memory": 5, "mfu": 0.5, **rest}}
     assert run(capsys, "report", str(make_run(tmp_path / "good", about, [json.dumps(line)])))[0] == 0
     for number in range(2000 if full else 150):
         folder = make_run(tmp_path / "r", damage(about, dice), [json.dumps(damage(line, dice))])
@@ -168,7 +168,7 @@ def test_damaged_run_files(capsys, tmp_path, full):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "null", "[" * 100_000, '{"asked": ' * 5000, "\ud800".encode("utf-8", "surrogatepass")]
+    "text", ["", "null", "[" * 100_000, '{"config": ' * 5000, "\ud800".encode("utf-8", "surrogatepass")]
 )
 def test_run_json_that_is_none(capsys, tmp_path, text):
     folder = make_run(tmp_path / "r", "", ["[" * 100_000])

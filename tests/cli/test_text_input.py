@@ -126,7 +126,7 @@ def test_a_file_of_korean_excel_is_learnt_from(tmp_path, capsys):
     code, out, err = run(capsys, *words, *how)
     assert code == 0, err
     assert "text = column '0', label = column '1': 2 labels, 16 examples; a semicolon stands between columns" in err
-    asked = json.loads((run_folder / "run.json").read_text(encoding="utf-8"))["asked"]["data"]
+    asked = json.loads((run_folder / "run.json").read_text(encoding="utf-8"))["config"]["data"]
     assert (asked["encoding"], asked["header"]) == ("cp949", False)
     code, _, err = run(capsys, "finetune", "--resume", "--out", run_folder)
     assert code == 0, err

@@ -289,7 +289,7 @@ def test_two_runs_into_one_folder(runs, full):
     until(process, lambda: (out / "metrics.jsonl").exists())
     assert kill(process)
     assert (out / "lock").exists()
-    assert RunFolder(out).read_info()["asked"]["family"] == "gpt2"
+    assert RunFolder(out).read_info()["config"]["family"] == "gpt2"
     runs.finish("gpt2", out)
     runs.check("gpt2", out)
     print(f"\n{races} races of 4: 1 winner each, named by {named} of {3 * races} losers; a dead holder's lock recovers")

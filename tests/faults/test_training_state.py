@@ -380,7 +380,7 @@ def test_damaged_measurements(tmp_path, done):
         b"[]",
         b"7",
         b'{"format": %d}' % RUN_FORMAT,
-        b'{"format": %d, "asked": 3, "data": {}}' % RUN_FORMAT,
+        b'{"format": %d, "config": 3, "data": {}}' % RUN_FORMAT,
         b"\xff",
     ],
 )

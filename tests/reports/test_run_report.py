@@ -16,18 +16,18 @@ from formers.task import Task
 from formers.training.run_folder import RUN_FORMAT, RunFolder
 
 
-def folder_of(path, *, losses=("lm",), held=((4, 2.5),), samples=(), sections=(), language=None, name="run"):
+def folder_of(path, *, losses=("lm",), valid=((4, 2.5),), samples=(), sections=(), language=None, name="run"):
     """A run's folder, as training leaves it."""
     where = path / name
     where.mkdir(parents=True)
     result = {
-        "score": {"loss": 2.5, "accuracy": 0.31, "all": {losses[0]: 2.5, **dict.fromkeys(losses[1:], 0.5)}},
-        "baseline": {"loss": 3.125, "accuracy": 0.05, "all": {losses[0]: 3.125}},
-        "parameters": 12345, "best": 4, "memory": 0, "share": 0.0,
+        "score": {"loss": 2.5, "accuracy": 0.31, "metrics": {losses[0]: 2.5, **dict.fromkeys(losses[1:], 0.5)}},
+        "baseline": {"loss": 3.125, "accuracy": 0.05, "metrics": {losses[0]: 3.125}},
+        "parameters": 12345, "best": 4, "memory": 0, "mfu": 0.0,
     }  # fmt: skip
     result |= {} if language is None else {"language": language}
     about = {
-        "format": RUN_FORMAT, "asked": {"family": "bert", "train": {"steps": 4}, "data": {}}, "result": result,
+        "format": RUN_FORMAT, "config": {"family": "bert", "train": {"steps": 4}, "data": {}}, "result": result,
         "data": {"tokens": 5000, "documents": 12, "tokenizer": "t", "store": "s"},
         "machine": {"processes": 1, "threads": 2, "name": "a <machine>", "device": "cpu", "formers": "0", "torch": "2",
                     "python": "3"},
@@ -39,8 +39,8 @@ def folder_of(path, *, losses=("lm",), held=((4, 2.5),), samples=(), sections=()
         for s in range(1, 5)
     ]  # fmt: skip
     rows += [
-        {"step": s, "held": {"loss": v + 0.5 * (len(losses) - 1), losses[0]: v, **dict.fromkeys(losses[1:], 0.5)}}
-        for s, v in held
+        {"step": s, "valid": {"loss": v + 0.5 * (len(losses) - 1), losses[0]: v, **dict.fromkeys(losses[1:], 0.5)}}
+        for s, v in valid
     ]
     (where / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     if samples:
@@ -157,7 +157,7 @@ def test_the_language_of_a_report_on_the_command_line(tmp_path, capsys):
 def test_labels_of_a_table_are_not_translated(tmp_path):
     confusion = {"title": "Truth (rows) and guess (columns)", "head": ["", "text", "test"],
                  "rows": [["text", "1", "0"], ["test", "0", "1"]]}  # fmt: skip
-    measures = {"title": "Measures", "head": ["", "accuracy"], "rows": [["validation", "0.5"], ["test", "0.4"]]}
+    measures = {"title": "Metrics", "head": ["", "accuracy"], "rows": [["validation", "0.5"], ["test", "0.4"]]}
     worst = {"title": "Worst examples", "head": ["text", "truth", "guess"], "rows": [["영화", "text", "test"]]}
     page, _ = written(folder_of(tmp_path, sections=[confusion, measures, worst], language="ko"))
     assert "<td>text</td>" in page

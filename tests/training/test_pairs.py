@@ -75,7 +75,7 @@ def test_text_that_is_no_pairs_is_seen_before_the_work(tmp_path):
         (tmp_path / "pairs.txt", ["only one side"] * 20, say),
     ):
         with pytest.raises(Error, match=words):
-            formers.pretrain("seq2seq", text, held=held, out=tmp_path / "run")
+            formers.pretrain("seq2seq", text, valid=held, out=tmp_path / "run")
     assert not (tmp_path / "run" / "data").exists()
 
 

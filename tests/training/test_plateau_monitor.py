@@ -93,7 +93,7 @@ def test_the_advised_warm_up_ends_within_the_run():
 def test_what_a_crash_took_back_is_measured_again_and_not_twice():
     watch = monitor()
     rows = [(250, 6.0), (500, 5.0), (750, 4.0)]
-    watch.load_history([{"step": step, "held": {"mlm": loss}} for step, loss in rows])
+    watch.load_history([{"step": step, "valid": {"mlm": loss}} for step, loss in rows])
     watch.record_evaluation(500, 5.2)  # the newest checkpoint was of step 250
     assert [seen[:2] for seen in watch.evaluations] == [(250, 6.0), (500, 5.2)]
 
@@ -125,7 +125,7 @@ def test_a_run_that_leaves_its_plateau_says_so_once():
     assert len(said) == 2
     assert "learns again: its validation loss fell to 6.50 after step 3,000; it had stopped falling at 6.83" in said[1]
     watch = monitor()
-    watch.load_history([{"step": 250 * i, "held": {"mlm": loss}} for i, loss in enumerate([*stuck, 6.5, 6.2], 1)])
+    watch.load_history([{"step": 250 * i, "valid": {"mlm": loss}} for i, loss in enumerate([*stuck, 6.5, 6.2], 1)])
     assert not lines(watch, [6.0, 5.8], after=2250)
     assert watch.final_note is None
     worse = [6.0, 5.0, 4.0, *[4.0 + 0.1 * i for i in range(1, 9)], 3.9, 3.8]
@@ -143,7 +143,7 @@ def test_everything_that_a_report_says_of_a_stuck_run_is_there_in_korean():
 
 def test_what_was_said_before_a_run_was_stopped_is_not_said_again():
     watch = monitor()
-    watch.load_history([{"step": 250 * i, "held": {"mlm": 6.9}} for i in range(1, 8)])
+    watch.load_history([{"step": 250 * i, "valid": {"mlm": 6.9}} for i in range(1, 8)])
     assert watch.reported
     assert not lines(watch, [6.9] * 3, after=1500)  # the last evaluation is repeated
     assert watch.final_note is not None

@@ -43,7 +43,7 @@ def losses(folder):
     """What a run measured, step by step, and on held-out examples."""
     rows = RunFolder(folder).read_history()
     steps = [(row["loss"], row["norm"], row["tokens"]) for row in rows if "losses" in row]
-    return torch.tensor(steps, dtype=torch.float64), [row["held"]["loss"] for row in rows if "held" in row]
+    return torch.tensor(steps, dtype=torch.float64), [row["valid"]["loss"] for row in rows if "valid" in row]
 
 
 def test_two_processes_learn_what_one_would(done):
@@ -61,7 +61,7 @@ def test_two_processes_learn_what_one_would(done):
 
 
 def test_a_batch_is_that_of_all_processes(done):
-    asked = RunFolder(done[0] / "both").read_info()["asked"]["train"]
+    asked = RunFolder(done[0] / "both").read_info()["config"]["train"]
     sizes = [len([n for rank in ranks.told(done[0], "both") for batch in rank["seen"][step] for n in batch])
              for step in range(5)]  # fmt: skip
     assert asked["accumulate"] == 2
@@ -74,7 +74,7 @@ def test_a_run_without_a_name_has_one_folder_and_ends_for_all(done):
     assert first["result"] == second["result"]
     assert len(first["seen"]) == len(second["seen"])
     assert [p.name for p in (done[0] / "runs").iterdir() if p.name.startswith("bert")] == ["bert-classify-1"]
-    looks = [row for row in RunFolder(done[0] / "runs" / "bert-classify-1").read_history() if "held" in row]
+    looks = [row for row in RunFolder(done[0] / "runs" / "bert-classify-1").read_history() if "valid" in row]
     assert len(looks) == 2
 
 

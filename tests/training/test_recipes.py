@@ -136,7 +136,7 @@ def test_held_out_text_without_pairs_is_judged_by_hidden_tokens(tmp_path):
     sizes = {"dim": 16, "layers": 1, "heads": 2, "ff": 16, "context": 24}
     train = {"steps": 2, "batch_tokens": 240, "seq_length": 24, "warmup_steps": 1, "eval_every": 1, "samples": 1}
     run = formers.pretrain(
-        "bert", TEXT[:-1], held=TEXT[-1:], out=tmp_path / "run", model=sizes, train=train,
+        "bert", TEXT[:-1], valid=TEXT[-1:], out=tmp_path / "run", model=sizes, train=train,
         data={"vocab_size": 300}, say=said.append,
     )  # fmt: skip
     assert [line for line in said if "judged by hidden tokens alone" in line]

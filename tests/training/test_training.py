@@ -426,7 +426,7 @@ def test_a_step_judges_in_one_pass():
     out = Step(made.eval(), GOAL)(batch, count_correct_tokens=True)
     assert len(calls) == 1
     guess = made.logits(made(batch)).argmax(-1)
-    assert [int(v) for v in out["lm/right"]] == [int((guess == batch.labels).sum()), 120]
+    assert [int(v) for v in out["lm/accuracy"]] == [int((guess == batch.labels).sum()), 120]
     torch.testing.assert_close(out["lm"][0], GOAL.loss(made, batch)["lm"][0])
     small = {"dim": 16, "layers": 1, "heads": 2, "head_dim": 8, "ff": 16, "embed": 16, "cutoffs": (), "memory": 4}
     xl = formers.build("transformer_xl", vocab=30, clamp=None, same_length=False, eos=None, **small).model.eval()
@@ -436,7 +436,7 @@ def test_a_step_judges_in_one_pass():
     for _ in range(2):
         out, want = Step(xl, goal)(segment, judged, count_correct_tokens=True), Step(xl, goal)(segment, plain)
         torch.testing.assert_close(out["lm"][0], want["lm"][0])
-    assert int(out["lm/right"][1]) == 64
+    assert int(out["lm/accuracy"][1]) == 64
     torch.testing.assert_close(judged.hidden_states[0], plain.hidden_states[0])
 
 

@@ -73,7 +73,7 @@ def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = Fal
     from ..training.run_folder import RunFolder
 
     about = RunFolder(run).read_info()
-    config, store = about["asked"], run / "data" / "store"
+    config, store = about["config"], run / "data" / "store"
     if "task" in config:
         return rerun_task(run, about, out, device, resume)
     source = config["data"].get("source")
@@ -90,7 +90,7 @@ def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None, 
     from ..training.runs.finetune import finetune
     from ..training.runs.splits import SPLITS, load_saved_examples
 
-    config, labels = about["asked"], about["data"].get("labels", ())
+    config, labels = about["config"], about["data"].get("labels", ())
     try:
         saved_examples = {name: load_saved_examples(run, name, config["task"], labels) for name in SPLITS}
         given: dict[str, Any] = {name: saved_examples[name] or config["data"][name] for name in SPLITS}

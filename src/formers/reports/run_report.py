@@ -32,11 +32,11 @@ class RunReport:
 
     def __init__(self, run: RunRecords, language: Language | None = None):
         self.run, self.run_info = run, run.read_info()
-        self.settings, self.result = self.run_info["asked"], self.run_info.get("result") or {}
+        self.settings, self.result = self.run_info["config"], self.run_info.get("result") or {}
         self.title = find_family(self.settings["family"]).card.title
         self.history = run.read_history()
         self.step_rows = [row for row in self.history if "losses" in row]
-        valid_rows = [(row["step"], row["held"]) for row in self.history if "held" in row]
+        valid_rows = [(row["step"], row["valid"]) for row in self.history if "valid" in row]
         self.valid_losses = [
             (step, seen) for step, seen in valid_rows if seen.get("loss") is not None
         ]  # what was no number is null
@@ -56,7 +56,7 @@ class RunReport:
         because the unigram baseline has no other."""
         score = self.result.get("score") or {}
         several = any(len(row["losses"]) > 1 for row in self.step_rows[:1])
-        found = [k for k, v in score.get("all", {}).items() if v is not None and v == score.get("loss")]
+        found = [k for k, v in score.get("metrics", {}).items() if v is not None and v == score.get("loss")]
         return next((k for k in found if several and all(k in row["losses"] for row in self.step_rows)), None)
 
     def get_curves(self) -> dict[str, list[tuple[float, float]]]:
@@ -109,8 +109,8 @@ class RunReport:
             rows.insert(3, ("note", " ".join(say(str(form), **values) for form, values in stuck)))
         if result.get("memory"):
             rows.insert(4, ("peak memory", f"{result['memory'] / 2**30:.2f} GiB"))
-        if result.get("share"):
-            rows.insert(4, ("of the machine's peak", f"{result['share']:.0%}"))
+        if result.get("mfu"):
+            rows.insert(4, ("of the machine's peak", f"{result['mfu']:.0%}"))
         return [*rows, ("steps left out", f"{skipped}")] if skipped else rows
 
     def build_score_table(self) -> list[list[str]]:
@@ -126,14 +126,14 @@ class RunReport:
 
     def list_other_metrics(self) -> LabelledRows:
         """List the other validation metrics: NSP, bits per byte."""
-        found = (self.result.get("score") or {}).get("all", {})
+        found = (self.result.get("score") or {}).get("metrics", {})
         return [(k, format_number(k, v)) for k, v in found.items() if v is not None and not self.read_sections()]
 
     def format_samples(self) -> LabelledRows:
         """Format the samples, each with a heading."""
         rows = []
         for sample in self.run.read_samples():
-            question = [("asked: {text}", sample["asked"])] if "asked" in sample else []
+            question = [("target: {text}", sample["target"])] if "target" in sample else []
             parts = [("given: {text}", sample["given"]), *question, ("model: {text}", sample["made"])]
             words = "\n".join(self.localise(form, text=text) for form, text in parts)
             rows.append((self.localise("After step {step:,}", step=sample["step"]), words))
@@ -149,7 +149,7 @@ class RunReport:
             head, rows = part["head"], part["rows"]
             if head[:1] != [""]:  # the others have labels or measures in their head
                 head = [self.localise(word) for word in head]
-            if part["title"] == "Measures":
+            if part["title"] == "Metrics":
                 rows = [[self.localise(row[0]), *row[1:]] for row in rows]
             sections.append({"title": self.localise(part["title"]), "head": head, "rows": rows})
         return sections
@@ -165,7 +165,7 @@ class RunReport:
 
 def format_number(name: str, value: float, digits: int = 3) -> str:
     """Format an accuracy as per cent, a count as an integer, anything else with `digits` digits."""
-    if name.endswith("/right"):
+    if name.endswith("/accuracy"):
         return f"{value:.1%}"
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}f}"
 
@@ -190,11 +190,9 @@ def render_section(
     spent = {"parameters": report.result.get("parameters", 0), "tokens": last["tokens"], "seconds": last["seconds"]}
     words = report.localise("{parameters:,} parameters; {tokens:,} tokens in {seconds:.0f} s.", **spent)
     parts = [
-        f"<h2>{html.escape(report.title)}</h2>",
-        f'<p class="soft">{html.escape(words)}</p>',
-        render_html_table(scores[0], scores[1:]) if scores else "",
-        report.render_chart(),
-    ]
+        f"<h2>{html.escape(report.title)}</h2>", f'<p class="soft">{html.escape(words)}</p>',
+        render_html_table(scores[0], scores[1:]) if scores else "", report.render_chart(),
+    ]  # fmt: skip
     for title, text in samples:
         parts += [f"<p>{html.escape(title)}</p>", f"<blockquote>{html.escape(text)}</blockquote>"]
     if attention is not None:
@@ -278,14 +276,9 @@ def render_markdown_row(cells: Sequence[str]) -> list[str]:
 
 
 def write_runs_page(
-    path: Path,
-    title: str,
-    intro: str,
-    runs: Mapping[str, RunRecords],
-    samples: Mapping[str, Sequence[tuple[str, str]]],
-    attention: Mapping[str, Attention],
-    language: Language = "en",
-) -> None:
+    path: Path, title: str, intro: str, runs: Mapping[str, RunRecords],
+    samples: Mapping[str, Sequence[tuple[str, str]]], attention: Mapping[str, Attention], language: Language = "en",
+) -> None:  # fmt: skip
     """Write one page for several runs."""
     body = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(intro)}</p>"]
     machine = ""

@@ -62,15 +62,15 @@ KOREAN = {
     # samples
     "After step {step:,}": "{step:,}스텝 학습 후",
     "given: {text}": "입력: {text}",
-    "asked: {text}": "정답: {text}",
+    "target: {text}": "정답: {text}",
     "model: {text}": "모델: {text}",
     # tables of a fine-tuned model
-    "Measures": "지표",
+    "Metrics": "지표",
     "test": "시험",
     "TF-IDF + linear, validation": "TF-IDF + 선형 모델, 검증",
     "TF-IDF + linear, test": "TF-IDF + 선형 모델, 시험",
     "How they were computed": "계산 방법",
-    "measure": "지표",
+    "metric": "지표",
     "signature": "서명",
     "Truth (rows) and guess (columns)": "혼동 행렬: 정답(행)과 예측(열)",
     "Worst examples": "가장 크게 틀린 예제",

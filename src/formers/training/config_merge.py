@@ -130,7 +130,7 @@ class TuneConfig:
     epochs: float = 3.0
     batch_size: int = 32  # examples of a step, about: batches are packed by tokens
     warmup_ratio: float = 0.1  # the share of the steps that warms up
-    evals_per_epoch: float = 1.0  # looks at the held-out examples in an epoch
+    evals_per_epoch: float = 1.0  # evaluations on the validation examples in an epoch
     patience: int = 0  # looks without a better score before the run ends; 0: it goes on
     seq_length: int | None = None  # tokens of a document; None: what the model takes, up to 512
     long_texts: Literal["windows", "cut", "error"] = "windows"  # what becomes of longer ones
@@ -268,10 +268,10 @@ def read_config_tables(file: Any, tables: tuple[str, ...], keys: tuple[str, ...]
 
 def collect_overrides(
     verb: str, settings: Mapping[str, Any], overrides: Mapping[str, Any] | None, tables: tuple[str, ...],
-    short: Mapping[str, str] | None = None,
+    short: Mapping[str, str] | None = None, arguments: tuple[str, ...] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Return the settings given to a verb as tables (train={"steps": 9}), by bare names (`short`: bare → dotted) and by
-    dotted names (`overrides`), all under dotted names."""
+    dotted names (`overrides`), all under dotted names. `arguments` are other names that a hint may name."""
     given, short = dict[str, Any](), short or {}
     for name, value in settings.items():
         if name in tables and isinstance(value, Mapping):
@@ -282,7 +282,9 @@ def collect_overrides(
             given[name] = value
         else:
             known = f"settings are {', '.join(short)}" if short else f"tables of settings are {', '.join(tables)}"
-            raise Error(f"{verb} has no argument {name!r}", fix=explain_name(name, short, tables) or known)
+            raise Error(
+                f"{verb} has no argument {name!r}", fix=explain_name(name, (*short, *arguments), tables) or known
+            )
     return resolve_settings(given | dict(overrides or {}), tables)
 
 
@@ -426,13 +428,9 @@ def configure_finetuning(
 
 
 FINETUNE_TRAIN = {
-    "optimizer": "adamw",
-    "betas": (0.9, 0.999),
-    "eps": 1e-8,
-    "weight_decay": 0.01,
-    "schedule": "linear",
+    "optimizer": "adamw", "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "schedule": "linear",
     "grad_clip": 1.0,
-}
+}  # fmt: skip
 
 
 def get_finetune_recipe(family: str, task: str, source: str | None, sized: bool) -> Tables:

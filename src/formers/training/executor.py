@@ -68,7 +68,7 @@ class Step(nn.Module):
         objective: Objective | None = None,
         count_correct_tokens: bool = False,
     ) -> Losses:
-        """Compute the losses of a batch; `count_correct_tokens` adds the right guesses as NAME/right."""
+        """Compute the losses of a batch; `count_correct_tokens` adds the right guesses as NAME/accuracy."""
         objective = objective or self.objective
         if memory is None and not count_correct_tokens:
             return objective.loss(self.model, batch)
@@ -84,10 +84,10 @@ def count_correct(model: StatefulModel, batch: Batch, objective: Objective) -> L
     if part not in model.parts or model.parts[part].spec.directions > 1:
         return {}
     guess = model.logits(select_chosen(hidden, batch), part=part).argmax(-1)
-    found = {f"{part}/right": ((guess == batch.labels).sum(), (batch.labels != IGNORE_INDEX).sum())}
+    found = {f"{part}/accuracy": ((guess == batch.labels).sum(), (batch.labels != IGNORE_INDEX).sum())}
     if pair_part is not None and batch.document_labels is not None:
         guess, labels = model.logits(hidden, batch, part=pair_part).argmax(-1), batch.document_labels
-        found[f"{pair_part}/right"] = (guess == labels).sum(), (labels != IGNORE_INDEX).sum()
+        found[f"{pair_part}/accuracy"] = (guess == labels).sum(), (labels != IGNORE_INDEX).sum()
     return found
 
 

@@ -58,19 +58,13 @@ class SignalWatcher:
 
 
 def run_training_loop(
-    trainer: Trainer,
-    source: BatchSource,
-    folder: RunFolder,
-    *,
-    evaluate: Callable[[], dict[str, float]] | None = None,
-    sample: Callable[[int], None] | None = None,
-    tell: Callable[[StepResult], None] | None = None,
-    hook: Callable[[dict[str, Any]], None] | None = None,
-    say: Callable[[str], None] = lambda text: None,
-) -> int:
+    trainer: Trainer, source: BatchSource, folder: RunFolder, *, evaluate: Callable[[], dict[str, float]] | None = None,
+    sample: Callable[[int], None] | None = None, tell: Callable[[StepResult], None] | None = None,
+    hook: Callable[[dict[str, Any]], None] | None = None, say: Callable[[str], None] = lambda text: None,
+) -> int:  # fmt: skip
     """Train to the end from the newest checkpoint that is whole; the step with which it began.
 
-    The first process holds the folder, writes and speaks. `evaluate` gives losses on held-out text, the one named
+    The first process holds the folder, writes and speaks. `evaluate` gives losses on the validation text, the one named
     "loss" (or "cost", if there is one) decides which checkpoint is the best; `trainer.should_stop` ends the run early.
     While steps give no number, a checkpoint waits for the first that does. Raises Stopped, after saving, when a signal
     asks for it.
@@ -129,7 +123,7 @@ def run_training_loop(
             seen = evaluate() if looks and evaluate is not None else None
             if log is not None and seen is not None:
                 log.write_row(
-                    {"step": report.step, "held": {name: to_json_number(value) for name, value in seen.items()}}
+                    {"step": report.step, "valid": {name: to_json_number(value) for name, value in seen.items()}}
                 )
             if saves:
                 if writer is not None:

@@ -79,7 +79,7 @@ class PlateauMonitor:
         for row in history:
             if "losses" in row:
                 self.record_step(row["losses"])
-            elif (loss := row.get("held", {}).get(self.loss_name)) is not None:
+            elif (loss := row.get("valid", {}).get(self.loss_name)) is not None:
                 self.record_evaluation(row["step"], loss)
 
     def record_step(self, losses: Mapping[str, Any]) -> None:

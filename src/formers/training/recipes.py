@@ -23,15 +23,9 @@ SMALL_MODEL: dict[str, Any] = {
     "dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0,
 }  # fmt: skip
 QUICK_TRAIN = {
-    "steps": 500,
-    "batch_tokens": 2048,
-    "seq_length": 64,
-    "lr": 2e-3,
-    "schedule": "wsd",
-    "warmup_steps": 50,
-    "save_every": 100,
-    "eval_every": 50,
-}
+    "steps": 500, "batch_tokens": 2048, "seq_length": 64, "lr": 2e-3, "schedule": "wsd", "warmup_steps": 50,
+    "save_every": 100, "eval_every": 50,
+}  # fmt: skip
 LR_TIMES_DIM = 5e-5 * 768  # of a checkpoint that goes on, times the inverse of the width: 5e-5 for BERT-base
 
 

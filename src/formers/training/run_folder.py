@@ -2,7 +2,7 @@
 
 RUN/run.json         what was asked for, and of what code, data and machine
 RUN/data/            the tokenizer and the token store, if the run made them
-RUN/metrics.jsonl    one line for each step and each look at held-out text
+RUN/metrics.jsonl    one line for each step and each evaluation
 RUN/samples.jsonl    what the model could do on the way
 RUN/steps/           checkpoints (training/checkpoint/local.py)
 RUN/model/           at the end, the best of them: formers.load opens it
@@ -26,18 +26,19 @@ from ..atomic_files import FolderKind, hold_lock, is_locked, remove_empty_folder
 from ..config import format_value
 from ..errors import Error, advise_on_write, is_disk_full
 
-RUN_FORMAT = 2  # 2: the settings of run.json have other names than before
+RUN_FORMAT = 3  # 2: other names of settings; 3: other keys (config, valid, metrics, NAME/accuracy)
 TEMPORARY_FILES = ("*.tmp", ".model.*", "data/.tokenizer.*")  # a crash may leave them
 RUN_DATA_FOLDER = FolderKind(
     "run's data",
-    ("store", "held", "tokenizer", ".tokenizer.*", "*.note", "train.jsonl", "valid.jsonl", "test.jsonl", "tune.json"),
+    ("store", "valid", "held", "tokenizer", ".tokenizer.*", "*.note", "train.jsonl", "valid.jsonl", "test.jsonl",
+     "tune.json"),  # "held": of format 2
     (), frozenset(), (),
 )  # fmt: skip
 RUN_FOLDER = FolderKind(
     "run",
     ("run.json", "data", "metrics.jsonl", "samples.jsonl", "steps", "model", "report.html", "report.md", "lock",
      "evaluation.json", "tensorboard", "wandb", "wandb.json", "*.tmp", ".model.*"),
-    ("run.json",), frozenset({"format", "asked", "data"}), ("run.json",), (("data", RUN_DATA_FOLDER),),
+    ("run.json",), frozenset({"format", "data"}), ("run.json",), (("data", RUN_DATA_FOLDER),),
 )  # fmt: skip
 COMPARISON_FOLDER = FolderKind(
     "comparison", ("summary.json", "report.md"), ("*/run.json",), RUN_FOLDER.marker_keys, ("*/run.json",),
@@ -91,7 +92,7 @@ class RunFolder:
         try:
             about = json.loads(where.read_text(encoding="utf-8"))
             self.refuse_earlier_format(about)
-            asked, result = about["asked"], about.get("result") or {}
+            asked, result = about["config"], about.get("result") or {}
             good = isinstance(asked["train"]["steps"], int) and isinstance(asked["family"], str)
             good = good and all(
                 isinstance(part, dict) for part in (asked["train"], asked["data"], about["data"], result)
@@ -199,7 +200,7 @@ def summarise_run(folder: RunFolder, name: object) -> tuple[str, ...]:
         about, rows = folder.read_info(), folder.read_history()
     except Error as error:
         return str(name), "–", "–", "–", "–", "–", error.what
-    asked, result = about["asked"], about.get("result") or {}
+    asked, result = about["config"], about.get("result") or {}
     done = max((row["step"] for row in rows), default=0)
     ended = bool(result) and done >= asked["train"]["steps"]  # one that had ended may go on for more steps
     early = bool(result) and result.get("ended") == [done, asked["train"]["steps"]]  # stopped by its own patience
@@ -222,16 +223,16 @@ def summarise_run(folder: RunFolder, name: object) -> tuple[str, ...]:
 def format_main_result(asked: dict[str, Any], result: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     """The measure that a run is judged by, with its name: of the test examples if there are some, else of the held-out
     ones; on the way, the best so far."""
-    measures = result.get("measures") or {}
-    found = measures.get("test") or measures.get("valid") or {}
+    metrics = result.get("metrics") or {}
+    found = metrics.get("test") or metrics.get("valid") or {}
     named = (asked.get("tune") or {}).get("metric")
     name = named if named in found else next(iter(found), None)
     if name is not None:
-        part = "test " if measures.get("test") else ""
+        part = "test " if metrics.get("test") else ""
         return "–" if found[name] is None else f"{part}{name} {found[name]:.4f}"
     score = (result.get("score") or {}).get("loss")  # of its own part alone, as the command said it
-    held = [row["held"]["loss"] for row in rows if "held" in row and row["held"].get("loss") is not None]
-    best = score if is_number(score) else min(held, default=None)
+    losses = [row["valid"]["loss"] for row in rows if "valid" in row and row["valid"].get("loss") is not None]
+    best = score if is_number(score) else min(losses, default=None)
     return "–" if best is None else f"loss {best:.3f}"
 
 
@@ -248,11 +249,11 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
 
 def is_valid_row(row: dict[str, Any]) -> bool:
     """Check that what a line of measurements says of its step is numbers."""
-    losses, held = row.get("losses", {}), row.get("held", {})
-    if not isinstance(losses, dict) or not isinstance(held, dict):
+    losses, valid = row.get("losses", {}), row.get("valid", {})
+    if not isinstance(losses, dict) or not isinstance(valid, dict):
         return False
     numbers = [row.get(name) for name in ("loss", "norm", "lr", "tokens", "seconds")]
-    numbers += [held.get(name) for name in ("loss", "cost")]
+    numbers += [valid.get(name) for name in ("loss", "cost")]
     return isinstance(row.get("step"), int) and all(value is None or is_number(value) for value in numbers)
 
 

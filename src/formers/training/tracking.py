@@ -30,7 +30,7 @@ def flatten_metrics(line: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a line of metrics.jsonl under the names that a tracker shows; what is not finite is left out."""
     training = {**line.get("losses", {}), "lr": line.get("lr"), "norm": line.get("norm")}
     named = {f"training/{name}": value for name, value in training.items()}
-    named |= {f"held/{name}": value for name, value in line.get("held", {}).items()}
+    named |= {f"valid/{name}": value for name, value in line.get("valid", {}).items()}
     return {name: value for name, value in named.items() if value is not None}
 
 

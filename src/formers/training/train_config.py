@@ -52,9 +52,9 @@ class TrainConfig:
     workers: int = 0  # processes that make batches
     save_every: int = 500  # steps between checkpoints
     keep_last: int = 2  # checkpoints that are kept: the newest,
-    keep_best: int = 1  # the best on held-out text,
+    keep_best: int = 1  # the best on the validation text,
     keep_every: int | None = None  # and every so many steps
-    eval_every: int = 200  # steps between evaluations on held-out text
+    eval_every: int = 200  # steps between evaluations on the validation text
     eval_batches: int = 24  # batches that one evaluation takes (pretraining)
     samples: int = 4  # how often the model is asked for an example of what it can do
     max_bad_steps: int = 10  # steps in a row whose gradient is not a number, before the run stops
@@ -62,19 +62,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_sizes(
-            self,
-            "steps",
-            "batch_tokens",
-            "accumulate",
-            "seq_length",
-            "short_length",
-            "save_every",
-            "keep_last",
-            "eval_every",
-            "eval_batches",
-            "max_bad_steps",
-            "keep_every",
-        )
+            self, "steps", "batch_tokens", "accumulate", "seq_length", "short_length", "save_every", "keep_last",
+            "eval_every", "eval_batches", "max_bad_steps", "keep_every",
+        )  # fmt: skip
         check_sizes(self, "batch_rampup_steps", "warmup_steps", "workers", "keep_best", "seed", "samples", minimum=0)
         check_rates(self, "ema")
         for name, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):

@@ -29,7 +29,7 @@ class Score:
     def from_means(means: dict[str, float], objective: Objective) -> Score:
         """Pick the loss and accuracy of an objective's own part out of the means of all."""
         part = objective.part
-        return Score(means.get(part, math.nan), means.get(f"{part}/right", math.nan), means)
+        return Score(means.get(part, math.nan), means.get(f"{part}/accuracy", math.nan), means)
 
 
 COUNT_BLOCK_TOKENS, MAX_COUNT_BLOCKS = 1 << 22, 32  # tokens that are counted at a time, and how many times

@@ -49,7 +49,7 @@ def curve(folder, key="loss"):
 
 def held(folder):
     """The losses on held-out text."""
-    return [list(row["held"].values()) for row in RunFolder(folder).read_history() if "held" in row]
+    return [list(row["valid"].values()) for row in RunFolder(folder).read_history() if "valid" in row]
 
 
 def order(seen):

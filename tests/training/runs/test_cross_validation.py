@@ -68,7 +68,7 @@ def test_folds_know_the_labels_of_all(tmp_path):
 def test_seeds_begin_with_the_one_that_is_given(tmp_path):
     def seeds(name):
         runs = sorted((tmp_path / name).glob("*/run.json"))
-        return [json.loads(run.read_text())["asked"]["train"]["seed"] for run in runs]
+        return [json.loads(run.read_text())["config"]["train"]["seed"] for run in runs]
 
     compare_settings("textcnn", ROWS, seeds=2, out=tmp_path / "a", overrides={**SMALL, "train.seed": 7})
     assert seeds("a") == [7, 8]

@@ -87,10 +87,10 @@ def test_a_task_is_learnt_and_the_run_is_whole(tmp_path, checkpoint):
     assert former.labels == ("no", "yes")
     assert [found.label for found in former.classify(ASKED)] == ["yes", "no"]
     about = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert about["asked"]["task"] == "classify"
-    assert about["result"]["measures"]["test"] == run.test
+    assert about["config"]["task"] == "classify"
+    assert about["result"]["metrics"]["test"] == run.test
     words, page = ((tmp_path / "run" / name).read_text(encoding="utf-8") for name in ("report.md", "report.html"))
-    for part in ("Measures", "Truth (rows) and guess (columns)", "Worst examples", "TF-IDF + linear"):
+    for part in ("Metrics", "Truth (rows) and guess (columns)", "Worst examples", "TF-IDF + linear"):
         assert part in words
         assert part in page
     assert summarise_run(RunFolder(tmp_path / "run"), "x")[-1] == "done"
@@ -167,7 +167,7 @@ def test_a_run_can_be_repeated_and_the_repetition_stopped(tmp_path, monkeypatch)
 
 def test_patience_ends_a_run(tmp_path):
     run = tune(out=tmp_path, epochs=50, evals_per_epoch=1, patience=2, lr=1e-99)
-    looks = [row for row in run.history if "held" in row]
+    looks = [row for row in run.history if "valid" in row]
     assert len(looks) == 3, "the first, and two that were no better"
 
 
@@ -176,7 +176,7 @@ def test_the_best_checkpoint_is_the_best_by_the_measure_that_was_asked_for(tmp_p
     """With a rate that is far too high, the error of later looks is not the smallest one."""
     run = tune(rows=RATED, valid=RATED[:16], task="regress", metric=metric, epochs=6, evals_per_epoch=1, lr=3e-2,
                out=tmp_path)  # fmt: skip
-    seen = [row["held"][metric] for row in run.history if "held" in row]
+    seen = [row["valid"][metric] for row in run.history if "valid" in row]
     best = (min if metric == "mse" else max)(seen)
     assert len({round(value, 6) for value in seen}) > 2
     assert run.valid[metric] == pytest.approx(best, abs=1e-4)
@@ -187,13 +187,13 @@ def test_patience_knows_which_measures_are_to_be_low(tmp_path):
     run.path, run.tune, run.trainer = tmp_path, TuneConfig(patience=2), SimpleNamespace(should_stop=False)
     run.world = ProcessGroup()
     errors = [3.0, 2.0, 1.0]
-    lines = [json.dumps({"step": i, "held": {"cost": to_cost("mse", e)}}) for i, e in enumerate(errors)]
+    lines = [json.dumps({"step": i, "valid": {"cost": to_cost("mse", e)}}) for i, e in enumerate(errors)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     run.update_early_stopping(to_cost("mse", 0.5))
     assert not run.trainer.should_stop, "it gets better"
     run.update_early_stopping(to_cost("mse", 1.5))
     assert not run.trainer.should_stop
-    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, json.dumps({"step": 3, "held": {"cost": 2.0}})]) + "\n")
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, json.dumps({"step": 3, "valid": {"cost": 2.0}})]) + "\n")
     run.update_early_stopping(to_cost("mse", 1.5))
     assert run.trainer.should_stop
 
@@ -222,7 +222,7 @@ def test_texts_are_written_at_every_look_if_their_measure_decides(tmp_path):
     rows = [{"text": f"one {i}", "target": f"eins {i}"} for i in range(8)]
     run = tune("transformer", rows, rows[:4], task="translate", metric="chrf", sizes={"dim": 32, "layers": 1},
                max_output_tokens=8, out=tmp_path)  # fmt: skip
-    looks = [row["held"] for row in run.history if "held" in row]
+    looks = [row["valid"] for row in run.history if "valid" in row]
     assert all(look["cost"] == -look["chrf"] for look in looks)
 
 
@@ -381,7 +381,7 @@ def test_labels_as_words_behind_a_prefix(tmp_path, family):
                tell=lambda *t: told.append(t), **how[family])  # fmt: skip
     assert 0 <= run.baseline["accuracy"] <= 1
     assert ("reading", 32, 32, "labels") in told, "two labels for each of sixteen texts"
-    assert any(what == "training" and "held-out accuracy " in more for what, _, _, more in told)
+    assert any(what == "training" and "validation accuracy " in more for what, _, _, more in told)
     assert not any("perplexity" in more for *_, more in told)
     former = formers.load(tmp_path / "model")
     found = former.classify(ASKED)
@@ -400,7 +400,7 @@ def test_plain_text_goes_on_with_pretraining(tmp_path, checkpoint):
     )
     assert said[0].startswith("plain text")
     assert run.valid["perplexity"] < run.baseline["perplexity"]
-    seen = [row["held"]["loss"] for row in run.history if "held" in row]
+    seen = [row["valid"]["loss"] for row in run.history if "valid" in row]
     assert seen[-1] < seen[0] - 0.3, "it learns the new text"
     again = formers.load(tmp_path / "run" / "model")
     assert again.head == "mlm"
@@ -411,7 +411,7 @@ def test_plain_text_goes_on_with_pretraining(tmp_path, checkpoint):
         told = formers.finetune(
             checkpoint, file, task="lm", seq_length=16, config=config, out=tmp_path / "told", resume=resume
         )
-        asked = json.loads((told.folder / "run.json").read_text(encoding="utf-8"))["asked"]
+        asked = json.loads((told.folder / "run.json").read_text(encoding="utf-8"))["config"]
         assert [asked["train"]["lr"], asked["train"]["steps"], asked["objective"]["mask_rate"]] == [1e-3, 3, 0.3]
         assert asked["train"]["seq_length"] == 16
     done = formers.finetune(None, file, out=tmp_path / "run", resume=True)

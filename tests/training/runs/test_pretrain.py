@@ -79,7 +79,7 @@ def test_a_run_leaves_a_model_metrics_samples_and_a_report(tmp_path):
     assert loaded.tokenizer.fingerprint == run.former.tokenizer.fingerprint
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [r["step"] for r in rows if "losses" in r] == list(range(1, 41))
-    assert [r["step"] for r in rows if "held" in r] == [6, 12, 18, 24, 30, 36, 40]
+    assert [r["step"] for r in rows if "valid" in r] == [6, 12, 18, 24, 30, 36, 40]
     assert run.history == rows
     samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
     assert [s["step"] for s in samples] == [20, 40]
@@ -142,9 +142,9 @@ def test_a_run_of_an_earlier_format_is_refused_and_its_model_still_opens(tmp_pat
     file = tmp_path / "run" / "run.json"
     about = json.loads(file.read_text())
     assert about["format"] == RUN_FORMAT
-    old = {"format": RUN_FORMAT - 1, "asked": {"family": "gpt2", "train": {"steps": 2, "tokens": 240}, "data": {}}}
+    old = {"format": RUN_FORMAT - 1, "config": {"family": "gpt2", "train": {"steps": 2, "tokens": 240}, "data": {}}}
     file.write_text(json.dumps({**about, **old}))
-    words = r"run\.json: this run was made by an earlier formers \(format 1\) and cannot go on\. Train again with"
+    words = r"run\.json: this run was made by an earlier formers \(format 2\) and cannot go on\. Train again with"
     for more in ({}, {"resume": True}, {"resume": True, "train": {"steps": 3}}):
         with pytest.raises(Error, match=words) as error:
             formers.pretrain("gpt2", TEXT, out=tmp_path / "run", **more)
@@ -162,17 +162,17 @@ def test_a_run_of_an_earlier_format_is_refused_and_its_model_still_opens(tmp_pat
     again = pretrain(out=tmp_path / "run", train={"steps": 2}, overwrite=True)
     assert same(run, again)
     file.write_text(json.dumps({**about, "format": RUN_FORMAT + 1}))
-    with pytest.raises(Error, match=r"format 3 is not read here\. It was made by a newer formers"):
+    with pytest.raises(Error, match=r"format 4 is not read here\. It was made by a newer formers"):
         formers.pretrain(out=tmp_path / "run", resume=True)
 
 
 def test_evaluation_takes_as_many_batches_as_asked_also_when_a_run_goes_on(tmp_path):
     pretrain(out=tmp_path / "run", train={"steps": 2, "eval_batches": 1})
-    asked = json.loads((tmp_path / "run" / "run.json").read_text())["asked"]
+    asked = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
     assert asked["train"]["eval_batches"] == 1
     assert "eval_batches" not in asked["data"]
     formers.pretrain(out=tmp_path / "run", resume=True, train={"steps": 4, "eval_batches": 3})
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["asked"]["train"]["eval_batches"] == 3
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["config"]["train"]["eval_batches"] == 3
     with pytest.raises(Error, match="eval_batches must be"):
         configure_pretraining("gpt2", {"train": {"eval_batches": 0}})
 
@@ -234,10 +234,10 @@ def test_files_stores_and_held_out_files(tmp_path):
     (tmp_path / "a.txt").write_text("\n".join(TEXT[:50]) + "\n", encoding="utf-8")
     (tmp_path / "b.txt").write_text("\n".join(TEXT[50:]) + "\n", encoding="utf-8")
     made = pretrain(text=tmp_path / "a.txt", out=tmp_path / "one", data={"valid": [str(tmp_path / "b.txt")]})
-    listed = pretrain(text=TEXT[:50], out=tmp_path / "two", held=TEXT[50:])
+    listed = pretrain(text=TEXT[:50], out=tmp_path / "two", valid=TEXT[50:])
     assert same(made, listed)
     assert made.score == listed.score
-    store = pretrain(text=tmp_path / "one" / "data" / "store", out=tmp_path / "three", held=TEXT[50:])
+    store = pretrain(text=tmp_path / "one" / "data" / "store", out=tmp_path / "three", valid=TEXT[50:])
     assert same(made, store)
     about = json.loads((tmp_path / "three" / "run.json").read_text())
     with (tmp_path / "a.txt").open("a") as file:
@@ -247,8 +247,8 @@ def test_files_stores_and_held_out_files(tmp_path):
     ):
         formers.pretrain(out=tmp_path / "one", resume=True, train={"steps": 13})
     formers.prepare(TEXT[:9], about_tokenizer(tmp_path / "one"), tmp_path / "other")
-    (tmp_path / "three" / "run.json").write_text(json.dumps({**about, "asked": {**about["asked"], "data": {
-        **about["asked"]["data"], "source": [str(tmp_path / "other")]}}}))  # fmt: skip
+    (tmp_path / "three" / "run.json").write_text(json.dumps({**about, "config": {**about["config"], "data": {
+        **about["config"]["data"], "source": [str(tmp_path / "other")]}}}))  # fmt: skip
     with pytest.raises(Error, match="the text has changed since the run began"):
         formers.pretrain(out=tmp_path / "three", resume=True)
 
@@ -336,7 +336,7 @@ def told(run):
 def test_what_a_failed_try_made_of_something_else_is_made_anew(tmp_path):
     other = [" ".join(reversed(line)) for line in TEXT[:40]]
     with pytest.raises(Error, match="needs text of other documents"):
-        pretrain("bert", TEXT[:1], out=tmp_path / "a", held=TEXT[:1])
+        pretrain("bert", TEXT[:1], out=tmp_path / "a", valid=TEXT[:1])
     said = []
     after = pretrain(text=other, out=tmp_path / "a", train={"steps": 1}, tell=lambda what, *_: said.append(what))
     assert told(after) == told(pretrain(text=other, out=tmp_path / "b", train={"steps": 1}))
@@ -356,7 +356,7 @@ def test_a_tokenizer_that_was_in_memory_is_the_runs(tmp_path):
 
 
 def test_a_failed_try_takes_nothing_that_is_not_its_own(tmp_path):
-    for name in ("store", "held", "tokenizer"):
+    for name in ("store", "valid", "tokenizer"):
         (tmp_path / "data" / name).mkdir(parents=True)
         (tmp_path / "data" / name / "mine.txt").write_text("mine")
     for _ in range(2):
@@ -368,13 +368,13 @@ def test_a_failed_try_takes_nothing_that_is_not_its_own(tmp_path):
 
 
 def test_text_in_memory_cannot_change(tmp_path):
-    begun = pretrain(out=tmp_path / "run", train={"steps": 2}, held=TEXT[:9])
+    begun = pretrain(out=tmp_path / "run", train={"steps": 2}, valid=TEXT[:9])
     more = {"out": tmp_path / "run", "resume": True}
     with pytest.raises(Error, match=r"run: the text has changed since the run began\. Give it as it was, or begin"):
-        pretrain(text=TEXT[:50], held=TEXT[:9], train={"steps": 3}, **more)
-    with pytest.raises(Error, match="the held-out text has changed since the run began"):
-        pretrain(held=TEXT[:8], train={"steps": 3}, **more)
-    for step, given in enumerate(({"held": TEXT[:9]}, {}, {"text": None}), 3):
+        pretrain(text=TEXT[:50], valid=TEXT[:9], train={"steps": 3}, **more)
+    with pytest.raises(Error, match="the validation text has changed since the run began"):
+        pretrain(valid=TEXT[:8], train={"steps": 3}, **more)
+    for step, given in enumerate(({"valid": TEXT[:9]}, {}, {"text": None}), 3):
         again = pretrain(train={"steps": step}, **given, **more)
         assert (told(again), again.history[-1]["step"]) == (told(begun), step)
 
@@ -452,7 +452,7 @@ def test_a_run_from_a_checkpoint_goes_on_and_is_repeated(tmp_path):
     with pytest.raises(Stopped):
         formers.pretrain("gpt2", TEXT, out=tmp_path / "cut", hook=stop_at(7), **begin)
     assert same(whole, formers.pretrain(out=tmp_path / "cut", resume=True))
-    asked = json.loads((tmp_path / "whole" / "run.json").read_text())["asked"]
+    asked = json.loads((tmp_path / "whole" / "run.json").read_text())["config"]
     assert same(whole, formers.pretrain(None, TEXT, out=tmp_path / "again", config=asked))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 
 import pytest
 
@@ -66,10 +67,46 @@ def test_a_task_needs_room_for_its_checkpoints_too(monkeypatch, tmp_path):
     assert not (tmp_path / "run" / "run.json").exists()
 
 
+def test_files_of_a_run_speak_the_words_of_the_field(tmp_path):
+    made = pretrain_small("bert", out=tmp_path / "run", train={"steps": 6})
+    about = run_folder.RunFolder(made.folder).read_info()
+    assert about["format"] == 3
+    assert {"config", "data", "machine", "result"} <= set(about)
+    assert {"tokenizer", "store", "valid"} <= set(about["data"])
+    seen = next(row["valid"] for row in made.history if "valid" in row)
+    assert {"loss", "mlm", "mlm/accuracy"} <= set(seen)
+    assert about["result"]["score"]["metrics"] == made.score.metrics
+    task = formers.finetune("textcnn", ROWS, out=tmp_path / "task", epochs=1)
+    assert run_folder.RunFolder(task.folder).read_info()["result"]["metrics"]["valid"] == task.valid
+    text = "".join((folder / name).read_text() for folder in (made.folder, task.folder)
+                   for name in ("run.json", "metrics.jsonl"))  # fmt: skip
+    assert not [word for word in ('"held"', '"asked"', '"measures"', '/right"') if word in text]
+
+
+def test_earlier_words_get_a_hint(tmp_path):
+    with pytest.raises(Error, match=r"pretrain has no argument 'held'\. formers calls it 'valid'"):
+        formers.pretrain("gpt2", ["a"], held=["b"], out=tmp_path / "run")
+
+
+def test_a_run_of_an_earlier_format_can_be_replaced(tmp_path):
+    made = pretrain_small(out=tmp_path / "run", train={"steps": 1})
+    about = run_folder.RunFolder(made.folder).read_info()
+    old = {"format": 2, "asked": about["config"], "data": about["data"], "machine": about["machine"]}
+    (made.folder / "run.json").write_text(json.dumps(old), encoding="utf-8")
+    (made.folder / "data" / "valid").mkdir(exist_ok=True)
+    (made.folder / "data" / "valid").rename(made.folder / "data" / "held")
+    with pytest.raises(
+        Error, match=r"made by an earlier formers \(format 2\) and cannot go on\. Train again with --over"
+    ):
+        pretrain_small(out=tmp_path / "run", resume=True)
+    pretrain_small(out=tmp_path / "run", overwrite=True, train={"steps": 1})
+    assert run_folder.RunFolder(made.folder).read_info()["format"] == 3
+
+
 def test_a_run_that_goes_on_keeps_the_machine_on_which_it_began(tmp_path):
     made = pretrain_small(out=tmp_path / "run", train={"steps": 2})
     folder = run_folder.RunFolder(made.folder)
     folder.write_info({**folder.read_info(), "machine": {**folder.read_info()["machine"], "name": "the first one"}})
     pretrain_small(text=None, out=tmp_path / "run", resume=True, train={"steps": 3})
     assert folder.read_info()["machine"]["name"] == "the first one"
-    assert folder.read_info()["asked"]["train"]["steps"] == 3
+    assert folder.read_info()["config"]["train"]["steps"] == 3

@@ -9,7 +9,9 @@ import pytest
 import formers
 from formers.tasks.example_tables import find_layout
 from formers.tasks.examples import read_examples
+from formers.training.config_merge import PretrainDataConfig
 from formers.training.runs.continue_pretraining import find_shared_documents
+from formers.training.runs.prepare_data import RunText
 from formers.training.runs.splits import find_overlap
 
 WORDS = ("좋은", "지루한", "멋진", "나쁜")
@@ -93,8 +95,12 @@ def test_characters_are_tagged(tmp_path):
 def test_documents_of_plain_text_in_two_parts(tmp_path):
     (tmp_path / "a.txt").write_text("".join(f"문서 {i}\n" for i in range(9)), encoding="cp949")
     (tmp_path / "b.txt").write_text("문서 3\n새 문서\n", encoding="cp949")
-    how = {"encoding": "cp949", "unit": "line"}
-    (said,) = find_shared_documents(tmp_path / "a.txt", [tmp_path / "b.txt"], how)
+    how = PretrainDataConfig(encoding="cp949", unit="line")
+
+    def find(valid):
+        return find_shared_documents(RunText(tmp_path / "a.txt", how), RunText(valid, how))
+
+    (said,) = find([tmp_path / "b.txt"])
     assert "1 of 2 valid documents are among the train documents too (50%)" in said
-    assert find_shared_documents(tmp_path / "a.txt", ["새 문서"], how) == []
-    assert find_shared_documents(tmp_path / "a.txt", None, how) == []
+    assert find(["새 문서"]) == []
+    assert find(None) == []

@@ -52,7 +52,7 @@ def test_from_text_to_neighbours_and_a_report(capsys, tmp_path, monkeypatch, tex
     near = run(capsys, "neighbours", f"runs/{method}-1", words[0], "--k", 3)[1].splitlines()
     assert len(near) == 3
     about = RunFolder(tmp_path / "runs" / f"{method}-1").read_info()
-    assert (about["asked"]["train"]["seed"], about["asked"]["model"]["dim"], about["data"]["documents"]) == (3, 8, 40)
+    assert (about["config"]["train"]["seed"], about["config"]["model"]["dim"], about["data"]["documents"]) == (3, 8, 40)
     sample = json.loads((tmp_path / "runs" / f"{method}-1" / "samples.jsonl").read_text().splitlines()[0])
     for name in ("report.html", "report.md"):
         assert sample["made"] in (tmp_path / "runs" / f"{method}-1" / name).read_text(encoding="utf-8")
@@ -173,7 +173,7 @@ def test_the_channels_keep_their_meaning(capsys, tmp_path, vectors, channels, le
         assert torch.allclose(fixed, known.model.body.embedding_table[row]), (
             "the second channel has them too, and stays"
         )
-    asked = json.loads((tmp_path / "a" / "run.json").read_text())["asked"]
+    asked = json.loads((tmp_path / "a" / "run.json").read_text())["config"]
     again = run(capsys, "finetune", "--out", tmp_path / "a", "--resume", "--train.steps", asked["train"]["steps"] + 1)
     assert again[0] == 0, "a run that goes on does not need the file any more"
 

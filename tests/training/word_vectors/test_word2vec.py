@@ -16,7 +16,6 @@ from formers import Error
 from formers.inspection.embed import compute_cosine, neighbours, solve_analogy
 from formers.models.vectors import VectorsConfig
 from formers.text.word_level import hash_ngrams
-from formers.training.word_vectors import glove
 from formers.training.word_vectors import word2vec as training
 from formers.training.word_vectors.word2vec import Corpus, EmbeddingTable, NgramTable, train_word_vectors
 
@@ -183,13 +182,13 @@ def test_glove_counts():
         for s, t in itertools.permutations(range(len(text)), 2):
             if abs(s - t) <= 2:
                 expected[number[text[s]], number[text[t]]] += 1 / abs(s - t)
-    i, j, sums = glove.count_cooccurrences(corpus, 2)
+    i, j, sums = training.count_cooccurrences(corpus, 2)
     got = np.zeros((3, 3))
     got[i, j] = sums
     np.testing.assert_allclose(got, expected)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(glove, "PAIR_BUFFER", 4)
-        again = glove.count_cooccurrences(corpus, 2)
+        patch.setattr(training, "PAIR_BUFFER", 4)
+        again = training.count_cooccurrences(corpus, 2)
     np.testing.assert_allclose(again[2], sums)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from ...config import ProgressCallback
 from ...data.readers import is_path_source
-from ...data.readers import read_documents as read_text
 from ...data.store import Store
 from ...errors import Error
 from ...former import Former
@@ -29,7 +28,7 @@ from ..distributed.process_group import ProcessGroup
 from ..recipes import LR_TIMES_DIM
 from ..run_folder import RunFolder
 from ..validation import Score
-from .prepare_data import PreparedData, get_valid_source
+from .prepare_data import PreparedData, RunText
 from .pretrain import PretrainPlan
 from .run import EarlierRun, RunOptions
 from .splits import format_overlap_warnings, hash_content
@@ -46,7 +45,7 @@ def is_text_run(task: str | None, options: RunOptions) -> bool:
     path = options.path
     if task is not None or not options.resume or path is None or not (path / "run.json").is_file():
         return task == "lm"
-    return "task" not in RunFolder(path).read_info()["asked"]
+    return "task" not in RunFolder(path).read_info()["config"]
 
 
 def plan_text_run(
@@ -61,7 +60,7 @@ def plan_text_run(
     if "=" in str(single.get("data.column", "")):  # --columns text=NAME
         single["data.column"] = parse_columns(single["data.column"])[0].get("text")
     if sources.get("test") is not None:
-        raise Error("plain text is judged by held-out text alone", fix="leave test out, and give valid")
+        raise Error("plain text is judged by validation text alone", fix="leave test out, and give valid")
     for key in single:
         if key.startswith("tune.") and key not in LM_TUNE_SETTINGS:
             raise Error(f"{key} does not apply to --task lm", fix="leave it out")
@@ -118,10 +117,7 @@ class TextPlan(PretrainPlan):
         """Make a store of the checkpoint's own tokens; steps, tokens and rate follow from their number."""
         if (folder / "run.json").is_file():
             return super().prepare(config, folder, world)
-        reading, source = config.data.reader_options, config.data.source
-        text: Any = [Path(one) for one in source] if self.text is None else self.text
-        for line in find_shared_documents(text, get_valid_source(config.data, self.valid), reading):
-            self.options.say(line)
+        text: Any = [Path(one) for one in config.data.source] if self.text is None else self.text
         told = {
             name: self.tune.get(f"tune.{name}", getattr(TuneConfig(), name))
             for name in ("epochs", "batch_size", "warmup_ratio", "evals_per_epoch")
@@ -145,6 +141,12 @@ class TextPlan(PretrainPlan):
         file = flatten_tables(read_config(self.file))
         given = {**{key: value for key, value in settings.items() if key not in file}, **self.given}
         return configure_pretraining(self.family, self.file, given, init=config.init), data
+
+    def look_at(self, text: RunText, valid: RunText) -> None:
+        """Check the first documents, and warn of validation documents that are among those to learn from."""
+        super().look_at(text, valid)
+        for line in find_shared_documents(text, valid):
+            self.options.say(line)
 
     def prepare_excerpt(
         self, config: PretrainConfig, folder: Path, world: ProcessGroup
@@ -171,16 +173,15 @@ def is_store(text: Any) -> bool:
     return isinstance(text, Store) or (is_path_source(paths[0]) and (Path(paths[0]) / "store.json").is_file())
 
 
-def find_shared_documents(text: Any, held: Any, reading: Mapping[str, Any]) -> list[str]:
-    """A warning where held-out documents are among those to learn from; of both, the first MAX_COMPARED_DOCUMENTS are
-    compared."""
-    if any(source is None or isinstance(source, Iterator) or is_store(source) for source in (text, held)):
+def find_shared_documents(text: RunText, valid: RunText) -> list[str]:
+    """Warn where validation documents are among those to learn from; of both, the first MAX_COMPARED_DOCUMENTS are
+    compared, of a stream none."""
+    if not all(one.is_text and not isinstance(one.source, Iterator) for one in (text, valid)):
         return []
-    both = (
-        [hash_content({"text": d}) for d in itertools.islice(read_text(s, **reading), MAX_COMPARED_DOCUMENTS)]
-        for s in (text, held)
+    learnt, asked = (
+        [hash_content({"text": document}) for document in itertools.islice(one.look(), MAX_COMPARED_DOCUMENTS)]
+        for one in (text, valid)
     )
-    learnt, asked = both
     known = set(learnt)
     shared = sum(key in known for key in asked)
     return format_overlap_warnings([("valid", "train", shared, len(asked))] if shared else [], "documents")

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import json
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -88,27 +88,15 @@ class Comparison:
 
 
 def compare_settings(
-    model: Any,
-    train: Any,
-    valid: Any = None,
-    *,
-    test: Any = None,
-    task: str | None = None,
-    columns: Any = None,
-    folds: int = 0,
-    seeds: int = 1,
-    sweep: str | Mapping[str, Any] = "",
-    out: str | Path | None = None,
-    overwrite: bool = False,
-    overrides: Mapping[str, Any] | None = None,
-    tell: ProgressCallback | None = None,
-    say: Callable[[str], None] = lambda text: None,
-    **finetune_options: Any,
-) -> Comparison:
+    model: Any, train: Any, valid: Any = None, *, test: Any = None, task: str | None = None, columns: Any = None,
+    folds: int = 0, seeds: int = 1, sweep: str | Mapping[str, Any] = "", out: str | Path | None = None,
+    overwrite: bool = False, overrides: Mapping[str, Any] | None = None, tell: ProgressCallback | None = None,
+    say: Callable[[str], None] = lambda text: None, **finetune_options: Any,
+) -> Comparison:  # fmt: skip
     """Fine-tune with each combination of `sweep` ("lr=1e-4,3e-4 batch_size=16,32"), `seeds` and `folds`; runs that are
     done are not repeated, unless `overwrite` lets a new comparison take the place of that in `out`. With folds, each
     part of the examples is the test once, and some others choose the epoch. The measures are those of the test
-    examples, else of the held-out ones. `finetune_options` are further arguments of finetune."""
+    examples, else of the validation ones. `finetune_options` are further arguments of finetune."""
     check_overwrite(out, False, overwrite)
     if folds == 1 or folds < 0 or seeds < 1:
         raise Error(f"{folds} folds and {seeds} seeds make no comparison", fix="take for example 5 folds and 3 seeds")
@@ -118,6 +106,8 @@ def compare_settings(
         raise Error("plain text is not parted into folds", fix="leave folds out; seeds and sweep work")
     train, held = split_source(train)
     valid = held if valid is None and not folds else valid
+    # Every run reads the examples: what can be read only once is kept.
+    train, valid, test = (list(one) if isinstance(one, Iterator) else one for one in (train, valid, test))
     world = connect_processes(finetune_options.get("device"))  # one meeting for all runs
     whole = (
         world.broadcast_from_main(lambda: read_all_examples(train, task, columns, overrides or {}, finetune_options))
@@ -248,14 +238,14 @@ def get_first_seed(overrides: Mapping[str, Any], finetune_options: Mapping[str, 
 
 def get_main_metric(where: Path, seen: Mapping[str, float]) -> str:
     """The measure that trials are sorted by: the one that a run was asked to go by, else the first."""
-    named = RunFolder(where).read_info()["asked"].get("tune", {}).get("metric")
+    named = RunFolder(where).read_info()["config"].get("tune", {}).get("metric")
     return named if named in seen else next(iter(seen))
 
 
 def read_finished_metrics(where: Path) -> dict[str, float]:
     """The measures of a run that has ended."""
     file = where / "evaluation.json"
-    found = json.loads(file.read_text(encoding="utf-8"))["measures"] if file.is_file() else {}
+    found = json.loads(file.read_text(encoding="utf-8"))["metrics"] if file.is_file() else {}
     return found.get("test") or found.get("valid") or {}
 
 

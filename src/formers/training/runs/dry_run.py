@@ -20,7 +20,7 @@ from .run import TIMED_STEPS, Run, RunOptions, RunPlan, time_steps
 Rows = list[tuple[str, str]]
 
 
-def dry_run(plan: RunPlan) -> Rows:
+def dry_run(plan: RunPlan[Any, Any]) -> Rows:
     """Rows of what was understood, and how large and how long the run would be. Nothing is written. The main process
     of several has them."""
     said: list[str] = []
@@ -70,7 +70,7 @@ def dry_run_finetuning(model: Any, train: Any, valid: Any = None, *, device: Any
 
 
 def measure_step_seconds(
-    family: str, text: Any, held: Any, folder: Path, *, tell: ProgressCallback = lambda *_: None,
+    family: str, text: Any, valid: Any, folder: Path, *, tell: ProgressCallback = lambda *_: None,
     **tables: Mapping[str, Any],
 ) -> float:  # fmt: skip
     """Return the seconds that a training step of a run takes on this machine, from a few steps that are then forgotten.
@@ -78,7 +78,7 @@ def measure_step_seconds(
     given = {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
     # Compiling would take longer than the steps.
     config = configure_pretraining(family, None, {**given, "train.compile": False})
-    data = prepare_data(config.family, config.data, folder / "data", text, None, held, tell)
+    data = prepare_data(config.family, config.data, folder / "data", text, None, valid, tell)
     tell("timing", 0, 1, f"{1 + TIMED_STEPS} steps")
     s = config.train
     batch_seconds = time_steps(PretrainRun(config, data, connect_processes(None)), 0, s.steps)[1]
@@ -87,7 +87,7 @@ def measure_step_seconds(
     return each
 
 
-def estimate_duration(run: Run) -> tuple[float, float]:
+def estimate_duration(run: Run[Any]) -> tuple[float, float]:
     """Return the seconds of the first step, and of the whole run: of both lengths, where short examples come first."""
     s = run.config.train
     phases = [(low, high) for low, high in ((0, s.long_phase_start), (s.long_phase_start, s.steps)) if low < high]

@@ -88,7 +88,7 @@ SPLIT_NAMES = {"valid": "validation", "test": "test"}  # as reports call them
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """A finished run: its folder, the model, and the measures of it on held-out and test examples and of a baseline
+    """A finished run: its folder, the model, and the measures of it on validation and test examples and of a baseline
     (a linear model over counted words) on the same."""
 
     folder: Path
@@ -108,29 +108,17 @@ class FinetuneResult:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """One table for each step and each look at held-out examples."""
+        """One table for each step and each evaluation."""
         return RunFolder(self.folder).read_history()
 
 
 def finetune(
-    model: str | Path | None = None,
-    train: Any = None,
-    valid: Any = None,
-    *,
-    task: str | None = None,
-    test: Any = None,
-    columns: Any = None,
-    out: str | Path | None = None,
-    config: Any = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    device: Any = None,
-    overrides: Mapping[str, Any] | None = None,
-    tell: ProgressCallback | None = None,
-    say: Callable[[str], None] = lambda text: None,
-    hook: Callable[[dict[str, Any]], None] | None = None,
-    **settings: Any,
-) -> FinetuneResult:
+    model: str | Path | None = None, train: Any = None, valid: Any = None, *, task: str | None = None, test: Any = None,
+    columns: Any = None, out: str | Path | None = None, config: Any = None, resume: bool = False,
+    overwrite: bool = False, device: Any = None, overrides: Mapping[str, Any] | None = None,
+    tell: ProgressCallback | None = None, say: Callable[[str], None] = lambda text: None,
+    hook: Callable[[dict[str, Any]], None] | None = None, **settings: Any,
+) -> FinetuneResult:  # fmt: skip
     """Teach a model a task: a checkpoint (a folder, hub:owner/name), or a family or preset from scratch.
 
     `train`, `valid` and `test` are files, lists of tables, DataFrames or datasets (of a DatasetDict, `train` takes the
@@ -169,7 +157,7 @@ def plan_finetuning(
 
 
 @dataclass
-class FinetunePlan(RunPlan):
+class FinetunePlan(RunPlan[FinetuneConfig, dict[str, Examples]]):
     """A fine-tuning run that was asked for."""
 
     model: Any
@@ -308,7 +296,7 @@ def compute_extended_steps(earlier: EarlierRun, given: Mapping[str, Any]) -> dic
     epochs, steps, done = asked["tune"]["epochs"], asked["train"]["steps"], earlier.done_steps
     if coerce_value(now, float, "tune.epochs") == epochs:
         return {}
-    if "steps" in earlier.info.get("chosen", ()):
+    if "steps" in earlier.info.get("explicit_train", ()):
         raise Error("this run was given a number of steps, not of epochs", fix="raise --train.steps")
     if done > (wanted := max(1, round(steps * now / epochs))):
         seen = f"{done * epochs / steps:.3g}"
@@ -333,14 +321,14 @@ def check_same_run(
     how = {"task": task, "test": test, "columns": columns, "config": config, "overrides": overrides}
     plan = plan_finetuning(model, train, valid, settings=settings, **how)
     if isinstance(plan, TextPlan):
-        return check_text_settings(path, {**plan.tune, **plan.given}, about["asked"], fix)
+        return check_text_settings(path, {**plan.tune, **plan.given}, about["config"], fix)
     wanted = plan.configure(None)
     marks = {name: fingerprint_examples(part) for name, part in plan.splits.items()}
     for name in SPLITS:
         if marks.get(name) != about["data"]["examples"].get(name):
             raise Error(f"the run here has other {name} examples", where=path, fix=fix)
-    now, then = json.loads(json.dumps(wanted.to_dict())), about["asked"]
-    kept = {key for side in (wanted.explicit_train, about.get("chosen", ())) for key in side}
+    now, then = json.loads(json.dumps(wanted.to_dict())), about["config"]
+    kept = {key for side in (wanted.explicit_train, about.get("explicit_train", ())) for key in side}
     free = {
         *(f"data.{name}" for name in SPLITS),
         *(f"train.{name}" for name in (*RESULT_NEUTRAL_SETTINGS, *{*DERIVED_SETTINGS} - kept)),
@@ -356,7 +344,7 @@ def check_same_run(
             raise Error(f"the run here has {key} {before.get(key)}, not {after.get(key)}", where=path, fix=fix)
 
 
-class FinetuneRun(Run):
+class FinetuneRun(Run[FinetuneConfig]):
     """A fine-tuning run on its way: the model, its task, its examples and the trainer."""
 
     def __init__(
@@ -436,7 +424,7 @@ class FinetuneRun(Run):
         return self.trainer.executor.autocast()
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and measures on held-out examples; "cost" is what the run is after, the lower the better."""
+        """Loss and metrics on the validation examples; "cost" is what the run is after, the lower the better."""
         with self.trainer.use_ema_weights():
             seen = {"loss": self.compute_text_loss(self.eval_objectives["valid"])} if self.task.kind == "text" else {}
             if not seen or self.task.label_as_text or self.main_metric != "loss":  # to write texts takes long
@@ -450,22 +438,19 @@ class FinetuneRun(Run):
         return seen
 
     def compute_text_loss(self, goal: Supervised) -> float:
-        """The mean loss of the tokens of held-out texts."""
+        """The mean loss of the tokens of the validation texts."""
         s = self.config.train
         some = load_batches(goal.source, s.batch_tokens, s.seed + 1, epochs=1)
         device = self.world.device
         found = evaluate(
-            self.former.model,
-            goal,
-            (drop_dummy_documents(batch) for batch, _ in some),
-            self.trainer.executor.forward,
+            self.former.model, goal, (drop_dummy_documents(batch) for batch, _ in some), self.trainer.executor.forward,
             device=device,
-        )
+        )  # fmt: skip
         return found.metrics[goal.part]
 
     def describe_latest(self) -> str:
-        """What the last look at held-out examples has shown, in words."""
-        return "" if math.isnan(self.latest_value) else f"held-out {self.main_metric} {self.latest_value:.3f}"
+        """The main metric of the last evaluation, in words."""
+        return "" if math.isnan(self.latest_value) else f"validation {self.main_metric} {self.latest_value:.3f}"
 
     def update_early_stopping(self, cost: float) -> None:
         """End the run if no look of the last few was better than those before."""
@@ -473,7 +458,7 @@ class FinetuneRun(Run):
             return
 
         def no_better() -> bool:
-            rows = [row["held"]["cost"] for row in RunFolder(self.path).read_history() if "held" in row]
+            rows = [row["valid"]["cost"] for row in RunFolder(self.path).read_history() if "valid" in row]
             costs = [math.inf if c is None or math.isnan(c) else c for c in (*rows, cost)]
             return len(costs) - 1 - costs.index(min(costs)) >= self.tune.patience
 
@@ -521,7 +506,7 @@ class FinetuneRun(Run):
             "tokens": int(self.objective.source.data.starts[-1]), "documents": len(self.splits["train"].rows),
             "labels": list(self.splits["train"].labels),
         }  # fmt: skip
-        return {"data": data, "chosen": list(self.config.explicit_train)}  # a run that goes on was given them all
+        return {"data": data, "explicit_train": list(self.config.explicit_train)}
 
     def finalise(self, former: Former) -> None:
         """Merge adapters, or part them from the weights."""
@@ -550,7 +535,7 @@ class FinetuneRun(Run):
             found["majority"] = run_majority_baseline(self.splits["train"].rows, self.splits[last].rows)
         quoted = get_metric_signatures(self.task, seen[last])
         tables = {
-            "measures": found, "signatures": quoted, "sections": self.build_sections(found, quoted, last, seen[last]),
+            "metrics": found, "signatures": quoted, "sections": self.build_sections(found, quoted, last, seen[last]),
         }  # fmt: skip
         file = folder.path / "evaluation.json"
         file.write_text(json.dumps(tables, ensure_ascii=False, indent=1), encoding="utf-8")
@@ -558,8 +543,8 @@ class FinetuneRun(Run):
         loss = self.compute_text_loss(self.eval_objectives["valid"]) if text else seen["valid"].loss
         every = {name: to_json_number(value) for name, value in found["valid"].items()}
         return found, {
-            "score": {"loss": to_json_number(loss), "accuracy": every.get("accuracy"), "all": every},
-            "baseline": None, "measures": found, "share": 0.0, "ended": [self.trainer.step, self.config.train.steps],
+            "score": {"loss": to_json_number(loss), "accuracy": every.get("accuracy"), "metrics": every},
+            "baseline": None, "metrics": found, "mfu": 0.0, "ended": [self.trainer.step, self.config.train.steps],
             "language": detect_language(format_example(row) for row in self.splits[last].rows),
         }  # fmt: skip
 
@@ -575,14 +560,14 @@ class FinetuneRun(Run):
             for name, values in names.items()
             if values
         ]
-        sections: list[dict[str, Any]] = [{"title": "Measures", "head": head, "rows": rows}]
+        sections: list[dict[str, Any]] = [{"title": "Metrics", "head": head, "rows": rows}]
         if shared := find_overlap(self.splits):
             told = [[name, before, f"{count:,}", f"{of:,}"] for name, before, count, of in shared]
             head = ["part", "shares examples with", "examples in common", "of"]
             sections.append({"title": "Overlap: the same texts in two parts", "head": head, "rows": told})
         if quoted:
             told = [[name, words] for name, words in quoted.items()]
-            sections.append({"title": "How they were computed", "head": ["measure", "signature"], "rows": told})
+            sections.append({"title": "How they were computed", "head": ["metric", "signature"], "rows": told})
         return [*sections, *build_report_tables(self.task, self.former.labels, seen, self.splits[last].rows)]
 
 
@@ -593,12 +578,12 @@ def compute_baseline(run: FinetuneRun, part: str) -> dict[str, float]:
     return run_baseline(run.splits["train"].rows, run.splits[part].rows, tell=run.tell)
 
 
-def choose_main_metric(task: Task, named: str | None, held: Examples) -> str:
+def choose_main_metric(task: Task, named: str | None, valid: Examples) -> str:
     """The measure that decides which checkpoint is the best: the one that is named, else the task's first (of texts
     that are written, the loss)."""
     if named is None and task.kind == "text" and not task.label_as_text:
         return "loss"
-    known = list_metric_names(task, held.rows)
+    known = list_metric_names(task, valid.rows)
     if named not in (None, "loss", *known):
         raise Error(f"there is no metric {named!r}", fix=f"choose {', '.join(known)} or loss")
     return named or known[0]

@@ -1,4 +1,4 @@
-"""What a run trains on: a tokenizer, a token store and its held-out part, made or found."""
+"""What a run trains on: a tokenizer, a token store and its validation part, made or found."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sized
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ PAIR_CHECK_DOCUMENTS = 1000  # documents among which there must be a pair
 
 @dataclass(frozen=True)
 class PreparedData:
-    """Tokenizer and stores; `valid_store` is None if there is no held-out text."""
+    """Tokenizer and stores; `valid_store` is None if there is no validation text."""
 
     tokenizer: Tokenizer
     store: Store
@@ -42,99 +44,155 @@ class PreparedData:
     @property
     def fingerprints(self) -> dict[str, Any]:
         """What tells whether a run goes on with the same text."""
-        held = None if self.valid_store is None else self.valid_store.content_hash
-        return {"tokenizer": self.tokenizer.fingerprint, "store": self.store.content_hash, "held": held}
+        valid = None if self.valid_store is None else self.valid_store.content_hash
+        return {"tokenizer": self.tokenizer.fingerprint, "store": self.store.content_hash, "valid": valid}
+
+
+class Lookahead(Iterator[Any]):
+    """An iterator whose beginning can be looked at before it is read: what a look takes comes again."""
+
+    def __init__(self, items: Iterator[Any]):
+        self.items, self.seen = items, deque[Any]()
+
+    def __next__(self) -> Any:
+        return self.seen.popleft() if self.seen else next(self.items)
+
+    def look(self) -> Iterator[Any]:
+        """Yield the items from the first on, and keep them."""
+        yield from self.seen
+        for item in self.items:
+            self.seen.append(item)
+            yield item
+
+
+class RunText:
+    """Text of a run, which is read at most twice: a look (its first documents, what a tokenizer learns from, a
+    fingerprint), then the work, which reads `source`. An iterator is read once: a look keeps what it takes of it."""
+
+    def __init__(self, source: Any, data: PretrainDataConfig):
+        self.source: Any = Lookahead(source) if isinstance(source, Iterator) else source
+        self.data, self.changes, self.hash = data, CleaningReport(), hashlib.sha256()
+        self.first: list[str] = []  # documents that were checked
+        self.documents: Iterator[str] | None = None  # those behind them; None before the look
+
+    @property
+    def is_text(self) -> bool:
+        """Whether there is anything to read: a token store has been read before."""
+        return self.source is not None and not isinstance(self.source, Store)
+
+    def open(self) -> Iterator[str]:
+        """Begin the look."""
+        self.hash, self.first, reading = hashlib.sha256(), [], dict(self.data.reader_options)
+        source = self.source.look() if isinstance(self.source, Lookahead) else self.source
+        if isinstance(source, Sized) and not is_path_source(source):
+            source = self.hash_texts(extract_python_texts(source, reading.pop("column"), self.changes, self.data.skip))
+        self.documents = read_documents(source, changes=self.changes, **reading)
+        return self.documents
+
+    def hash_texts(self, texts: Iterator[str]) -> Iterator[str]:
+        """Yield texts and add them to the fingerprint."""
+        for text in texts:
+            self.hash.update(text.encode("utf-8", "surrogatepass") + b"\0")
+            yield text
+
+    def check(self) -> list[str]:
+        """Read the first documents, so that what is wrong with them is said before the work: a column that cannot be
+        found, text without pairs where they are wanted. Return what was chosen in reading them, such as the column."""
+        if not self.is_text:
+            return []
+        pairs = self.data.splitter == "tabs"
+        column = "DE,EN" if pairs else "NAME"
+        try:
+            self.first = list(itertools.islice(self.open(), PAIR_CHECK_DOCUMENTS if pairs else 1))
+        except Error as e:
+            if not (e.fix or "").startswith(COLUMN_HINT):
+                raise
+            fix = f"say --column {column}, or data={{'column': '{column}'}}" + str(e.fix).removeprefix(COLUMN_HINT)
+            raise Error(e.what, where=e.where, fix=fix) from None
+        if pairs and not any(sum(bool(side.strip()) for side in document.split("\t")) == 2 for document in self.first):
+            fix = f"write source TAB target in each line, or name two columns of a table: --column {column}"
+            where = self.source[0] if is_path_source(self.source) else None
+            raise Error("no document is a pair of two sentences", where=where, fix=fix)
+        return self.changes.notes
+
+    def look(self) -> Iterator[str]:
+        """Return the documents from the first on, in the pass in which they were checked."""
+        if self.documents is None or "fingerprint" in vars(self):
+            self.open()
+        assert self.documents is not None
+        return itertools.chain(self.first, self.documents)
+
+    @cached_property
+    def fingerprint(self) -> Any:
+        """What tells text from other text: of files what is seen at once, of text in memory a hash; of a stream
+        nothing."""
+        if is_path_source(self.source):
+            return [{**stamp_file(path), "time": path.stat().st_mtime_ns} for path in find_files(self.source)]
+        if not isinstance(self.source, Sized):
+            return None
+        for _ in self.documents if self.documents is not None else self.open():
+            pass  # the rest of the look
+        return self.hash.hexdigest()
+
+
+def check_texts(text: RunText, valid: RunText) -> list[str]:
+    """Check the first documents of text and validation text; what was chosen where nothing was said, in words."""
+    notes = {"text": text.check(), "validation text": valid.check()}
+    return [f"{name}: {', '.join(found)}" for name, found in notes.items() if found]
 
 
 def prepare_data(
     family: str, data: PretrainDataConfig, folder: Path, text: Any = None, tokenizer: Tokenizer | None = None,
-    held: Any = None, tell: ProgressCallback = lambda *_: None,
+    valid: Any = None, tell: ProgressCallback = lambda *_: None,
+    look: Callable[[RunText, RunText], object] = check_texts,
 ) -> PreparedData:  # fmt: skip
     """Open a finished store, or make tokenizer and store in the run's folder; what an earlier try made is kept.
 
-    `text` is text in memory (a list, DataFrame or dataset), used instead of files, and so is `held`; `tokenizer` is one
-    that is loaded.
+    `text` is text in memory (a list, DataFrame or dataset), used instead of files, and so is `valid`; `tokenizer` is
+    one that is loaded. `look` may see both texts before the work.
     """
+    valid_text = RunText(get_valid_source(data, valid), data)
     run = folder.parent if (folder.parent / "run.json").is_file() else None
     kept = folder / "store"
     if text is None and not data.source and (kept / "store.json").is_file():  # it was in memory when the run began
-        store, beside = Store.open(kept), folder / "held"
-        other = Store.open(beside) if (beside / "store.json").is_file() else open_held_out_part(kept)
+        store, beside = Store.open(kept), folder / "valid"
+        other = Store.open(beside) if (beside / "store.json").is_file() else open_valid_part(kept)
         return PreparedData(store.tokenizer, store, other)
     if isinstance(text, Store):
-        if tokenizer is None:
-            tokenizer = text.tokenizer
+        look(RunText(None, data), valid_text)
+        tokenizer = tokenizer or text.tokenizer
         text.check_tokenizer(tokenizer)
-        aside = (
-            held if isinstance(held, Store) else prepare_valid_store(data, folder / "held", held, tokenizer, tell, run)
+        given = valid if isinstance(valid, Store) else None
+        return PreparedData(
+            tokenizer, text, given or prepare_valid_store(data, folder / "valid", valid_text, tokenizer, tell, run)
         )
-        return PreparedData(tokenizer, text, aside)
     if text is None and not data.source:
         raise Error("there is no text to learn from", fix="give --data FILES, or a store made by formers prepare")
     first = Path(data.source[0]) if data.source else folder
     if text is None and (first / "store.json").is_file():
         if len(data.source) > 1:
             raise Error("only one store can be trained on", where=data.source[1], fix="prepare the texts together")
+        look(RunText(None, data), valid_text)
         store = Store.open(first)
         if tokenizer is not None:
             store.check_tokenizer(tokenizer)
         elif data.tokenizer is not None:
             store.check_tokenizer(load_tokenizer(data.tokenizer))
-        aside = prepare_valid_store(data, folder / "held", held, store.tokenizer, tell, run)
-        return PreparedData(store.tokenizer, store, aside or open_held_out_part(first))
-    check_readable(data, text, held)
-    source = text if text is not None else find_files(list(data.source))
+        aside = prepare_valid_store(data, folder / "valid", valid_text, store.tokenizer, tell, run)
+        return PreparedData(store.tokenizer, store, aside or open_valid_part(first))
+    source = RunText(text if text is not None else find_files(list(data.source)), data)
+    look(source, valid_text)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = tokenizer or load_or_train_tokenizer(family, data, folder, source, tell, run)
-    aside = prepare_valid_store(data, folder / "held", held, tokenizer, tell, run)
+    aside = prepare_valid_store(data, folder / "valid", valid_text, tokenizer, tell, run)
     share = 0.0 if aside is not None else data.valid_fraction
     store = prepare_store(data, kept, source, tokenizer, share, tell, run)
-    return PreparedData(tokenizer, store, aside or open_held_out_part(kept))
+    return PreparedData(tokenizer, store, aside or open_valid_part(kept))
 
 
-def check_readable(data: PretrainDataConfig, text: Any = None, held: Any = None) -> list[str]:
-    """Read the first documents of text and held-out text, so that what is wrong with them is said before the work.
-    Return what was chosen where nothing was said, one line for each of the two: the column that is the text."""
-    source = text
-    if text is None and data.source and not (Path(data.source[0]) / "store.json").is_file():
-        source = find_files(list(data.source))
-    notes = {
-        "text": check_first_documents(data, source),
-        "held-out text": check_first_documents(data, get_valid_source(data, held)),
-    }
-    return [f"{name}: {', '.join(found)}" for name, found in notes.items() if found]
-
-
-def get_valid_source(data: PretrainDataConfig, held: Any) -> Any:
-    """Held-out text of its own, in memory or by its files; None if none was given."""
-    return find_files(list(data.valid)) if held is None and data.valid else held
-
-
-def check_first_documents(data: PretrainDataConfig, source: Any) -> list[str]:
-    """Read the first documents and return what was chosen in reading them. A column that cannot be found and text
-    without pairs where they are wanted are errors."""
-    if source is None or isinstance(source, Iterator | Store):
-        return []
-    changes = CleaningReport()
-    pairs = data.splitter == "tabs"
-    column = "DE,EN" if pairs else "NAME"
-    try:
-        first = list(
-            itertools.islice(
-                read_documents(source, changes=changes, **data.reader_options), PAIR_CHECK_DOCUMENTS if pairs else 1
-            )
-        )
-    except Error as e:
-        if not (e.fix or "").startswith(COLUMN_HINT):
-            raise
-        fix = f"say --column {column}, or data={{'column': '{column}'}}" + str(e.fix).removeprefix(COLUMN_HINT)
-        raise Error(e.what, where=e.where, fix=fix) from None
-    if pairs and not any(sum(bool(side.strip()) for side in document.split("\t")) == 2 for document in first):
-        fix = f"write source TAB target in each line, or name two columns of a table: --column {column}"
-        raise Error(
-            "no document is a pair of two sentences", where=source[0] if is_path_source(source) else None, fix=fix
-        )
-    return changes.notes
+def get_valid_source(data: PretrainDataConfig, valid: Any) -> Any:
+    """Validation text of its own, in memory or by its files; None if none was given."""
+    return find_files(list(data.valid)) if valid is None and data.valid else valid
 
 
 def check_data_unchanged(folder: RunFolder, found: PreparedData, same: Mapping[str, Any] | None = None) -> None:
@@ -142,7 +200,7 @@ def check_data_unchanged(folder: RunFolder, found: PreparedData, same: Mapping[s
     before = folder.read_info()["data"] if (folder.path / "run.json").is_file() else same or found.fingerprints
     for key, value in found.fingerprints.items():
         if before.get(key) != value:
-            what = {"tokenizer": "the tokenizer", "store": "the text", "held": "the held-out text"}[key]
+            what = {"tokenizer": "the tokenizer", "store": "the text", "valid": "the validation text"}[key]
             raise make_changed_error(what, folder.path)
 
 
@@ -152,47 +210,31 @@ def make_changed_error(what: str, run: Path | None) -> Error:
     return Error(f"{what} has changed since the run began", where=run, fix=fix)
 
 
-def fingerprint_text(source: Any, data: PretrainDataConfig) -> Any:
-    """What tells text from other text: of files what is seen at once, of text in memory a hash; of a stream nothing."""
-    if is_path_source(source):
-        return [{**stamp_file(path), "time": path.stat().st_mtime_ns} for path in find_files(source)]
-    if not isinstance(source, Sized):
-        return None
-    whole = hashlib.sha256()
-    for document in extract_python_texts(source, data.column, CleaningReport(), data.skip):
-        whole.update(document.encode("utf-8", "surrogatepass") + b"\0")
-    return whole.hexdigest()
-
-
 def prepare_valid_store(
-    data: PretrainDataConfig, where: Path, held: Any, tokenizer: Tokenizer, tell: ProgressCallback, run: Path | None
-) -> Store | None:
-    """A store of held-out text of its own, if any was given, now or when the run began."""
-    if (source := get_valid_source(data, held)) is not None:
-        return prepare_store(data, where, source, tokenizer, 0.0, tell, run)
+    data: PretrainDataConfig, where: Path, valid: RunText, tokenizer: Tokenizer, tell: ProgressCallback,
+    run: Path | None,
+) -> Store | None:  # fmt: skip
+    """A store of validation text of its own, if any was given, now or when the run began."""
+    if valid.source is not None:
+        return prepare_store(data, where, valid, tokenizer, 0.0, tell, run)
     if run is None:
         discard_prepared(where)
     return Store.open(where) if get_note_path(where).is_file() and (where / "store.json").is_file() else None
 
 
 def prepare_store(
-    data: PretrainDataConfig,
-    where: Path,
-    source: Any,
-    tokenizer: Tokenizer,
-    share: float,
-    tell: ProgressCallback,
+    data: PretrainDataConfig, where: Path, text: RunText, tokenizer: Tokenizer, share: float, tell: ProgressCallback,
     run: Path | None,
-) -> Store:
+) -> Store:  # fmt: skip
     """A store of some text, made now or before. One that a try without a run made of something else is made anew."""
     how: dict[str, Any] = {
         **data.reader_options, "units": data.units, "held_out": share,
         "splitter": None if data.splitter == "none" else data.splitter,
         "deduplicate": None if data.deduplicate == "no" else data.deduplicate,
     }  # fmt: skip
-    text, words = fingerprint_text(source, data), {"store": "the text", "held": "the held-out text"}[where.name]
-    asked, known = json.dumps({"tokenizer": tokenizer.fingerprint, "text": text, **how}), read_note(where)
-    if run is None and (known != asked or text is None):
+    mark, words = text.fingerprint, {"store": "the text", "valid": "the validation text"}[where.name]
+    asked, known = json.dumps({"tokenizer": tokenizer.fingerprint, "text": mark, **how}), read_note(where)
+    if run is None and (known != asked or mark is None):
         discard_prepared(where)
         if not where.exists():
             where.parent.mkdir(parents=True, exist_ok=True)
@@ -200,12 +242,12 @@ def prepare_store(
     if (where / "store.json").is_file():
         if run is not None and Store.open(where).fingerprint != tokenizer.fingerprint:
             raise make_changed_error("the tokenizer", run)
-        if not is_path_source(source) and (run is not None or known == asked):
-            if None not in (known, text) and json.loads(str(known))["text"] != text:
+        if not is_path_source(text.source) and (run is not None or known == asked):
+            if None not in (known, mark) and json.loads(str(known))["text"] != mark:
                 raise make_changed_error(words, run)
             return Store.open(where)
     try:
-        made = prepare(source, tokenizer, where, **how, rank=0, ranks=1, tell=tell)
+        made = prepare(text.source, tokenizer, where, **how, rank=0, ranks=1, tell=tell)
     except SourceChanged:
         if run is None:
             raise
@@ -231,17 +273,17 @@ def discard_prepared(where: Path) -> None:
         get_note_path(where).unlink()
 
 
-def open_held_out_part(where: Path) -> Store | None:
-    """The held-out part of a store, if there is one with something in it."""
+def open_valid_part(where: Path) -> Store | None:
+    """The validation part of a store, if there is one with something in it."""
     try:
-        held = Store.open(where, "held")
+        valid = Store.open(where, "held")
     except Error:
         return None
-    return held if len(held.tokens) else None
+    return valid if len(valid.tokens) else None
 
 
 def load_or_train_tokenizer(
-    family: str, data: PretrainDataConfig, folder: Path, source: Any, tell: ProgressCallback, run: Path | None
+    family: str, data: PretrainDataConfig, folder: Path, text: RunText, tell: ProgressCallback, run: Path | None
 ) -> Tokenizer:
     """The tokenizer that was asked for, the run's, the one that an earlier try trained for the same, or one trained
     now."""
@@ -252,27 +294,26 @@ def load_or_train_tokenizer(
     kind, style = declared.tokenizer, declared.tokenizer_style
     if run is not None and (kept.is_dir() or (store / "store.json").is_file()):
         return load_tokenizer(kept) if kept.is_dir() else Store.open(store).tokenizer
-    text = fingerprint_text(source, data)
-    asked = json.dumps({"kind": kind, "style": style, "pieces": data.vocab_size, **data.reader_options, "text": text})
-    if kept.is_dir() and read_note(kept) == asked and text is not None:
+
+    def describe() -> str:
+        asked = {"kind": kind, "style": style, "pieces": data.vocab_size, **data.reader_options}
+        return json.dumps({**asked, "text": text.fingerprint})
+
+    if kept.is_dir() and text.fingerprint is not None and read_note(kept) == describe():
         return load_tokenizer(kept)
     discard_prepared(kept)
     if kept.exists():
         fix = f"take it with --tokenizer {kept}, or choose another --out"
         raise Error("is where a tokenizer is to go, and something else is there", where=kept, fix=fix)
     tell("tokenizer", 0, 1, f"{kind}, {data.vocab_size:,} pieces")
-    letters = 0
+    documents, head, letters = text.look(), list[str](), 0
     if kind in ("wordpiece", "unigram"):  # pieces made of characters must hold the script as well: two for each
-        letters = len(
-            set().union(*limit_characters(read_documents(source, **data.reader_options), TOKENIZER_TEXT_CHARS // 20))
-        )
-    lines = (
-        line
-        for d in limit_characters(read_documents(source, **data.reader_options), TOKENIZER_TEXT_CHARS)
-        for line in d.split("\n")
-    )
+        head = list(limit_characters(documents, TOKENIZER_TEXT_CHARS // 20))
+        letters = len(set().union(*head))
+    documents = limit_characters(itertools.chain(head, documents), TOKENIZER_TEXT_CHARS)
+    lines = (line for document in documents for line in document.split("\n"))
     made = train_by_kind(kind, lines, max(data.vocab_size, 2 * letters), style=style)
-    get_note_path(kept).write_text(asked, encoding="utf-8")
+    get_note_path(kept).write_text(describe(), encoding="utf-8")
     save_tokenizer(made, kept)
     tell("tokenizer", 1, 1, f"{kind}, {len(made):,} pieces")
     return made

@@ -53,16 +53,8 @@ from ..train_config import RESUMABLE_SETTINGS
 from ..trainer import StepResult, Trainer, close_batches
 from ..validation import Score, compute_unigram_baseline, evaluate
 from ..word_vectors.vector_run import VectorPlan
-from .prepare_data import PreparedData, check_data_unchanged, check_readable, prepare_data, read_excerpt
-from .run import (
-    EarlierRun,
-    Run,
-    RunOptions,
-    RunPlan,
-    carry_out,
-    check_batch_split,
-    measure_deterministic_cost,
-)
+from .prepare_data import PreparedData, RunText, check_data_unchanged, check_texts, prepare_data, read_excerpt
+from .run import EarlierRun, Run, RunOptions, RunPlan, carry_out, check_batch_split, measure_deterministic_cost
 from .vocab_transfer import check_checkpoint_family, transfer_vocabulary
 
 LANGUAGE_SAMPLE_TOKENS = 4000  # tokens of the text that say which language it is in
@@ -70,7 +62,7 @@ LANGUAGE_SAMPLE_TOKENS = 4000  # tokens of the text that say which language it i
 
 @dataclass(frozen=True)
 class PretrainResult:
-    """A finished run: its folder, the model, and what it is worth beside a unigram (None without held-out text)."""
+    """A finished run: its folder, the model, and what it is worth beside a unigram (None without validation text)."""
 
     folder: Path
     former: Former
@@ -80,36 +72,23 @@ class PretrainResult:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """One table for each step and each look at held-out text."""
+        """One table for each step and each evaluation."""
         return RunFolder(self.folder).read_history()
 
 
 def pretrain(
-    family: str | None = None,
-    text: Any = None,
-    *,
-    out: str | Path | None = None,
-    config: Any = None,
-    recipe: str | None = None,
-    preset: str | None = None,
-    init: str | Path | None = None,
-    tokenizer: Tokenizer | str | Path | None = None,
-    held: Any = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    device: Any = None,
-    overrides: Mapping[str, Any] | None = None,
-    tell: ProgressCallback | None = None,
-    say: Callable[[str], None] = lambda text: None,
-    hook: Callable[[dict[str, Any]], None] | None = None,
-    same: Mapping[str, Any] | None = None,
-    **tables: Mapping[str, Any],
-) -> PretrainResult:
+    family: str | None = None, text: Any = None, *, out: str | Path | None = None, config: Any = None,
+    recipe: str | None = None, preset: str | None = None, init: str | Path | None = None,
+    tokenizer: Tokenizer | str | Path | None = None, valid: Any = None, resume: bool = False, overwrite: bool = False,
+    device: Any = None, overrides: Mapping[str, Any] | None = None, tell: ProgressCallback | None = None,
+    say: Callable[[str], None] = lambda text: None, hook: Callable[[dict[str, Any]], None] | None = None,
+    same: Mapping[str, Any] | None = None, **tables: Mapping[str, Any],
+) -> PretrainResult:  # fmt: skip
     """Train a model of a family on text: files, a store (a path or a Store), a list, DataFrame or dataset of documents.
     The families are those of formers tree, and word2vec, glove and fasttext, which give word vectors.
 
     Settings come from the recipe, the preset, the `config` (a YAML file or a table), then `overrides` ({"train.steps":
-    100}) or the same as tables (train={"steps": 100}). `init` starts from a checkpoint. `held` is text to be judged by
+    100}) or the same as tables (train={"steps": 100}). `init` starts from a checkpoint. `valid` is text to be judged by
     (a list, DataFrame or dataset; files are named by data.valid). With `resume`, a run in `out` goes on where it
     stopped; with `overwrite`, a new one takes its place. `tell` hears of the progress, `hook` gets each line of
     metrics.jsonl (a function, or one of training/tracking.py's), `say` gets words for people. `same` are the
@@ -119,14 +98,16 @@ def pretrain(
     path = find_newest_run(family) if out is None and resume else out
     options = RunOptions(path, resume, overwrite, device, tell, say, hook)
     top = {"recipe": recipe, "preset": preset, "init": None if init is None else str(init)}
-    given = collect_overrides("pretrain", tables, overrides, PRETRAIN_TABLES)
+    given = collect_overrides(
+        "pretrain", tables, overrides, PRETRAIN_TABLES, arguments=("valid", "out", "init", "resume")
+    )
     if is_path_source(text):
         paths = [str(one) for one in (text if isinstance(text, list | tuple) else [text])]
         text, given = None, {"data.source": paths, **given}
     if isinstance(tokenizer, str | Path):
         tokenizer, given = None, {**given, "data.tokenizer": str(tokenizer)}
     kind = PretrainPlan if family is None else get_plan_class(find_pretrained_family(family).definition)
-    plan = kind(family, text, held, config, given, top, tokenizer, same, options)
+    plan = kind(family, text, valid, config, given, top, tokenizer, same, options)
     folder, former, (score, baseline) = plan.carry_out()
     return PretrainResult(folder, former, score, baseline, time.perf_counter() - began)
 
@@ -137,7 +118,7 @@ def get_plan_class(family: Family) -> type[PretrainPlan] | type[VectorPlan]:
 
 
 @dataclass
-class PretrainPlan(RunPlan):
+class PretrainPlan(RunPlan[PretrainConfig, PreparedData]):
     """A pretraining run that was asked for; `text` and `valid` are texts in memory, None for those of the settings."""
 
     family: str | None
@@ -196,12 +177,17 @@ class PretrainPlan(RunPlan):
     def prepare(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> tuple[PretrainConfig, PreparedData]:
         """Make tokenizer and token stores, or open those that are there."""
         check_batch_split(config.train, world, (folder / "run.json").is_file())
-        for line in check_readable(config.data, self.text, self.valid):
-            self.options.say(line)
-        report = self.options.report
-        data = prepare_data(config.family, config.data, folder / "data", self.text, self.tokenizer, self.valid, report)
+        where, report = folder / "data", self.options.report
+        data = prepare_data(
+            config.family, config.data, where, self.text, self.tokenizer, self.valid, report, self.look_at
+        )
         check_data_unchanged(RunFolder(folder), data, self.same)
         return config, data
+
+    def look_at(self, text: RunText, valid: RunText) -> None:
+        """Check the first documents, and say what was chosen in reading them."""
+        for line in check_texts(text, valid):
+            self.options.say(line)
 
     def prepare_excerpt(
         self, config: PretrainConfig, folder: Path, world: ProcessGroup
@@ -221,16 +207,13 @@ class PretrainPlan(RunPlan):
         return run
 
 
-class PretrainRun(Run):
+class PretrainRun(Run[PretrainConfig]):
     """A run on its way: the model, its objectives and the trainer, made of what was asked and found."""
 
     def __init__(
-        self,
-        asked: PretrainConfig,
-        found: PreparedData,
-        world: ProcessGroup,
+        self, asked: PretrainConfig, found: PreparedData, world: ProcessGroup,
         say: Callable[[str], None] = lambda text: None,
-    ):
+    ):  # fmt: skip
         self.config, self.data, self.world, self.say = asked, found, world, say
         s = asked.train
         self.objectives = [
@@ -247,7 +230,7 @@ class PretrainRun(Run):
         self.has_validation = found.valid_store is not None
         self.monitor: PlateauMonitor | None = None
 
-    def build_objective(self, length: int, store: Store, held: bool = False, name: str | None = None) -> Any:
+    def build_objective(self, length: int, store: Store, valid: bool = False, name: str | None = None) -> Any:
         """The objective for examples of a length, or another one by its `name`; with streams where the family carries
         something over."""
         asked, s = self.config, self.config.train
@@ -261,7 +244,7 @@ class PretrainRun(Run):
                     what = f"train.{setting} does not go with a memory that is carried over"
                     raise Error(what, fix="--train.carry_memory false")
             rows = max(1, s.batch_tokens // length)
-            parts = 1 if held else s.accumulate
+            parts = 1 if valid else s.accumulate
             rows = max(1, min(rows, len(store.tokens) // (length + 1) // parts))
             options |= {"num_streams": rows * parts, "streams_per_batch": rows}
         return build_objective(name, self.data.tokenizer, length, **options)
@@ -275,22 +258,22 @@ class PretrainRun(Run):
         )  # fmt: skip
 
     def prepare_evaluation(self) -> None:
-        """Choose the objective and the batches that the model is judged by, if there is held-out text. Text without
+        """Choose the objective and the batches that the model is judged by, if there is validation text. Text without
         pairs of its own is judged by hidden tokens alone."""
-        held = self.data.valid_store
-        if held is None or self.valid_batches is not None:
+        store, length = self.data.valid_store, self.config.train.seq_length
+        if store is None or self.valid_batches is not None:
             return
-        self.valid_objective = self.build_objective(self.config.train.seq_length, held, held=True)
+        self.valid_objective = self.build_objective(length, store, valid=True)
         self.is_validation_replicated = bool(self.valid_objective.num_streams)
         ranks = () if self.is_validation_replicated else (self.world.rank, self.world.size)
         try:
-            self.valid_batches = self.load_valid_batches(held, *ranks)
+            self.valid_batches = self.load_valid_batches(store, *ranks)
         except Error as error:
             if (name := UNPAIRED_OBJECTIVES.get(self.config.objective["name"])) is None:
                 raise
-            self.say(f"note: held-out text has no pairs of texts ({error.what}): it is judged by hidden tokens alone")
-            self.valid_objective = self.build_objective(self.config.train.seq_length, held, held=True, name=name)
-            self.valid_batches = self.load_valid_batches(held, *ranks)
+            self.say(f"note: the validation text has no pairs ({error.what}): it is judged by hidden tokens alone")
+            self.valid_objective = self.build_objective(length, store, valid=True, name=name)
+            self.valid_batches = self.load_valid_batches(store, *ranks)
 
     def get_valid_batches(self) -> list[Batch]:
         """This process's share of the batches that the model is judged by; one with a memory reads on without a gap."""
@@ -298,10 +281,10 @@ class PretrainRun(Run):
         assert self.valid_batches is not None
         return self.valid_batches
 
-    def load_valid_batches(self, held: Store, rank: int = 0, ranks: int = 1) -> list[Batch]:
+    def load_valid_batches(self, store: Store, rank: int = 0, ranks: int = 1) -> list[Batch]:
         """A process's share of the batches that are looked at."""
         s, most = self.config.train, self.config.train.eval_batches
-        source = TokenSource(held, self.valid_objective)
+        source = TokenSource(store, self.valid_objective)
         some = load_batches(source, s.batch_tokens, s.seed + 1, epochs=1, rank=rank, ranks=ranks)
         mine = (batch for batch, _ in itertools.islice(some, -(-most // ranks)))
         return [batch if i * ranks + rank < most else blank_batch(batch) for i, batch in enumerate(mine)]
@@ -317,7 +300,7 @@ class PretrainRun(Run):
             line = self.monitor.record_evaluation(self.trainer.step, score.loss)
             if line is not None:
                 self.say(line)
-        losses = [v for k, v in score.metrics.items() if not k.endswith("/right") and k != "balance"]
+        losses = [v for k, v in score.metrics.items() if not k.endswith("/accuracy") and k != "balance"]
         return {"loss": sum(losses) if losses else math.nan, **score.metrics}
 
     @cached_property
@@ -364,7 +347,7 @@ class PretrainRun(Run):
         """Choose the validation batches; on the main process, get ready to show samples and to notice a plateau."""
         self.prepare_evaluation()
         # Validation text may be short: it has an objective of its own.
-        goal = self.valid_objective or self.build_objective(self.config.train.seq_length, self.data.store, held=True)
+        goal = self.valid_objective or self.build_objective(self.config.train.seq_length, self.data.store, valid=True)
         if not self.world.is_main:
             return
         if not self.trainer.is_sharded:
@@ -392,18 +375,14 @@ class PretrainRun(Run):
         text = self.data.tokenizer.decode(self.data.store.tokens[:LANGUAGE_SAMPLE_TOKENS].tolist())
         more = {
             "score": score_to_dict(score), "baseline": score_to_dict(baseline),
-            "share": round(meter.compute_mfu(t.tokens / max(1e-9, t.seconds)), 4), "language": detect_language(text),
+            "mfu": round(meter.compute_mfu(t.tokens / max(1e-9, t.seconds)), 4), "language": detect_language(text),
         }  # fmt: skip
         note = None if self.monitor is None else self.monitor.final_note
-        return (score, baseline), more if note is None else {
-            **more,
-            "stuck": format_english(note),
-            "stuck_parts": note,
-        }
+        return (score, baseline), more if note is None else {**more, "stuck": format_english(note), "stuck_parts": note}
 
     def read_score(self, folder: RunFolder, step: int) -> Score | None:
         """Return the score of a step as metrics.jsonl has it."""
-        seen = next((row["held"] for row in folder.read_history() if row["step"] == step and "held" in row), None)
+        seen = next((row["valid"] for row in folder.read_history() if row["step"] == step and "valid" in row), None)
         if seen is None:
             return None
         means = {name: math.nan if value is None else value for name, value in seen.items() if name != "loss"}
@@ -415,7 +394,7 @@ def score_to_dict(score: Score | None) -> dict[str, Any] | None:
     if score is None:
         return None
     every = {name: to_json_number(value) for name, value in score.metrics.items()}
-    return {"loss": to_json_number(score.loss), "accuracy": to_json_number(score.accuracy), "all": every}
+    return {"loss": to_json_number(score.loss), "accuracy": to_json_number(score.accuracy), "metrics": every}
 
 
 def has_carried_state(family: Family) -> bool:
@@ -494,7 +473,7 @@ class SampleWriter:
                 file.write(json.dumps({"step": step, **said}, ensure_ascii=False) + "\n")
 
     def continue_text(self) -> dict[str, str] | None:
-        """The beginning of a held-out document, continued."""
+        """The beginning of a validation document, continued."""
         low = int(self.store.starts[0])
         some = min(16, int(self.store.starts[1]) - low, len(self.store.tokens) - low)
         prompt = np.asarray(self.store.tokens[low : low + some]).astype(np.int64).tolist()
@@ -503,7 +482,7 @@ class SampleWriter:
 
     @torch.no_grad()
     def predict_hidden(self) -> dict[str, str] | None:
-        """What was asked in a held-out example, and what the model says."""
+        """What was asked in a validation example, and what the model says."""
         source = TokenSource(self.store, self.objective)
         some = itertools.islice(load_batches(source, self.objective.length * 2, 1, epochs=1), 1)
         batch, _ = next(some, (None, 0))
@@ -518,4 +497,4 @@ class SampleWriter:
         shown = batch if batch.source is None else batch.source
         given = shown.ids[: min(int(shown.starts[1]), MAX_SHOWN_TOKENS)].tolist()
         words = lambda row: " ".join(map(self.tokenizer.get_token_text, row))  # noqa: E731
-        return {"given": words(given), "asked": words(batch.labels[mine].tolist()), "made": words(guess)}
+        return {"given": words(given), "target": words(batch.labels[mine].tolist()), "made": words(guess)}

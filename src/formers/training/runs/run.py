@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -44,7 +44,8 @@ from ..train_config import TrainConfig
 from ..trainer import Diverged, StepResult, Trainer
 
 TIMED_STEPS = 5  # behind the first, which also compiles
-Config = PretrainConfig | FinetuneConfig
+ConfigT = TypeVar("ConfigT", bound=PretrainConfig | FinetuneConfig)
+DataT = TypeVar("DataT")  # what a run learns from, when it is prepared
 MOVABLE_SETTINGS = ("data.source", "data.train", "data.valid", "data.test")  # files may move: their content is compared
 
 
@@ -87,7 +88,7 @@ class EarlierRun:
     @property
     def settings(self) -> dict[str, Any]:
         """What the run was asked to do."""
-        return self.info["asked"]
+        return self.info["config"]
 
     @property
     def done_steps(self) -> int:
@@ -95,9 +96,9 @@ class EarlierRun:
         return max(Checkpoints(self.path / "steps", remove_stale=False).list_steps(), default=0)
 
     def merge_settings(
-        self, told: Mapping[str, Any], given: Mapping[str, Any], configure: Callable[[Any, Mapping[str, Any]], Any],
-        free: Collection[str],
-    ) -> Any:  # fmt: skip
+        self, told: Mapping[str, Any], given: Mapping[str, Any],
+        configure: Callable[[Any, Mapping[str, Any]], ConfigT], free: Collection[str],
+    ) -> ConfigT:  # fmt: skip
         """Return the run's settings under those of a file (the tables `told`) and single ones (`given`), as `configure`
         merges them. Only those named in `free` may change."""
 
@@ -138,17 +139,17 @@ class EarlierRun:
 def describe_run_length(info: Mapping[str, Any]) -> tuple[str, str]:
     """Return how long a run was asked to be, in epochs or, if it was given them, in steps; and the option that raises
     it."""
-    asked = info["asked"]
-    if "tune" not in asked or "steps" in info.get("chosen", ()):
+    asked = info["config"]
+    if "tune" not in asked or "steps" in info.get("explicit_train", ()):
         return f"{asked['train']['steps']:,} steps", f"--train.steps above {asked['train']['steps']:,}"
     epochs = asked["tune"]["epochs"]
     return f"{epochs:g} epoch{'s' * (epochs != 1)}", f"--epochs above {epochs:g}"
 
 
-class Run(Protocol):
+class Run(Protocol[ConfigT]):
     """A run on its way: a model, its examples and a trainer."""
 
-    config: Any  # a PretrainConfig or FinetuneConfig
+    config: ConfigT
     former: Former
     trainer: Trainer
     world: ProcessGroup
@@ -193,7 +194,7 @@ class Run(Protocol):
         ...
 
 
-class RunPlan(Protocol):
+class RunPlan(Protocol[ConfigT, DataT]):
     """A run that was asked for. Only the main process configures and prepares; all processes build."""
 
     options: RunOptions
@@ -203,32 +204,32 @@ class RunPlan(Protocol):
         """Paths that it reads, which --overwrite must not remove."""
         ...
 
-    def configure(self, earlier: EarlierRun | None) -> Any:
+    def configure(self, earlier: EarlierRun | None) -> ConfigT:
         """Merge and check the settings: of a new run, or of one that goes on."""
         ...
 
-    def get_stem(self, config: Any) -> str:
+    def get_stem(self, config: ConfigT) -> str:
         """Return what the run's folder is called if nobody names it, before its number."""
         ...
 
-    def estimate_parameters(self, config: Any) -> int | None:
+    def estimate_parameters(self, config: ConfigT) -> int | None:
         """Return about how many parameters will be trained; None if that is not known yet."""
         return None
 
-    def prepare(self, config: Any, folder: Path, world: ProcessGroup) -> tuple[Any, Any]:
+    def prepare(self, config: ConfigT, folder: Path, world: ProcessGroup) -> tuple[ConfigT, DataT]:
         """Prepare the data in the run's folder; returns the settings, which may follow from it, and the data."""
         ...
 
-    def prepare_excerpt(self, config: Any, folder: Path, world: ProcessGroup) -> tuple[Any, Any]:
+    def prepare_excerpt(self, config: ConfigT, folder: Path, world: ProcessGroup) -> tuple[ConfigT, DataT]:
         """Prepare as much of the data as a dry run needs."""
         return self.prepare(config, folder, world)
 
-    def build(self, config: Any, data: Any, folder: Path, world: ProcessGroup) -> Run:
+    def build(self, config: ConfigT, data: DataT, folder: Path, world: ProcessGroup) -> Run[ConfigT]:
         """Build the model and the trainer."""
         ...
 
 
-def carry_out(plan: RunPlan) -> tuple[Path, Former, Any]:
+def carry_out(plan: RunPlan[ConfigT, DataT]) -> tuple[Path, Former, Any]:
     """Carry out a run from its settings to its report; returns its folder, the best model, and its result.
 
     Only the main process reads sources and writes into the folder. A run that cannot begin leaves no folder behind.
@@ -238,13 +239,13 @@ def carry_out(plan: RunPlan) -> tuple[Path, Former, Any]:
     with ExitStack() as stack:
         stack.enter_context(explain_lost_peer(world))
 
-        config: Config = world.broadcast_from_main(lambda: plan.configure(EarlierRun.find(options)))
+        config = world.broadcast_from_main(lambda: plan.configure(EarlierRun.find(options)))
         parameters = plan.estimate_parameters(config)
         stack.enter_context(explain_out_of_memory(config.train, parameters, world.device))
         stack.enter_context(use_deterministic(config.train.deterministic))
         remove_replaced: list[Callable[[], None]] = []
 
-        def prepare() -> tuple[Path, Config, Any]:
+        def prepare() -> tuple[Path, ConfigT, DataT]:
             inputs = (config.to_dict(), plan.inputs)
             opened = open_run_folder(options.path, plan.get_stem(config), options.overwrite, inputs)
             folder, remove = stack.enter_context(opened)
@@ -285,15 +286,15 @@ def carry_out(plan: RunPlan) -> tuple[Path, Former, Any]:
     return path, run.former, result
 
 
-def record_run(folder: RunFolder, run: Run) -> None:
+def record_run(folder: RunFolder, run: Run[Any]) -> None:
     """Write run.json; of a run that goes on, what it is asked now."""
     facts = run.record()
     before = folder.read_info() if (folder.path / "run.json").is_file() else {}
     machine = describe_hardware(run.world)
-    folder.write_info({**facts, "machine": machine, **before, "asked": run.config.to_dict(), "data": facts["data"]})
+    folder.write_info({**facts, "machine": machine, **before, "config": run.config.to_dict(), "data": facts["data"]})
 
 
-def conclude(folder: RunFolder, run: Run, meter: ProgressMeter) -> Any:
+def conclude(folder: RunFolder, run: Run[Any], meter: ProgressMeter) -> Any:
     """Save the best checkpoint, evaluate it, and write the result and the report."""
     check_finite(folder, run.trainer)
     run.former, best = save_best_model(folder, run)
@@ -306,7 +307,7 @@ def conclude(folder: RunFolder, run: Run, meter: ProgressMeter) -> Any:
     return result
 
 
-def time_steps(run: Run, low: int, high: int) -> tuple[float, float]:
+def time_steps(run: Run[Any], low: int, high: int) -> tuple[float, float]:
     """Return the seconds of the first of some steps, and of a batch of those behind it."""
     s, last = run.config.train, min(low + 1 + TIMED_STEPS, high)
     began, run.trainer.step = time.perf_counter(), low
@@ -323,7 +324,7 @@ def time_steps(run: Run, low: int, high: int) -> tuple[float, float]:
     return first, (time.perf_counter() - began) / s.count_batches_between(low + 1, last, run.world.size)
 
 
-def measure_deterministic_cost(build_run: Callable[[], Run]) -> str:
+def measure_deterministic_cost(build_run: Callable[[], Run[Any]]) -> str:
     """Return what deterministic algorithms cost here: a few steps of the run with and without, then forgotten."""
     seconds: list[float] = []
     for wanted in (False, True):
@@ -372,9 +373,9 @@ def check_disk_space(path: Path, train: TrainConfig, parameters: int | None) -> 
 def collect_training_facts(folder: RunFolder, step: int) -> dict[str, Any]:
     """What the run knows of the model of one step, kept in its formers.json for a model card: no path, names only."""
     about = folder.read_info()
-    asked, data = about["asked"], about.get("data") or {}
-    held: dict[str, Any] = next(
-        (row["held"] for row in folder.read_history() if row["step"] == step and "held" in row), {}
+    asked, data = about["config"], about.get("data") or {}
+    seen: dict[str, Any] = next(
+        (row["valid"] for row in folder.read_history() if row["step"] == step and "valid" in row), {}
     )
     sources = [asked["data"].get(name) for name in ("source", "train")]
     base = asked.get("init") or asked.get("source")
@@ -386,7 +387,7 @@ def collect_training_facts(folder: RunFolder, step: int) -> dict[str, Any]:
     found = {
         "steps": step, "objective": (asked.get("objective") or {}).get("name"), "task": asked.get("task"),
         "init": base, "data": {"sources": names, **counts},
-        "validation": {key: value for key, value in held.items() if value is not None},
+        "validation": {key: value for key, value in seen.items() if value is not None},
     }  # fmt: skip
     return {key: value for key, value in found.items() if isinstance(value, str | int | dict)}
 
@@ -399,7 +400,7 @@ def check_finite(folder: RunFolder, trainer: Trainer) -> None:
     steps = [row for row in rows if "loss" in row]
     bad = sum(row["loss"] is None or row.get("norm") is None for row in steps)
     best = next((step for step in sorted(scores) if scores[step] is not None), None)
-    looks = [row["held"] for row in rows if "held" in row and set(row["held"]) - {"loss", "cost"}]
+    looks = [row["valid"] for row in rows if "valid" in row and set(row["valid"]) - {"loss", "cost"}]
     excused = trainer.executor.scaler.is_enabled() and not trainer.bad_steps  # fp16 finds its scale by trial and error
     told = f"{bad:,} of {len(steps):,} steps had a loss or gradient that is not finite"
     if looks and best is None and looks[-1].get("loss") is None:
@@ -411,7 +412,7 @@ def check_finite(folder: RunFolder, trainer: Trainer) -> None:
     raise Diverged(told, where=folder.path, fix="go on with --resume and a lower --train.lr; no model was written")
 
 
-def save_best_model(folder: RunFolder, run: Run) -> tuple[Former, int]:
+def save_best_model(folder: RunFolder, run: Run[Any]) -> tuple[Former, int]:
     """Save the best checkpoint as a formers directory; returns the model and its step."""
     kept = Checkpoints(folder.path / "steps", remove_stale=False)
     found = kept.load_best()

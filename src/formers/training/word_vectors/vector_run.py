@@ -8,7 +8,6 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from ..config_merge import GivenSettings, PretrainDataConfig, RunConfig, to_plai
 from ..distributed.process_group import ProcessGroup
 from ..hardware import describe_hardware, get_peak_memory
 from ..run_folder import RunFolder, open_run_folder
-from ..runs.prepare_data import check_readable, make_changed_error
+from ..runs.prepare_data import RunText, check_texts, make_changed_error
 from ..runs.run import RunOptions
 from ..tracking import Tracker
 from .word2vec import train_word_vectors
@@ -127,7 +126,7 @@ class VectorPlan:
     def configure(self) -> VectorRunConfig:
         """Merge the settings, and refuse what word vectors do not have."""
         options = self.options
-        other = {**self.top, "tokenizer": self.tokenizer or self.given.get("data.tokenizer"), "held": self.valid}
+        other = {**self.top, "tokenizer": self.tokenizer or self.given.get("data.tokenizer"), "valid": self.valid}
         for name, value in {**other, "resume": options.resume or None}.items():
             if value is not None:
                 raise Error(f"{name} does not apply to word vectors", fix="leave it out")
@@ -142,11 +141,10 @@ class VectorPlan:
     def carry_out(self) -> tuple[Path, Former, tuple[None, None]]:
         """Train in a folder of their own; returns the folder, the vectors, and no scores."""
         asked, options = self.configure(), self.options
-        for chosen in check_readable(asked.data, self.text):
-            options.say(chosen)
-        source: Any = self.text if self.text is not None else find_files(list(asked.data.source))
-        texts = partial(read_text, source, **asked.data.reader_options)
-        asked = choose_ngram_lengths(asked, texts, options.say)
+        text = RunText(find_files(list(asked.data.source)) if self.text is None else self.text, asked.data)
+        for words in check_texts(text, RunText(None, asked.data)):
+            options.say(words)
+        asked = choose_ngram_lengths(asked, text, options.say)
         inputs = (asked.to_dict(), self.file)
         with open_run_folder(options.path, asked.method, options.overwrite, inputs) as (folder, _):
             if isinstance(options.hook, Tracker):
@@ -163,10 +161,11 @@ class VectorPlan:
                     options.hook(row)
 
             digest, count = hashlib.sha256(), itertools.count()
+            texts = read_text(text.source, **asked.data.reader_options)
             t, c = asked.train, asked.model
             more = {name: getattr(c, name) for name in VECTOR_MODEL_SETTINGS if name != "kind"}
             former = train_word_vectors(
-                hash_and_count(texts(), digest, count, options.report), c.kind, epochs=t.epochs, lr=t.lr, lower=t.lower,
+                hash_and_count(texts, digest, count, options.report), c.kind, epochs=t.epochs, lr=t.lr, lower=t.lower,
                 seed=t.seed, threads=t.threads, tell=options.report, note=note, **more,
             )  # fmt: skip
             if self.same is not None and self.same.get("store") != digest.hexdigest():
@@ -179,14 +178,12 @@ class VectorPlan:
         return folder.path, former, (None, None)
 
 
-def choose_ngram_lengths(
-    asked: VectorRunConfig, texts: Callable[[], Iterable[str]], say: Callable[[str], None]
-) -> VectorRunConfig:
+def choose_ngram_lengths(asked: VectorRunConfig, text: RunText, say: Callable[[str], None]) -> VectorRunConfig:
     """Take shorter n-grams for fastText where the text is Korean, unless their lengths were given."""
     if asked.method != "fasttext" or asked.model_overrides & set(KOREAN_NGRAMS):
         return asked
     taken, letters, hangul = 0, 0, 0
-    for document in texts():
+    for document in text.look():
         taken += len(document)
         letters += sum(c.isalpha() for c in document[:SCRIPT_SAMPLE_CHARS])
         hangul += sum("가" <= c <= "힣" for c in document[:SCRIPT_SAMPLE_CHARS])
@@ -235,11 +232,7 @@ def write_vector_run(
     data = {"tokenizer": former.tokenizer.fingerprint, **facts}
     size = former.config.num_rows * former.config.dim
     result = {
-        "score": None,
-        "baseline": None,
-        "best": steps,
-        "parameters": size,
-        "memory": get_peak_memory(world.device),
-    }
-    folder.write_info({"asked": table, "data": data, "machine": describe_hardware(world), "result": result})
+        "score": None, "baseline": None, "best": steps, "parameters": size, "memory": get_peak_memory(world.device),
+    }  # fmt: skip
+    folder.write_info({"config": table, "data": data, "machine": describe_hardware(world), "result": result})
     write_report(folder)

@@ -1,4 +1,4 @@
-"""Word vectors out of text: skip-gram, CBOW and fastText here, GloVe's counts in glove.py.
+"""Word vectors out of text: skip-gram, CBOW and fastText, and GloVe (Pennington et al. 2014) from counts.
 
 The text is worked off in blocks of places that follow each other. The pairs of a block are small matrix products
 (objectives/word_vector_losses.py), so that rows are fetched and put back once for each place and not once for each
@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from ... import config as settings
 from ...config import ProgressCallback
-from ...data.counter_rng import draw_bits, draw_integers, draw_uniform
+from ...data.counter_rng import draw_bits, draw_integers, draw_uniform, shuffle_indices
 from ...errors import Error
 from ...former import Former
 from ...interop.word_vectors import build_vectors_model
@@ -31,8 +32,10 @@ from ...models.vectors import VectorKind, VectorsConfig
 from ...objectives import word_vector_losses
 from ...text.word_level import hash_ngrams, split_texts
 from ..trainer import Diverged
-from . import glove
 
+PAIRS_PER_STEP = 8192  # counts of one step of GloVe,
+STEPS_PER_JOB = 64  # steps that a thread takes at a time, and
+PAIR_BUFFER = 2**24  # pairs that are gathered before they are summed up
 DEFAULT_LR = {"skipgram": 0.025, "cbow": 0.05, "fasttext": 0.05, "glove": 0.05}
 BLOCK_PLACES, BLOCKS_PER_STEP = 32, 32  # places of a block, and blocks of one step; four times as many diverge
 NEGATIVES_PER_BLOCK = {
@@ -74,18 +77,10 @@ class Corpus:
 
 
 def train_word_vectors(
-    texts: Iterable[str | Sequence[str]],
-    kind: VectorKind = "skipgram",
-    *,
-    epochs: int = 5,
-    lr: float | None = None,
-    lower: bool = True,
-    seed: int = 0,
-    threads: int | None = None,
-    tell: ProgressCallback | None = None,
-    note: Callable[[dict[str, Any]], None] | None = None,
-    **more: Any,
-) -> Former:
+    texts: Iterable[str | Sequence[str]], kind: VectorKind = "skipgram", *, epochs: int = 5, lr: float | None = None,
+    lower: bool = True, seed: int = 0, threads: int | None = None, tell: ProgressCallback | None = None,
+    note: Callable[[dict[str, Any]], None] | None = None, **more: Any,
+) -> Former:  # fmt: skip
     """Vectors of the words in some texts (strings, or lists of words); `more` are settings of VectorsConfig.
 
     `lr` falls in a line to almost nothing (GloVe's by AdaGrad); with one thread the result is a function of the seed.
@@ -100,7 +95,7 @@ def train_word_vectors(
     if note is not None:
         note({"step": 0, "places": len(corpus.ids)})
     rate, threads = DEFAULT_LR[kind] if lr is None else lr, threads or torch.get_num_threads()
-    work = glove.train_glove if kind == "glove" else train_blockwise
+    work = train_glove if kind == "glove" else train_blockwise
     table = work(corpus, c, epochs, rate, seed, lambda jobs: run_jobs(jobs, threads, say, note, kind))
     if not table.isfinite().all():
         raise Diverged("the vectors are not finite", fix="take a smaller learning rate")
@@ -202,11 +197,9 @@ def build_ngram_table(corpus: Corpus, c: VectorsConfig, table: Tensor, pulls: Te
     parts = torch.tensor([row for one in lists for row in one])
     share = (pulls / sizes).repeat_interleave(sizes).float()  # a row is one of several that make up the word
     return NgramTable(
-        table,
-        compute_row_scales(torch.zeros(len(table)).index_add_(0, parts, share)),
-        parts,
+        table, compute_row_scales(torch.zeros(len(table)).index_add_(0, parts, share)), parts,
         F.pad(sizes.cumsum(0), (1, 0)),
-    )
+    )  # fmt: skip
 
 
 def compute_row_scales(pulls: Tensor) -> Tensor:
@@ -307,3 +300,82 @@ def update_blocks(
     outer.apply_gradient(out, pulls.output_grad, lr)
     outer.apply_gradient(others, pulls.negative_grad, lr)
     return None if pulls.loss is None else pulls.loss / max(1, int(number))
+
+
+def count_cooccurrences(corpus: Corpus, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs i, j of words that occur within a window, both ways round, and their counts: words that are d apart count
+    1/d (§4.2)."""
+    ids, words = corpus.ids.astype(np.int64), len(corpus.words)
+    keys, sums = np.zeros(0, np.int64), np.zeros(0)
+    waiting: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add_up() -> tuple[np.ndarray, np.ndarray]:
+        found = np.concatenate([keys, *(k for k, _ in waiting)])
+        weights = np.concatenate([sums, *(w for _, w in waiting)])
+        waiting.clear()
+        order = np.argsort(found, kind="stable")
+        found = found[order]
+        heads = np.flatnonzero(np.diff(found, prepend=-1))
+        return found[heads], np.add.reduceat(weights[order], heads) if len(heads) else sums
+
+    piece = max(1, PAIR_BUFFER // window)
+    for begin in range(0, len(ids), piece):
+        for away in range(1, window + 1):
+            end = min(begin + piece, len(ids) - away)
+            one, other = slice(begin, end), slice(begin + away, end + away)
+            same = corpus.document_ids[one] == corpus.document_ids[other]
+            i, j = ids[one][same], ids[other][same]
+            waiting.append((np.minimum(i, j) * words + np.maximum(i, j), np.full(len(i), 1 / away)))
+        keys, sums = add_up()
+    low, high = keys // words, keys % words
+    apart = low != high  # a word beside itself counts once from either place
+    return (
+        np.concatenate((low, high[apart])),
+        np.concatenate((high, low[apart])),
+        np.concatenate((sums * (2 - apart), sums[apart])),
+    )
+
+
+def train_glove(
+    corpus: Corpus, c: VectorsConfig, epochs: int, lr: float, seed: int, run_jobs: Callable[[Any], None]
+) -> Tensor:
+    """Train on all counts, both ways round; the result is the sum of a word's two vectors (§4.2)."""
+    i, j, counts = (torch.from_numpy(part) for part in count_cooccurrences(corpus, c.window))
+    if not len(i):
+        raise Error("no two words occur together", fix="give longer texts")
+    words, n, counts = len(corpus.words), len(i), counts.float()
+    g = torch.Generator().manual_seed(seed)
+    tables = [torch.rand(words, c.dim, generator=g).sub_(0.5).div_(c.dim) for _ in range(2)]
+    biases = [torch.rand(words, generator=g).sub_(0.5).div_(c.dim) for _ in range(2)]
+    squares = [torch.ones_like(t) for t in (*tables, *biases)]
+
+    order = lru_cache(2)(lambda epoch: torch.from_numpy(shuffle_indices(n, seed, epoch)))
+
+    def job(epoch: int, begin: int) -> Callable[[], float]:
+        def work() -> float:
+            total, places = 0.0, order(epoch)[begin : begin + PAIRS_PER_STEP * STEPS_PER_JOB]
+            for part in places.split(PAIRS_PER_STEP):
+                a, b = i[part], j[part]
+                w, v = tables[0].index_select(0, a), tables[1].index_select(0, b)
+                pulls = word_vector_losses.compute_glove(
+                    w, v, biases[0][a] + biases[1][b], counts[part], c.x_max, c.alpha
+                )
+                values = (*tables, *biases)
+                for at, value, square, pull in zip((a, b, a, b), values, squares, (*pulls[:3], pulls[2]), strict=True):
+                    # AdaGrad; the squares come first, since one step holds many counts of a frequent word
+                    square.index_add_(0, at, pull * pull)
+                    value.index_add_(0, at, (pull * -lr).div_(square.index_select(0, at).sqrt_()))
+                total += float(pulls[3].sum())
+            return total / len(places)
+
+        return work
+
+    steps = range(0, n, PAIRS_PER_STEP * STEPS_PER_JOB)
+    run_jobs(
+        [
+            (min(n, begin + PAIRS_PER_STEP * STEPS_PER_JOB) - begin, job(epoch, begin))
+            for epoch in range(epochs)
+            for begin in steps
+        ]
+    )
+    return tables[0] + tables[1]

@@ -1,0 +1,116 @@
+"""Text and examples are read at most twice, a look and the work; an iterator is read once and loses nothing."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import formers
+from formers.training.config_merge import PretrainDataConfig
+from formers.training.runs import prepare_data
+from formers.training.runs.cross_validation import compare_settings
+from formers.training.runs.prepare_data import Lookahead, RunText
+from tests.training.runs.test_finetune import ROWS
+from tests.training.runs.test_pretrain import TEXT, pretrain, told
+
+ONE_STEP = {"steps": 1}
+
+
+class Source:
+    """Texts or rows that count how often they are read."""
+
+    def __init__(self, items, sized):
+        self.items, self.opened = items, 0
+        if sized:
+            self.__class__ = SizedSource
+
+    def __iter__(self):
+        self.opened += 1
+        return iter(self.items)
+
+
+class SizedSource(Source):
+    def __len__(self):
+        return len(self.items)
+
+
+@pytest.mark.parametrize("sized", [False, True])
+@pytest.mark.parametrize("family", ["gpt2", "bert"])  # one learns its tokenizer from letters as well
+def test_text_is_read_at_most_twice(tmp_path, family, sized):
+    text = Source(TEXT, sized)
+    made = pretrain(family, text, out=tmp_path / "run", train=ONE_STEP)
+    assert text.opened == 2, "a look, then the work"
+    assert told(made) == told(pretrain(family, TEXT, out=tmp_path / "list", train=ONE_STEP))
+    text, valid = Source(TEXT[9:], sized), Source(TEXT[:9], sized)
+    pretrain(family, text, valid=valid, tokenizer=made.former.tokenizer, out=tmp_path / "again", train=ONE_STEP)
+    assert (text.opened, valid.opened) == (2, 2)
+
+
+def test_files_are_read_at_most_twice(tmp_path, monkeypatch):
+    calls = []
+    for name in ("read_documents", "prepare"):
+        real = getattr(prepare_data, name)
+        monkeypatch.setattr(prepare_data, name, lambda *a, _f=real, _n=name, **k: calls.append(_n) or _f(*a, **k))
+    (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
+    pretrain("bert", tmp_path / "a.txt", out=tmp_path / "run", train=ONE_STEP)
+    assert calls == ["read_documents", "prepare"]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_a_generator_is_not_consumed_by_a_look(tmp_path, family):
+    """Neither by the check of its first documents, nor by the tokenizer that is trained on it."""
+    made = pretrain(family, (text for text in TEXT), out=tmp_path / "stream", train=ONE_STEP)
+    assert told(made) == told(pretrain(family, TEXT, out=tmp_path / "list", train=ONE_STEP))
+    rows = ({"text": text, "other": "x"} for text in TEXT)
+    table = pretrain(family, rows, out=tmp_path / "rows", train=ONE_STEP, data={"column": "text", "vocab_size": 300})
+    assert told(table)["documents"] == told(made)["documents"]
+
+
+def test_a_generator_of_word_vectors_is_not_consumed_by_a_look(tmp_path):
+    how = {"model": {"dim": 8, "min_count": 1}, "train": {"epochs": 1, "threads": 1}}
+    one, two = (formers.pretrain("fasttext", text, out=tmp_path / name, **how).folder
+                for name, text in (("stream", iter(TEXT)), ("list", TEXT)))  # fmt: skip
+    assert told_of(one) == told_of(two)
+
+
+def told_of(folder):
+    return prepare_data.RunFolder(folder).read_info()["data"]
+
+
+def test_a_generator_of_rows_is_a_table(tmp_path):
+    many, once = Source(ROWS, sized=False), (row for row in ROWS)
+    made = [formers.finetune("textcnn", rows, out=tmp_path / name, epochs=1, baseline=False).folder
+            for name, rows in (("many", many), ("once", once))]  # fmt: skip
+    assert many.opened == 1, "a table is read whole, by the work"
+    assert told_of(made[0]) == told_of(made[1])
+    seen = compare_settings("textcnn", iter(ROWS), out=tmp_path / "seeds", seeds=2, overrides={"tune.epochs": 1})
+    assert len(seen.trials[0].runs) == 2
+
+
+def test_a_generator_of_plain_text_goes_on_with_pretraining(tmp_path):
+    start = pretrain("gpt2", TEXT, out=tmp_path / "start", train=ONE_STEP).folder / "model"
+    text, valid = Source(TEXT[9:], sized=False), Source(TEXT[:9], sized=False)
+    how = {"task": "lm", "epochs": 0.1, "batch_size": 2}
+    made = [formers.finetune(start, train, aside, out=tmp_path / name, **how) for name, train, aside in (
+        ("many", text, valid), ("once", iter(TEXT[9:]), iter(TEXT[:9])))]  # fmt: skip
+    assert (text.opened, valid.opened) == (2, 2), "a look with the comparison of both, then the work"
+    assert told(made[0]) == told(made[1])
+
+
+def test_a_look_keeps_what_it_takes():
+    numbers = Lookahead(iter(range(5)))
+    assert list(itertools.islice(numbers.look(), 2)) == [0, 1]
+    assert list(itertools.islice(numbers.look(), 3)) == [0, 1, 2]
+    assert list(numbers) == [0, 1, 2, 3, 4]
+
+
+def test_a_fingerprint_takes_the_rest_of_the_look():
+    source = Source(["a b", "c d", "e f"], sized=True)
+    text = RunText(source, PretrainDataConfig())
+    assert text.check() == []
+    mark = text.fingerprint
+    assert source.opened == 1
+    assert list(text.look()) == ["a b", "c d", "e f"], "begun anew"
+    assert mark == RunText(["a b", "c d", "e f"], PretrainDataConfig()).fingerprint
+    assert mark != RunText(["a b", "c d"], PretrainDataConfig()).fingerprint
