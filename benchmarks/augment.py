@@ -26,7 +26,7 @@ import torch
 
 import formers
 from formers.data.counter_rng import shuffle_indices
-from formers.evaluation.baseline import run_baseline
+from formers.evaluation.metrics import run_baseline
 from formers.generation.augment import augment
 from formers.tasks.examples import Examples, read_examples
 from formers.training.runs.continue_pretraining import train_conditional

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import formers
-from formers.evaluation.task_metrics import compute_metrics
+from formers.evaluation.metrics import compute_metrics
 from formers.tasks.examples import read_examples
 from formers.training.runs.cross_validation import split_fold
 from formers.training.runs.splits import sample_examples

@@ -141,8 +141,8 @@ def test_only_dispatch_calls_attention_kernels():
     assert users == {"dispatch.py"}
 
 
-def test_only_weights_reads_safetensors_and_only_the_sandbox_unpickles():
-    assert {p.name for p in FILES if "safe_open" in p.read_text(encoding="utf-8")} == {"weights.py"}
+def test_only_safe_files_reads_safetensors_and_only_the_sandbox_unpickles():
+    assert {p.name for p in FILES if "safe_open" in p.read_text(encoding="utf-8")} == {"safe_files.py"}
     hdf5 = {p.name for p in FILES if "import h5py" in p.read_text(encoding="utf-8")}
     assert hdf5 == {"sandbox.py", "bilm.py"}  # which read and which write
     for word in ("torch.load", "import pickle", "pickle.load"):

@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from .config import parse_json_object
 from .errors import Error, advise_on_write
 
+HASH_CHUNK = 1 << 20  # bytes that are summed up at a time
 OCCUPIED_HINT = "choose another name, or overwrite it (--overwrite, or overwrite=True)"
 REMAKE_HINT = "make the store again: formers prepare"
 TAKEN_HINT = "go on with --resume, replace it with --overwrite, or choose another --out"
@@ -49,7 +50,7 @@ def rename_durably(temporary: Path, path: Path) -> None:
 
 
 def get_temporary_path(path: Path) -> Path:
-    """The name of a file of this process while it is written."""
+    """Return the name of a file of this process while it is written."""
     return path.with_name(f"{path.name}.{os.getpid()}.tmp")
 
 
@@ -64,7 +65,7 @@ def write_atomically(path: Path, text: str, errors: str = "strict") -> None:
 
 
 def dump_canonical(values: Mapping[str, Any]) -> bytes:
-    """The one JSON text of some values, over which checksums are computed."""
+    """Return the one JSON text of some values, over which checksums are computed."""
     return json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -75,7 +76,7 @@ def to_checked_json(values: Mapping[str, Any]) -> str:
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:
-    """What a file of checked JSON says, if it is still what was written."""
+    """Read a file of checked JSON, if it is still what was written."""
     try:
         values = parse_json_object(path.read_bytes().decode("utf-8"), path)
     except OSError as error:
@@ -88,8 +89,8 @@ def read_checked_json(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def create_file(path: Any) -> Iterator[BinaryIO]:
-    """A single file to write, packed if it is a .gz; it appears under its name only when all is written."""
+def create_file(path: str | Path) -> Iterator[BinaryIO]:
+    """Create a single file, packed if it is a .gz; it appears under its name only when all is written."""
     target = Path(path).expanduser()
     if target.exists():
         raise Error("exists already", where=target, fix="choose another name, or remove it first")
@@ -109,14 +110,23 @@ def create_file(path: Any) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
+def hash_file(path: Path, should_stop: Callable[[], bool] = lambda: False) -> str:
+    """Return the SHA-256 of a whole file, or of as much as was read until it should stop."""
+    whole = hashlib.sha256()
+    with open(path, "rb") as file:
+        while (data := file.read(HASH_CHUNK)) and not should_stop():
+            whole.update(data)
+    return whole.hexdigest()
+
+
 def is_occupied(path: Path) -> bool:
     """Return whether something is here that writing would destroy."""
     return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
 @contextmanager
-def stage_directory(out: Any) -> Iterator[Path]:
-    """A directory to write into that appears under its name only when all is written; otherwise nothing is left."""
+def stage_directory(out: str | Path) -> Iterator[Path]:
+    """Give a directory to write into; it appears under its name only when all is written, else nothing is left."""
     new: list[Path] = []
     try:
         target = Path(out).expanduser()
@@ -127,7 +137,7 @@ def stage_directory(out: Any) -> Iterator[Path]:
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
     except (OSError, RuntimeError, ValueError) as error:  # a name may hold half a character, or a zero
         remove_empty_folders(new)
-        reason = getattr(error, "strerror", None) or error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise Error(f"cannot write here ({reason})", where=out, fix="choose another place") from None
     try:
         os.chmod(temporary, 0o777 & ~get_umask())
@@ -143,9 +153,8 @@ def stage_directory(out: Any) -> Iterator[Path]:
     except OSError as error:
         raise Error(f"writing failed ({error.strerror or error})", where=target, fix=advise_on_write(error)) from None
     except SafetensorError as error:
-        raise Error(
-            f"writing failed ({' '.join(str(error).split())[:100]})", where=target, fix="is the disk full?"
-        ) from None
+        what = f"writing failed ({' '.join(str(error).split())[:100]})"
+        raise Error(what, where=target, fix="is the disk full?") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         remove_empty_folders(new)
@@ -172,7 +181,7 @@ class ResumableFile:
     lines, or of `size` bytes each; half a record at the end is taken off. OUT itself is replaced with `overwrite` only.
     """
 
-    def __init__(self, out: Path, description: Any, size: int | None = None, overwrite: bool = False):
+    def __init__(self, out: Path, description: object, size: int | None = None, overwrite: bool = False):
         if out.exists() and not overwrite:
             raise Error("this file is there already", where=out, fix="give another name, or say overwrite")
         if not out.parent.is_dir():
@@ -188,7 +197,7 @@ class ResumableFile:
         self.file: IO[bytes] = self.part_path.open("ab")
 
     def truncate_partial_record(self) -> int:
-        """How many whole records there are; the rest goes."""
+        """Cut off half a record at the end; return how many whole ones there are."""
         length = self.part_path.stat().st_size
         if self.record_bytes is not None:
             os.truncate(self.part_path, length // self.record_bytes * self.record_bytes)
@@ -202,13 +211,13 @@ class ResumableFile:
         return count
 
     def read_records(self) -> Iterator[Any]:
-        """The lines that are there, as JSON says them."""
+        """Yield the lines that are there, as JSON says them."""
         self.file.flush()
         with self.part_path.open(encoding="utf-8") as file:
             yield from map(json.loads, file)
 
     def write_records(self, *records: bytes | dict[str, Any]) -> None:
-        """Some more; they are safe when this returns, unless the machine itself stops."""
+        """Append records; they are safe when this returns, unless the machine itself stops."""
         for record in records:
             raw = record if isinstance(record, bytes) else json.dumps(record, ensure_ascii=False).encode() + b"\n"
             self.file.write(raw)
@@ -216,7 +225,7 @@ class ResumableFile:
         self.records_done += len(records)
 
     def finish(self, convert: Callable[[Path, IO[bytes]], None] | None = None) -> None:
-        """Everything is there: the file gets its name; `convert` writes it in another form first."""
+        """Give the complete file its name; `convert` writes it in another form first."""
         os.fsync(self.file.fileno())
         self.file.close()
         made = self.part_path
@@ -270,7 +279,7 @@ def read_lock_holder(file: TextIO) -> str:
 
 
 def is_locked(path: Path) -> bool:
-    """Does anybody hold this lock?"""
+    """Return whether anybody holds this lock."""
     if not path.exists():
         return False
     with open(path, "a+", encoding="utf-8") as file:
@@ -306,7 +315,7 @@ class FolderKind:
     subfolders: tuple[tuple[str, FolderKind], ...] = ()  # pattern of a folder's name, and its kind
 
 
-def check_overwrite(out: Any, resume: bool, overwrite: bool) -> None:
+def check_overwrite(out: object, resume: bool, overwrite: bool) -> None:
     """Refuse to replace a run that is not named, or to go on with it at the same time."""
     if overwrite and out is None:
         raise Error("--overwrite replaces a folder, and none is named", fix="add --out DIR, or leave it out")
@@ -317,7 +326,7 @@ def check_overwrite(out: Any, resume: bool, overwrite: bool) -> None:
 
 @contextmanager
 def replace_folder(
-    path: Path | None, kind: FolderKind, overwrite: bool, inputs: Any = ()
+    path: Path | None, kind: FolderKind, overwrite: bool, inputs: object = ()
 ) -> Iterator[Callable[[], None]]:
     """Move an earlier run, store or comparison in `path` aside; gives a function that removes it for good.
 
@@ -349,7 +358,7 @@ def replace_folder(
             aside.rmdir()
 
 
-def check_replaceable(path: Path, kind: FolderKind, inputs: Any = ()) -> None:
+def check_replaceable(path: Path, kind: FolderKind, inputs: object = ()) -> None:
     """Refuse to replace what formers did not make, what is in use, and what the new run itself reads."""
     fix = "choose another --out, or remove it yourself"
     strange = describe_foreign(path, kind)
@@ -382,15 +391,15 @@ def describe_foreign(path: Path, kind: FolderKind) -> str | None:
 
 
 def read_json_keys(file: Path) -> set[str]:
-    """The keys of a JSON file; none if it cannot be read."""
+    """Return the keys of a JSON file; none if it cannot be read."""
     try:
         return set(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):
         return set()
 
 
-def iterate_paths(values: Any) -> Iterator[Path]:
-    """Every text or path in a value, a list, or a table of settings, as a path."""
+def iterate_paths(values: object) -> Iterator[Path]:
+    """Yield every text or path in a value, a list, or a table of settings, as a path."""
     if isinstance(values, str | Path):
         if len(str(values)) < 1000 and "\0" not in str(values):
             yield Path(values)

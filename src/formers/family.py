@@ -27,6 +27,8 @@ class ModelConfig:
     layers: int
     heads: int
     eps: float  # of norms
+    segments: int = 0  # kinds of segments; 0: none, or segment ids are read as tokens (GPT-2)
+    tasks: int  # kinds of tasks (ERNIE 2.0)
     tied: bool = False  # the output layer shares the token embeddings
     causal: bool  # each token sees those before it alone, where `Family.can_be_causal`
     pruned: tuple[str, ...] = ()  # the attention heads that were removed (nn/head_pruning.py)
@@ -39,6 +41,11 @@ class ModelConfig:
     characters: int
     start_top: int  # beginnings and ends of answers that a beam keeps (XLNet)
     end_top: int
+
+    @property
+    def output_vocab(self) -> int:
+        """The number of tokens that the output layer chooses from."""
+        return self.target_vocab or self.vocab
 
     @property
     def num_decoder_layers(self) -> int:

@@ -34,7 +34,7 @@ from .inputs import (
     shift_source,
     to_tensor,
 )
-from .model import Model, build_model, get_output_vocab, search_spans
+from .model import Model, build_model, search_spans
 from .nn.attention.context import Capture
 from .nn.attention.kv_cache import KVCache, get_state_settings
 from .nn.cpu_inference import check_cpu_bf16, check_kind, freeze_for_inference
@@ -103,7 +103,7 @@ class Former:
     @property
     def output_vocab(self) -> int:
         """The number of tokens that the model chooses from when it writes."""
-        return get_output_vocab(self.config)
+        return self.config.output_vocab
 
     @property
     def output_tokenizer(self) -> Tokenizer | None:
@@ -149,7 +149,7 @@ class Former:
     @property
     def can_read_segments(self) -> bool:
         """True if the model tells the two texts of a pair apart by segments."""
-        return getattr(self.config, "segments", 0) > 1 or self.is_two_stream
+        return self.config.segments > 1 or self.is_two_stream
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Former:
         """Move the weights, or change their type; returns itself."""
@@ -257,8 +257,7 @@ class Former:
         return self
 
     def pack_inputs(self, inputs: ModelInputs, encoder_only: bool = False) -> tuple[Batch, tuple[int, ...]]:
-        """Check padded tensors and pack them; returns the batch and the shape of the rows. With `encoder_only`, the
-        encoder's side alone."""
+        """Check and pack padded tensors (`encoder_only`: the source alone); returns the batch and the rows' shape."""
         ids, memory = self.to_device_tensor(inputs.ids, "ids", integer=True), inputs.memory
         masks = inputs.keep, inputs.target_keep
         keep, target_keep = (None if mask is None else self.to_device_tensor(mask, "keep") for mask in masks)
@@ -377,8 +376,7 @@ def build(
 
 
 class SkipWeightInit(TorchFunctionMode):
-    """A mode in which torch initialises no weights: on the meta device there are none, and torch would import the
-    compiler for it, which takes more than a second."""
+    """A mode that skips torch's initialisation: on the meta device it only imports the compiler (> 1 s)."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -110,8 +110,7 @@ def check_ids(ids: Tensor, family: Family, config: ModelConfig, name: str, keep:
     """Refuse real tokens that the model has no embedding for."""
     if family.reads_characters:
         return check_range(ids, config.characters, name, "characters", None if keep is None else keep[..., None])
-    other = config.target_vocab if name == "target" else None
-    return check_range(ids, other or config.vocab, name, "vocabulary", keep)
+    return check_range(ids, config.output_vocab if name == "target" else config.vocab, name, "vocabulary", keep)
 
 
 def check_range(values: Tensor, size: int, name: str, what: str, keep: Tensor | None = None) -> None:
@@ -129,8 +128,7 @@ def pack_padded(
     family: Family, config: ModelConfig, ids: Tensor, keep: Tensor | None,
     token_features: Mapping[str, Tensor] | None = None, name: str = "ids",
 ) -> Batch:  # fmt: skip
-    """Pack rows of ids (…, T), or (…, T, slots) characters, into a batch; every row must have a token. `token_features`
-    are segments and tasks."""
+    """Pack rows of ids (…, T), or (…, T, slots) characters, with `token_features` such as segments; no row is empty."""
     token_features = token_features or {}
     check_shape(ids, family, config, name)
     rows = len(get_row_shape(family, ids))
@@ -142,7 +140,8 @@ def pack_padded(
         raise Error(f"keep must be bool, got {str(keep.dtype)[6:]}", fix="use for example keep = ids != pad")
     check_ids(ids, family, config, name, keep)
     for other, value in token_features.items():
-        check_range(value, getattr(config, other, config.vocab), other, other, keep)  # GPT-2's segments are tokens
+        size = config.tasks if other == "tasks" else config.segments or config.vocab
+        check_range(value, size, other, other, keep)
     flat = {other: value.flatten() if keep is None else value[keep] for other, value in token_features.items()}
     batch = Batch.from_padded(ids.flatten(0, rows - 1), None if keep is None else keep.flatten(0, -2)).replace(**flat)
     empty = batch.starts[1:] == batch.starts[:-1]
@@ -178,7 +177,7 @@ def get_start_token(config: ModelConfig) -> int:
     first = next((token for token in (config.start, config.bos, config.pad) if token is not None), None)
     if first is None:
         raise Error("the config does not say how the decoder starts", fix="set start, bos or pad")
-    check_range(torch.tensor([first]), config.target_vocab or config.vocab, "start", "vocabulary")
+    check_range(torch.tensor([first]), config.output_vocab, "start", "vocabulary")
     return first
 
 

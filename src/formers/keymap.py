@@ -31,7 +31,7 @@ class TensorOp:
 
 
 def transpose_tensor(name: str) -> TensorOp:
-    """GPT-2 keeps Linear weights as (in, out)."""
+    """Transpose: GPT-2 keeps Linear weights as (in, out)."""
     return TensorOp(name, lambda t: t.transpose(0, 1), lambda t: t.transpose(0, 1))
 
 
@@ -155,8 +155,7 @@ class KeyMap:
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """A plan: moves to make, our parameters that the file lacks, pairs of tied tensors that must be equal, and tables
-    that must be what we compute."""
+    """How to load a file: mappings, parameters it lacks, tied pairs that must be equal, tables that must be ours."""
 
     mappings: list[TensorMapping]
     missing_parameters: list[str]

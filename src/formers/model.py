@@ -61,7 +61,7 @@ def build_layer_mixer(head: Head, config: ModelConfig) -> nn.Module | None:
 class HeadPart(nn.Module):
     """One part of a head: mix, pool, inner layers, output."""
 
-    def __init__(self, head: Head, config: ModelConfig, width: int | None):
+    def __init__(self, head: Head, config: ModelConfig, labels: int | None):
         super().__init__()
         self.spec, self.eos = head, config.eos if head.pool == "eos" else None
         dim = head.inner_dim or config.dim
@@ -76,7 +76,12 @@ class HeadPart(nn.Module):
         self.out: nn.Module | None = None
         if head.build_output_layer is not None:
             self.out = head.build_output_layer()
-        elif width is not None:
+        elif head.out is not None:
+            width = (
+                {"vocab": config.output_vocab, "labels": labels or 2}[head.out]
+                if isinstance(head.out, str)
+                else head.out
+            )
             self.out = OutputLayer(dim, width, bias=head.bias, tied=tied, frozen_bias=head.frozen_bias)
 
     def forward(self, x: Tensor, tied: Tensor | nn.Module) -> Tensor:
@@ -104,8 +109,7 @@ class HeadPart(nn.Module):
 
 
 class Model(nn.Module):
-    """A body and its head: `forward` computes hidden states (a mix of layers, for heads that read one), `logits` the
-    head's output."""
+    """A body and its head: `forward` computes hidden states (mixed over layers for some heads), `logits` the output."""
 
     def __init__(self, body: nn.Module, parts: Mapping[str, HeadPart], state_class: type[Any] | None = None):
         super().__init__()
@@ -190,18 +194,11 @@ def build_model(family: Family, config: ModelConfig, head: str, labels: int | No
         raise Error(f"head {head!r} reads a decoder, and this is an encoder alone", fix=f"choose {' or '.join(able)}")
     if any(not part.reads_decoder for part in parts.values()):
         config = dataclasses.replace(cast(Any, config), decoder_layers=0)
-    built = {name: HeadPart(part, config, get_output_width(part, config, labels)) for name, part in parts.items()}
+    built = {name: HeadPart(part, config, labels) for name, part in parts.items()}
     body = family.body_class(config)
     if config.pruned:
         prune_heads(body, config.pruned)
     return Model(body, built, family.state_class), config
-
-
-def get_output_width(head: Head, config: ModelConfig, labels: int | None) -> int | None:
-    """Return the width of a part's output."""
-    if head.out == "vocab":
-        return get_output_vocab(config)
-    return (labels or 2) if head.out == "labels" else head.out
 
 
 def pool_vectors(vectors: Tensor, pool: str) -> Tensor:
@@ -216,13 +213,8 @@ def pool_vectors(vectors: Tensor, pool: str) -> Tensor:
     return vectors.amax(0) if pool == "max" else vectors.mean(0) if pool == "mean" else vectors.sum(0)
 
 
-def get_output_vocab(config: ModelConfig) -> int:
-    """Return the size of the output vocabulary: a translator may have one for each side."""
-    return config.target_vocab or config.vocab
-
-
 def search_spans(model: Model, hidden: Tensor, batch: Batch, config: ModelConfig) -> dict[str, Tensor]:
-    """The likeliest S = start_top beginnings and E = end_top ends for each, as probabilities and columns of the grid.
+    """Find the likeliest S = start_top starts and E = end_top ends for each, as probabilities and columns of the grid.
 
     `start` and `start_index` are (D, S), `end` and `end_index` (D, E · S) with entry e · S + s; `cls` (D,) is the
     larger, the less there is an answer. A text of fewer tokens has probability 0 and column -1 in the rest.

@@ -99,8 +99,7 @@ FAMILIES = {
 
 
 def list_published_checkpoints() -> dict[str, str]:
-    """List the checkpoints that are known by a bare name: name in lower case → hub:owner/name. The same name may be a
-    preset of ours with random weights."""
+    """List checkpoints known by a bare name (which may also be a preset): name in lower case → hub:owner/name."""
     places = [place for member in FAMILIES.values() for place in member.definition.hub_checkpoints]
     return {place.split("/")[1].lower(): f"hub:{place}" for place in places}
 

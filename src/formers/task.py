@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .config import build_config, check_sizes, suggest_name
+from .config import check_sizes, suggest_name
 from .errors import Error
+from .family import Family
 from .text.tokenizer import Template, Tokenizer
 
 AnswerKind = Literal["class", "many", "number", "tags", "span", "choice", "text"]
 LongTextMode = Literal["windows", "cut", "error"]
 # Task → the kinds of answer it may ask for, and the head that gives them.
 TASKS: dict[str, tuple[tuple[AnswerKind, ...], str]] = {
-    "classify": (("class", "many"), "classify"),
-    "regress": (("number",), "classify"),
-    "tag": (("tags",), "tag"),
-    "answer": (("span",), "answer"),
-    "choose": (("choice",), "choose"),
-    "translate": (("text",), "lm"),
-    "summarise": (("text",), "lm"),
-    "lm": (("text",), "lm"),
-}
+    "classify": (("class", "many"), "classify"), "regress": (("number",), "classify"), "tag": (("tags",), "tag"),
+    "answer": (("span",), "answer"), "choose": (("choice",), "choose"), "translate": (("text",), "lm"),
+    "summarise": (("text",), "lm"), "lm": (("text",), "lm"),
+}  # fmt: skip
 # Heads whose texts end with an end mark, also where the tokenizer puts none.
 END_MARKED_HEADS = ("classify", "tag", "answer", "beam", "choose")
 SCORE_LABEL = "score"  # the one label of a model that gives a number
@@ -66,34 +61,7 @@ class Task:
         return dataclasses.asdict(self)
 
 
-def get_task(former: Any, name: str) -> Task:
-    """The task of a loaded model, which must be of a name; one that came from elsewhere gets the usual values."""
-    saved: Mapping[str, Any] = former.task
-    if saved:
-        if saved["name"] != name:
-            raise Error(
-                f"this model was trained to {saved['name']}", fix=f"use {TASK_VERBS.get(saved['name'], 'generate')}"
-            )
-        return build_config(Task, dict(saved), where="task")
-    wanted = TASKS[name][1]
-    if former.head.split("@")[0].split("+")[0] != wanted:
-        raise Error(
-            f"this {former.family} has the head {former.head!r}, which does not {name}",
-            fix=f"fine-tune it first: formers finetune MODEL --task {name} --train FILE",
-        )
-    if name in ("classify", "regress") and (len(former.labels) == 1) != (name == "regress"):
-        raise Error(f"this model has {len(former.labels)} labels", fix="use classify" if name == "regress" else "score")
-    kind = TASKS[name][0][0]
-    return Task(name=name, kind=kind, length=choose_length(former.context))
-
-
-TASK_VERBS = {
-    "regress": "score", "translate": "translate", "summarise": "summarise", "classify": "classify", "tag": "tag",
-    "answer": "answer", "choose": "choose",
-}  # fmt: skip
-
-
-def list_tasks(family: Any, config: Any) -> list[str]:
+def list_tasks(family: Family, config: object) -> list[str]:
     """Return the tasks that a family has a head for and can learn; translating and summarising need two sides."""
     heads = family.build_heads(config)
     can = [name for name, (_, head) in TASKS.items() if head in heads or (head == "choose" and "double" in heads)]

@@ -7,7 +7,7 @@ import unicodedata
 import pytest
 
 from formers import Error
-from formers.evaluation.baseline import LinearBaseline, describe_baselines, run_baseline, run_majority_baseline
+from formers.evaluation.metrics import LinearBaseline, describe_baselines, run_baseline, run_majority_baseline
 from formers.tasks.examples import read_examples
 
 GOOD, BAD = ["재미있어요", "좋았습니다", "great film"], ["지루해요", "별로였습니다", "bad film"]

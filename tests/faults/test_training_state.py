@@ -22,6 +22,7 @@ import torch
 
 import formers
 from formers import Error
+from formers.atomic_files import to_checked_json
 from formers.cli.main import main
 from formers.objectives.causal import CausalLM
 from formers.text.trainers.pair_merging import train_bpe
@@ -415,6 +416,18 @@ def test_damaged_checkpoints(tmp_path, done, which):
     again = sorted((out / "steps").glob("step-*"))
     assert again == steps
     assert state(out) == state(done)
+
+
+def test_checkpoints_of_an_earlier_format_are_refused_and_kept(tmp_path, done):
+    out = copied(done, tmp_path)
+    steps = sorted((out / "steps").iterdir())
+    for step in steps:
+        about = json.loads((step / "manifest.json").read_text()) | {"format": 1}
+        about.pop("seal")
+        (step / "manifest.json").write_text(to_checked_json(about))
+    with pytest.raises(Error, match="format 1 is not read here. Train again with --overwrite or another --out"):
+        go_on(out, steps=12)
+    assert sorted((out / "steps").iterdir()) == steps, "none is put aside as broken"
 
 
 def test_after_the_end(tmp_path, done):

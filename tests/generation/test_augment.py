@@ -87,7 +87,7 @@ def test_labels_are_judged(bert, monkeypatch):
     some = augment(bert, ROWS, times=3, rate=0.9, top_k=300, temperature=3.0)
     assert some.skipped["label"] == len(whole.rows) - len(some.rows) > 0
     assert all(row in whole.rows for row in some.rows)
-    from formers.evaluation.baseline import LinearBaseline
+    from formers.evaluation.metrics import LinearBaseline
 
     model = LinearBaseline(ROWS)
     assert all(guess == row["label"] for row, guess in zip(some.rows, model.predict_labels(some.rows), strict=True))

@@ -12,7 +12,7 @@ import formers
 from formers import Error
 from formers.inspection.embed import SpanVectors
 from formers.registry import FAMILIES, train_tokenizer
-from formers.tasks.text_windows import find_nearest_window
+from formers.tasks.encoding import find_nearest_window
 from tests.models.test_family import make
 
 TEXTS = [

@@ -45,7 +45,7 @@ def write(where: Path, family: str, dim: int) -> None:
 
     import formers
     from formers.interop import huggingface, safe_files
-    from formers.interop.weights import write_weights
+    from formers.interop.safe_files import write_weights
     from formers.registry import find_family
 
     with torch.device("meta"):

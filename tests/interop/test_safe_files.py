@@ -10,14 +10,15 @@ import struct
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 import formers
 from formers import Error, atomic_files
-from formers.interop import safe_files, weights
-from formers.interop.weights import Weights, write_weights
+from formers.interop import safe_files
+from formers.interop.safe_files import Weights, write_weights
 from formers.text.tokenizer import Tokenizer
 from formers.text.trainers.pair_merging import train_bpe
 
@@ -285,7 +286,7 @@ def test_a_file_that_only_the_library_refuses(tmp_path, monkeypatch):
         raise SafetensorError("first line\nsecond line")
 
     save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors")
-    monkeypatch.setattr("formers.interop.weights.safe_open", refuse)
+    monkeypatch.setattr("formers.interop.safe_files.safe_open", refuse)
     with pytest.raises(Error, match=r"not a valid safetensors file \(first line second line\). Fetch it again"):
         Weights(tmp_path)
 
@@ -378,7 +379,7 @@ def test_a_full_disk_at_every_step(tmp_path, monkeypatch, verb, step):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     place, name = {
-        "save_file": (weights, "save_file"), "write_json": (safe_files, "write_json"),
+        "save_file": (safetensors.torch, "save_file"), "write_json": (safe_files, "write_json"),
         "sync": (atomic_files.os, "fsync"),
         "rename": (atomic_files.os, "rename"), "write_bytes": (Path, "write_bytes"),
         "tokenizer": (Tokenizer, "save"),
@@ -398,7 +399,7 @@ def test_a_full_disk_as_the_rust_library_tells_it(tmp_path, monkeypatch):
     def full(*_, **__):
         raise SafetensorError("Error while serializing: I/O error: No space left\non device (os error 28)")
 
-    monkeypatch.setattr("formers.interop.weights.save_file", full)
+    monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(Error, match=r"writing failed \(.*No space left on device \(os error 28\)\). Is the disk full"):
         formers.save(small(), tmp_path / "out")
     assert not list(tmp_path.iterdir())

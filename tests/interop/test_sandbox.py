@@ -21,11 +21,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load
+from safetensors.torch import load, save_file
 
 import formers
 from formers import Error
-from formers.interop import sandbox, weights
+from formers.interop import safe_files, sandbox
 
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden"
 NAME = "GPT2LMHeadModel-0"
@@ -59,7 +59,7 @@ def same(folder: Path, known: dict[str, torch.Tensor], tmp_path: Path) -> None:
     shutil.rmtree(plain, ignore_errors=True)
     plain.mkdir()
     shutil.copy(GOLDEN / NAME / "config.json", plain)
-    formers.interop.weights.save_file(known, plain / "model.safetensors")
+    save_file(known, plain / "model.safetensors")
     before = sorted((p.name, p.stat().st_mtime_ns) for p in folder.iterdir())
     one, other = formers.load(folder, pickle=True), formers.load(plain)
     assert one.dtype == other.dtype
@@ -118,7 +118,7 @@ def test_safetensors_go_before_a_pickle(tmp_path, monkeypatch):
     def never(*_):
         raise AssertionError
 
-    monkeypatch.setattr(weights, "convert_in_sandbox", never)
+    monkeypatch.setattr(safe_files, "convert_in_sandbox", never)
     formers.load(folder, pickle=True)
 
 

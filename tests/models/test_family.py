@@ -9,6 +9,7 @@ import torch
 
 import formers
 from formers.batch import Batch
+from formers.family import ModelConfig
 from formers.generation.decoding import Options, continue_ids
 from formers.inputs import ModelInputs
 from formers.nn.head_pruning import find_attentions
@@ -34,6 +35,18 @@ def heads_of(name):
 ALL = [(name, head) for name in FAMILIES for head in heads_of(name)]
 every_head = pytest.mark.parametrize(("name", "head"), ALL, ids=[f"{n}-{h}" for n, h in ALL])
 every_member = pytest.mark.parametrize("name", FAMILIES)
+
+
+@every_member
+def test_a_config_answers_what_other_rooms_read(name):
+    config = FAMILIES[name].definition.config_class()
+    assert isinstance(config, ModelConfig)
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    for read, default in (("context", None), ("target_vocab", None), ("tied", False), ("pruned", ()), ("vocab", None)):
+        assert getattr(config, read) == fields.get(read, default)
+    assert config.output_vocab == fields.get("target_vocab") or config.output_vocab == fields["vocab"]
+    layers = fields.get("decoder_layers", 0)
+    assert config.num_decoder_layers == (config.layers if layers is None else layers)
 
 
 def make(name, head="auto", seed=0, **more):

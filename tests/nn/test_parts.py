@@ -21,7 +21,6 @@ from formers.nn.attention.masks import (
     build_document_mask,
     causal,
     combine_masks,
-    compute_alibi_slopes,
     evaluate_on_grid,
 )
 from formers.nn.attention.positions import BucketBias
@@ -70,7 +69,7 @@ def test_evaluate_keeps_ignored_axes_narrow_and_shifts_queries():
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 8, 12, 16, 20])
 def test_alibi_slopes(heads):
-    assert compute_alibi_slopes(heads) == pytest.approx(reference.alibi_slopes(heads))
+    assert build_alibi(heads).slopes == pytest.approx(reference.alibi_slopes(heads))
     bias = build_alibi(heads)
     table = evaluate_on_grid(bias, (1, heads, 3, 3), CPU)
     assert table[0, heads - 1, 2, 0] == pytest.approx(-2 * reference.alibi_slopes(heads)[-1])

@@ -15,7 +15,7 @@ from formers.data.encoded_examples import group_by_length
 from formers.errors import Error
 from formers.registry import train_tokenizer
 from formers.task import Task
-from formers.tasks.task_encoder import TaskEncoder, encode, find_first_pieces
+from formers.tasks.encoding import TaskEncoder, encode_examples, find_first_pieces
 
 TEXT = [
     "Anna lives in Seoul, and Bob lives in Paris.",
@@ -37,12 +37,12 @@ def reader(family="bert", task=Task(), context=24, pieces=300):
 
 def test_a_pair_is_laid_out_as_the_tokenizer_does_it():
     read, rows = reader(), [{"text": "Anna lives", "other": "Bob lives", "label": "b"}]
-    data = encode(Task(), rows, read, ("a", "b"))
+    data = encode_examples(Task(), rows, read, ("a", "b"))
     assert data.ids.tolist() == read.tokenizer.encode("Anna lives", "Bob lives")
     assert data.segments.tolist() == read.tokenizer.backend.encode("Anna lives", "Bob lives").type_ids
     assert data.answers.tolist() == [1]
     gpt = reader("gpt")
-    ids = encode(Task(), [{"text": "Anna", "other": "Bob", "label": "a"}], gpt, ("a", "b")).ids.tolist()
+    ids = encode_examples(Task(), [{"text": "Anna", "other": "Bob", "label": "a"}], gpt, ("a", "b")).ids.tolist()
     special = [gpt.tokenizer.id(role) for role in ("bos", "sep", "cls")]
     assert [i for i in ids if i in special] == special, "start, delimiter, extract (GPT, §3.3)"
 
@@ -51,7 +51,7 @@ def test_windows_cover_a_long_text_and_nothing_is_lost():
     task = Task(length=16, stride=4)
     read = reader(task=task)
     text = " ".join(TEXT * 5)
-    data = encode(task, [{"text": "Anna", "label": "a"}, {"text": text, "label": "b"}], read, ("a", "b"))
+    data = encode_examples(task, [{"text": "Anna", "label": "a"}, {"text": text, "label": "b"}], read, ("a", "b"))
     assert data.row_index.tolist() == [0] + [1] * (len(data) - 1)
     assert data.longest <= 16
     whole = read.tokenize([text])[0].tolist()
@@ -59,16 +59,16 @@ def test_windows_cover_a_long_text_and_nothing_is_lost():
     joined = parts[0] + [token for part in parts[1:] for token in part[4:]]
     assert joined == whole
     with pytest.warns(UserWarning, match="1 texts are cut"):
-        cut = encode(Task(length=16, long="cut"), [{"text": text}], read, ())
+        cut = encode_examples(Task(length=16, long="cut"), [{"text": text}], read, ())
     assert len(cut) == 1
     assert cut.ids.tolist()[1:-1] == whole[:14]
     with pytest.raises(Error, match=r"text 1 has [\d,]+ tokens, and 14 fit"):
-        encode(Task(length=16, long="error"), [{"text": text}], read, ())
+        encode_examples(Task(length=16, long="error"), [{"text": text}], read, ())
 
 
 def test_labels_that_training_has_not_seen_are_named():
     with pytest.raises(Error, match="the label 'c' was not seen in training. Known labels: a, b"):
-        encode(Task(), [{"text": "x", "label": "c"}], reader(), ("a", "b"))
+        encode_examples(Task(), [{"text": "x", "label": "c"}], reader(), ("a", "b"))
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "gpt"])
@@ -87,7 +87,7 @@ def test_the_first_piece_of_each_word_answers_for_it(family):
             assert begin <= at < max(end, begin + 1) or text[begin:at].isspace()
     tags = ["A", "B", "C", "O", "O", "O", "D"]
     labels = ("O", "A", "B", "C", "D")
-    data = encode(Task(name="tag", kind="tags"), [{"words": words, "tags": tags}], read, labels)
+    data = encode_examples(Task(name="tag", kind="tags"), [{"words": words, "tags": tags}], read, labels)
     at = data.labels != IGNORE_INDEX
     assert [labels[i] for i in data.labels[at]] == [tags[w] for w in data.offsets[at, 0]]
 
@@ -111,7 +111,7 @@ def test_tags_over_windows_are_asked_once_each():
     read = reader(task=task)
     words = " ".join(TEXT).split()
     tags = [str(i % 3) for i in range(len(words))]
-    data = encode(task, [{"words": words, "tags": tags}], read, ("0", "1", "2"))
+    data = encode_examples(task, [{"words": words, "tags": tags}], read, ("0", "1", "2"))
     at = data.labels != IGNORE_INDEX
     assert len(data) > 3
     assert sorted(data.offsets[at, 0].tolist()) == list(range(len(words)))
@@ -124,7 +124,7 @@ def test_an_answer_is_found_in_the_windows_that_hold_it():
     context = " ".join(TEXT)
     start = context.rindex("파리에")
     row = {"question": "Anna?", "context": context, "answers": [{"text": "파리에", "start": start}]}
-    data = encode(task, [row], read)
+    data = encode_examples(task, [row], read)
     assert len(data) > 2
     found = 0
     for number in range(len(data)):
@@ -137,7 +137,7 @@ def test_an_answer_is_found_in_the_windows_that_hold_it():
             inside = places[places[:, 0] >= 0]
             assert inside[0, 0] > start or inside[-1, 1] < start + 3, "a window that holds the answer says so"
     assert found >= 1
-    none = encode(task, [{"question": "?", "context": "Anna", "answers": []}], read)
+    none = encode_examples(task, [{"question": "?", "context": "Anna", "answers": []}], read)
     assert none.answers.tolist() == [[0, 0]]
 
 
@@ -166,9 +166,9 @@ CUT = [
 def test_nothing_is_cut_in_silence(task, row, said):
     read = reader(task=task)
     with pytest.warns(UserWarning, match=f"{said} are cut to fit into 16 tokens"):
-        assert encode(task, [row], read).longest <= 16
+        assert encode_examples(task, [row], read).longest <= 16
     with pytest.raises(Error, match=r"(text|question|question, with its context,) 1 has [\d,]+ tokens, and \d+ fit"):
-        encode(replace(task, long="error"), [row], read)
+        encode_examples(replace(task, long="error"), [row], read)
 
 
 @pytest.mark.filterwarnings("error")
@@ -182,4 +182,4 @@ def test_nothing_is_cut_in_silence(task, row, said):
     ],
 )
 def test_windows_lose_nothing_and_say_nothing(task, row):
-    assert len(encode(task, [row], reader(task=task)))
+    assert len(encode_examples(task, [row], reader(task=task)))

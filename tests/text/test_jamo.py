@@ -57,7 +57,7 @@ def test_equal_to_brute_force(lines, more):
     split = pair_merging.build_byte_level(True, False, jamo=True).pre_tokenizer.pre_tokenize_str
     words = Counter(w for line in lines for w, _ in split(unicodedata.normalize("NFD", line)))
     first = [*sorted(BYTE_ALPHABET), *pair_merging.JAMO_PIECES]
-    counts = Counter({tuple(pair_merging.cut_jamo(w)): n for w, n in words.items()})
+    counts = Counter({tuple(pair_merging.JAMO_PATTERN.findall(w)): n for w, n in words.items()})
     merges, vocab = brute.bpe(counts, first, 327 + more)
     model = json.loads(made.json_text)["model"]
     assert [tuple(pair) for pair in model["merges"]] == [*pair_merging.JAMO_MERGES, *merges]

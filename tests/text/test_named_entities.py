@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formers.text.named_entities import find_names
+from formers.text.sentences import find_names
 
 
 @pytest.mark.parametrize(

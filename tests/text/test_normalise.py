@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from formers import Error
 from formers.text.normalise import (
-    COUNT_FIELDS,
     CleaningReport,
     compose_and_count,
     compose_with_origins,
@@ -80,7 +79,7 @@ def test_scrub_leaves_every_other_character():
     text = "".join(map(chr, range(sys.maxunicode + 1)))
     left = scrub_text(text, changes)
     assert {unicodedata.category(c) for c in set(text) - set(left)} <= {"Cc", "Cs", "Cn", "Cf", "So", "Zl", "Zp"}
-    gone = sum(getattr(changes, name) for name in COUNT_FIELDS)
+    gone = sum(count for name, count in vars(changes).items() if name != "notes")
     assert len(text) - len(left) == gone - 9  # nine became a space
     assert scrub_text(left, CleaningReport()) == left
     assert left.count(" ") == 10

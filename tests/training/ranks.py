@@ -85,9 +85,9 @@ def watched():
     name = (
         "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
     )  # torch < 2.13
-    before = Executor.run_backward, Trainer.train_step, DataParallel.wrap_step, getattr(dist, name)
+    before = Executor.compute_gradient, Trainer.train_step, DataParallel.wrap_step, getattr(dist, name)
 
-    def run_backward(self, batch, *rest):
+    def compute_gradient(self, batch, *rest):
         seen[-1].append([int(n) for n in batch.sample if n >= 0])
         return before[0](self, batch, *rest)
 
@@ -110,12 +110,12 @@ def watched():
         calls[-1] += 1
         return before[3](*given, **more)
 
-    Executor.run_backward, Trainer.train_step, DataParallel.wrap_step = run_backward, move, wrap
+    Executor.compute_gradient, Trainer.train_step, DataParallel.wrap_step = compute_gradient, move, wrap
     setattr(dist, name, scatter)
     try:
         yield seen, calls
     finally:
-        Executor.run_backward, Trainer.train_step, DataParallel.wrap_step = before[:3]
+        Executor.compute_gradient, Trainer.train_step, DataParallel.wrap_step = before[:3]
         setattr(dist, name, before[3])
 
 

@@ -503,6 +503,11 @@ def test_a_rule_of_the_family_holds_in_training(tmp_path):
         "model.embed": 8, "model.filters": 4, "model.max_norm": 0.05, "train.lr": 1e-2, "data.vocab_size": 300,
         "tune.epochs": 1, "tune.batch_size": 8, "tune.seq_length": 24,
     }  # fmt: skip
-    formers.finetune("textcnn", LABELLED, task="classify", out=tmp_path / "run", overrides=settings, device="cpu")
-    weight = formers.load(tmp_path / "run" / "model").model.heads["classify"].out.weight
-    assert float(weight.detach().norm(dim=1).max()) == pytest.approx(0.05, rel=1e-3)
+    largest = []
+    for name, limit in (("bound", 0.05), ("free", 50.0)):
+        overrides = settings | {"model.max_norm": limit}
+        formers.finetune("textcnn", LABELLED, task="classify", out=tmp_path / name, overrides=overrides, device="cpu")
+        weight = formers.load(tmp_path / name / "model").model.heads["classify"].out.weight
+        largest.append(float(weight.detach().norm(dim=1).max()))
+    assert largest[0] <= 0.05 * 1.001
+    assert largest[1] > 0.06

@@ -86,7 +86,7 @@ def describe_counted_head(size: dict[str, Any]) -> str:
     return "without a head" if size["head"] == "none" else f"with head {size['head']}"
 
 
-def describe_member(member: dict[str, Any], asked: str) -> list[str]:
+def describe_member(member: dict[str, Any], name_given: str) -> list[str]:
     """Describe one member in lines: what it is, its sizes, what it learns, and commands that can be copied."""
     from ..objectives.registry import OBJECTIVES
 
@@ -105,10 +105,10 @@ def describe_member(member: dict[str, Any], asked: str) -> list[str]:
             f"  {name:<{wide}}  {size['parameters']:>15,} {describe_counted_head(size)}"
             for name, size in member["presets"].items()
         ]
-    return [*lines, "", "begin with:", *(f"  {command}" for command in list_commands(member, asked))]
+    return [*lines, "", "begin with:", *(f"  {command}" for command in list_commands(member, name_given))]
 
 
-def list_commands(member: dict[str, Any], asked: str) -> list[str]:
+def list_commands(member: dict[str, Any], name_given: str) -> list[str]:
     """Return commands that this member is good for; word vectors are trained by the name of a method."""
     name, heads, tasks = member["name"], member["heads"], member["tasks"]
     pairs = {"translate", "summarise"} & set(tasks)
@@ -126,7 +126,7 @@ def list_commands(member: dict[str, Any], asked: str) -> list[str]:
     elif "lm" in heads and not FAMILIES[name].definition.reads_characters:
         made.append(f'formers generate {model} "Once upon a time"')
     if FAMILIES[name].definition.is_static:
-        method = "word2vec" if asked == name else asked
+        method = "word2vec" if name_given == name else name_given
         made, model = [f"formers pretrain {method} --data my.txt"], f"runs/{method}-1"
         made.append(f"formers neighbours {model} king")
     if "none" in heads:

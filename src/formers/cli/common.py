@@ -208,10 +208,10 @@ def summarise_warnings() -> Iterator[None]:
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
         yield
-    said: dict[str, list[str]] = {}
+    messages: dict[str, list[str]] = {}
     for note in notes:
-        said.setdefault(re.sub(r"\d[\d,.]*", "", str(note.message)), []).append(str(note.message))
-    for first, *more in said.values():
+        messages.setdefault(re.sub(r"\d[\d,.]*", "", str(note.message)), []).append(str(note.message))
+    for first, *more in messages.values():
         rest = f" ({len(more)} more like this)" if set(more) - {first} else ""
         SafeConsole(stderr=True).print(f"formers: note: {rewrite_as_options(first)}{rest}")
 
@@ -308,16 +308,16 @@ def read_stdin(encoding: str) -> str:
         raise Error("there is no text", fix="give it behind the model, with --file, or by a pipe")
     try:
         data = getattr(sys.stdin, "buffer", None)
-        said = sys.stdin.read() if data is None else data.read().decode(encoding)
+        text = sys.stdin.read() if data is None else data.read().decode(encoding)
     except UnicodeDecodeError as error:
         from ..data.text_files import guess_encoding, make_encoding_error
 
         raise make_encoding_error(guess_encoding(error.object), encoding, "the standard input") from None
     except LookupError as error:
         raise Error(f"the standard input is no text ({error})", fix="say --encoding") from None
-    if not said.strip():
+    if not text.strip():
         raise Error("the standard input is empty", fix="give some text")
-    return said
+    return text
 
 
 def read_whole_text(file: Path, reading: TextFileOptions) -> str:
@@ -369,10 +369,8 @@ def read_file_texts(file: Path, reading: TextFileOptions, unit: TextUnit = "line
 
 def print_skipped(file: Path, changes: CleaningReport) -> None:
     """Say on the standard error what of a file was left out: bytes that are no text, broken rows."""
-    from ..tasks.examples import describe_losses
-
-    if told := describe_losses(changes):
-        SafeConsole(stderr=True).print(f"{escape_line(file)}: {', '.join(told)}")
+    if losses := changes.describe_losses():
+        SafeConsole(stderr=True).print(f"{escape_line(file)}: {', '.join(losses)}")
 
 
 def read_inputs(file: Path, reading: TextFileOptions, words: bool = False) -> tuple[list[Any], str]:
@@ -393,11 +391,11 @@ def read_inputs(file: Path, reading: TextFileOptions, words: bool = False) -> tu
 def extract_words(table: Table, reading: TextFileOptions) -> tuple[list[Any], str]:
     """Extract the words of each row of a table, whatever their tags are; where there are none, its texts."""
     from ..data.readers import resolve_column
-    from ..tasks.column_roles import WORD_NAMES, TablePreview, is_list
+    from ..tasks.examples import TablePreview, is_list
 
     look = TablePreview(table, table.column_names)
     given = reading.column
-    column = look.find_first(WORD_NAMES) if given is None else resolve_column(given, table.column_names)
+    column = look.find_first("words") if given is None else resolve_column(given, table.column_names)
     if column not in table.column_names or not look.has_lists(column):
         return extract_texts(table, reading, pairs=False)
     lists = (row[column] if is_list(row.get(column)) else () for _, row in table.rows)
@@ -407,8 +405,7 @@ def extract_words(table: Table, reading: TextFileOptions) -> tuple[list[Any], st
 def extract_texts(table: Table, reading: TextFileOptions, pairs: bool) -> tuple[list[Any], str]:
     """Extract the texts or pairs of the rows of a table."""
     from ..data.readers import pick_text_column, split_column_names
-    from ..tasks.column_roles import TablePreview, find_unlabelled
-    from ..tasks.examples import ExampleBuilder, describe_losses
+    from ..tasks.examples import ExampleBuilder, TablePreview, find_unlabelled
 
     if reading.column is not None:
         names = [dict.fromkeys(table.column_names)]
@@ -426,4 +423,4 @@ def extract_texts(table: Table, reading: TextFileOptions, pairs: bool) -> tuple[
         raise Error(f"no row can be used: {reader.describe_skipped()}", where=table.where, fix="say --column NAME")
     note = f"the text is the column {' + '.join(map(repr, roles.values()))}"
     found = ["" if r is None else r["text"] if r["other"] is None else (r["text"], r["other"]) for r in rows]
-    return found, "; ".join((note, *describe_losses(table.changes)))
+    return found, "; ".join((note, *table.changes.describe_losses()))

@@ -114,10 +114,10 @@ def print_export_check(former: Former, reader: str, where: Path | None, **how: A
     from ..interop.export_check import check_export
 
     with summarise_warnings():
-        said = check_export(former, reader, where, **how)
+        verdict = check_export(former, reader, where, **how)
     if reader in ("vllm", "tei"):
-        said += ". No numbers were compared; --check transformers opens the same files and compares them"
-    SafeConsole().print(f"{reader}: {said}")
+        verdict += ". No numbers were compared; --check transformers opens the same files and compares them"
+    SafeConsole().print(f"{reader}: {verdict}")
 
 
 def print_model_summary(former: Former, out: Path) -> None:

@@ -83,8 +83,8 @@ def run_demo(console: SafeConsole, where: Path, language: Literal["en", "ko"], s
 
     began, work = time.perf_counter(), where / WORK_FOLDER
     documents, changes = load_bundled_corpus(language)
-    known, held = hold_out_documents(documents)
-    console.print(f"{changes}; {len(held):,} held out for validation")
+    train_texts, valid_texts = hold_out_documents(documents)
+    console.print(f"{changes}; {len(valid_texts):,} held out for validation")
     plan = read_plan(work, language, seed)
     if resume and plan is None:
         raise Error("there is no unfinished demo here", where=where, fix="leave --resume out")
@@ -96,7 +96,7 @@ def run_demo(console: SafeConsole, where: Path, language: Literal["en", "ko"], s
         name: {"objective": {"name": goal}, "train": {"seed": seed}} for name, goal in DEMO_OBJECTIVES.items()
     }
     if not plan.steps:
-        plan = choose_steps(console, work, known, held, plan, tables, began)
+        plan = choose_steps(console, work, train_texts, valid_texts, plan, tables, began)
         write_plan(work, plan)
         console.print(plan.describe_plan())
     else:
@@ -117,7 +117,7 @@ def run_demo(console: SafeConsole, where: Path, language: Literal["en", "ko"], s
         later = sum(plan.seconds[name] for name in list(DEMO_OBJECTIVES)[number + 1 :]) + FINISH_SECONDS
         with show_progress(console, family) as tell:
             runs[family] = pretrain(
-                family, known, valid=held, out=work / family, resume=(work / family / "run.json").is_file(),
+                family, train_texts, valid=valid_texts, out=work / family, resume=(work / family / "run.json").is_file(),
                 tell=add_time_left(tell, plan.seconds[family] / steps, later), **tables[family],
             )  # fmt: skip
     show_results(console, where, runs, len(documents), language, seed)
@@ -252,8 +252,11 @@ def show_results(
         "gpt2": [(translate_report("Continuing “{text}”:", language, text=prompt), text)],
         "bert": [(translate_report("Filling “{text}”:", language, text=blank), filled)],
     }
-    begun = " ".join(text.split()[:8])  # a prompt may be a single token
-    looked = {"gpt2": attention(runs["gpt2"].former, begun), "bert": attention(runs["bert"].former, guesses[0].text)}
+    start = " ".join(text.split()[:8])  # a prompt may be a single token
+    attentions = {
+        "gpt2": attention(runs["gpt2"].former, start),
+        "bert": attention(runs["bert"].former, guesses[0].text),
+    }
     remove_old_outputs(where)
     for family, run in runs.items():
         save(run.former, where / family)
@@ -263,7 +266,7 @@ def show_results(
         translate_report("Corpus: {documents:,} bundled documents.", language, documents=documents),
         {family: RunFolder(run.folder) for family, run in runs.items()},
         samples,
-        looked,
+        attentions,
         language,
     )
 

@@ -74,10 +74,10 @@ class GenerationOptions:
 
     def to_keywords(self) -> dict[str, Any]:
         """Return the options as keywords of formers.generate."""
-        said = {name: value for name, value in asdict(self).items() if value not in (None, ())}
+        options = {name: value for name, value in asdict(self).items() if value not in (None, ())}
         if self.early_stopping is not None:
-            said["early_stopping"] = {"yes": True, "no": False}.get(self.early_stopping, self.early_stopping)
-        return said
+            options["early_stopping"] = {"yes": True, "no": False}.get(self.early_stopping, self.early_stopping)
+        return options
 
 
 def generate(
@@ -296,14 +296,14 @@ def run_in_batches(
     with summarise_warnings(), show_progress(SafeConsole(stderr=True), verb, delay_seconds=2) as tell:
         for at in range(0, len(given), TEXTS_PER_BATCH):
             some = given[at : at + TEXTS_PER_BATCH]
-            asked = [prompt for prompt in some if prompt or not keep_blank_lines]
-            answers = iter(run(asked) if asked else [])
+            inputs = [prompt for prompt in some if prompt or not keep_blank_lines]
+            answers = iter(run(inputs) if inputs else [])
             for prompt in some:
                 made = next(answers) if prompt or not keep_blank_lines else []
                 found = made if isinstance(made, list) else [made]
                 if as_json:
                     print_json({"prompt": prompt, "texts": found})
                 else:  # a line for each text, where there are several of them
-                    said = [" ".join(one.split()) for one in found] if several or len(found) > 1 else found
-                    print_text("\n".join(said))
+                    lines = [" ".join(one.split()) for one in found] if several or len(found) > 1 else found
+                    print_text("\n".join(lines))
             tell("texts", min(at + TEXTS_PER_BATCH, len(given)), len(given), "")

@@ -73,16 +73,16 @@ def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = Fal
     from ..training.run_folder import RunFolder
 
     about = RunFolder(run).read_info()
-    asked, store = about["config"], run / "data" / "store"
-    if "task" in asked:
+    config, store = about["config"], run / "data" / "store"
+    if "task" in config:
         return rerun_task(run, about, out, device, resume)
-    source = asked["data"].get("source")
+    source = config["data"].get("source")
     given = {} if source or not store.is_dir() else {"data.source": [str(store)]}
     if not source and not given:
         what = "the text of this run was in memory, and its store is gone"
         raise Error(what, where=run, fix="give the text to pretrain")
     options = ModelRunOptions(out=out, resume=resume, device=device)
-    run_pretraining(asked["family"], given, options, config=asked, same=about["data"])
+    run_pretraining(config["family"], given, options, config=config, same=about["data"])
 
 
 def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None, resume: bool) -> None:
@@ -90,11 +90,11 @@ def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None, 
     from ..training.runs.finetune import finetune
     from ..training.runs.splits import SPLITS, load_saved_examples
 
-    asked, labels = about["config"], about["data"].get("labels", ())
+    config, labels = about["config"], about["data"].get("labels", ())
     try:
-        kept = {name: load_saved_examples(run, name, asked["task"], labels) for name in SPLITS}
-        given: dict[str, Any] = {name: kept[name] or asked["data"][name] for name in SPLITS}
-        model = asked["source"] or asked["preset"] or asked["family"]
+        saved_examples = {name: load_saved_examples(run, name, config["task"], labels) for name in SPLITS}
+        given: dict[str, Any] = {name: saved_examples[name] or config["data"][name] for name in SPLITS}
+        model = config["source"] or config["preset"] or config["family"]
     except (LookupError, TypeError, AttributeError) as error:
         what = f"does not say how it was fine-tuned ({type(error).__name__}: {error})"
         raise Error(what, where=run / "run.json", fix="give the data to formers finetune") from None
@@ -102,5 +102,5 @@ def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None, 
         if resume and (out / "run.json").is_file():  # it has its settings and examples
             done = finetune(out=out, device=device, tell=tell, resume=True)
         else:
-            done = finetune(model, task=asked["task"], out=out, config=asked, device=device, tell=tell, **given)
+            done = finetune(model, task=config["task"], out=out, config=config, device=device, tell=tell, **given)
     print_text(str(done.folder))

@@ -325,8 +325,8 @@ def render_causal(ids: np.ndarray, labels: np.ndarray, tokenizer: Tokenizer) -> 
     from ..batch import IGNORE_INDEX
 
     words = style_tokens(tokenizer, ids)
-    asked = np.flatnonzero(labels != IGNORE_INDEX)
-    begin = int(asked[0]) + 1 if len(asked) else len(words)
+    targets = np.flatnonzero(labels != IGNORE_INDEX)
+    begin = int(targets[0]) + 1 if len(targets) else len(words)
     yield render_line("reads", words[:begin])
     yield render_line("predicts", [(word, TARGET_STYLE) for word, _ in words[begin:]])
     yield render_line("", [("each from all that comes before it", SPECIAL_STYLE)])

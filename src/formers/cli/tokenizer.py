@@ -277,9 +277,9 @@ def prepare(
             )  # fmt: skip
     except KeyboardInterrupt:
         again = "the same command without --overwrite" if overwrite else "the same command"
-        kept = f"finished shards stay in {escape_line(out)}; {again} continues from there"
+        message = f"finished shards stay in {escape_line(out)}; {again} continues from there"
         back = overwrite and (out / "store.json").is_file()
-        console.print(f"formers: {f'the earlier store stays in {escape_line(out)}' if back else kept}")
+        console.print(f"formers: {f'the earlier store stays in {escape_line(out)}' if back else message}")
         raise
     except Error as error:
         is_store = any((out / name).is_file() for name in ("store.json", "begun.json"))
@@ -309,9 +309,9 @@ def print_store_summary(store: Store | None, out: Path) -> None:
         console.print(f"{where} ({part}): {sizes} in {len(about['shards'])} shards")
     counts = {**store.directory.metadata["counts"]}
     notes, seen = counts.pop("notes", []), counts.pop("tests", None)
-    told = [f"{count:,} {words.get(name, name)}" for name, count in counts.items() if count] + list(notes)
-    if told:
-        console.print("read: " + ", ".join(told))
+    remarks = [f"{count:,} {words.get(name, name)}" for name, count in counts.items() if count] + list(notes)
+    if remarks:
+        console.print("read: " + ", ".join(remarks))
     if (line := describe_unknown(store, store.tokenizer)) is not None:
         console.print(Text(line, "bold yellow"))
     for name, test in (seen or {"tests": {}})["tests"].items():

@@ -3,21 +3,20 @@ worker or rank. A counter-based generator: SplitMix64's finaliser over (seed, ex
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..ragged_arrays import ragged_arange
 
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 MIX_FACTOR_1, MIX_FACTOR_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+DrawKey = int | np.integer | np.ndarray
 SHUFFLE_CHUNK = 1 << 20
 DRAW_BITS, POSITION_BITS = 28, 18  # bits of a sort key: a draw, and an entry's place among its example's
 MIX_STEPS = ((np.uint64(30), MIX_FACTOR_1), (np.uint64(27), MIX_FACTOR_2), (np.uint64(31), None))
 
 
 def mix_bits(x: np.ndarray) -> np.ndarray:
-    """A bijection of 64-bit numbers that scatters them (Steele et al. 2014)."""
+    """Scatter 64-bit numbers by a bijection (Steele et al. 2014)."""
     with np.errstate(over="ignore"):
         x = np.add(x, GOLDEN_GAMMA, dtype=np.uint64, casting="unsafe")
         if x.ndim == 0:
@@ -33,7 +32,7 @@ def mix_bits(x: np.ndarray) -> np.ndarray:
         return x
 
 
-def draw_bits(*key: Any) -> np.ndarray:
+def draw_bits(*key: DrawKey) -> np.ndarray:
     """64 random bits for each combination of the key's numbers (which broadcast)."""
     state = np.zeros((), np.uint64)
     for part in key:
@@ -41,18 +40,18 @@ def draw_bits(*key: Any) -> np.ndarray:
     return state
 
 
-def draw_uniform(*key: Any) -> np.ndarray:
-    """Numbers in [0, 1)."""
+def draw_uniform(*key: DrawKey) -> np.ndarray:
+    """Return numbers in [0, 1)."""
     return (draw_bits(*key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def draw_integers(n: Any, *key: Any) -> np.ndarray:
-    """Whole numbers in [0, n)."""
+def draw_integers(n: int | np.ndarray, *key: DrawKey) -> np.ndarray:
+    """Draw whole numbers in [0, n)."""
     return np.minimum((draw_uniform(*key) * n).astype(np.int64), np.asarray(n) - 1)
 
 
-def shuffle_indices(n: int, *key: Any) -> np.ndarray:
-    """A permutation of 0 … n - 1."""
+def shuffle_indices(n: int, *key: DrawKey) -> np.ndarray:
+    """Return a permutation of 0 … n - 1."""
     draws = np.empty(n, np.uint64)
     # In steps, so that a hundred million need no more than their draws and their order.
     for at in range(0, n, SHUFFLE_CHUNK):
@@ -61,7 +60,7 @@ def shuffle_indices(n: int, *key: Any) -> np.ndarray:
 
 
 def rank_within_rows(draw: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """(N,) 64-bit draws of examples of (D,) sizes → (N,) the rank of each among its example's, from 0.
+    """Rank (N,) 64-bit draws of examples of (D,) sizes: (N,) the place of each among its example's, from 0.
 
     Equal in any batch: the key that is sorted holds the example, some bits of the draw and the place. To sort the keys
     themselves is several times faster than to ask for their order.
@@ -81,8 +80,8 @@ def rank_within_rows(draw: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return rank
 
 
-def draw_binomial(count: np.ndarray, *key: object) -> np.ndarray:
-    """How many of `count` fair coins show heads: a binomial draw, 64 coins at a time."""
+def draw_binomial(count: np.ndarray, *key: DrawKey) -> np.ndarray:
+    """Return how many of `count` fair coins show heads: a binomial draw, 64 coins at a time."""
     heads, left, turn = np.zeros(len(count), np.int64), count.astype(np.int64), 0
     while (left > 0).any():
         take = np.clip(left, 0, 64).astype(np.uint64)
@@ -93,6 +92,6 @@ def draw_binomial(count: np.ndarray, *key: object) -> np.ndarray:
 
 
 def sample_harmonic(most: int, draw: np.ndarray) -> np.ndarray:
-    """Numbers 1 … most with p ∝ 1/n, out of numbers in [0, 1)."""
+    """Return numbers 1 … most with p ∝ 1/n, out of numbers in [0, 1)."""
     reach = np.cumsum(1 / np.arange(1, most + 1))
     return np.minimum(np.searchsorted(reach / reach[-1], draw, side="right") + 1, most)

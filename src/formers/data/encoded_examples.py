@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..batch import Batch, BatchShape
 from ..ragged_arrays import compute_starts, expand_ranges
@@ -52,7 +52,7 @@ class EncodedExamples:
         return len(self.example_starts) != len(self.starts) or bool((np.diff(self.example_starts) != 1).any())
 
     def make_batch(self, examples: np.ndarray, samples: np.ndarray | None = None) -> Batch:
-        """A batch of some examples, not filled up. With several documents each, `labels` is the example of each."""
+        """Make a batch of some examples, not padded. With several documents each, `labels` is the example of each."""
         counts = self.example_starts[examples + 1] - self.example_starts[examples]
         documents = expand_ranges(self.example_starts[examples], counts)
         sizes = self.starts[documents + 1] - self.starts[documents]
@@ -69,7 +69,7 @@ class EncodedExamples:
         )  # fmt: skip
 
     def make_target_batch(self, examples: np.ndarray, start: int, samples: np.ndarray | None = None) -> Batch:
-        """A batch of texts that a decoder writes, each from its source, behind a start token."""
+        """Make a batch of texts that a decoder writes, each from its source, behind a start token."""
         assert self.target is not None
         near, (ids, starts) = self.make_batch(examples, samples), self.target
         sizes = starts[examples + 1] - starts[examples]
@@ -166,16 +166,17 @@ class ExampleCollector:
     segments: list[np.ndarray] = field(default_factory=list)
     labels: list[np.ndarray] = field(default_factory=list)
     offsets: list[np.ndarray] = field(default_factory=list)
-    answers: list[Any] = field(default_factory=list)
+    answers: list[npt.ArrayLike] = field(default_factory=list)
     targets: list[np.ndarray] = field(default_factory=list)
     document_counts: list[int] = field(default_factory=list)
     row_indices: list[int] = field(default_factory=list)
 
     def add_document(
-        self, ids: Sequence[int] | np.ndarray, segments: Any = None, answer: Any = None, labels: Any = None,
-        offsets: Any = None, target: Any = None,
+        self, ids: npt.ArrayLike, segments: npt.ArrayLike | None = None, answer: npt.ArrayLike | None = None,
+        labels: npt.ArrayLike | None = None, offsets: npt.ArrayLike | None = None,
+        target: npt.ArrayLike | None = None,
     ) -> None:  # fmt: skip
-        """One document of the next example."""
+        """Add a document of the next example."""
         columns = (self.ids, ids), (self.segments, segments), (self.labels, labels), (self.offsets, offsets)
         for column, value in (*columns, (self.targets, target)):
             if value is not None:
@@ -184,12 +185,12 @@ class ExampleCollector:
             self.answers.append(answer)
 
     def add_example(self, row: int, documents: int = 1) -> None:
-        """The last documents are an example of a row."""
+        """Make the last documents an example of a row."""
         self.row_indices.append(row)
         self.document_counts.append(documents)
 
     def pack(self) -> EncodedExamples:
-        """All of them, packed."""
+        """Pack all examples."""
         join = lambda parts: np.concatenate(parts) if parts else None  # noqa: E731
         measure = lambda parts: compute_starts(np.array([len(part) for part in parts]))  # noqa: E731
         return EncodedExamples(
@@ -201,8 +202,8 @@ class ExampleCollector:
 
 
 def shift_right(batch: Batch, start: int | None, wraps_last: bool = False) -> Batch:
-    """For an encoder-decoder: the decoder reads the source once more, one to the right, behind the start token or (with
-    `wraps_last`: mBART) the document's own last token."""
+    """Let a decoder read the source once more, one to the right, behind the start token or (with `wraps_last`: mBART)
+    the document's own last token."""
     ids = np.roll(batch.ids, 1)
     ids[batch.starts[:-1]] = batch.ids[batch.starts[1:] - 1] if wraps_last else start
     return batch.replace(ids=ids, source=Batch(batch.ids, batch.starts, batch.longest))
@@ -211,7 +212,7 @@ def shift_right(batch: Batch, start: int | None, wraps_last: bool = False) -> Ba
 def make_seq2seq_batch(
     source: PackedArrays, target: PackedArrays, start: int, sample: np.ndarray, longest: tuple[int, int]
 ) -> Batch:
-    """(ids, starts) of the source and of the target → a batch whose labels are the target."""
+    """Make a batch of (ids, starts) of the source and of the target, which is the labels."""
     labels, starts = target
     ids = np.roll(labels, 1)
     ids[starts[:-1]] = start
@@ -219,7 +220,7 @@ def make_seq2seq_batch(
 
 
 def group_by_length(sizes: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
-    """Examples in runs of similar length, each of about so many tokens once it is filled up."""
+    """Yield examples in runs of similar length, each of about so many tokens once it is filled up."""
     order = np.argsort(sizes, kind="stable")
     low = 0
     while low < len(order):

@@ -36,7 +36,7 @@ SIZE_BLOCK = 4096  # examples whose sizes are asked for at a time
 
 
 def pad_array(value: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
-    """An array made longer."""
+    """Pad an array to a size."""
     if size < len(value):
         raise Error(f"{len(value)} do not fit into {size}", fix="take larger batches")
     out = np.full((size, *value.shape[1:]), fill, value.dtype)
@@ -45,7 +45,7 @@ def pad_array(value: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
 
 
 def pad_batch(batch: Batch, shape: BatchShape) -> Batch:
-    """The batch with dummy documents, none longer than an example, and ignored places up to the fixed shape."""
+    """Pad a batch to the fixed shape with dummy documents, none longer than an example, and ignored places."""
     source = batch.source
     if source is not None:
         inner = BatchShape(shape.documents, shape.source_tokens, 0, shape.source_longest)
@@ -57,7 +57,7 @@ def pad_batch(batch: Batch, shape: BatchShape) -> Batch:
         raise Error(f"{old} tokens in {documents} documents do not fit into {shape}", fix="take larger batches")
     per_token = ("ids", "positions", "segments", "tasks", "order")
     changes: dict[str, Any] = {
-        name: pad_array(value, shape.tokens) for name in per_token if (value := getattr(batch, name)) is not None
+        name: pad_array(value, shape.tokens) for name in per_token if (value := vars(batch)[name]) is not None
     }
     changes["starts"] = np.concatenate((batch.starts, batch.starts[-1] + np.cumsum(size))).astype(np.int32)
     if batch.labels is not None:
@@ -71,7 +71,7 @@ def pad_batch(batch: Batch, shape: BatchShape) -> Batch:
 
 
 def blank_batch(batch: Batch) -> Batch:
-    """A batch of the same shape that asks for nothing: for a rank that has none while others have."""
+    """Return a batch of the same shape that asks for nothing: for a rank that has none while others have."""
     labels, document_labels = (
         None if old is None else np.full_like(old, IGNORE_INDEX) for old in (batch.labels, batch.document_labels)
     )
@@ -96,7 +96,7 @@ class BatchMaker:
     seed: int
 
     def __call__(self, task: BatchTask) -> Batch:
-        """One batch."""
+        """Make one batch."""
         samples = task.first_sample + np.arange(len(task.plan))
         batch = pad_batch(self.source.make_batch(task.plan, samples, self.seed), self.shape)
         return blank_batch(batch) if task.is_blank else batch
@@ -105,7 +105,7 @@ class BatchMaker:
 def pack_examples(
     source: ExampleSource[PlanType], plan: PlanType, shape: BatchShape, n: int
 ) -> Iterator[tuple[int, int]]:
-    """Runs of examples from n on that fit into a batch each: in order, as many as possible."""
+    """Yield runs of examples from n on that fit into a batch each: in order, as many as possible."""
     limits = np.array([shape.tokens, shape.labels or shape.tokens, shape.source_tokens])
     count, low, high = len(plan), 0, 0
     while n < count:
@@ -143,7 +143,7 @@ def plan_epoch(source: ExampleSource[PlanType], seed: int, epoch: int, count: in
 def plan_tasks(
     source: ExampleSource[PlanType], plan: PlanType, shape: BatchShape, seed: int, position: int, epochs: int | None
 ) -> Iterator[tuple[BatchTask, int]]:
-    """Batches to be made from a position on, each with the position behind it. `plan` is that of the first epoch."""
+    """Yield tasks from a position on, each with the position behind it. `plan` is that of the first epoch."""
     count = len(plan)
     for epoch in itertools.count(position // count):
         if epochs is not None and epoch >= epochs:
@@ -156,8 +156,8 @@ def plan_tasks(
 
 
 def select_rank_tasks(todo: Iterator[tuple[BatchTask, int]], rank: int, ranks: int) -> Iterator[tuple[BatchTask, int]]:
-    """Every `ranks`-th task, with the position behind what all ranks do meanwhile. All ranks get as many: at the end of
-    the last epoch, one that would get none gets a batch that asks for nothing."""
+    """Yield every `ranks`-th task, with the position behind what all ranks do meanwhile. All ranks get as many: at the
+    end of the last epoch, one that would get none gets a batch that asks for nothing."""
     while round_ := list(itertools.islice(todo, ranks)):
         last, position = round_[-1]
         yield round_[rank][0] if rank < len(round_) else dataclasses.replace(last, is_blank=True), position
@@ -168,8 +168,8 @@ def load_batches(
     workers: int = 0, rank: int = 0, ranks: int = 1, prefetch: int | None = None, pin: bool = False,
     start_method: str | None = None,
 ) -> Iterator[tuple[Batch, int]]:  # fmt: skip
-    """Batches of `batch_tokens` tokens of a source from a position on, each with the position behind it; without end
-    unless `epochs` says.
+    """Yield batches of `batch_tokens` tokens of a source from a position on, each with the position behind it; without
+    end unless `epochs` says.
 
     Every epoch has the same number of examples, and a batch stays within one epoch. Of the sequence of batches, number
     k goes to rank k % ranks; the position is then the one behind the batches of all ranks. `workers` processes make up
@@ -204,14 +204,14 @@ def load_batches(
 
 
 def pin_batch(batch: Batch) -> Batch:
-    """The batch as torch tensors in page-locked memory, from which a copy to a GPU need not be waited for."""
+    """Return the batch as torch tensors in page-locked memory, from which a copy to a GPU need not be waited for."""
 
-    def pin_value(value: Any) -> Any:
-        if isinstance(value, Batch):
-            return pin_batch(value)
-        return torch.from_numpy(value).pin_memory() if isinstance(value, np.ndarray) else value
-
-    return Batch(**{f.name: pin_value(getattr(batch, f.name)) for f in dataclasses.fields(batch)})
+    changes: dict[str, Any] = {
+        name: torch.from_numpy(value).pin_memory()
+        for name, value in vars(batch).items()
+        if isinstance(value, np.ndarray)
+    }
+    return batch.replace(**changes, source=None if batch.source is None else pin_batch(batch.source))
 
 
 # --- worker processes
@@ -244,7 +244,7 @@ class WorkerPool:
                 self.processes.append(process)
 
     def map(self, tasks: Iterator[Any], finish: WorkFunction = lambda result: result) -> Iterator[Any]:
-        """The results of the tasks, in order. `finish` is done to each in a thread of this process."""
+        """Yield the results of the tasks, in order. `finish` is done to each in a thread of this process."""
         given = (tasks, finish)
         self.thread = threading.Thread(target=self.run_dispatcher, args=given, daemon=True, name="formers-loader")
         self.thread.start()
@@ -267,7 +267,7 @@ class WorkerPool:
             self.offer_result(("error", error))
 
     def iterate_results(self, tasks: Iterator[Any]) -> Iterator[Any]:
-        """Results in order; a worker gets a new task as soon as it has handed in the last."""
+        """Yield results in order; a worker gets a new task as soon as it has handed in the last."""
         idle: list[Any] = list(self.pipes)
         busy: dict[Any, int] = {}  # the number of the task that each has
         done: dict[int, Any] = {}

@@ -75,7 +75,7 @@ class Mixture:
             raise Error("the stores of a mixture have different tokenizers", fix="prepare them with one")
 
     def compute_quotas(self, counts: np.ndarray) -> np.ndarray:
-        """How many examples of each task make an epoch; what rounding leaves goes to the largest remainders."""
+        """Return how many examples of each task make an epoch; what rounding leaves goes to the largest remainders."""
         shares = counts.astype(float) if self.cap is None else np.minimum(counts, self.cap).astype(float)
         shares = shares ** (1 / self.temperature) if self.rates is None else np.asarray(self.rates, float)
         exact = shares / shares.sum() * (self.epoch_examples or counts.sum())
@@ -135,7 +135,7 @@ def concatenate_batches(batches: Sequence[Batch]) -> Batch:
     shift = compute_starts(np.array([len(b.ids) for b in batches]))
     joined: dict[str, Any] = {}
     for name in (f.name for f in dataclasses.fields(Batch)):
-        values = [getattr(b, name) for b in batches]
+        values = [vars(batch)[name] for batch in batches]
         if all(v is None for v in values):
             continue
         if any(v is None for v in values):

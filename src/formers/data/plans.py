@@ -35,8 +35,7 @@ SHIFT_DRAW = 0xDA7B  # what a random number is for
 
 @dataclass(frozen=True)
 class Plan:
-    """Example n is made of the spans span_offsets[n] … span_offsets[n+1] - 1, and span s is the store's tokens
-    begin[s]:end[s]."""
+    """Example n is the spans span_offsets[n] … span_offsets[n+1] - 1; span s is the store's tokens begin[s]:end[s]."""
 
     begin: np.ndarray  # (S,) int64
     end: np.ndarray  # (S,) int64
@@ -47,7 +46,7 @@ class Plan:
         return len(self.label)
 
     def slice_examples(self, low: int, high: int) -> Plan:
-        """The examples low … high - 1 alone, numbered from 0."""
+        """Return the examples low … high - 1 alone, numbered from 0."""
         first = np.asarray(self.span_offsets[low : high + 1])
         spans = slice(int(first[0]), int(first[-1]))
         return Plan(self.begin[spans], self.end[spans], first - first[0], self.label[low:high])
@@ -61,14 +60,14 @@ class Plan:
     @staticmethod
     def concatenate(plans: Sequence[Plan]) -> Plan:
         """Return one plan of the examples of several plans over one store."""
-        begin, end, label = (np.concatenate([getattr(p, name) for p in plans]) for name in ("begin", "end", "label"))
-        return Plan(begin, end, compute_starts(np.concatenate([np.diff(p.span_offsets) for p in plans])), label)
+        arrays = ((p.begin, p.end, np.diff(p.span_offsets), p.label) for p in plans)
+        begin, end, count, label = (np.concatenate(some) for some in zip(*arrays, strict=True))
+        return Plan(begin, end, compute_starts(count), label)
 
     @property
     def lengths(self) -> np.ndarray:
         """(E,) tokens of each example as it stands in the store."""
-        reach = np.concatenate(([0], np.cumsum(self.end - self.begin)))
-        return np.diff(reach[self.span_offsets])
+        return np.diff(compute_starts(self.end - self.begin)[self.span_offsets])
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ class TokenSource:
 
 
 def plan_windows(store: Store, length: int, seed: int, epoch: int, *, across: bool = False) -> Plan:
-    """Documents cut into windows of `length`, in random order; a document's last window reaches back to be full.
+    """Cut documents into windows of `length`, in random order; a document's last window reaches back to be full.
 
     `across` cuts the whole store as if it were one document.
     """
@@ -143,7 +142,7 @@ def plan_windows(store: Store, length: int, seed: int, epoch: int, *, across: bo
 
 
 def cut_windows(begin: np.ndarray, end: np.ndarray, length: int, seed: int, epoch: int) -> Plan:
-    """Stretches cut into windows of `length`, in random order; the last window of each reaches back to be full.
+    """Cut stretches into windows of `length`, in random order; the last window of each reaches back to be full.
 
     From the second epoch on the cuts are elsewhere: the inner windows are moved by some tokens, as many as before, and
     the last of them may leave a gap to the end of it that this epoch does not see.
@@ -161,9 +160,9 @@ def cut_windows(begin: np.ndarray, end: np.ndarray, length: int, seed: int, epoc
 
 
 def plan_texts(store: Store, end: int | None, length: int, seed: int, epoch: int, across: bool = False) -> Plan:
-    """Windows of `length` tokens in random order, without the store's end marks: of each document, or `across`
+    """Return windows of `length` tokens in random order, without the store's end marks: of each document, or `across`
     documents, which are joined end to end with nothing between them. An example then has a span for each of them."""
-    begin, stop = find_document_bounds(store, end)
+    begin, stop = store.starts[:-1], store.starts[1:] - find_ended_documents(store, end)
     if not across:
         return cut_windows(begin, stop, length, seed, epoch)
     begin, stop = begin[stop > begin], stop[stop > begin]
@@ -177,13 +176,8 @@ def plan_texts(store: Store, end: int | None, length: int, seed: int, epoch: int
     return Plan(low + shift, high + shift, compute_starts(count), whole.label)
 
 
-def find_document_bounds(store: Store, end: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Where the documents begin and end, without the store's end mark, for objectives that set marks themselves."""
-    return store.starts[:-1], store.starts[1:] - find_ended_documents(store, end)
-
-
 def find_ended_documents(store: Store, end: int | None) -> np.ndarray:
-    """(documents,) bool: the last token is this end mark. On disk all end with the tokenizer's: no token is read."""
+    """Return (documents,) bool: the last token is this end mark. On disk all end with the tokenizer's."""
     begin, stop = store.starts[:-1], store.starts[1:]
     if end is None:
         return np.zeros(len(stop), bool)
@@ -204,7 +198,7 @@ class SentenceTable:
 
     @staticmethod
     def from_store(store: Store, mark: int | None = None) -> SentenceTable:
-        """Sentences that are not empty; a document's end mark belongs to none."""
+        """List the sentences that are not empty; a document's end mark belongs to none."""
         edges = np.asarray(store.sentence_starts)
         begin, end = edges[:-1], edges[1:].copy()
         end[np.searchsorted(edges, store.starts[1:][find_ended_documents(store, mark)]) - 1] -= (
@@ -214,18 +208,16 @@ class SentenceTable:
         begin, end = begin[keep], end[keep]
         document = np.searchsorted(store.starts, begin, side="right") - 1
         first = np.flatnonzero(np.diff(document, prepend=-1))
-        return SentenceTable(
-            begin, end, np.concatenate(([0], np.cumsum(end - begin))), first, np.append(first[1:], len(begin))
-        )
+        return SentenceTable(begin, end, compute_starts(end - begin), first, np.append(first[1:], len(begin)))
 
     def find_stop(self, sentence: np.ndarray, tokens: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """The sentence behind those that are collected until there are so many tokens, or the document ends."""
+        """Return the sentence behind those that are collected until there are so many tokens, or the document ends."""
         stop = np.searchsorted(self.token_offsets, self.token_offsets[sentence] + np.maximum(tokens, 1))
         return np.minimum(stop, last)
 
 
 def plan_streams(store: Store, length: int, num_streams: int, *, extra: int = 0) -> Plan:
-    """For models that carry their state over: the store cut into `rows` streams, and example t · rows + r is window t
+    """Plan for models that carry their state over: the store is cut into streams, and example t · rows + r is window t
     of stream r, so that a batch of `rows` examples goes on where the batch before it ended.
 
     `extra` tokens behind each window are handed over too (1: the last token's successor). Over several ranks, `rows` is
@@ -241,8 +233,7 @@ def plan_streams(store: Store, length: int, num_streams: int, *, extra: int = 0)
 
 
 def make_stream_shape(streams: int, rows: int, length: int) -> BatchShape:
-    """The shape of batches that take a window of `rows` streams each (0: of all), so that every so many batches the
-    same streams go on."""
+    """Choose the shape of batches that take a window of each of `rows` streams (0: of all)."""
     rows = rows or streams
     if streams % rows:
         raise Error(f"{streams} streams do not make batches of {rows}", fix="take a multiple")
@@ -252,7 +243,7 @@ def make_stream_shape(streams: int, rows: int, length: int) -> BatchShape:
 def bucket_by_length(
     lengths: np.ndarray, seed: int, epoch: int, *, bucket_size: int = 256, spread: float = 0.1
 ) -> np.ndarray:
-    """An order of examples in which neighbours are of similar length, for tasks: runs of them, in random order.
+    """Return an order of examples in which neighbours are of similar length, for tasks: runs of them, in random order.
 
     Lengths are sorted after a random factor of 1 ± `spread`, so that every epoch has other neighbours.
     """
@@ -268,7 +259,7 @@ def bucket_by_length(
 
 
 def estimate_documents(total: int, sizes: np.ndarray, headroom: float = 1.25, longest: int = 0) -> int:
-    """How many documents batches of `total` tokens should have room for, and a few for the rest of the tokens.
+    """Estimate how many documents batches of `total` tokens have, with a few for the rest of the tokens.
 
     Where all examples have the `longest` size, as many as fit exactly: batches are whole grids, for which attention
     has faster kernels.
@@ -279,12 +270,12 @@ def estimate_documents(total: int, sizes: np.ndarray, headroom: float = 1.25, lo
 
 
 def plan_single_spans(begin: np.ndarray, end: np.ndarray) -> Plan:
-    """A plan of examples of one span each."""
+    """Return a plan of examples of one span each."""
     return Plan(begin, end, np.arange(len(begin) + 1), np.full(len(begin), -1, np.int8))
 
 
 def gather_examples(store: Store, plan: Plan, numbers: Sequence[int] | np.ndarray, samples: np.ndarray) -> RawExamples:
-    """The examples `numbers` of a plan out of the store."""
+    """Read the examples `numbers` of a plan out of the store."""
     numbers = np.asarray(numbers, np.int64)
     first = plan.span_offsets[numbers]
     count = plan.span_offsets[numbers + 1] - first  # spans of each example
@@ -309,7 +300,7 @@ class FramedExamples:
     raw: RawExamples
 
     def scatter_values(self, values: np.ndarray, fill: int = 0) -> np.ndarray:
-        """What is known of the store's tokens as (N,), with `fill` at the marks."""
+        """Return what is known of the store's tokens as (N,), with `fill` at the marks."""
         carried = np.full(len(self.ids), fill, values.dtype)
         carried[self.token_slots] = values
         return carried
@@ -327,8 +318,7 @@ class FramedExamples:
 def add_special_tokens(
     raw: RawExamples, front: TokenIds = (), back: TokenIds = (), after_spans: tuple[TokenIds, ...] = ()
 ) -> FramedExamples:
-    """Marks before and behind each example, and those behind each of its spans (the last entry serves all others).
-    No example is empty."""
+    """Add marks around each example (none is empty) and behind its spans (the last entry serves all others)."""
     rows, count = len(raw.starts) - 1, len(raw.ids)
     where, marks = [], []
     if after_spans and count:
@@ -359,7 +349,7 @@ def add_special_tokens(
 
 
 def load_or_build_plan(store: Store, objective: TextObjective, seed: int, epoch: int) -> Plan:
-    """A plan out of the store's folder `plans`, or made now and, if it is large, put there."""
+    """Read a plan out of the store's folder `plans`, or make it now and, if it is large, put it there."""
     assert store.directory is not None
     folder = store.directory.path / "plans"
     name = hash_plan_inputs(store, objective, seed)
@@ -382,7 +372,7 @@ def load_or_build_plan(store: Store, objective: TextObjective, seed: int, epoch:
 
 
 def hash_plan_inputs(store: Store, objective: TextObjective, seed: int) -> str:
-    """What a plan depends on: the store, the objective and its code, the seed."""
+    """Hash what a plan depends on: the store, the objective and its code, the seed."""
     whole = hashlib.sha256(f"{store.content_hash} {objective!r} {seed} ".encode())
     objectives = sorted(Path(inspect.getfile(type(objective))).parent.glob("*.py"))  # they share their code
     for file in (*map(str, objectives), __file__, str(counter_rng.__file__), str(ragged_arrays.__file__)):
@@ -395,14 +385,14 @@ def save_plan(plan: Plan, file: Path) -> None:
     writer = ArrayFileWriter(file)
     try:
         for name, dtype in PLAN_DTYPES.items():
-            writer.add_array(name, dtype, [getattr(plan, name)])
+            writer.add_array(name, dtype, [vars(plan)[name]])
         writer.close()
     except OSError:
         writer.discard()
 
 
 def read_plan(file: Path) -> Plan | None:
-    """A plan that was written, if it is there and undamaged."""
+    """Read a plan that was written, if it is there and undamaged."""
     if not file.exists():
         return None
     try:

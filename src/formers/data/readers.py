@@ -79,21 +79,21 @@ class TableOptions:
                 raise Error(f"{self.delimiter!r} cannot stand between columns", fix=fix)
 
     def read_limited(self, path: Path) -> Iterator[bytes]:
-        """The bytes of a file, up to as many as it may have; more are an error."""
+        """Return the bytes of a file, up to as many as it may have; more are an error."""
         return read_chunks(path) if self.max_bytes is None else limit_bytes(read_chunks(path), self.max_bytes, path)
 
-    def report_broken_row(self, what: str, where: str) -> None:
-        """A row that cannot be read: an error, or counted."""
+    def report_broken_row(self, what: str, where: object, line: int) -> None:
+        """Raise an error for a row that cannot be read, or count it."""
         if not self.skip_broken:
-            raise Error(what, where=where, fix="repair it, or leave broken rows out: --skip, or skip=True")
+            fix = "repair it, or leave broken rows out: --skip, or skip=True"
+            raise Error(what, where=f"{where}, line {line}", fix=fix)
         self.changes.skipped += 1
 
 
-def find_files(inputs: Any) -> list[Path]:
-    """The files of a path, glob or folder, or of several, sorted; what is missing, empty or unknown is an error."""
-    several = isinstance(inputs, Iterable) and not isinstance(inputs, str | os.PathLike)
+def find_files(inputs: object) -> list[Path]:
+    """Find the files of paths, globs or folders, sorted; what is missing, empty or unknown is an error."""
     found: set[Path] = set()
-    for item in inputs if several else [inputs]:
+    for item in inputs if isinstance(inputs, Iterable) and not isinstance(inputs, str | os.PathLike) else [inputs]:
         if not isinstance(item, str | os.PathLike):
             raise Error(f"a path is a string, got {type(item).__name__}", fix="give paths, globs or folders")
         found.update(expand_path(os.fspath(item)))
@@ -103,7 +103,7 @@ def find_files(inputs: Any) -> list[Path]:
 
 
 def expand_path(name: str) -> list[Path]:
-    """The files of one path, glob or folder."""
+    """Return the files of one path, glob or folder."""
     path = Path(name)
     if path.is_dir():
         inside = [p for p in path.rglob("*") if not any(part.startswith(".") for part in p.relative_to(path).parts)]
@@ -121,7 +121,7 @@ def expand_path(name: str) -> list[Path]:
 
 
 def check_readable(path: Path) -> Path:
-    """A path that can be read, or the reason why not."""
+    """Return a path that can be read; an error says why one cannot."""
     if not path.is_file():
         raise Error("this is not a file", where=path, fix="give a file, a folder or a glob")
     if not find_suffix(path):
@@ -135,7 +135,7 @@ def check_readable(path: Path) -> Path:
 
 
 def find_suffix(path: Path) -> str | None:
-    """The suffix that says how to read a file, without the compression's; None if it is not known."""
+    """Return the suffix that says how to read a file, without the compression's; None if it is not known."""
     suffixes = [s.lower() for s in path.suffixes[-2:]]
     if suffixes and suffixes[-1] in COMPRESSION_RATIOS:
         suffixes.pop()
@@ -143,12 +143,12 @@ def find_suffix(path: Path) -> str | None:
 
 
 def find_format(path: Path) -> str:
-    """How a file is read: "text", "json", "delimited" or "parquet"; "" if its suffix is not known."""
+    """Return how a file is read: "text", "json", "delimited" or "parquet"; "" if its suffix is not known."""
     return FILE_FORMATS.get(find_suffix(path) or "", "")
 
 
 def describe_suffixes() -> str:
-    """The suffixes in words."""
+    """Return the suffixes in words."""
     return f"{' '.join(FILE_FORMATS)}, each also with {' '.join(COMPRESSION_RATIOS)}"
 
 
@@ -157,7 +157,7 @@ def read_documents(
     changes: CleaningReport | None = None, max_characters: int = MAX_DOCUMENT_CHARACTERS, skip: bool = False,
     encoding: str = "utf-8", delimiter: str | None = None, header: bool | None = None, keep_empty: bool = False,
 ) -> Iterator[str]:  # fmt: skip
-    """The documents of a source: a path, glob or folder, a list of Path, strings, records, a DataFrame, a dataset.
+    """Read the documents of a source: a path, glob or folder, a list of Path, strings, records, a DataFrame, a dataset.
 
     In text files a document is a line, a block between blank lines, or the file; "auto" takes blocks where blank lines
     stand between them. In tables it is a row's `column`, by its name or its number from 0; `delimiter` stands between
@@ -179,8 +179,8 @@ def read_documents(
     return clean_values(extract_python_texts(source, column, changes, skip), max_characters, changes, keep_empty)
 
 
-def is_path_source(source: Any) -> bool:
-    """A source is named by paths: a string, a Path, a list of Path. Anything else holds its text in memory."""
+def is_path_source(source: object) -> bool:
+    """Return whether a source is named by paths: a string, a Path, a list of Path. Anything else is text in memory."""
     many = isinstance(source, list | tuple) and bool(source) and all(isinstance(p, os.PathLike) for p in source)
     return many or isinstance(source, str | os.PathLike)
 
@@ -193,14 +193,14 @@ def check_columns(files: Iterable[Path], wants: TableOptions) -> None:
 
 
 def has_columns(path: Path, wants: TableOptions) -> bool:
-    """Whether a file is read as a table: by its name, or because a delimiter or a column of a text file is named."""
+    """Return whether a file is read as a table: by its name, or because a delimiter or a column is named."""
     if find_format(path) != "text" or wants.delimiter is not None:
         return True
     return wants.column is not None and is_tab_separated(path, wants.encoding)
 
 
 def read_file(path: Path, unit: str, longest: int, wants: TableOptions, blank: bool) -> Iterator[str]:
-    """The documents of one file."""
+    """Yield the documents of one file."""
     changes = wants.changes
     if has_columns(path, wants):
         read_texts = TEXT_READERS.get(find_format(path), read_delimited_texts)  # a text file may have columns
@@ -211,21 +211,21 @@ def read_file(path: Path, unit: str, longest: int, wants: TableOptions, blank: b
 
 
 def read_lines(path: Path, encoding: str = "utf-8", changes: CleaningReport | None = None) -> list[str]:
-    """The lines of a text file, as many as it has: a blank one is an empty string. `changes` counts."""
+    """Read the lines of a text file, as many as it has: a blank one is an empty string. `changes` counts."""
     changes = changes or CleaningReport()
     found = read_text(path, encoding, changes).removesuffix("\n").split("\n")
     return ["" if line.isspace() else compose_and_count(line, changes) for line in found]
 
 
 def read_text(path: Path, encoding: str = "utf-8", changes: CleaningReport | None = None) -> str:
-    """A text file as it is; `changes` counts what was left out."""
+    """Read a text file as it is; `changes` counts what was left out."""
     return "".join(
         decode_chunks(limit_bytes(read_chunks(path), MAX_FILE_BYTES, path), changes or CleaningReport(), encoding, path)
     )
 
 
 def split_documents(pieces: Iterator[str], unit: str, longest: int, changes: CleaningReport) -> Iterator[str]:
-    """Documents out of pieces of clean text."""
+    """Yield documents out of pieces of clean text."""
     if unit == "auto":
         head = next(pieces, "")
         pieces = itertools.chain([head], pieces)
@@ -253,7 +253,7 @@ def guess_unit(head: str) -> Literal["line", "block"]:
 def join_blocks(
     found: Iterable[tuple[str, bool]], longest: int, changes: CleaningReport, blank: bool = True
 ) -> Iterator[str]:
-    """Lines put together up to a blank one (or to the end), and cut where they are longer than `longest`."""
+    """Yield lines put together up to a blank one (or to the end), and cut where they are longer than `longest`."""
     block: list[str] = []
     length = 0
     for line, ended in found:
@@ -273,7 +273,7 @@ def join_blocks(
 
 
 def clean_values(values: Iterable[Any], longest: int, changes: CleaningReport, blank: bool = False) -> Iterator[str]:
-    """Documents out of a table's values: clean, composed, none of them too long, nor empty unless `blank` is asked."""
+    """Yield documents out of a table's values: clean, composed, none too long, nor empty unless `blank` is asked."""
     for value in values:
         text = value.replace("\r\n", "\n").replace("\r", "\n") if "\r" in value else value
         changes.carriage += value.count("\r")
@@ -290,7 +290,7 @@ def clean_values(values: Iterable[Any], longest: int, changes: CleaningReport, b
 
 
 def load_bundled_corpus(language: Literal["en", "ko"] = "en") -> tuple[list[str], CleaningReport]:
-    """The small corpus that comes with formers (data/corpus/README.md names its source and licence)."""
+    """Return the small corpus that comes with formers (data/corpus/README.md names its source and licence)."""
     if language not in CORPUS_LANGUAGES:
         raise Error(f"there is no bundled corpus for {language!r}", fix="choose " + " or ".join(CORPUS_LANGUAGES))
     packed = resources.files("formers.data").joinpath("corpus", f"{language}.txt.xz").read_bytes()
@@ -310,7 +310,7 @@ def split_blocks(text: str) -> tuple[list[str], CleaningReport]:
 def pick_text_column(
     rows: Sequence[Mapping[str, Any]], column: str | None, changes: CleaningReport, where: object
 ) -> str:
-    """The column that holds the text, by its name or as the only one with words in it."""
+    """Return the column that holds the text, by its name or as the only one with words in it."""
     names = list(dict.fromkeys(name for row in rows for name in row if name is not None))
     if column is not None:
         if column in names:
@@ -332,8 +332,7 @@ def pick_text_column(
 
 
 def resolve_column(column: str, names: Sequence[str]) -> str | None:
-    """The column that is meant: by its name, in any form of Unicode, else by its number, which counts from 0; None if
-    there is no such."""
+    """Find a column by its name, in any form of Unicode, else by its number, from 0; None if there is no such."""
     if column in names:
         return column
     alike = {unicodedata.normalize("NFC", name): name for name in names}
@@ -343,12 +342,12 @@ def resolve_column(column: str, names: Sequence[str]) -> str | None:
 
 
 def split_column_names(chosen: str, names: Iterable[Any]) -> list[str]:
-    """The columns that are meant: one, or several by commas."""
+    """Return the columns that are meant: one, or several by commas."""
     return [chosen] if chosen in set(names) else chosen.split(",")
 
 
 def join_pair(values: Sequence[str]) -> str:
-    """The sides of a pair as one text, with tabs between them and in no other place."""
+    """Return the sides of a pair as one text, with tabs between them and in no other place."""
     return values[0] if len(values) == 1 else "\t".join(" ".join(value.split()) for value in values)
 
 
@@ -358,7 +357,7 @@ def format_names(names: Iterable[Any]) -> str:
 
 
 def extract_texts(rows: Iterator[Any], column: str | None, where: object, wants: TableOptions) -> Iterator[str]:
-    """The text of each row; a row may be a string itself. Rows are (number, value)."""
+    """Yield the text of each row; a row may be a string itself. Rows are (number, value)."""
     first = list(itertools.islice(rows, SAMPLE_ROWS))
     records = [row for _, row in first if isinstance(row, Mapping)]
     chosen = pick_text_column(records, column, wants.changes, where) if records else ""
@@ -367,19 +366,19 @@ def extract_texts(rows: Iterator[Any], column: str | None, where: object, wants:
         value = row
         if len(pair) > 1 and isinstance(row, Mapping):
             if odd := [name for name in pair if not isinstance(row.get(name), str)]:
-                wants.report_broken_row(f"there is no text in {odd[0]!r}", f"{where}, line {number}")
+                wants.report_broken_row(f"there is no text in {odd[0]!r}", where, number)
             else:
                 yield join_pair([row[name] for name in pair])
             continue
         if isinstance(row, Mapping):
             if chosen not in row:
-                wants.report_broken_row(f"there is no {chosen!r}", f"{where}, line {number}")
+                wants.report_broken_row(f"there is no {chosen!r}", where, number)
                 continue
             value = row[chosen]
         if isinstance(value, str) or value is None or value != value:  # a missing value, NaN in a DataFrame
             yield value if isinstance(value, str) else ""
         else:
-            wants.report_broken_row(f"the text is no string but {type(value).__name__}", f"{where}, line {number}")
+            wants.report_broken_row(f"the text is no string but {type(value).__name__}", where, number)
 
 
 def number_lines(path: Path, wants: TableOptions) -> Iterator[tuple[int, str]]:
@@ -390,21 +389,19 @@ def number_lines(path: Path, wants: TableOptions) -> Iterator[tuple[int, str]]:
     ):
         wants.changes.lines += ended
         if not ended and not passing:
-            wants.report_broken_row(
-                f"a row has more than {MAX_RECORD_CHARACTERS:,} characters", f"{path}, line {number}"
-            )
+            wants.report_broken_row(f"a row has more than {MAX_RECORD_CHARACTERS:,} characters", path, number)
         if ended and not passing:
             yield number, text
         number, passing = number + ended, not ended
 
 
 def read_json_texts(path: Path, wants: TableOptions) -> Iterator[str]:
-    """The texts of a file with JSON in each line."""
+    """Return the texts of a file with JSON in each line."""
     return extract_texts(read_json_lines(path, wants), wants.column, path, wants)
 
 
 def read_json_lines(path: Path, wants: TableOptions) -> Iterator[tuple[int, Any]]:
-    """The values of a file with JSON in each line."""
+    """Yield the values of a file with JSON in each line."""
     for number, text in number_lines(path, wants):
         if not text.strip():
             continue
@@ -414,18 +411,16 @@ def read_json_lines(path: Path, wants: TableOptions) -> Iterator[tuple[int, Any]
         try:
             value = json.loads(text, strict=False)
         except (ValueError, RecursionError) as e:
-            wants.report_broken_row(f"this is not JSON ({e})", f"{path}, line {number}")
+            wants.report_broken_row(f"this is not JSON ({e})", path, number)
             continue
         if isinstance(value, str | Mapping):
             yield number, value
         else:
-            wants.report_broken_row(
-                f"a line is a record or a string, not {type(value).__name__}", f"{path}, line {number}"
-            )
+            wants.report_broken_row(f"a line is a record or a string, not {type(value).__name__}", path, number)
 
 
 def read_delimited_texts(path: Path, wants: TableOptions) -> Iterator[str]:
-    """The texts of a csv or tsv file, or of a text file with columns."""
+    """Yield the texts of a csv or tsv file, or of a text file with columns."""
     names, rows = open_delimited(path, str(find_suffix(path)), wants)
     first = list(itertools.islice(rows, SAMPLE_ROWS))
     records: list[dict[str, Any]] = [dict(zip(names, row, strict=False)) for _, row in first] or [dict.fromkeys(names)]
@@ -439,13 +434,11 @@ def read_delimited_texts(path: Path, wants: TableOptions) -> Iterator[str]:
         if len(row) == len(names):
             yield join_pair([row[i] for i in at])
         elif row:  # not a blank line
-            wants.report_broken_row(
-                f"a row has {len(row)} fields, the first one {len(names)}", f"{path}, line {number}"
-            )
+            wants.report_broken_row(f"a row has {len(row)} fields, the first one {len(names)}", path, number)
 
 
 def suggest_no_header(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """What to add to an error about the columns of a file whose first row was taken for their names: the option for a
+    """Advise on an error about the columns of a file whose first row was taken for their names: the option for a
     file without a header, if that row looks like data. One of the names is then a number, a sentence, very long, or a
     value of its own column."""
     seen = {(name, str(row.get(name))) for row in rows for name in names}
@@ -459,7 +452,7 @@ def suggest_no_header(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -
 def open_delimited(
     path: Path, form: str, wants: TableOptions, column_names: Sequence[str] | None = None
 ) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """The columns and the numbered rows of a csv or tsv file. The first row names the columns, unless they are
+    """Return the columns and the numbered rows of a csv or tsv file. The first row names the columns, unless they are
     given by `column_names` or there is no header: then they are numbered from 0."""
     mark = detect_delimiter(path, form, wants)
     rows = read_tsv_rows(path, wants) if mark == "\t" else read_csv_rows(path, wants, mark)
@@ -472,8 +465,7 @@ def open_delimited(
 
 
 def detect_delimiter(path: Path, form: str, wants: TableOptions) -> str:
-    """What stands between the columns of a file: as told, as its name says, or, where a csv file has no comma in its
-    first line, the mark that is there."""
+    """Return the delimiter: as told, by the file's name or, of a csv file without commas, by its first line."""
     if wants.delimiter is not None:
         return wants.delimiter
     usual = DELIMITED_SUFFIXES.get(form, "\t")
@@ -486,12 +478,12 @@ def detect_delimiter(path: Path, form: str, wants: TableOptions) -> str:
 
 
 def name_delimiter(mark: str) -> str:
-    """A delimiter in words."""
+    """Return a delimiter in words."""
     return next((name for name, known in DELIMITER_NAMES.items() if known == mark and name.isalpha()), repr(mark))
 
 
 def read_head_lines(path: Path, encoding: str) -> list[str]:
-    """The first whole lines of a file, some 64 kB of it, to look at before it is read."""
+    """Return the first whole lines of a file, some 64 kB of it, to look at before it is read."""
     data = b""
     for chunk in read_chunks(path):
         data += chunk
@@ -507,13 +499,13 @@ def read_head_lines(path: Path, encoding: str) -> list[str]:
 
 
 def is_tab_separated(path: Path, encoding: str) -> bool:
-    """Whether the first lines of a text file have columns: as many tabs in each, and at least one."""
+    """Return whether the first lines of a text file have columns: as many tabs in each, and at least one."""
     counts = {line.count("\t") for line in read_head_lines(path, encoding)[:SAMPLE_ROWS] if line.strip()}
     return len(counts) == 1 and counts != {0}
 
 
 def read_csv_rows(path: Path, wants: TableOptions, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Rows of a csv file, whose fields may have several lines."""
+    """Yield rows of a csv file, whose fields may have several lines."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_RECORD_CHARACTERS))
     source = (text + "\n" for _, text in number_lines(path, wants))
     reader = csv.reader(source, delimiter=delimiter)
@@ -522,13 +514,13 @@ def read_csv_rows(path: Path, wants: TableOptions, delimiter: str = ",") -> Iter
         try:
             yield number, next(reader)
         except csv.Error as e:
-            wants.report_broken_row(f"this is not a row of a csv file ({e})", f"{path}, line {number}")
+            wants.report_broken_row(f"this is not a row of a csv file ({e})", path, number)
         except StopIteration:
             return
 
 
 def read_tsv_rows(path: Path, wants: TableOptions) -> Iterator[tuple[int, list[str]]]:
-    """Rows of a tsv file: always one line. Quotes around a whole field are taken off."""
+    """Yield rows of a tsv file: always one line. Quotes around a whole field are taken off."""
     width = 0
     for number, text in number_lines(path, wants):
         row = text.split("\t") if text else []
@@ -541,14 +533,14 @@ def read_tsv_rows(path: Path, wants: TableOptions) -> Iterator[tuple[int, list[s
 
 
 def unquote_field(field: str) -> str:
-    """A field without the quotes around it, if that is what they are."""
+    """Return a field without the quotes around it, if that is what they are."""
     inner = field[1:-1].replace('""', "")
     return field[1:-1].replace('""', '"') if len(field) > 1 and field[-1] == '"' and '"' not in inner else field
 
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[Any]:
-    """A parquet file, opened; a packed one is unpacked on the disk first."""
+    """Open a parquet file; a packed one is unpacked on the disk first."""
     import_optional("pyarrow", "parquet files")
     import pyarrow
     import pyarrow.parquet
@@ -566,7 +558,7 @@ def open_parquet(path: Path) -> Iterator[Any]:
 
 
 def read_parquet_texts(path: Path, wants: TableOptions) -> Iterator[str]:
-    """The texts of a parquet file, some rows at a time."""
+    """Yield the texts of a parquet file, some rows at a time."""
     with open_parquet(path) as table:
         import pyarrow
 
@@ -574,62 +566,54 @@ def read_parquet_texts(path: Path, wants: TableOptions) -> Iterator[str]:
         names = split_column_names(pick_text_column([known], wants.column, wants.changes, path), known)
         for batch in table.iter_batches(batch_size=256, columns=names):
             wants.changes.lines += len(batch)
-            sides = zip(*(decode_column(batch.column(name), pyarrow) for name in names), strict=True)
-            yield from (join_pair(row) for row in sides)
+            columns = (batch.column(name).cast(pyarrow.string()).cast(pyarrow.binary()) for name in names)
+            for row in zip(*(column.to_pylist() for column in columns), strict=True):
+                # Bytes that are not UTF-8 arrive as lone surrogates.
+                yield join_pair([(value or b"").decode("utf-8", "surrogateescape") for value in row])
 
 
 def find_text_columns(schema: Any, pyarrow: Any) -> dict[str, str | None]:
-    """The columns, those with strings as if there were words in them."""
+    """Return the columns, those with strings as if there were words in them."""
     wordy = (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_string_view)
     kinds = {f.name: f.type.value_type if pyarrow.types.is_dictionary(f.type) else f.type for f in schema}
     return {name: "words" if any(is_one(kind) for is_one in wordy) else None for name, kind in kinds.items()}
 
 
-def decode_column(column: Any, pyarrow: Any) -> list[str]:
-    """Strings of a column; bytes that are not UTF-8 arrive as lone surrogates."""
-    raw = column.cast(pyarrow.string()).cast(pyarrow.binary()).to_pylist()
-    return [(value or b"").decode("utf-8", "surrogateescape") for value in raw]
-
-
 def extract_python_texts(source: Any, column: str | None, changes: CleaningReport, skip: bool = False) -> Iterator[str]:
-    """The texts of strings, records, a DataFrame or a dataset."""
+    """Yield the texts of strings, records, a DataFrame or a dataset."""
     wants = TableOptions(column, changes, skip)
     rows: Any = source
     if isinstance(source, Mapping):  # a DatasetDict, a dictionary of lists
-        raise Error(
-            f"this holds several parts: {format_names(source)}", fix="hand in one of them, such as data['train']"
-        )
+        what = f"this holds several parts: {format_names(source)}"
+        raise Error(what, fix="hand in one of them, such as data['train']")
     if isinstance(source, bytes) or not isinstance(source, Iterable):
-        raise Error(
-            f"documents cannot be read from {type(source).__name__}", fix="give paths, strings, rows or a dataset"
-        )
+        what = f"documents cannot be read from {type(source).__name__}"
+        raise Error(what, fix="give paths, strings, rows or a dataset")
     if isinstance(source, list | tuple) and source and all(is_file_name(item) for item in source):
         raise Error("these strings look like file names", fix="hand in Path objects, or find_files([...])")
     if hasattr(source, "iloc") and hasattr(source, "columns"):  # a DataFrame
-        name = pick_text_column(
-            [*rows.head(SAMPLE_ROWS).to_dict("records"), dict.fromkeys(rows.columns)], column, changes, None
-        )
+        first = [*rows.head(SAMPLE_ROWS).to_dict("records"), dict.fromkeys(rows.columns)]
+        name = pick_text_column(first, column, changes, None)
         pair = split_column_names(name, rows.columns)
         rows = rows[name] if len(pair) == 1 else rows[pair].to_dict("records")
     elif hasattr(source, "select_columns") and getattr(source, "features", None):  # a dataset of HF
         kinds = {n: "words" if "string" in str(getattr(f, "dtype", "")) else None for n, f in rows.features.items()}
-        rows = rows.select_columns(
-            split_column_names(column := pick_text_column([kinds], column, changes, None), kinds)
-        )
+        column = pick_text_column([kinds], column, changes, None)
+        rows = rows.select_columns(split_column_names(column, kinds))
     yield from extract_texts(number_rows(rows, changes), column, "the documents", wants)
 
 
-def is_file_name(item: Any) -> bool:
-    """Whether a string is the name of a file rather than a text."""
-    suffixes = tuple(FILE_FORMATS.keys() - {".text", ".md"})
-    return isinstance(item, str) and not any(c.isspace() for c in item) and item.lower().endswith(suffixes)
-
-
 def number_rows(rows: Iterable[Any], changes: CleaningReport) -> Iterator[tuple[int, Any]]:
-    """Rows with their numbers."""
+    """Number rows from 1, and count them."""
     for number, row in enumerate(rows, 1):
         changes.lines += 1
         yield number, row
+
+
+def is_file_name(item: object) -> bool:
+    """Return whether a string is the name of a file rather than a text."""
+    suffixes = tuple(FILE_FORMATS.keys() - {".text", ".md"})
+    return isinstance(item, str) and not any(c.isspace() for c in item) and item.lower().endswith(suffixes)
 
 
 TEXT_READERS: dict[str, Callable[[Path, TableOptions], Iterator[str]]] = {

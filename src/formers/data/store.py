@@ -16,9 +16,10 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ..atomic_files import (
     FolderKind,
@@ -29,8 +30,16 @@ from ..atomic_files import (
     write_atomically,
 )
 from ..errors import Error
+from ..ragged_arrays import compute_starts, expand_ranges
 from ..text.tokenizer import Tokenizer
-from .preparation.document_encoder import ENTITY_BIT, PHRASE_BIT, choose_id_dtype, encode_documents, get_splitter
+from .preparation.document_encoder import (
+    ENTITY_BIT,
+    PHRASE_BIT,
+    UnitFinder,
+    choose_id_dtype,
+    encode_documents,
+    get_splitter,
+)
 
 BLOCK_BYTES = 1 << 16
 ALIGNMENT = 64
@@ -39,6 +48,7 @@ REBUILD_HINT = "make the store again (formers prepare), or leave the damage out:
 STORE_FORMAT = 1
 STORE_PARTS = ("train", "held")
 MAX_UNKNOWN_RATIO = 0.02  # share of unknown tokens from which on they are spoken of
+Places = TypeVar("Places", int, np.ndarray)
 LazyArray = np.ndarray | Callable[[], np.ndarray]
 STORE_FOLDER = FolderKind(
     "store",
@@ -64,8 +74,8 @@ class ArrayFileWriter:
         self.sha256, self.block_crc = hashlib.sha256(), 0
         self.block_crcs: list[int] = []
 
-    def add_array(self, name: str, dtype: Any, chunks: Iterable[np.ndarray]) -> None:
-        """The next array, whole or its next chunks."""
+    def add_array(self, name: str, dtype: npt.DTypeLike, chunks: Iterable[np.ndarray]) -> None:
+        """Append the next array, whole or its next chunks."""
         kind = np.dtype(dtype)
         if name not in self.arrays:
             self.write_bytes(b"\0" * (-self.bytes_written % ALIGNMENT))
@@ -74,8 +84,8 @@ class ArrayFileWriter:
             self.write_bytes(np.ascontiguousarray(chunk, kind.newbyteorder("<")).view(np.uint8).data)
             self.arrays[name]["count"] += len(chunk)
 
-    def write_bytes(self, data: Any) -> None:
-        """Bytes, with the sum of each full block."""
+    def write_bytes(self, data: bytes | memoryview) -> None:
+        """Write bytes, with the sum of each full block."""
         self.sha256.update(data)
         done = 0
         while done < len(data):
@@ -118,7 +128,9 @@ class ArrayFileReader:
                 what = f"has {size:,} bytes where {about['bytes']:,} were written: damaged from offset "
                 raise Error(f"{what}{min(size, about['bytes']):,} on", where=path, fix=REBUILD_HINT)
             with open(path, "rb") as file:
-                self.mapped_bytes: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+                self.mapped_bytes: mmap.mmap | bytes = (
+                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+                )
         except OSError as error:
             if not (allow_truncated and isinstance(error, FileNotFoundError)):
                 raise Error(f"cannot be read ({error.strerror})", where=path, fix=REBUILD_HINT) from None
@@ -138,7 +150,7 @@ class ArrayFileReader:
         return self._block_crcs
 
     def get_array(self, name: str) -> np.ndarray:
-        """One of the arrays, as much of it as is there; nothing is read yet."""
+        """Return one of the arrays, as much of it as is there; nothing is read yet."""
         said = self.header["arrays"][name]
         kind = np.dtype(said["dtype"]).newbyteorder("<")
         end = said["at"] + said["count"] * kind.itemsize
@@ -147,8 +159,8 @@ class ArrayFileReader:
         count = max(0, min(said["count"], (len(self.mapped_bytes) - said["at"]) // kind.itemsize))
         return np.frombuffer(self.mapped_bytes, kind, count, said["at"] if count else 0)
 
-    def find_blocks(self, name: str, begin: Any, end: Any) -> tuple[Any, Any]:
-        """The first and last block of the places begin … end - 1 of an array."""
+    def find_blocks(self, name: str, begin: Places, end: Places) -> tuple[Places, Places]:
+        """Return the first and last block of the places begin … end - 1 of an array."""
         said = self.header["arrays"][name]
         size = np.dtype(said["dtype"]).itemsize
         return (said["at"] + begin * size) // BLOCK_BYTES, (said["at"] + end * size - 1) // BLOCK_BYTES
@@ -168,7 +180,7 @@ class ArrayFileReader:
             raise Error(f"{describe_damaged_block(block)} (array {name!r})", where=self.path, fix=REBUILD_HINT)
 
     def is_block_intact(self, block: int) -> bool:
-        """Is this block as it was written?"""
+        """Return whether a block is as it was written."""
         size = min(BLOCK_BYTES, self.header["bytes"] - block * BLOCK_BYTES)
         data = self.mapped_bytes[block * BLOCK_BYTES : block * BLOCK_BYTES + size]
         self.verified_blocks[block] = len(data) == size and zlib.crc32(data) == self.block_crcs[block]
@@ -186,7 +198,7 @@ class ArrayFileReader:
 class ChainedArray:
     """Arrays of several files, used as if they were one."""
 
-    def __init__(self, parts: list[tuple[ArrayFileReader, str, int, int]], dtype: Any):
+    def __init__(self, parts: list[tuple[ArrayFileReader, str, int, int]], dtype: npt.DTypeLike):
         """Each part is (file, array, begin, end)."""
         self.readers = [(reader, name, begin) for reader, name, begin, _ in parts]
         self.arrays = [reader.get_array(name)[begin:end] for reader, name, begin, end in parts]
@@ -196,7 +208,7 @@ class ChainedArray:
     def __len__(self) -> int:
         return int(self.offsets[-1])
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         out = np.empty(len(self), dtype or self.dtype)
         self.copy_spans(out, np.array([0]), np.array([len(self)]))
         return out
@@ -224,7 +236,7 @@ class ChainedArray:
         return out[()]
 
     def copy_spans(self, out: np.ndarray, begin: np.ndarray, end: np.ndarray) -> None:
-        """The places begin[i] … end[i] - 1, one span after the other, into `out`."""
+        """Copy the places begin[i] … end[i] - 1, one span after the other, into `out`."""
         owner = np.searchsorted(self.offsets, begin, side="right") - 1
         at = 0
         for low, high, part in zip(begin.tolist(), end.tolist(), owner.tolist(), strict=True):
@@ -276,7 +288,7 @@ class Store:
         return self.starts if self.sentences is None else self.sentences
 
     def read_spans(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """The tokens of spans one after the other, where a sentence begins among them, and the units."""
+        """Read the tokens of spans one after the other, where a sentence begins among them, and the units."""
         begin, end = np.asarray(begin, np.int64), np.asarray(end, np.int64)
         sizes = end - begin
         reach = np.cumsum(sizes)
@@ -286,8 +298,7 @@ class Store:
         edges = self.sentence_starts
         low, high = np.searchsorted(edges, begin), np.searchsorted(edges, end)  # sentences that begin in a span
         count = high - low
-        which = np.arange(count.sum()) + np.repeat(low - (np.cumsum(count) - count), count)
-        first[edges[which] - np.repeat(begin - (reach - sizes), count)] = True
+        first[edges[expand_ranges(low, count)] - np.repeat(begin - (reach - sizes), count)] = True
         units = None
         if self.unit_bits is not None:
             units = np.empty(total, np.uint8)
@@ -315,7 +326,7 @@ class Store:
 
     @staticmethod
     def from_documents(
-        documents: Sequence[str], tokenizer: Tokenizer, *, sentences: str | None = None, units: Any = None
+        documents: Sequence[str], tokenizer: Tokenizer, *, sentences: str | None = None, units: UnitFinder | None = None
     ) -> Store:
         """Encode documents; special tokens are the objective's business, except an end mark, if there is one.
 
@@ -324,7 +335,7 @@ class Store:
         made = encode_documents(documents, tokenizer, get_splitter(sentences), units)
         if not len(made.ids):
             raise Error("there is no text to learn from", fix="give documents that are not empty")
-        starts = np.concatenate(([0], np.cumsum(made.lengths)))
+        starts = compute_starts(made.lengths)
         marks = None if made.sentence_starts is None else np.append(made.sentence_starts, len(made.ids))
         return Store(made.ids, starts, len(tokenizer), tokenizer.fingerprint, marks, made.unit_bits)
 
@@ -382,7 +393,7 @@ def describe_unknown(store: Store, tokenizer: Tokenizer) -> str | None:
 
 
 def copy_spans(array: TokenArray, out: np.ndarray, begin: np.ndarray, end: np.ndarray) -> None:
-    """Spans of an array, one after the other, into `out`."""
+    """Copy spans of an array, one after the other, into `out`."""
     if isinstance(array, ChainedArray):
         return array.copy_spans(out, begin, end)
     at = 0
@@ -414,7 +425,7 @@ class StoreDirectory:
         self.part_metadata: Mapping[str, Any] = self.metadata["parts"][part]
 
     def open_store(self) -> Store:
-        """The store, with nothing read yet but store.json."""
+        """Open the store, with nothing read yet but store.json."""
         skip = self.damaged == "skip"
         tables = ArrayFileReader(
             self.resolve_file(self.part_metadata["tables"]["name"]), self.part_metadata["tables"], verify=True
@@ -449,24 +460,24 @@ class StoreDirectory:
         return made
 
     def resolve_file(self, name: str) -> Path:
-        """A file of this directory, and of no other."""
+        """Return a file of this directory, and of no other."""
         if Path(name).name != name:
             raise Error(f"{name!r} is not the name of a file here", where=self.path / "store.json")
         return self.path / name
 
     def open_readers(self) -> list[ArrayFileReader]:
-        """All files of this part."""
+        """Return all files of this part."""
         files = (self.part_metadata["tables"], *self.part_metadata["shards"])
         return [ArrayFileReader(self.resolve_file(file["name"]), file) for file in files]
 
     def hash_content(self, skipped: int) -> str:
-        """A hash over the content of this part."""
+        """Return a hash over the content of this part."""
         files = (self.part_metadata["tables"], *self.part_metadata["shards"])
         sums = [self.metadata["fingerprint"], *(file["sha256"] for file in files), str(skipped)]
         return hashlib.sha256(" ".join(sums).encode()).hexdigest()
 
     def load_tokenizer(self) -> Tokenizer:
-        """The tokenizer beside the shards, if it is still the one that made them."""
+        """Load the tokenizer beside the shards, if it is still the one that made them."""
         file = self.path / "tokenizer.json"
         try:
             made = Tokenizer(file.read_bytes().decode("utf-8"), self.metadata["special"], where=file)
@@ -490,8 +501,8 @@ class StoreDirectory:
 def drop_damaged(
     shards: list[ArrayFileReader], starts: np.ndarray, sentences: np.ndarray | None
 ) -> tuple[list[tuple[ArrayFileReader, int, int]], np.ndarray, np.ndarray | None, int]:
-    """What is left of shards without the documents that touch a damaged block: spans, starts, sentences, and how many
-    documents were left out."""
+    """Return the spans, starts and sentences of shards without the documents that touch a damaged block, and how many
+    were left out."""
     keep, spans, base = np.ones(len(starts) - 1, bool), [], 0
     for reader in shards:
         total = reader.header["arrays"]["tokens"]["count"]
@@ -514,7 +525,7 @@ def drop_damaged(
         owner = np.searchsorted(starts, sentences[:-1], side="right") - 1
         moved = np.cumsum(np.where(keep, 0, lengths))
         sentences = (sentences[:-1] - moved[owner])[keep[owner]]
-    starts = np.concatenate(([0], np.cumsum(lengths[keep])))
+    starts = compute_starts(lengths[keep])
     if not len(starts) - 1:
         raise Error("nothing of this store is left undamaged", where=shards[0].path.parent, fix="prepare it again")
     return spans, starts, None if sentences is None else np.append(sentences, starts[-1]), left

@@ -30,9 +30,7 @@ MAGIC_BYTES = {
     b"\x28\xb5\x2f\xfd": "zstd-compressed (.zst)", b"PAR1": "a parquet file (.parquet)", b"%PDF-": "a PDF",
 }  # fmt: skip
 SURROGATE_HANDLER = "formers.halves"
-codecs.register_error(
-    SURROGATE_HANDLER, lambda e: ("\udc80" * (getattr(e, "end", 0) - getattr(e, "start", 0)), getattr(e, "end", 0))
-)
+codecs.register_error(SURROGATE_HANDLER, lambda e: ("\udc80" * (e.end - e.start), e.end))  # type: ignore[attr-defined]
 BYTE_ORDER_MARKS = {  # UTF-32 first: its mark begins with UTF-16's
     codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
@@ -40,7 +38,7 @@ BYTE_ORDER_MARKS = {  # UTF-32 first: its mark begins with UTF-16's
 
 
 def read_chunks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, unpacked, a chunk at a time: nothing is held, however much a small file may unpack to."""
+    """Yield the bytes of a file, unpacked, a chunk at a time: memory stays bounded, whatever a file unpacks to."""
     done = 0
     try:
         with path.open("rb") as raw:
@@ -59,7 +57,7 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 
 
 def limit_bytes(parts: Iterable[bytes], most: int, where: object) -> Iterator[bytes]:
-    """Bytes, up to `most` of them; more are an error, for what is kept in memory as a whole."""
+    """Yield bytes, up to `most` of them; more are an error, for what is kept in memory as a whole."""
     done = 0
     for part in parts:
         if (done := done + len(part)) > most:
@@ -69,7 +67,7 @@ def limit_bytes(parts: Iterable[bytes], most: int, where: object) -> Iterator[by
 
 
 def decompress_chunks(raw: IO[bytes], suffix: str) -> Iterator[bytes]:
-    """Chunks of what is in a packed or a plain file."""
+    """Yield chunks of what is in a packed or a plain file."""
     if suffix == ".zst":
         yield from decompress_zstd(raw)
         return
@@ -80,7 +78,7 @@ def decompress_chunks(raw: IO[bytes], suffix: str) -> Iterator[bytes]:
 
 
 def decompress_zstd(raw: IO[bytes]) -> Iterator[bytes]:
-    """zstd, frame after frame. Four bytes may unpack to 128 kB, so few are handed over at a time."""
+    """Unpack zstd, frame after frame. Four bytes may unpack to 128 kB, so few are handed over at a time."""
     zstandard = import_optional("zstandard", "zst files")
     frame: Any = None
     ended = True
@@ -100,7 +98,7 @@ def decompress_zstd(raw: IO[bytes]) -> Iterator[bytes]:
 
 
 def import_optional(module: str, what: str) -> Any:
-    """A package of the extra `data`, or the way to get it."""
+    """Import a package of the extra `data`, or say how to install it."""
     try:
         return __import__(module)
     except ImportError as e:
@@ -110,9 +108,12 @@ def import_optional(module: str, what: str) -> Any:
 def decode_chunks(
     parts: Iterable[bytes], changes: CleaningReport, encoding: str = "utf-8", where: object = None
 ) -> Iterator[str]:
-    """Clean text with \\n as its only line end, in pieces. Bytes that are no text are left out and counted; where they
+    """Yield clean text with \\n as its only line end. Bytes that are no text are left out and counted; where they
     are too many for damage, the text has another encoding, and that is an error which names the likely one."""
-    decoder, ends = make_decoder(encoding), io.IncrementalNewlineDecoder(None, translate=True)
+    # A byte that is no text becomes half a character (U+DC80 and on), whatever the encoding.
+    handler = "surrogateescape" if encoding == "utf-8" else SURROGATE_HANDLER
+    decoder = codecs.getincrementaldecoder(check_encoding_name(encoding))(handler)
+    ends = io.IncrementalNewlineDecoder(None, translate=True)
     before, size, longer, head = changes.undecodable, 0, 0, b""
     waiting: list[str] = []  # pieces of the first HEAD bytes, which are judged together
     for part in parts:
@@ -135,7 +136,7 @@ def decode_chunks(
 
 
 def is_wrong_encoding(encoding: str, bad: int, size: int, longer: int) -> bool:
-    """Whether `bad` undecodable bytes among `size` are too many to be damage. `longer` is how many more bytes than
+    """Tell whether `bad` undecodable bytes of `size` are too many to be damage. `longer` is how many more bytes than
     characters there are: a text in UTF-8 with damage has more characters of several bytes than broken ones, a text in
     Latin-1 or cp949 has hardly any."""
     if not is_utf_8(encoding):
@@ -144,7 +145,7 @@ def is_wrong_encoding(encoding: str, bad: int, size: int, longer: int) -> bool:
 
 
 def make_encoding_error(seems: str | None, encoding: str, where: object) -> Error:
-    """The error for text that is not in the encoding it was read in, but seems to be in another."""
+    """Return the error for text that is not in the encoding it was read in, but seems to be in another."""
     what = "this is not UTF-8" if is_utf_8(encoding) else f"this is not {encoding}"
     if seems is None:
         return Error(f"{what}: it seems to be some other encoding, or no text", where=where, fix="turn it into UTF-8")
@@ -169,8 +170,7 @@ def is_utf_8(encoding: str) -> bool:
 
 
 def guess_encoding(data: bytes) -> str | None:
-    """The encoding that a text seems to have, judged by the letters that it gives in each; None if in none of them it
-    looks like writing."""
+    """Guess a text's encoding by the letters that it gives in each; None if in none of them it looks like writing."""
     if mark := next((name for mark, name in BYTE_ORDER_MARKS.items() if data.startswith(mark)), None):
         return mark
     odd = re.search(rb"[^\x01-\x7f]", data)  # what comes before is the same in all of them
@@ -197,7 +197,7 @@ CP949_IDEOGRAPH_WEIGHT = 0.3  # what an ideograph is worth in cp949, where it is
 
 
 def score_plausibility(text: str, encoding: str) -> float:
-    """How much of a decoded text is writing of the encoding's own languages, from 0 to 1: of the characters beyond
+    """Score, from 0 to 1, how much of a text is writing of the encoding's own languages: of the characters beyond
     ASCII the share that are its letters. UTF-16 is judged by all characters, as any bytes make some."""
     if encoding.startswith("utf-16"):
         ascii_, beyond = re.findall(r"[\t\n\r -~]", text), re.findall(r"[^\t\n\r -~]", text)
@@ -220,15 +220,8 @@ def score_plausibility(text: str, encoding: str) -> float:
     return max(0.0, good - 4 * own.count("\ufffd")) / (len(ascii_) + len(own))
 
 
-def make_decoder(encoding: str) -> codecs.IncrementalDecoder:
-    """What turns bytes into text; one that is none becomes half a character (U+DC80 and on), whatever the encoding."""
-    return codecs.getincrementaldecoder(check_encoding_name(encoding))(
-        "surrogateescape" if encoding == "utf-8" else SURROGATE_HANDLER
-    )
-
-
 def check_encoding_name(encoding: str) -> str:
-    """The name of an encoding of text, or an error where there is none of this name."""
+    """Return the name of an encoding of text; an error where there is none of this name."""
     try:
         if codecs.lookup(encoding)._is_text_encoding and codecs.getincrementaldecoder(encoding):  # hex and zip are none
             return encoding
@@ -241,7 +234,7 @@ def check_encoding_name(encoding: str) -> str:
 def decode_part(
     decoder: codecs.IncrementalDecoder, part: bytes, encoding: str, where: object, last: bool = False
 ) -> str:
-    """Bytes as text; an error where an encoding cannot do that at all."""
+    """Decode bytes; an error where an encoding cannot do that at all."""
     try:
         return decoder.decode(part, last)
     except UnicodeError as e:
@@ -252,7 +245,7 @@ def decode_part(
 def clean_piece(
     text: str, ends: io.IncrementalNewlineDecoder, changes: CleaningReport, last: bool = False
 ) -> Iterator[str]:
-    """One piece of decoded text with plain line ends, scrubbed."""
+    """Yield a piece of decoded text with plain line ends, scrubbed."""
     changes.carriage += text.count("\r")
     if text := ends.decode(text, last):
         yield scrub_text(text, changes)
@@ -272,8 +265,7 @@ def check_file_kind(head: bytes, where: object) -> None:
 
 
 def iterate_lines(pieces: Iterable[str], longest: int, changes: CleaningReport) -> Iterator[tuple[str, bool]]:
-    """Lines without their ends, normalised and counted. One longer than `longest` characters comes in parts: each with
-    whether its line ends there."""
+    """Yield lines without their ends, normalised and counted, and whether each ends there: long ones come in parts."""
     for text, ended in split_lines(pieces, longest):
         changes.lines += ended
         changes.cut += not ended
@@ -281,7 +273,7 @@ def iterate_lines(pieces: Iterable[str], longest: int, changes: CleaningReport) 
 
 
 def split_lines(pieces: Iterable[str], longest: int) -> Iterator[tuple[str, bool]]:
-    """Lines, or parts of long ones, each with whether its line ends there."""
+    """Yield lines, or parts of long ones, each with whether its line ends there."""
     held: list[str] = []  # the beginning of a line that has not ended
     size = 0
     for piece in pieces:
@@ -303,7 +295,7 @@ def split_lines(pieces: Iterable[str], longest: int) -> Iterator[tuple[str, bool
 
 
 def slice_text(text: str, longest: int) -> Iterator[str]:
-    """A text in slices of at most `longest` characters; put together, they are the text."""
+    """Yield a text in slices of at most `longest` characters; put together, they are the text."""
     start = 0
     while len(text) - start > longest:
         end = find_cut(text, start, longest)
@@ -313,8 +305,7 @@ def slice_text(text: str, longest: int) -> Iterator[str]:
 
 
 def find_cut(text: str, start: int, longest: int) -> int:
-    """Where to cut: behind the last end of a sentence in the second half, else behind white space, else between two
-    characters that do not join."""
+    """Find a cut in the second half: behind a sentence, else behind white space, else where no characters join."""
     end, middle = start + longest, start + (longest + 1) // 2
     for pattern in (SENTENCE_END, WHITESPACE):
         for begin in {max(middle, end - CUT_WINDOW): 0, middle: 0}:  # most often the last stretch is enough

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Unpack
 
 from ..config import ProgressCallback, check_sizes
 from ..errors import Error, NonFinite
 from ..former import Former
-from ..task import get_task
-from ..tasks.api import predict_scores as number
-from ..tasks.column_roles import resolve_columns
-from ..tasks.example_tables import Table, read_table
-from ..tasks.examples import parse_columns, read_examples
-from ..tasks.task_encoder import TaskEncoder, encode
+from ..tasks.api import get_task, predict_scores
+from ..tasks.encoding import TaskEncoder, encode_examples
+from ..tasks.example_tables import FileOptions, Table, read_table
+from ..tasks.examples import Columns, Row, parse_columns, read_examples, resolve_columns
 from ..text.normalise import normalise
 from ..verbs import LM_PARTS, check_verb
-from .likelihood import Likelihood, compute_likelihood, safe_exp
+from .likelihood import Likelihood, ScoringOptions, compute_likelihood, safe_exp
 from .task import build_task_objective, evaluate_task, get_metric_signatures
 
 EVALUATION_KINDS = ("perplexity", "pairs", "choices", "cloze", "task")
-GOOD_COLUMNS, BAD_COLUMNS = (
-    ("good", "sentence_good", "acceptable", "right"),
-    ("bad", "sentence_bad", "unacceptable", "wrong"),
-)
+PAIR_COLUMNS = {
+    "good": ("good", "sentence_good", "acceptable", "right"), "bad": ("bad", "sentence_bad", "unacceptable", "wrong"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,15 +42,16 @@ def score(former: Former, texts: Any, **how: Any) -> Any:
     model fine-tuned for regression a number."""
     check_verb(former, "score")
     if not is_language_model(former):
-        return number(former, texts, **how)
-    some = [texts] if isinstance(texts, str) else texts
-    if isinstance(some, list) and "" in some:  # before all are read
-        what = f"text {some.index('') + 1} has no token to predict"
-        raise Error(what, fix="leave it out, or give a longer one")
-    found = compute_likelihood(former, texts, **how)
-    for place, one in enumerate([found] if isinstance(found, Likelihood) else found, 1):
-        if not len(one.log_probs):
+        return predict_scores(former, texts, **how)
+
+    def refuse_empty(sizes: Iterable[int]) -> None:
+        if place := next((place for place, size in enumerate(sizes, 1) if not size), None):
             raise Error(f"text {place} has no token to predict", fix="leave it out, or give a longer one")
+
+    if isinstance(texts, str | list):  # before all are read
+        refuse_empty(text != "" for text in ([texts] if isinstance(texts, str) else texts))
+    found = compute_likelihood(former, texts, **how)
+    refuse_empty(len(one.log_probs) for one in ([found] if isinstance(found, Likelihood) else found))
     return found
 
 
@@ -63,7 +61,7 @@ def is_language_model(former: Former) -> bool:
 
 
 def evaluate(
-    former: Former, data: Any, kind: str | None = None, *, columns: Any = None, limit: int | None = None,
+    former: Former, data: Any, kind: str | None = None, *, columns: Columns = None, limit: int | None = None,
     column: str | None = None, encoding: str = "utf-8", skip: bool = False, delimiter: str | None = None,
     header: bool | None = None, **how: Any,
 ) -> EvaluationResult:  # fmt: skip
@@ -76,7 +74,7 @@ def evaluate(
     batch, stride, memory_length, tell.
     """
     check_verb(former, "evaluate")
-    reading: dict[str, Any] = {
+    reading: FileOptions = {
         "column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
     }  # fmt: skip
     inputs = SimpleNamespace(limit=limit, **{"batch": None, "stride": None, "memory_length": None} | how)
@@ -86,7 +84,7 @@ def evaluate(
         raise Error(f"there is no evaluation {kind!r}", fix="choose " + ", ".join(EVALUATION_KINDS))
     kind = kind or detect_kind(former, data, columns, reading)
     if kind == "task":
-        return evaluate_task_file(former, data, columns, limit, how.get("tell"), **reading)
+        return evaluate_task_file(former, data, columns, limit, how.get("tell"), reading)
     if kind == "pairs":
         table, sides = find_pair_columns(data, columns, reading)
         sentences = read_pairs(table, sides)[:limit]
@@ -96,18 +94,13 @@ def evaluate(
     found = read_examples(data, task, columns, limit=limit, **reading)
     if kind == "choices":
         return EvaluationResult(kind, len(found), found.summary, evaluate_choices(former, found.rows, **how))
-    texts: list[Any] = [
-        (row["text"], row["target"]) if former.is_encoder_decoder else row["text"] for row in found.rows
-    ]
-    return EvaluationResult(
-        kind,
-        len(found),
-        found.summary,
-        (evaluate_cloze if kind == "cloze" else evaluate_perplexity)(former, texts, **how),
-    )
+    pairs = former.is_encoder_decoder
+    texts: list[Any] = [(row["text"], row["target"]) if pairs else row["text"] for row in found.rows]
+    metrics = (evaluate_cloze if kind == "cloze" else evaluate_perplexity)(former, texts, **how)
+    return EvaluationResult(kind, len(found), found.summary, metrics)
 
 
-def detect_kind(former: Former, data: Any, columns: Any, reading: dict[str, Any]) -> str:
+def detect_kind(former: Former, data: Any, columns: Columns, reading: FileOptions) -> str:
     """Choose the kind of evaluation: the task of a fine-tuned model, else what the columns allow."""
     if not is_language_model(former):
         return "task"
@@ -121,17 +114,16 @@ def detect_kind(former: Former, data: Any, columns: Any, reading: dict[str, Any]
     return "choices" if task == "choose" else "perplexity"
 
 
-def find_pair_columns(data: Any, columns: Any, reading: dict[str, Any]) -> tuple[Table, dict[str, Any]]:
+def find_pair_columns(data: Any, columns: Columns, reading: FileOptions) -> tuple[Table, dict[str, Any]]:
     """Read a table, and find its columns of good and of bad sentences, None where there is none."""
     given, names = parse_columns(columns)
     table = read_table(data, names, **reading)
     given = {side: resolve_columns(column, table.column_names) for side, column in given.items()}
-    return table, {"good": find_column(table, GOOD_COLUMNS), "bad": find_column(table, BAD_COLUMNS), **given}
-
-
-def find_column(table: Table, known: Sequence[str]) -> str | None:
-    """Return the first column of a known name, None if there is none."""
-    return next((name for name in table.column_names if name.lower() in known), None)
+    found = {
+        side: next((name for name in table.column_names if name.lower() in known), None)
+        for side, known in PAIR_COLUMNS.items()
+    }
+    return table, {**found, **given}
 
 
 def read_pairs(table: Table, sides: dict[str, Any]) -> list[tuple[str, str]]:
@@ -141,61 +133,47 @@ def read_pairs(table: Table, sides: dict[str, Any]) -> list[tuple[str, str]]:
         names = ", ".join(map(repr, table.column_names))
         raise Error(f"which column is {missing[0]}? There are {names}", where=table.where, fix="columns='good=A bad=B'")
     rows = []
-    for number_, row in table.rows:
+    for number, row in table.rows:
         good, bad = (row.get(sides[side]) for side in ("good", "bad"))
         if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
-            raise Error(
-                "there are no two sentences", where=f"{table.where or 'the pairs'}, row {number_}", fix="repair it"
-            )
+            where = f"{table.where or 'the pairs'}, row {number}"
+            raise Error("there are no two sentences", where=where, fix="repair it")
         rows.append((good, bad))
     if not rows:
         raise Error("there are no pairs", where=table.where, fix="give at least one")
     return rows
 
 
-def evaluate_perplexity(
-    former: Former, texts: Sequence[Any], tell: ProgressCallback | None = None, **how: Any
-) -> dict[str, float]:
+def evaluate_perplexity(former: Former, texts: Sequence[Any], **how: Unpack[ScoringOptions]) -> dict[str, float]:
     """Compute perplexity per token, word and byte, bits per byte, and the accuracy of the likeliest token."""
-    found: list[Likelihood] = compute_likelihood(former, list(texts), tell=tell, **how)
+    found: list[Likelihood] = compute_likelihood(former, list(texts), **how)
     tokens = sum(len(one.log_probs) for one in found)
     if not tokens:
         raise Error("there is no token to predict", fix="give longer texts")
     nats = -math.fsum(one.total_log_prob for one in found)
     words = sum(len(one.text.split()) for one in found)
     size = sum(len(one.text.encode("utf-8", "ignore")) for one in found)
+    right = sum(int(one.is_top.sum()) for one in found)
     return {
-        "perplexity": safe_exp(nats / tokens),
-        "perplexity_word": safe_exp(nats / max(1, words)),
-        "perplexity_byte": safe_exp(nats / max(1, size)),
-        "bits_byte": nats / max(1, size) / math.log(2),
-        "nats": nats / tokens,
-        "right": sum(int(one.is_top.sum()) for one in found) / tokens,
-        "tokens": tokens,
-        "words": words,
-        "bytes": size,
-    }
+        "perplexity": safe_exp(nats / tokens), "perplexity_word": safe_exp(nats / max(1, words)),
+        "perplexity_byte": safe_exp(nats / max(1, size)), "bits_byte": nats / max(1, size) / math.log(2),
+        "nats": nats / tokens, "right": right / tokens, "tokens": tokens, "words": words, "bytes": size,
+    }  # fmt: skip
 
 
-def evaluate_pairs(former: Former, rows: Sequence[tuple[str, str]], **how: Any) -> dict[str, float]:
+def evaluate_pairs(former: Former, rows: Sequence[tuple[str, str]], **how: Unpack[ScoringOptions]) -> dict[str, float]:
     """Compute how often the good sentence is likelier than the bad (Warstadt et al. 2020), in total and per token."""
     sentences = [side for row in rows for side in row]
     inputs: list[Any] = [(side, side) for side in sentences] if former.is_encoder_decoder else sentences
     found: list[Likelihood] = compute_likelihood(former, inputs, **how)
-    by = {
-        "accuracy": [one.total_log_prob for one in found],
-        "accuracy_token": [compute_mean_log_prob(one) for one in found],
-    }
+    totals = [one.total_log_prob for one in found]
+    means = [total / max(1, len(one.log_probs)) for total, one in zip(totals, found, strict=True)]
+    by = {"accuracy": totals, "accuracy_token": means}
     return {name: sum(a > b for a, b in zip(v[::2], v[1::2], strict=True)) / len(rows) for name, v in by.items()}
 
 
-def compute_mean_log_prob(one: Likelihood) -> float:
-    """Return the mean log-probability per token."""
-    return one.total_log_prob / max(1, len(one.log_probs))
-
-
 def evaluate_choices(
-    former: Former, rows: Sequence[dict[str, Any]], separator: str = " ", **how: Any
+    former: Former, rows: Sequence[Row], separator: str = " ", **how: Unpack[ScoringOptions]
 ) -> dict[str, float]:
     """Compute how often the right choice is the likeliest continuation of its text: in total, per token and per byte,
     which does not favour short choices. `separator` stands between a text and a choice."""
@@ -221,9 +199,8 @@ def evaluate_choices(
     return {name: count / len(rows) for name, count in right.items()}
 
 
-def evaluate_cloze(former: Former, texts: Sequence[str], **how: Any) -> dict[str, float]:
-    """Compute the accuracy and perplexity of the last word, as in LAMBADA (Paperno et al. 2016); for a masked model all
-    of that word is masked."""
+def evaluate_cloze(former: Former, texts: Sequence[str], **how: Unpack[ScoringOptions]) -> dict[str, float]:
+    """Compute accuracy and perplexity of the last word (LAMBADA, Paperno et al. 2016), masked as a whole."""
     if former.is_encoder_decoder:
         raise Error("an encoder-decoder has no last word of its own", fix="measure the perplexity of its targets")
     rows = [normalise(text).rstrip() for text in texts]
@@ -232,29 +209,26 @@ def evaluate_cloze(former: Former, texts: Sequence[str], **how: Any) -> dict[str
         raise Error(f"text {short[0]} has fewer than two words", fix="leave it out")
     found: list[Likelihood] = compute_likelihood(former, rows, char_starts=char_starts, mask_together=True, **how)
     nats = -math.fsum(one.total_log_prob for one in found)
-    return {
-        "accuracy": sum(bool(one.is_top.all()) for one in found) / len(found),
-        "perplexity": safe_exp(nats / len(found)),
-    }
+    right = sum(bool(one.is_top.all()) for one in found)
+    return {"accuracy": right / len(found), "perplexity": safe_exp(nats / len(found))}
 
 
 def evaluate_task_file(
-    former: Former, data: Any, columns: Any, limit: int | None, tell: ProgressCallback | None, **reading: Any
+    former: Former, data: Any, columns: Columns, limit: int | None, tell: ProgressCallback | None,
+    reading: FileOptions,
 ) -> EvaluationResult:  # fmt: skip
     """Evaluate a fine-tuned model by the metrics of its task."""
     name = former.task["name"] if former.task else None
     found = read_examples(data, name, columns, limit=limit, **reading)
     task = get_task(former, found.task)
     encoder = TaskEncoder.from_former(former, task)
-    encoded = encode(task, found.rows, encoder, former.labels)
+    encoded = encode_examples(task, found.rows, encoder, former.labels)
     summary = "; ".join(filter(None, (found.summary, encoder.describe_unknown(encoded))))
     answers = encoded.labels if task.kind == "tags" else encoded.answers
     objective = build_task_objective(former, task, encoded, answers)
     evaluation = evaluate_task(former, task, objective, found.rows, tell)
-    if not all(map(math.isfinite, evaluation.confidences)) or not (
-        task.kind == "text" or task.label_as_text or math.isfinite(evaluation.loss)
-    ):
+    has_loss = task.kind != "text" and not task.label_as_text
+    if not all(map(math.isfinite, (*evaluation.confidences, *([evaluation.loss] if has_loss else [])))):
         raise NonFinite(f"answers to {found.task}")
-    return EvaluationResult(
-        found.task, len(found.rows), summary, evaluation.metrics, get_metric_signatures(task, evaluation)
-    )
+    signatures = get_metric_signatures(task, evaluation)
+    return EvaluationResult(found.task, len(found.rows), summary, evaluation.metrics, signatures)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from ..errors import Error, NonFinite
 from ..former import Former
 from ..inputs import get_start_token, list_texts
 from ..nn.attention.segment_memory import SegmentMemory
-from ..tasks.text_windows import Span, TokenizedText, find_nearest_window, make_windows, tokenize_texts
+from ..tasks.encoding import Span, TokenizedText, find_nearest_window, make_windows, tokenize_texts
 from ..text.normalise import normalise
 from ..verbs import LM_PARTS
 
@@ -53,25 +53,36 @@ def safe_exp(nats: float) -> float:
     return math.exp(nats) if nats < 700 else math.inf
 
 
+class ScoringOptions(TypedDict, total=False):
+    """Options of `compute_likelihood` that its callers hand on."""
+
+    batch: int
+    stride: int | None
+    memory_length: int | None
+    tell: ProgressCallback | None
+
+
 @dataclass
 class ScoringRequest:
     """A tokenized text and the first of its tokens that is scored."""
 
     tokenized: TokenizedText
-    first_scored: int  # the first of the pieces that is asked for
+    first_scored: int
+
+    def make_result(self, log_probs: Tensor, is_top: Tensor) -> Likelihood:
+        """Make the likelihood of the tokens that are scored."""
+        text, first = self.tokenized, self.first_scored
+        return Likelihood(text.text, text.tokens[first:], text.spans[first:], log_probs, is_top)
+
+
+ScoredRow = tuple[int, Tensor, Tensor, Tensor]  # the number of its text, what is read, the slots that predict, labels
 
 
 def compute_likelihood(
-    former: Former,
-    texts: Any,
-    *,
-    char_starts: Sequence[int] | None = None,
-    mask_together: bool = False,
-    batch: int = 16,
-    stride: int | None = None,
-    memory_length: int | None = None,
+    former: Former, texts: Any, *, char_starts: Sequence[int] | None = None, mask_together: bool = False,
+    batch: int = 16, stride: int | None = None, memory_length: int | None = None,
     tell: ProgressCallback | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Compute the log-probability of every token of a text, or of several; of an encoder-decoder, of pairs (source,
     target).
 
@@ -96,10 +107,11 @@ def compute_likelihood(
     else:
         if invalid := [i for i, text in enumerate(rows, 1) if not isinstance(text, str)]:
             raise Error(f"text {invalid[0]} is not a string", fix="give strings")
-        requests = [
-            ScoringRequest(p, find_first_scored(p, char_starts[i] if char_starts else 0))
-            for i, p in enumerate(tokenize_texts(former, rows))
-        ]
+        requests = []
+        for text, begin in zip(tokenize_texts(former, rows), char_starts or [0] * len(rows), strict=True):
+            # The first token that ends after the character; it may begin before (with a space, say).
+            first = next((i for i, (_, end) in enumerate(text.spans) if end > begin), len(text.spans))
+            requests.append(ScoringRequest(text, first))
         if part == "mlm":
             results = score_masked(former, requests, batch, mask_together, tell)
         elif issubclass(former.state_class, SegmentMemory):
@@ -110,14 +122,9 @@ def compute_likelihood(
 
 
 def compute_id_log_probs(
-    former: Former,
-    rows: Sequence[Any],
-    *,
-    batch: int = 16,
-    stride: int | None = None,
-    memory: int | None = None,
+    former: Former, rows: Sequence[Any], *, batch: int = 16, stride: int | None = None, memory: int | None = None,
     segment: int | None = None,
-) -> list[Tensor]:
+) -> list[Tensor]:  # fmt: skip
     """Compute the log-probability (T - 1,) of each token but the first, for rows of ids read as they are."""
     void = torch.zeros(0, dtype=torch.long)
     id_rows = [torch.as_tensor(np.asarray(row, np.int64)) for row in rows]
@@ -125,16 +132,6 @@ def compute_id_log_probs(
     if issubclass(former.state_class, SegmentMemory):
         return [one.log_probs for one in score_with_memory(former, requests, batch, memory, [], None, segment)]
     return [one.log_probs for one in score_windowed(former, requests, batch, stride, [], None)]
-
-
-def find_first_scored(tokenized: TokenizedText, begin: int) -> int:
-    """Return the first token that ends after a character; it may begin before (with a space, say)."""
-    return next((i for i, (_, end) in enumerate(tokenized.spans) if end > begin), len(tokenized.spans))
-
-
-def make_likelihood(tokenized: TokenizedText, first: int, log_probs: Tensor, is_top: Tensor) -> Likelihood:
-    """Make the likelihood of the tokens from `first` on."""
-    return Likelihood(tokenized.text, tokenized.tokens[first:], tokenized.spans[first:], log_probs, is_top)
 
 
 @torch.inference_mode()
@@ -159,37 +156,30 @@ def get_begin_ids(former: Former) -> list[int]:
     """Return the id put before a text: the begin mark, else the end mark, else none."""
     named = former.tokenizer
     for role in ("bos", "eos"):
-        mark = getattr(former.config, role, None) if named is None or named.id(role) is None else named.id(role)
+        mark = None if named is None else named.id(role)
+        mark = getattr(former.config, role, None) if mark is None else mark  # a config may have no marks (ELMo)
         if isinstance(mark, int):
             return [mark]
     return []
 
 
 def score_windowed(
-    former: Former,
-    requests: list[ScoringRequest],
-    batch: int,
-    stride: int | None,
-    begin_ids: list[int],
+    former: Former, requests: list[ScoringRequest], batch: int, stride: int | None, begin_ids: list[int],
     tell: ProgressCallback | None,
-) -> list[Likelihood]:
+) -> list[Likelihood]:  # fmt: skip
     """Score with a decoder: windows as wide as the context, each token scored in one of them."""
     words = former.definition.reads_characters
-    context = former.context
-    rows: list[tuple[int, Any, Tensor, Tensor]] = []  # text, what is read, slots, labels
+    rows: list[ScoredRow] = []
     for number, request in enumerate(requests):
         tokenized = request.tokenized
-        ids, front = get_label_ids(former, tokenized), [] if words else begin_ids
-        read = (
-            torch.cat((tokenized.prefix_ids, tokenized.ids))
-            if words
-            else torch.tensor([*front, *ids], dtype=torch.long)
-        )
+        ids = get_label_ids(former, tokenized)
+        front = tokenized.prefix_ids if words else torch.tensor(begin_ids, dtype=torch.long)
+        read = torch.cat((front, tokenized.ids))
         shift = 1 if words else len(front)
         request.first_scored = max(request.first_scored, 1 - shift)
         done = request.first_scored + shift - 1  # the slot that predicts the first scored token
         last = len(ids) + shift - 1
-        size = context or max(1, last)
+        size = former.context or max(1, last)
         while done < last:
             end = min(last, max(done + min(stride or max(1, size // 2), size), size))
             low = max(0, end - size)
@@ -210,11 +200,10 @@ def get_label_ids(former: Former, tokenized: TokenizedText) -> list[int]:
 
 
 def score_in_batches(
-    former: Former, requests: list[ScoringRequest], rows: list[Any], batch: int, tell: ProgressCallback | None
+    former: Former, requests: list[ScoringRequest], rows: list[ScoredRow], batch: int, tell: ProgressCallback | None
 ) -> list[Likelihood]:
     """Score independent rows in batches of similar length, and put the results back in order."""
-    log_probs: dict[int, Tensor] = {}
-    is_top: dict[int, Tensor] = {}
+    scored: dict[int, tuple[Tensor, Tensor]] = {}
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i][1]))
     for low in range(0, len(order), batch):
         group = order[low : low + batch]
@@ -222,18 +211,22 @@ def score_in_batches(
         slots = torch.cat([rows[i][2] + int(packed.starts[at]) for at, i in enumerate(group)])
         both = score_slots(former, packed, slots, torch.cat([rows[i][3] for i in group]))
         sizes = [len(rows[i][2]) for i in group]
-        for i, log, hit in zip(group, both[0].split(sizes), both[1].split(sizes), strict=True):
-            log_probs[i], is_top[i] = log, hit
-        if tell is not None:
-            tell("likelihoods", min(low + batch, len(order)), len(order), "texts")
-    owners: list[list[int]] = [[] for _ in requests]
-    for i, row in enumerate(rows):
-        owners[row[0]].append(i)
+        scored.update(zip(group, zip(*(part.split(sizes) for part in both), strict=True), strict=True))
+        tell_progress(tell, low + batch, len(order))
+    owned: list[list[tuple[Tensor, Tensor]]] = [[(torch.zeros(0), torch.zeros(0))] for _ in requests]
+    for i, (number, *_) in enumerate(rows):
+        owned[number].append(scored[i])
     results = []
-    for request, own in zip(requests, owners, strict=True):
-        log, hit = (torch.cat([part[i] for i in own]) if own else torch.zeros(0) for part in (log_probs, is_top))
-        results.append(make_likelihood(request.tokenized, request.first_scored, log, hit.bool()))
+    for request, parts in zip(requests, owned, strict=True):
+        log_probs, is_top = (torch.cat(part) for part in zip(*parts, strict=True))
+        results.append(request.make_result(log_probs, is_top.bool()))
     return results
+
+
+def tell_progress(tell: ProgressCallback | None, done: int, total: int) -> None:
+    """Report how many texts have been scored."""
+    if tell is not None:
+        tell("likelihoods", min(done, total), total, "texts")
 
 
 def pack_tensors(rows: Sequence[Tensor]) -> Batch:
@@ -244,75 +237,58 @@ def pack_tensors(rows: Sequence[Tensor]) -> Batch:
 
 
 def score_with_memory(
-    former: Former,
-    requests: list[ScoringRequest],
-    batch: int,
-    memory: int | None,
-    begin_ids: list[int],
-    tell: ProgressCallback | None,
-    segment: int | None = None,
-) -> list[Likelihood]:
+    former: Former, requests: list[ScoringRequest], batch: int, memory: int | None, begin_ids: list[int],
+    tell: ProgressCallback | None, segment: int | None = None,
+) -> list[Likelihood]:  # fmt: skip
     """Score with a segment memory: segment by segment, several texts side by side (Dai et al. 2019, §3.2)."""
     two_stream, segment = former.is_two_stream, segment or SEGMENT_LENGTH
-    size = memory if memory is not None else getattr(former.config, "memory", None) or SEGMENT_LENGTH
+    ahead = 0 if two_stream else 1  # one stream predicts the next token, the second of two the token itself
+    size = memory if memory is not None else former.config.memory or SEGMENT_LENGTH
     order = sorted(range(len(requests)), key=lambda i: -len(requests[i].tokenized.ids))
     results: dict[int, Likelihood] = {}
     for low in range(0, len(order), batch):
         group = order[low : low + batch]
         rows = [torch.tensor([*begin_ids, *requests[i].tokenized.ids.tolist()], dtype=torch.long) for i in group]
         state = former.create_state(len(group), size)
-        log_probs: list[list[Tensor]] = [[] for _ in group]
-        is_top: list[list[Tensor]] = [[] for _ in group]
-        longest = max(map(len, rows))
-        for at in range(0, longest, segment):
-            # One stream predicts the next token, the second of two the token itself.
-            ends = [len(row) - (not two_stream) for row in rows]
-            parts = [row[at : max(at, min(end, at + segment))] for row, end in zip(rows, ends, strict=True)]
+        nothing = torch.zeros(0), torch.zeros(0, dtype=torch.bool)
+        scored: list[list[tuple[Tensor, Tensor]]] = [[nothing] for _ in group]
+        for at in range(0, max(map(len, rows)), segment):
+            parts = [row[at : max(at, min(len(row) - ahead, at + segment))] for row in rows]
             if not any(map(len, parts)):
                 break
             packed = pack_tensors(parts)
             if two_stream:
                 packed = packed.replace(order=torch.cat([torch.arange(len(part)) for part in parts]))
-            labels = torch.cat(
-                [
-                    row[at + (not two_stream) : at + (not two_stream) + len(p)]
-                    for row, p in zip(rows, parts, strict=True)
-                ]
-            )
+            labels = torch.cat([r[at + ahead : at + ahead + len(p)] for r, p in zip(rows, parts, strict=True)])
             how = former.build_forward_args(state, None)
-            log, hit = score_slots(former, packed, torch.arange(len(labels)), labels, **how)
+            both = score_slots(former, packed, torch.arange(len(labels)), labels, **how)
             sizes = [len(part) for part in parts]
-            for row, a, b in zip(range(len(group)), log.split(sizes), hit.split(sizes), strict=True):
-                log_probs[row].append(a)
-                is_top[row].append(b)
-        for row, i in enumerate(group):
-            tokenized, lost = requests[i].tokenized, len(begin_ids) if two_stream else 0
-            first = max(requests[i].first_scored, 0 if two_stream or begin_ids else 1)
-            skip = lost + first - (0 if two_stream or begin_ids else 1)
-            results[i] = make_likelihood(
-                tokenized, first, torch.cat(log_probs[row])[skip:], torch.cat(is_top[row])[skip:]
-            )
-        if tell is not None:
-            tell("likelihoods", min(low + batch, len(order)), len(order), "texts")
+            for found, pair in zip(scored, zip(*(side.split(sizes) for side in both), strict=True), strict=True):
+                found.append(pair)
+        for found, i in zip(scored, group, strict=True):
+            request, given = requests[i], 0 if two_stream or begin_ids else 1  # a first token that nothing predicts
+            request.first_scored = max(request.first_scored, given)
+            skip = (len(begin_ids) if two_stream else 0) + request.first_scored - given
+            log_probs, is_top = (torch.cat(side)[skip:] for side in zip(*found, strict=True))
+            results[i] = request.make_result(log_probs, is_top)
+        tell_progress(tell, low + batch, len(order))
     return [results[i] for i in range(len(requests))]
 
 
 def score_masked(
     former: Former, requests: list[ScoringRequest], batch: int, together: bool, tell: ProgressCallback | None
 ) -> list[Likelihood]:
-    """Score with a masked language model: each token is masked in a row of its own; of a long text, in the window whose
-    middle is nearest."""
+    """Score with a masked model: each token is masked in a row of its own, in the window whose middle is nearest."""
     hidden = None if former.tokenizer is None else former.tokenizer.id("mask")
     if hidden is None:
         raise Error("this model has no mask token", fix="load it with its tokenizer")
-    rows = []
+    rows: list[ScoredRow] = []
     for number, request in enumerate(requests):
         tokenized = request.tokenized
         spans, wanted = make_windows(former, tokenized, None), list(range(request.first_scored, len(tokenized.ids)))
         groups = [wanted] if together and wanted else [[t] for t in wanted]
-        for some, at in zip(
-            groups, find_nearest_window(spans, [(some[0] + some[-1]) / 2 for some in groups]), strict=True
-        ):
+        windows = find_nearest_window(spans, [(some[0] + some[-1]) / 2 for some in groups])
+        for some, at in zip(groups, windows, strict=True):
             low, high = spans[at]
             if not low <= some[0] <= some[-1] < high:
                 raise Error(f"text {number + 1} is too long to hide so much at once", fix="shorten it")
@@ -343,10 +319,8 @@ def score_seq2seq(former: Former, rows: list[Any], batch: int, tell: ProgressCal
         labels = torch.tensor([i for ids, _ in targets for i in ids])
         log_probs, is_top = score_slots(former, packed, torch.arange(len(labels)), labels)
         sizes = [len(ids) for ids, _ in targets]
-        for (_, text), (ids, spans), a, b in zip(
-            some, targets, log_probs.split(sizes), is_top.split(sizes), strict=True
-        ):
+        scored = zip(some, targets, log_probs.split(sizes), is_top.split(sizes), strict=True)
+        for (_, text), (ids, spans), a, b in scored:
             results.append(Likelihood(text, [writes.get_token_text(i) for i in ids], spans, a, b))
-        if tell is not None:
-            tell("likelihoods", min(low + batch, len(rows)), len(rows), "texts")
+        tell_progress(tell, low + batch, len(rows))
     return results

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from ..batch import Batch
 from ..config import ProgressCallback
 from ..data.encoded_examples import EncodedExamples, EncodedSource
 from ..former import Former
 from ..inputs import get_start_token
 from ..objectives.supervised import Supervised, compute_class_weights, compute_label_weights
 from ..task import Task
-from ..tasks import prediction
-from ..tasks.task_encoder import TaskEncoder, encode
-from .task_metrics import compute_metrics
-from .text_metrics import get_signatures
+from ..tasks import api
+from ..tasks.examples import Row
+from .metrics import compute_metrics, get_signatures
 
-ExampleRows = Sequence[dict[str, Any]]
-MAX_WORST_EXAMPLES, MAX_CONFUSION_CLASSES, MAX_SHOWN_CHARS = (
-    20,
-    25,
-    300,
-)  # examples, classes and characters that a report shows
+ExampleRows = Sequence[Row]
+MAX_WORST_EXAMPLES, MAX_CONFUSION_CLASSES, MAX_SHOWN_CHARS = 20, 25, 300  # that a report shows
 
 
 @dataclass
@@ -41,7 +38,7 @@ class TaskEvaluation:
 
 
 def build_task_objective(
-    former: Former, task: Task, data: EncodedExamples, labels: Any = None, *, balance: bool = False,
+    former: Former, task: Task, data: EncodedExamples, labels: np.ndarray | None = None, *, balance: bool = False,
     label_smoothing: float = 0.0, lm_loss_weight: float = 0.0,
 ) -> Supervised:  # fmt: skip
     """Build the objective that asks a model for the answers of encoded examples.
@@ -54,47 +51,46 @@ def build_task_objective(
     if former.is_encoder_decoder and not (starts_with_last and task.kind != "text"):
         start = get_start_token(former.config)
     weights: tuple[float, ...] = ()
+    answers = np.asarray(labels)
     if balance:
         compute_weights = compute_label_weights if task.kind == "many" else compute_class_weights
-        weights = compute_weights(np.asarray(labels), len(former.labels))
-    scale = max(1e-6, float(np.std(labels[labels[:, 1] > 0, 0]))) if task.kind == "number" else 1.0
+        weights = compute_weights(answers, len(former.labels))
+    scale = max(1e-6, float(np.std(answers[answers[:, 1] > 0, 0]))) if task.kind == "number" else 1.0
     shifts = former.is_encoder_decoder and task.kind != "text"
     source = EncodedSource(data, task.kind == "text", start, shifts, starts_with_last)
     return Supervised(
-        source, task.kind, prediction.get_head_part(former, task), class_weights=weights, target_std=scale,
+        source, task.kind, api.get_head_part(former, task), class_weights=weights, target_std=scale,
         label_smoothing=label_smoothing, lm_weight=lm_loss_weight,
     )  # fmt: skip
 
 
 def evaluate_task(
-    former: Former,
-    task: Task,
-    objective: Supervised,
-    rows: ExampleRows,
-    tell: ProgressCallback | None = None,
-    autocast: Any = None,
-) -> TaskEvaluation:
-    """Evaluate a model on rows, which `goal` holds encoded; its forward passes run inside `autocast`."""
-    if task.label_as_text:
-        return evaluate_label_words(former, task, rows, tell)
-    if objective.task_kind == "text":
-        return evaluate_generated_text(former, task, objective.source.data, rows, tell)
+    former: Former, task: Task, objective: Supervised, rows: ExampleRows, tell: ProgressCallback | None = None,
+    autocast: Callable[[], AbstractContextManager[Any]] | None = None,
+) -> TaskEvaluation:  # fmt: skip
+    """Evaluate a model on rows, which `objective` holds encoded; its forward passes run inside `autocast`."""
     sums = [0.0, 0.0]
 
-    def accumulate_loss(logits: Any, batch: Any) -> None:
+    def accumulate_loss(logits: Tensor, batch: Batch) -> None:
         total, count = objective.compute_head_loss(logits, batch)
         sums[0] += float(total)
         sums[1] += float(count)
 
-    with autocast() if autocast is not None else nullcontext():
-        outputs = prediction.compute_outputs(former, objective.source.data, objective.part, tell, accumulate_loss)
-    results = OUTPUT_EVALUATORS[task.kind](former, task, objective.source.data, outputs, rows)
-    results.loss = sums[0] / max(1.0, sums[1])
+    if task.label_as_text:  # the label that the decoder is likeliest to generate
+        probabilities = api.score_label_words(former, task, rows, tell)
+        results = evaluate_classes(task.labels, probabilities, get_references(task, rows))
+    elif objective.task_kind == "text":
+        results = evaluate_generated_text(former, task, objective.source.data, rows, tell)
+    else:
+        with autocast() if autocast is not None else nullcontext():
+            outputs = api.compute_outputs(former, objective.source.data, objective.part, tell, accumulate_loss)
+        results = evaluate_outputs(former, task, objective.source.data, outputs, rows)
+        results.loss = sums[0] / max(1.0, sums[1])
     results.metrics = compute_metrics(task.name, results.references, results.predictions)
     return results
 
 
-REFERENCE_READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+REFERENCE_READERS: dict[str, Callable[[Row], Any]] = {
     "class": lambda row: str(row["label"]), "many": lambda row: list(row["label"]),
     "number": lambda row: float(row["label"]), "tags": lambda row: list(row["tags"]),
     "span": lambda row: [answer["text"] for answer in row["answers"]], "choice": lambda row: int(row["label"]),
@@ -113,105 +109,44 @@ def list_metric_names(task: Task, rows: ExampleRows) -> tuple[str, ...]:
     return tuple(compute_metrics(task.name, references, [""] * len(references) if task.kind == "span" else references))
 
 
-def evaluate_classes(
-    former: Former, task: Task, data: EncodedExamples, outputs: Any, rows: ExampleRows
+def evaluate_outputs(
+    former: Former, task: Task, data: EncodedExamples, outputs: list[np.ndarray], rows: ExampleRows
 ) -> TaskEvaluation:
-    """Predict one label for each row."""
-    probabilities = prediction.average_windows(task, data, outputs)
-    index = {label: i for i, label in enumerate(former.labels)}
+    """Turn what a head says of encoded examples into predictions for their rows, with the confidence in each truth."""
     references = get_references(task, rows)
+    if task.kind == "tags":  # a word without a token gets the first tag, the most frequent
+        found = api.predict_tags(data, outputs, [len(row["words"]) for row in rows])
+        predictions: list[Any] = [[former.labels[max(0, i)] for i in tags] for tags, _ in found]
+        pairs = zip(references, predictions, strict=True)
+        right = [np.mean([a == b for a, b in zip(t, g, strict=True)]) for t, g in pairs]
+        return TaskEvaluation(references, predictions, [float(r) for r in right])
+    if task.kind == "span":
+        spans = api.predict_spans(former, task, data, outputs, [row["context"] for row in rows])
+        predictions = [some[0].text if some else "" for some in spans]
+        right = [float(g in t or (not t and not g)) for t, g in zip(references, predictions, strict=True)]
+        return TaskEvaluation(references, predictions, right)
+    if task.kind == "choice":
+        choices = api.predict_choices(outputs)
+        confidences = [float(p[t]) for p, t in zip(choices, references, strict=True)]
+        return TaskEvaluation(references, [int(p.argmax()) for p in choices], confidences)
+    probabilities = api.average_windows(task, data, outputs)
+    if task.kind == "class":
+        return evaluate_classes(former.labels, probabilities, references)
+    if task.kind == "number":  # the confidence is minus the absolute error
+        numbers = probabilities[:, 0].tolist()
+        return TaskEvaluation(references, numbers, [-abs(t - g) for t, g in zip(references, numbers, strict=True)])
+    named = [list(zip(former.labels, row, strict=True)) for row in probabilities]  # several labels for each row
     confidences = [
-        float(row_probabilities[index[t]]) for row_probabilities, t in zip(probabilities, references, strict=True)
+        float(np.prod([p if name in t else 1 - p for name, p in row])) for row, t in zip(named, references, strict=True)
     ]
-    return TaskEvaluation(references, [former.labels[i] for i in probabilities.argmax(1)], confidences)
+    return TaskEvaluation(references, [[name for name, p in row if p > 0.5] for row in named], confidences)
 
 
-def evaluate_multilabel(
-    former: Former, task: Task, data: EncodedExamples, outputs: Any, rows: ExampleRows
-) -> TaskEvaluation:
-    """Predict any number of labels for each row: those with a probability above one half."""
-    probabilities = prediction.average_windows(task, data, outputs)
-    references = get_references(task, rows)
-    predictions = [
-        [name for name, row_probabilities in zip(former.labels, row, strict=True) if row_probabilities > 0.5]
-        for row in probabilities
-    ]
-    confidences = [
-        float(np.prod([s if name in t else 1 - s for name, s in zip(former.labels, row, strict=True)]))
-        for row, t in zip(probabilities, references, strict=True)
-    ]
-    return TaskEvaluation(references, predictions, confidences)
-
-
-def evaluate_numbers(
-    former: Former, task: Task, data: EncodedExamples, outputs: Any, rows: ExampleRows
-) -> TaskEvaluation:
-    """Predict a number for each row; the confidence is minus the absolute error."""
-    found = prediction.average_windows(task, data, outputs)[:, 0]
-    references = get_references(task, rows)
-    return TaskEvaluation(
-        references, found.tolist(), [-abs(t - g) for t, g in zip(references, found.tolist(), strict=True)]
-    )
-
-
-def evaluate_tags(former: Former, task: Task, data: EncodedExamples, outputs: Any, rows: ExampleRows) -> TaskEvaluation:
-    """Predict a tag for each word; a word without a token gets the first, the most frequent."""
-    found = prediction.predict_tags(data, outputs, [len(row["words"]) for row in rows])
-    predictions = [[former.labels[max(0, i)] for i in tag] for tag, _ in found]
-    references = get_references(task, rows)
-    right = [np.mean([a == b for a, b in zip(t, g, strict=True)]) for t, g in zip(references, predictions, strict=True)]
-    return TaskEvaluation(references, predictions, [float(r) for r in right])
-
-
-def evaluate_spans(
-    former: Former, task: Task, data: EncodedExamples, outputs: Any, rows: ExampleRows
-) -> TaskEvaluation:
-    """Predict the best span of each context, or none."""
-    left = former.tokenizer is not None and former.tokenizer.is_left_padded
-    found = prediction.predict_spans(task, data, outputs, [row["context"] for row in rows], pads_left=left)
-    references = get_references(task, rows)
-    predictions = [some[0].text if some else "" for some in found]
-    return TaskEvaluation(
-        references,
-        predictions,
-        [float(g in t or (not t and not g)) for t, g in zip(references, predictions, strict=True)],
-    )
-
-
-def evaluate_choices(
-    former: Former, task: Task, data: EncodedExamples, outputs: Any, rows: ExampleRows
-) -> TaskEvaluation:
-    """Predict the number of a choice for each row."""
-    probabilities = prediction.predict_choices(outputs)
-    references = get_references(task, rows)
-    return TaskEvaluation(
-        references,
-        [int(s.argmax()) for s in probabilities],
-        [float(s[t]) for s, t in zip(probabilities, references, strict=True)],
-    )
-
-
-OutputEvaluator = Callable[[Former, Task, EncodedExamples, Any, ExampleRows], TaskEvaluation]
-OUTPUT_EVALUATORS: dict[str, OutputEvaluator] = {
-    "class": evaluate_classes, "many": evaluate_multilabel, "number": evaluate_numbers, "tags": evaluate_tags,
-    "span": evaluate_spans, "choice": evaluate_choices,
-}  # fmt: skip
-
-
-def evaluate_label_words(
-    former: Former, task: Task, rows: ExampleRows, tell: ProgressCallback | None = None
-) -> TaskEvaluation:
-    """Predict the label that the decoder is likeliest to generate."""
-    reader = TaskEncoder.from_former(former, task)
-    probabilities = prediction.score_label_words(
-        former, rows, task.labels, lambda some: encode(task, some, reader), tell
-    )
-    references, index = get_references(task, rows), {label: i for i, label in enumerate(task.labels)}
-    predictions = [task.labels[i] for i in probabilities.argmax(1)]
-    confidences = [
-        float(row_probabilities[index[t]]) for row_probabilities, t in zip(probabilities, references, strict=True)
-    ]
-    return TaskEvaluation(references, predictions, confidences, compute_metrics(task.name, references, predictions))
+def evaluate_classes(labels: Sequence[str], probabilities: np.ndarray, references: list[Any]) -> TaskEvaluation:
+    """Predict the likeliest label of each row, given (rows, labels) probabilities."""
+    index = {label: i for i, label in enumerate(labels)}
+    confidences = [float(row[index[t]]) for row, t in zip(probabilities, references, strict=True)]
+    return TaskEvaluation(references, [labels[i] for i in probabilities.argmax(1)], confidences)
 
 
 def evaluate_generated_text(
@@ -221,17 +156,12 @@ def evaluate_generated_text(
     assert former.tokenizer is not None
     tokenizer = former.tokenizer.target or former.tokenizer
     results: list[str] = [""] * len(data)
-    done = 0
-    for some in prediction.group_by_length(data.lengths, prediction.BATCH_TOKENS.get(former.device.type, 4096)):
+    for some in api.group_examples(former, data, tell, "writing", "texts"):
         sources = [data.ids[data.starts[i] : data.starts[i + 1]].tolist() for i in some]
         longest = min(task.max_output_tokens, 20 + 2 * max(map(len, sources)))
         for number, ids in zip(some, former.continue_ids(sources, longest, temperature=0), strict=True):
             results[number] = tokenizer.decode(ids).strip()
-        done += len(some)
-        if tell is not None:
-            tell("writing", done, len(data), "texts")
-    references = get_references(task, rows)
-    return TaskEvaluation(references, results, metrics=compute_metrics(task.name, references, results))
+    return TaskEvaluation(get_references(task, rows), results)
 
 
 def get_metric_signatures(task: Task, evaluation: TaskEvaluation) -> dict[str, str]:
@@ -242,9 +172,7 @@ def get_metric_signatures(task: Task, evaluation: TaskEvaluation) -> dict[str, s
 ReportTable = dict[str, Any]  # title, head, rows
 # What the worst examples are sorted by, and how it is written; answers are right or wrong, and that is all.
 CONFIDENCE_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "class": ("probability of the truth", "{:.3f}".format),
-    "many": ("probability of the truth", "{:.3f}".format),
-    "choice": ("probability of the truth", "{:.3f}".format),
+    **dict.fromkeys(("class", "many", "choice"), ("probability of the truth", "{:.3f}".format)),
     "number": ("error", lambda value: f"{-value:.3f}"),
     "tags": ("share of right tags", "{:.1%}".format),
 }
@@ -254,31 +182,24 @@ def build_report_tables(
     task: Task, labels: Sequence[str], evaluation: TaskEvaluation, rows: ExampleRows
 ) -> list[ReportTable]:
     """Build the report's tables: the confusion matrix and the worst examples."""
-    found = (
-        [build_confusion_matrix(labels, evaluation)]
-        if task.kind == "class" and len(labels) <= MAX_CONFUSION_CLASSES
-        else []
-    )
+    truths, guesses = evaluation.references, evaluation.predictions
+    found = []
+    if task.kind == "class" and len(labels) <= MAX_CONFUSION_CLASSES:
+        found.append(build_confusion_matrix(labels, evaluation))
+
+    def build_lines(places: Iterable[int]) -> list[list[str]]:
+        return [[format_example(rows[i]), format_answer(truths[i]), format_answer(guesses[i])] for i in places]
+
     if evaluation.confidences:
         order = np.argsort(evaluation.confidences, kind="stable")
-        wrong = [i for i in order if evaluation.references[i] != evaluation.predictions[i]][:MAX_WORST_EXAMPLES]
-        last = CONFIDENCE_COLUMNS.get("class" if task.label_as_text else task.kind)
-        more = [last[0]] if last else []
-        lines = [
-            [
-                format_example(rows[i]),
-                format_answer(evaluation.references[i]),
-                format_answer(evaluation.predictions[i]),
-                *([last[1](evaluation.confidences[i])] if last else []),
-            ]
-            for i in wrong
-        ]
-        found.append({"title": "Worst examples", "head": ["text", "truth", "guess", *more], "rows": lines})
+        wrong = [i for i in order if truths[i] != guesses[i]][:MAX_WORST_EXAMPLES]
+        head, lines = ["text", "truth", "guess"], build_lines(wrong)
+        if last := CONFIDENCE_COLUMNS.get("class" if task.label_as_text else task.kind):
+            head.append(last[0])
+            lines = [[*line, last[1](evaluation.confidences[i])] for line, i in zip(lines, wrong, strict=True)]
+        found.append({"title": "Worst examples", "head": head, "rows": lines})
     elif task.kind == "text":
-        lines = [
-            [format_example(rows[i]), format_answer(evaluation.references[i]), format_answer(evaluation.predictions[i])]
-            for i in range(min(MAX_WORST_EXAMPLES, len(rows)))
-        ]
+        lines = build_lines(range(min(MAX_WORST_EXAMPLES, len(rows))))
         found.append({"title": "Examples", "head": ["text", "truth", "written"], "rows": lines})
     return found
 
@@ -290,14 +211,14 @@ def build_confusion_matrix(labels: Sequence[str], evaluation: TaskEvaluation) ->
     return {"title": "Truth (rows) and guess (columns)", "head": ["", *labels], "rows": rows}
 
 
-def format_example(row: dict[str, Any]) -> str:
+def format_example(row: Row) -> str:
     """Format the text of a row, shortened."""
     text = row.get("question") or row.get("text") or " ".join(row.get("words", ()))
     both = f"{text} ‖ {row['other']}" if row.get("other") else str(text)
     return both if len(both) <= MAX_SHOWN_CHARS else both[: MAX_SHOWN_CHARS - 1] + "…"
 
 
-def format_answer(value: Any) -> str:
+def format_answer(value: object) -> str:
     """Format an answer, shortened."""
     if isinstance(value, float):
         return f"{value:.3f}"

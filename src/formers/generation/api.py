@@ -159,18 +159,14 @@ class StopWatcher:
     def add_text(self, more: str) -> str:
         """Add text; returns what is now safe to show."""
         text = self.held_back + more
-        ends = [(at + len(stop), at) for stop in self.stop_strings if (at := text.find(stop)) >= 0]
-        if ends:
+        stops = [(at + len(stop), at) for stop in self.stop_strings if (at := text.find(stop)) >= 0]
+        if stops:
             self.is_stopped, self.held_back = True, ""
-            return text[: min(ends)[1]]
-        keep = self.count_held_back(text)
-        self.held_back = text[len(text) - keep :]
-        return text[: len(text) - keep]
-
-    def count_held_back(self, text: str) -> int:
-        """Return how many characters at the end might begin a stop string."""
+            return text[: min(stops)[1]]
         longest = min(len(text), max(map(len, self.stop_strings), default=1) - 1)
-        return next((n for n in range(longest, 0, -1) if any(s.startswith(text[-n:]) for s in self.stop_strings)), 0)
+        ends = (text[-n:] for n in range(longest, 0, -1))
+        self.held_back = next((end for end in ends if any(s.startswith(end) for s in self.stop_strings)), "")
+        return text[: len(text) - len(self.held_back)]
 
 
 def list_prompts(prompts: str | Sequence[str]) -> list[str]:

@@ -20,9 +20,8 @@ from ..config import ProgressCallback, check_sizes, suggest_name
 from ..data.counter_rng import draw_bits
 from ..errors import Error
 from ..former import Former
-from ..task import get_task
-from ..tasks.column_roles import flatten
-from ..tasks.examples import Examples, make_label_prefix, read_examples
+from ..tasks.api import get_task
+from ..tasks.examples import Examples, flatten, make_label_prefix, read_examples
 from ..text.normalise import normalise
 from ..verbs import can_fill, check_verb
 from .api import generate_texts
@@ -240,7 +239,7 @@ def make_label_filter(judge: Former | str | None, rows: Sequence[Row], min_proba
 
 def make_linear_scorer(rows: Sequence[Row]) -> Callable[[list[Row]], list[dict[str, float]]]:
     """Train a linear model on the rows; returns a function from rows to label probabilities."""
-    from ..evaluation.baseline import LinearBaseline
+    from ..evaluation.metrics import LinearBaseline
 
     model = LinearBaseline(rows)
     return lambda new: [dict(zip(model.labels, row.tolist(), strict=True)) for row in model.predict_probabilities(new)]

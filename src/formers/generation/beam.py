@@ -42,18 +42,14 @@ class BeamState:
         self.complete_texts: dict[tuple[int, ...], list[int]] = {}  # complete texts, by their three numbers
         self.alpha = 1.0 if options.length_penalty is None else options.length_penalty
         farthest = options.early_stopping == "never" and self.alpha > 0
-        norms = [self.compute_norm(length) for length in range(1, options.max_new_tokens + 1)]
+        is_gnmt, lengths = options.length_normalisation == "gnmt", range(1, options.max_new_tokens + 1)
+        norms = [compute_length_penalty(n, self.alpha) if is_gnmt else n**self.alpha for n in lengths]
         step_norms = [(step, norm, norms[-1] if farthest else norm) for step, norm in enumerate(norms)]
         # (steps, 3) number, divisor of scores, divisor of the stopping bound
         self.step_table = torch.tensor(step_norms, device=device)
         self.attention_sums: Tensor | None = None  # (rows, source) attention so far, where coverage counts
         if options.coverage and not batch.former.is_encoder_decoder:
             raise Error("coverage is of attention over a source, and this model has none", fix="leave coverage out")
-
-    def compute_norm(self, length: int) -> float:
-        """Return what the log-probability of `length` new tokens is divided by."""
-        gnmt = self.options.length_normalisation == "gnmt"
-        return compute_length_penalty(length, self.alpha) if gnmt else length**self.alpha
 
     def score_next(self, step: int) -> Tensor:
         """Compute log-probabilities (rows, vocab) of the next tokens, with the constraints applied."""
@@ -102,8 +98,7 @@ class BeamState:
         return bool(self.options.stop or self.options.coverage)
 
     def select_beams(self, scores: Tensor, step_norms: Tensor, last: bool = False) -> Tensor:
-        """Return (2, rows) the tokens of the running beams and their parents, and store complete hypotheses; works in
-        place on the tensors of this state."""
+        """Return (2, rows) the running beams' tokens and parents; stores complete hypotheses, and updates in place."""
         k, vocab = self.num_beams, scores.shape[-1]
         total = (scores.unflatten(0, (self.num_prompts, k)) + self.running_scores[..., None]).flatten(1)
         wide = max(2, 1 + len(self.constraints.end_ids)) * k  # enough that K go on even if all the likeliest end

@@ -87,6 +87,13 @@ def to_prompt_rows(prompts: Sequence[Sequence[int]] | Tensor) -> list[Tensor]:
     return rows
 
 
+def begin_sequence(former: Former, prompt: Sequence[int], start: int | None = None) -> list[int]:
+    """Return what a sequence begins with: a decoder's prompt, or an encoder-decoder's start token."""
+    if not former.is_encoder_decoder:
+        return list(prompt)
+    return [get_start_token(former.config) if start is None else start]
+
+
 class DecodingBatch:
     """Sequences that are decoded together: every prompt has `rows_per_prompt` rows, one after the other.
 
@@ -101,8 +108,7 @@ class DecodingBatch:
     ):  # fmt: skip
         self.former, self.rows_per_prompt = former, rows_per_prompt
         self.sources = prompts if former.is_encoder_decoder else None
-        begin = (get_start_token(former.config) if start is None else start) if former.is_encoder_decoder else None
-        self.sequences = [list(row) if begin is None else [begin] for row in prompts for _ in range(rows_per_prompt)]
+        self.sequences = [begin_sequence(former, row, start) for row in prompts for _ in range(rows_per_prompt)]
         self.prompt_lengths = [len(text) for text in self.sequences]
         self.context: int | None = former.context
         longest = max(self.prompt_lengths)

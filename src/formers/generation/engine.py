@@ -12,9 +12,8 @@ from torch import Tensor
 
 from ..errors import Error
 from ..former import Former
-from ..inputs import get_start_token
 from ..nn.attention.kv_cache import KVCache
-from .decoding import are_finite, build_id_constraints, check_prompts, check_rows_finite
+from .decoding import are_finite, begin_sequence, build_id_constraints, check_prompts, check_rows_finite
 from .logits_processors import Constraints, get_end_ids
 from .options import Options
 from .runner import Runner
@@ -77,8 +76,7 @@ class Engine:
     def submit(
         self, prompt: Sequence[int], max_new_tokens: int = 64, choose: Options | TokenChooser = Options()
     ) -> Request:
-        """Ask for up to `max_new_tokens` more tokens, chosen by options or by a function; of encoder-decoders the
-        prompt is the source."""
+        """Request up to `max_new_tokens` tokens after a prompt (or source), chosen by options or by a function."""
         ids = check_prompts(self.former, [prompt], max_new_tokens)[0]
         if len(ids) > self.cache_size:
             what = f"{len(ids)} tokens do not fit into {self.cache_size}"
@@ -88,8 +86,7 @@ class Engine:
                 fix = "submit one for each sample, with seeds of their own; no beams"
                 raise Error("a request is one text", fix=fix)
             choose = make_chooser(build_id_constraints(self.former, choose, max_new_tokens))
-        text = [get_start_token(self.former.config)] if self.former.is_encoder_decoder else list(ids)
-        request = Request(ids, text, max_new_tokens, choose)
+        request = Request(ids, begin_sequence(self.former, ids), max_new_tokens, choose)
         self.waiting_requests.put(request)
         self._wake_event.set()
         return request

@@ -106,8 +106,7 @@ def make_guesses(former: Former, text: str, chances: Tensor, top: int) -> list[l
 
 
 def decode_piece(tokenizer: Tokenizer, piece: int) -> tuple[str, bool]:
-    """Decode a token as it stands in a text, without sub-word marks, and say whether it continues the word before it
-    (BERT's ##ing); a special token is given by its name."""
+    """Return a token's text without sub-word marks (or a special token's name), and whether it continues a word."""
     name = tokenizer.get_token_text(piece)
     continues = not tokenizer.word_starts[piece] and name not in tokenizer.reserved_tokens
     return tokenizer.decode([piece]).strip().removeprefix("##") or name, continues

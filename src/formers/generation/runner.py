@@ -220,8 +220,7 @@ class GraphedStep:
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, run: StepFunction, *given: Tensor, kept: object = None) -> Tensor:
-        """Return `run` of some tensors. `run` is not kept, as the graph may outlive it; `kept` is, because the graph
-        reads its tensors."""
+        """Return `run(*given)`. The graph may outlive `run`, which is not kept; `kept` holds tensors that it reads."""
         if self.graph is None and self.warmup_left:
             self.warmup_left -= 1
             return run(*given)

@@ -14,10 +14,9 @@ from torch import Tensor
 from ..data.counter_rng import draw_uniform
 from ..errors import Error, NonFinite
 from ..former import Former
-from ..inputs import get_start_token
 from ..nn.attention.kv_cache import KVCache
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
-from .decoding import build_id_constraints, check_prompts
+from .decoding import begin_sequence, build_id_constraints, check_prompts
 from .logits_processors import Constraints
 from .options import Options
 from .runner import Runner
@@ -60,9 +59,7 @@ class SpeculativeDecoder:
         """Generate one sequence; it ends at the smaller context of the two models, with a warning."""
         if constraints.options.num_beams > 1:
             raise Error("a draft is for draws, not for a search with beams", fix="leave the draft out, or num_beams")
-        text, sources = list(prompt), None
-        if self.former.is_encoder_decoder:
-            text, sources = [get_start_token(self.former.config)], [prompt]
+        text, sources = begin_sequence(self.former, prompt), [prompt] if self.former.is_encoder_decoder else None
         prompt_length, tokens = len(text), constraints.options.max_new_tokens
         limits = [f.context or prompt_length + tokens + self.draft_length for f in (self.former, self.draft)]
         if prompt_length > min(limits):

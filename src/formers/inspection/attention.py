@@ -23,7 +23,7 @@ class Attention:
     weights: dict[str, Tensor]
 
     def __repr__(self) -> str:
-        """One line: the pieces, and what weights there are."""
+        """Describe the pieces and the shapes of the weights in one line."""
         some = " ".join(self.tokens[:MAX_SHOWN]) + (" …" if len(self.tokens) > MAX_SHOWN else "")
         tables = ", ".join(f"weights[{kind!r}] {tuple(table.shape)}" for kind, table in self.weights.items())
         return f"Attention({len(self.tokens)} pieces: {some}; {tables})"

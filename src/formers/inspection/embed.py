@@ -19,12 +19,11 @@ from ..errors import Error
 from ..former import Former
 from ..inputs import list_texts
 from ..model import pool_vectors
-from ..tasks.text_windows import (
+from ..tasks.encoding import (
     Span,
     TokenizedText,
     find_nearest_window,
     find_words,
-    has_static_vectors,
     make_windows,
     tokenize_texts,
 )
@@ -35,8 +34,7 @@ from ..text.tokenizer import Template
 
 @dataclass(frozen=True)
 class TextStates:
-    """Vectors of the tokens of a text and of the marks around it, and which tokens have one (word vectors do not know
-    all words)."""
+    """Vectors of a text's tokens and of the marks around it, and which tokens are known (to word vectors, not all)."""
 
     tokenized: TokenizedText
     vectors: Tensor  # (T, dim)
@@ -58,7 +56,7 @@ def compute_states(
     if batch < 1:
         raise Error(f"a batch cannot have {batch} texts", fix="take 32")
     pieces = tokenize_texts(former, texts)
-    if has_static_vectors(former):
+    if former.definition.is_static:
         for number, one in enumerate(pieces):
             vectors, known = look_up_words(former, one.tokens)
             check_vectors_finite(vectors)
@@ -115,8 +113,7 @@ def make_segment_rows(frame: Template, rows: Sequence[Tensor]) -> Tensor:
 
 
 def locate_window_parts(piece: TokenizedText, spans: list[Span]) -> list[tuple[Span, Span, Span]]:
-    """Return for each window the slots of the marks before, of the tokens nearest to its middle, and of the marks
-    after."""
+    """Return each window's slots: of the marks before, of the tokens nearest to its middle, of the marks after."""
     first, end = len(piece.prefix_ids), len(piece.suffix_ids)
     own = np.searchsorted(find_nearest_window(spans, np.arange(len(piece.ids))), np.arange(len(spans) + 1)).tolist()
     found = []
@@ -276,7 +273,7 @@ def neighbours(
     if not isinstance(k, int) or k < 1:
         raise Error(f"cannot find {format_value(k)} neighbours", fix="take 1 or more; texts to look in are texts=[...]")
     if texts is None:
-        if not has_static_vectors(former):
+        if not former.definition.is_static:
             raise Error(f"this {former.family} has no words outside of texts", fix="give some to look in: texts=[...]")
         return find_nearest_words(former, get_unit_vectors(former, [query])[0], k, [query])
     if not texts:
@@ -324,7 +321,6 @@ def select_best(rows: Sequence[Neighbour], scores: Tensor, k: int) -> list[Neigh
 
 
 def solve_analogy(former: Former, a: str, b: str, c: str, k: int = 10) -> list[tuple[str, float]]:
-    """Solve "a is to b as c is to …": the words nearest to b - a + c, all of length 1 (Mikolov et al. 2013b, §4),
-    without these three."""
+    """Solve "a is to b as c is to …": the words nearest to b - a + c, of unit length (Mikolov et al. 2013b, §4)."""
     first, second, third = get_unit_vectors(former, [a, b, c])
     return find_nearest_words(former, F.normalize(second - first + third, dim=0), k, [a, b, c])

@@ -17,7 +17,7 @@ from ..keymap import LoadPlan
 from ..registry import find_family
 from . import huggingface, safe_files
 from .model_card import write_model_card
-from .weights import Weights, check_h5py_installed
+from .safe_files import Weights, check_h5py_installed
 
 OPTIONS_FILE, WEIGHTS_FILE = "options.json", "weights.hdf5"
 FAMILY_NAME = "elmo"

@@ -31,8 +31,8 @@ from ..task import END_MARKED_HEADS, get_frame
 from ..text.tokenizer import Tokenizer
 from . import huggingface, safe_files
 from .huggingface import build_hf_config, check_expressible, extract_encoder, find_architecture, find_format
+from .safe_files import Weights
 from .sandbox import INHERITED_VARIABLES, make_temporary_folder
-from .weights import Weights
 
 # Who reads exports, their full names, and the Python package of each.
 READER_NAMES = {
@@ -251,8 +251,8 @@ def compare_outputs(
     worst = 0.0
     for case in cases:
         name, (ids, segments) = case["name"], case["ours"]
-        wanted = {"input_ids": ids, "token_type_ids": segments, "attention_mask": [1] * len(ids)}
-        for key, row in wanted.items():
+        inputs = {"input_ids": ids, "token_type_ids": segments, "attention_mask": [1] * len(ids)}
+        for key, row in inputs.items():
             theirs = tensors.get(f"{name}.{key}")
             if row is None or (theirs is None and "ids" in case):
                 continue

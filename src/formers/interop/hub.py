@@ -20,7 +20,6 @@ METADATA_FILES = (
     "formers.json", "config.json", "tokenizer.json", *COMPANION_FILES,
     *(f"huggingface/{name}" for name in ("config.json", *COMPANION_FILES)),
 )  # fmt: skip
-SAFETENSORS_FILE, PICKLE_FILE = "model.safetensors", "pytorch_model.bin"
 
 
 def fetch_model(where: str, *, pickle: bool = False) -> Path:
@@ -32,7 +31,7 @@ def fetch_model(where: str, *, pickle: bool = False) -> Path:
     if match is None or ".." in where:
         raise make_name_error(where)
     repo, revision = match["repo"], match["revision"]
-    for single in (SAFETENSORS_FILE, PICKLE_FILE) if pickle else (SAFETENSORS_FILE,):
+    for single in (safe_files.WEIGHTS_FILE, safe_files.PICKLE_FILE) if pickle else (safe_files.WEIGHTS_FILE,):
         index = f"{single}.index.json"
         folder = download_files(repo, revision, [*METADATA_FILES, single, index])
         if not folder.is_dir():
@@ -81,16 +80,16 @@ def explain_hub_error(error: Exception, repo: str, revision: str | None) -> Erro
         return Error(f"{repo} has no revision {revision or 'main'!r}", fix="check the branch, tag or commit")
     absent = isinstance(error, errors.LocalEntryNotFoundError)  # neither there nor here: why not there is its cause
     cause = (error.__cause__ if absent else None) or error
-    said = f"{type(cause).__name__}: {' '.join(str(cause).split())}"[:150]
+    reason = f"{type(cause).__name__}: {' '.join(str(cause).split())}"[:150]
     if getattr(getattr(cause, "response", None), "status_code", None) in (401, 403):
-        return Error(f"the hub refuses {name} ({said})", fix="log in with: hf auth login")
+        return Error(f"the hub refuses {name} ({reason})", fix="log in with: hf auth login")
     if absent:
         state = "only in part in the cache" if hasattr(error, "snapshot_path") else "not in the cache"
         if constants.HF_HUB_OFFLINE:
             return Error(f"{name} is {state}, and HF_HUB_OFFLINE is set", fix="unset it once to download")
         fix = "check the connection, and HF_ENDPOINT if it is set"
-        return Error(f"{name} is {state}, and the hub cannot be reached ({said})", fix=fix)
-    return Error(f"fetching {name} failed ({said})", fix="try again: files that are complete are kept")
+        return Error(f"{name} is {state}, and the hub cannot be reached ({reason})", fix=fix)
+    return Error(f"fetching {name} failed ({reason})", fix="try again: files that are complete are kept")
 
 
 def make_name_error(where: str) -> Error:

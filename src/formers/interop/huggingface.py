@@ -24,6 +24,7 @@ from ..task import END_MARKED_HEADS, get_frame
 from ..text.tokenizer import Tokenizer
 from . import safe_files
 from .model_card import write_model_card
+from .safe_files import Weights, check_has_weights, write_weights
 from .tokenizer_files import (
     COMPANION_FILES,
     PAD_TOKEN,
@@ -32,7 +33,6 @@ from .tokenizer_files import (
     build_tokenizer_options,
     read_tokenizer,
 )
-from .weights import Weights, check_has_weights, write_weights
 
 # Keys of every config that do not change the numbers of these families.
 IRRELEVANT_KEYS = frozenset(
@@ -256,14 +256,14 @@ def check_expressible(former: Former) -> None:
     config = build_hf_config(former, former.dtype)
     rules = {**form.config_map.rules, **form.config_map.legacy_rules}
     known = {key: value for key, value in config.items() if key in rules}
-    said = form.config_map.read_config(known, where="config.json")
+    expressed = form.config_map.read_config(known, where="config.json")
     if form.adjust_settings is not None:
         names = ExportedNames(former, form.build_key_map(former.config, former.head))
-        said = form.adjust_settings(said, config["architectures"][0], names)
-    again = settings.build_config(family.config_class, said, where="config.json")
-    for field in dataclasses.fields(former.config):  # what it says may be said in other words; silence is silence
+        expressed = form.adjust_settings(expressed, config["architectures"][0], names)
+    again = settings.build_config(family.config_class, expressed, where="config.json")
+    for field in dataclasses.fields(former.config):  # what the file leaves out must have its default
         value, other = vars(former.config)[field.name], vars(again)[field.name]
-        if field.name not in (*said, "pruned") and value != other:  # pruned heads come back empty
+        if field.name not in (*expressed, "pruned") and value != other:  # pruned heads come back empty
             what = f"transformers has no word for {field.name} = {format_value(value)} in a {form.model_type}"
             raise Error(what, fix=f"train with --model.{field.name} {other}, or keep it as a formers directory")
 

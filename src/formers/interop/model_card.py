@@ -217,15 +217,15 @@ def build_card_body(
 
 def collect_facts(words: CardText, former: Former, dtype: torch.dtype) -> dict[str, str]:
     """Collect what is known of a model, by the keys of a card's rows; what is not known is left out."""
-    c, told = former.config, former.training_info
-    data = filter_by_type(told.get("data"), dict) or {}
+    c, training = former.config, former.training_info
+    data = filter_by_type(training.get("data"), dict) or {}
     counts = {unit: n for unit in ("tokens", "documents", "examples") if (n := filter_by_type(data.get(unit), int))}
 
     def format_amount(count: int, unit: str) -> str:
         return words.amount_format.format(count=count, unit=words.translate_value(unit, keep_original=False))
 
     sources = [str(one) for one in data.get("sources", []) if isinstance(one, str)]
-    scores = filter_by_type(told.get("validation"), dict) or {}
+    scores = filter_by_type(training.get("validation"), dict) or {}
     labels = ", ".join(former.labels[:20]) + (", …" if len(former.labels) > 20 else "")
     rows: dict[str, Any] = {
         "family": f"{former.family} ({find_family(former.family).card.paper})",
@@ -235,11 +235,11 @@ def collect_facts(words: CardText, former: Former, dtype: torch.dtype) -> dict[s
         "context": format_amount(former.context, "tokens") if former.context else None,
         "vocab": f"{c.vocab:,}" if vars(c).get("vocab") else None,
         "labels": labels,
-        "base": filter_by_type(told.get("init"), str),
-        "objective": words.translate_value(filter_by_type(told.get("objective"), str) or ""),
-        "task": words.translate_value(filter_by_type(told.get("task"), str) or ""),
+        "base": filter_by_type(training.get("init"), str),
+        "objective": words.translate_value(filter_by_type(training.get("objective"), str) or ""),
+        "task": words.translate_value(filter_by_type(training.get("task"), str) or ""),
         "data": ", ".join([*sources, *(format_amount(n, unit) for unit, n in counts.items())]),
-        "steps": f"{n:,}" if (n := filter_by_type(told.get("steps"), int)) else None,
+        "steps": f"{n:,}" if (n := filter_by_type(training.get("steps"), int)) else None,
         "validation": ", ".join(
             f"{words.translate_value(k, keep_original=False)} {v:.4g}"
             for k, v in itertools.islice(scores.items(), 12)

@@ -40,8 +40,8 @@ from ..nn.lora import apply_adapters
 from ..registry import find_family
 from ..task import Task
 from . import bilm, huggingface, safe_files
+from .safe_files import Weights, check_has_weights, open_hdf5, open_weights, write_weights
 from .tokenizer_files import get_special_tokens, load_own_tokenizer
-from .weights import Weights, check_has_weights, open_hdf5, open_weights, write_weights
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "formers.json"
@@ -78,23 +78,23 @@ def load(
 
         where = fetch_model(where, pickle=pickle)
     folder, dtype = safe_files.find_model_folder(where), parse_float_dtype(dtype)
-    wanted = parse_labels(labels)
+    label_names = parse_labels(labels)
     if safe_files.has_file(folder, MANIFEST_FILE):
         with check_files(folder):
             weights = Weights(folder)
-            former, reading = read_directory(folder, weights, head, wanted)
-            fill_weights(former, weights, reading, device, dtype, folder, tell)
+            former, plan = read_directory(folder, weights, head, label_names)
+            fill_weights(former, weights, plan, device, dtype, folder, tell)
             load_adapters(former, folder)
     elif safe_files.has_file(folder, "config.json"):
         with open_weights(folder, pickle) as weights:
-            former, reading = huggingface.read_checkpoint(
-                folder, weights, head, family=family, ignore=ignore, labels=wanted
+            former, plan = huggingface.read_checkpoint(
+                folder, weights, head, family=family, ignore=ignore, labels=label_names
             )
-            fill_weights(former, weights, reading, device, dtype, folder, tell)
+            fill_weights(former, weights, plan, device, dtype, folder, tell)
     elif name := bilm.find_weights_file(folder):
         with open_hdf5(safe_files.resolve_file(folder, name)) as weights:
-            former, reading = bilm.read_checkpoint(folder, weights, head, ignore=ignore, labels=wanted)
-            fill_weights(former, weights, reading, device, dtype, folder, tell)
+            former, plan = bilm.read_checkpoint(folder, weights, head, ignore=ignore, labels=label_names)
+            fill_weights(former, weights, plan, device, dtype, folder, tell)
     else:
         raise Error("neither formers.json nor config.json is here", where=folder, fix="give the directory of a model")
     check_cpu_bf16(former.dtype, former.device, strict=not torch.cuda.is_available())
@@ -244,11 +244,12 @@ def fill_weights(
         if not weights.is_equal(copy, source):
             what = f"{copy!r} should be a copy of {source!r} and is not"
             raise Error(what, where=where, fix='if both are meant, set "tie_word_embeddings": false in config.json')
-    for name, made in weight_plan.computed_tables.items():
-        held = weights.get_tensor(name)
-        near = max(torch.finfo(torch.float16).eps, torch.finfo(held.dtype).eps if held.is_floating_point() else 0)
-        fits = held.dim() > 0 and held.shape[1:] == made(1).shape[1:]  # or it could ask for any amount of memory
-        if not fits or not torch.allclose(held.float(), made(len(held)), rtol=0, atol=near):
+    for name, compute_table in weight_plan.computed_tables.items():
+        table = weights.get_tensor(name)
+        near = max(torch.finfo(torch.float16).eps, torch.finfo(table.dtype).eps if table.is_floating_point() else 0)
+        # a table of another shape could ask for any amount of memory
+        fits = table.dim() > 0 and table.shape[1:] == compute_table(1).shape[1:]
+        if not fits or not torch.allclose(table.float(), compute_table(len(table)), rtol=0, atol=near):
             what = f"{name!r} is not the table of sines and cosines that it should be"
             raise Error(what, where=where, fix="the file is damaged, or of a model with learned positions")
     untrained = set(weight_plan.missing_parameters)
@@ -262,7 +263,7 @@ def fill_weights(
         if not kind.is_floating_point:
             what = f"tensor {format_value(name)} is {str(kind)[6:]}, not floating-point numbers"
             raise Error(what, where=where, fix="this checkpoint is quantised: load the original")
-    kept = dtype or (functools.reduce(torch.promote_types, kinds.values()) if kinds else torch.float32)
+    target_dtype = dtype or (functools.reduce(torch.promote_types, kinds.values()) if kinds else torch.float32)
     new = sum(former.model.get_parameter(name).numel() for name in untrained)
     there = sum(map(math.prod, weights.shapes.values()))
     if new > max(there, SMALL_HEAD_SIZE):  # a width that costs the file little may cost a head its square
@@ -279,13 +280,13 @@ def fill_weights(
             theirs, has = " + ".join(move.theirs), format_value(shapes) if value is None else tuple(value.shape)
             what = f"tensor {theirs!r} has shape {has}, the config asks for {tuple(old.shape)}"
             raise Error(what, where=where, fix="weights and config do not belong together")
-        replace_parameter(former.model, move.ours, allocate_tensor(old.shape, kept, device, where).copy_(value))
+        replace_parameter(former.model, move.ours, allocate_tensor(old.shape, target_dtype, device, where).copy_(value))
         if tell is not None:
             tell("reading", number, len(weight_plan.mappings), move.ours)
     if untrained:
         for name in untrained:
             shape = former.model.get_parameter(name).shape
-            replace_parameter(former.model, name, allocate_tensor(shape, kept, device, where))
+            replace_parameter(former.model, name, allocate_tensor(shape, target_dtype, device, where))
         rules = former.definition.build_init_rules(former.config)
         initialise_weights(former.model, rules, seed=0, only=untrained)
         untrained = {name for name in untrained if former.model.get_parameter(name).requires_grad}
@@ -388,7 +389,7 @@ def check_files(folder: Path) -> Iterator[None]:
 
     An Error names the first file that differs, also where the work failed for that reason without naming it.
     """
-    jobs = [(FileHasher(path), wanted) for path, wanted in list_checksums(folder)]
+    jobs = [(FileHasher(path), digest) for path, digest in list_checksums(folder)]
     try:
         yield
         failure = None
@@ -398,7 +399,7 @@ def check_files(folder: Path) -> Iterator[None]:
         for job, _ in jobs:
             job.is_stopped = True
         raise
-    damaged = [job.path for job, wanted in jobs if job.wait_for_digest() != wanted]
+    damaged = [job.path for job, digest in jobs if job.wait_for_digest() != digest]
     if failure is not None and (not damaged or failure.where in [to_printable_line(str(path)) for path in damaged]):
         raise failure
     if damaged:
@@ -412,8 +413,8 @@ def list_checksums(folder: Path) -> Iterator[tuple[Path, str]]:
     if not isinstance(files, dict):
         raise Error(f"files is not a table but {format_value(files)}", where=about, fix="the file is damaged")
     safe_files.check_tensor_count(len(files), about)
-    for name, wanted in files.items():
-        if not isinstance(wanted, str):
+    for name, digest in files.items():
+        if not isinstance(digest, str):
             what = f"the checksum of {format_value(name)} is no text"
             raise Error(what, where=about, fix="the file is damaged")
         home = folder / ORIGINALS_FOLDER if name.startswith(f"{ORIGINALS_FOLDER}/") else folder
@@ -424,7 +425,7 @@ def list_checksums(folder: Path) -> Iterator[tuple[Path, str]]:
             continue
         if not path.is_file():
             raise Error("the file is missing", where=path, fix="is the download complete?")
-        yield path, wanted
+        yield path, digest
 
 
 class FileHasher:

@@ -1,11 +1,14 @@
 """The only door for untrusted files: JSON and safetensors, by base name, inside one folder.
 
-Nothing is imported, executed or fetched because a file says so, and there is no way from here to a pickle.
+Nothing is imported, executed or fetched because a file says so. Weights are read tensor by tensor out of memory-mapped
+safetensors, and written shard by shard; pickles (on an explicit word only) and hdf5 files are converted first, by
+another process (sandbox.py). torch is imported only when tensors are read or written.
 """
 
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import io
 import json
 import math
@@ -14,15 +17,21 @@ import shutil
 import struct
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from safetensors import SafetensorError, safe_open
 
 from ..atomic_files import OCCUPIED_HINT, is_occupied
-from ..config import format_value, parse_json_object
-from ..errors import Error, get_reason
+from ..config import ProgressCallback, format_value, parse_json_object
+from ..errors import Error, get_reason, is_out_of_memory
 from ..registry import find_published_checkpoint
+from .sandbox import convert_in_sandbox, make_temporary_folder
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 MAX_FILE_BYTES = 32 * 2**20  # the largest tokenizer of these families has 16 MB
 MAX_VOCAB_BYTES = 128 * 2**20  # the vocabulary of word vectors; Google News has three million words
@@ -31,6 +40,8 @@ MAX_TENSORS = 100_000
 MODEL_SUFFIXES = {".json", ".safetensors", ".txt", ".model", ".bin", ".hdf5", ".h5", ".md", ".jinja"}
 MODEL_FOLDERS = ("huggingface", "1_Pooling", "2_Normalize")  # the last two are sentence-transformers'
 MAX_GZIP_RATIO = 100  # times that a packed file may grow; vectors written as text grow about threefold
+WEIGHTS_FILE, WEIGHTS_INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
+PICKLE_FILE, PICKLE_INDEX_FILE = "pytorch_model.bin", "pytorch_model.bin.index.json"
 DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
 
@@ -277,3 +288,139 @@ def replace_directory(out: str | Path, overwrite: bool) -> Iterator[Path]:
 def write_json(path: Path, value: object) -> None:
     """A JSON file as people like to read it; Korean stays readable."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+class Weights:
+    """Tensors of a folder by name, memory-mapped and read when asked for: one file, or shards with an index."""
+
+    def __init__(self, where: Path, stem: str = "model"):
+        single, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
+        self.folder = where
+        self.handles: dict[str, safe_open] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        if has_file(where, single):
+            self.open_file(single, None)
+        elif has_file(where, index):
+            listed = read_shard_index(where, index)
+            for name, wanted in listed.items():
+                self.open_file(name, wanted)
+            if lost := set().union(*listed.values()) - set(self.handles):
+                what = f"{len(lost)} tensors of the index are in no shard, {format_value(min(lost))} first"
+                raise Error(what, where=where / index, fix="a shard is incomplete")
+        else:
+            what = f"no {single} and no {index}"
+            fix = "a pytorch_model.bin is read only if you say so: --pickle, or pickle=True"
+            raise Error(what, where=where, fix=fix)
+
+    def open_file(self, name: str, expected: set[str] | None) -> None:
+        """Check one file's header and map the file."""
+        path = resolve_file(self.folder, name)
+        shapes = read_tensor_shapes(path)
+        try:
+            handle = safe_open(path, framework="pt")
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            what = f"there is no memory to map its {path.stat().st_size:,} bytes"
+            fix = "raise the limit on the process (ulimit -v), or load it where there is more memory"
+            raise Error(what, where=path, fix=fix) from None
+        except (SafetensorError, OSError, ValueError) as error:
+            what = f"not a valid safetensors file ({' '.join(str(error).split())[:100]})"
+            raise Error(what, where=path, fix="fetch it again") from None
+        for key, shape in shapes.items():
+            if expected is not None and key not in expected:
+                what = f"tensor {format_value(key)} is not in the index"
+                raise Error(what, where=path, fix="index and shard do not belong together")
+            self.handles[key], self.shapes[key] = handle, shape
+        check_tensor_count(len(self.handles), path)
+
+    def __len__(self) -> int:
+        return len(self.handles)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.handles
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.handles)
+
+    def get_tensor(self, name: str) -> Tensor:
+        """Return one tensor, mapped from its file."""
+        return self.handles[name].get_tensor(name)
+
+    def is_equal(self, one: str, other: str) -> bool:
+        """Return whether two tensors hold the same values."""
+        import torch
+
+        return self.shapes[one] == self.shapes[other] and torch.equal(self.get_tensor(one), self.get_tensor(other))
+
+
+@contextmanager
+def open_weights(where: Path, pickle: bool) -> Iterator[Weights]:
+    """Open the weights of a folder: its safetensors, or a converted pickle if there are none and that is allowed."""
+    ready = has_file(where, WEIGHTS_FILE) or has_file(where, WEIGHTS_INDEX_FILE)
+    single, sharded = has_file(where, PICKLE_FILE), has_file(where, PICKLE_INDEX_FILE)
+    if ready or not pickle or not (single or sharded):
+        yield Weights(where)
+        return
+    shards = [PICKLE_FILE] if single else list(read_shard_index(where, PICKLE_INDEX_FILE))
+    with make_temporary_folder() as folder:
+        table: dict[str, str] = {}
+        for number, name in enumerate(shards):
+            target = folder / f"shard-{number}.safetensors"
+            convert_in_sandbox("pickle", resolve_file(where, name), target)
+            table |= dict.fromkeys(read_tensor_shapes(target), target.name)
+        write_json(folder / WEIGHTS_INDEX_FILE, {"weight_map": table})
+        yield Weights(folder)
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[Weights]:
+    """Open the arrays of an hdf5 file by their full names, as weights that can be read one by one."""
+    check_h5py_installed(path)
+    with make_temporary_folder() as folder:
+        convert_in_sandbox("hdf5", path, folder / WEIGHTS_FILE)
+        yield Weights(folder)
+
+
+def check_h5py_installed(where: object = None) -> None:
+    """Refuse to read or write hdf5 where its library is not installed."""
+    if importlib.util.find_spec("h5py") is None:
+        raise Error("ELMo's weights are hdf5 files, which need h5py", where=where, fix="pip install 'formers[elmo]'")
+
+
+def check_has_weights(model: nn.Module) -> None:
+    """Refuse a model without values."""
+    if any(p.is_meta for p in model.parameters()):
+        raise Error("this model has no weights to write", fix="build or load it outside of torch.device('meta')")
+
+
+def write_weights(
+    where: Path, tensor_groups: Iterator[Mapping[str, Tensor]], sizes: list[int], shard_size: int,
+    tell: ProgressCallback | None = None, stem: str = "model",
+) -> None:  # fmt: skip
+    """Write tensors in groups (one move of a key map each), one shard after the other, so that no second copy of the
+    model arises. `sizes` are the groups' bytes in the same order."""
+    from safetensors.torch import save_file
+
+    plan: list[int] = [0]  # how many groups each shard takes
+    filled = 0
+    for size in sizes:
+        if plan[-1] and filled + size > shard_size:
+            plan.append(0)
+            filled = 0
+        plan[-1] += 1
+        filled += size
+    listed: dict[str, str] = {}
+    total = 0
+    for number, members in enumerate(plan, 1):
+        name = f"{stem}.safetensors" if len(plan) == 1 else f"{stem}-{number:05d}-of-{len(plan):05d}.safetensors"
+        tensors: dict[str, Tensor] = {}
+        for _ in range(members):
+            tensors |= {key: t.detach().contiguous() for key, t in next(tensor_groups).items()}
+        save_file(tensors, where / name, metadata={"format": "pt"})
+        listed |= dict.fromkeys(tensors, name)
+        total += sum(t.nbytes for t in tensors.values())
+        if tell is not None:
+            tell("writing", number, len(plan), name)
+    if len(plan) > 1:
+        write_json(where / f"{stem}.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": listed})

@@ -108,11 +108,11 @@ def confine_process(source: str, folder: Path, memory: int, output: int, seconds
     with suppress(ImportError):  # Windows has no such limits; the audit hook stands
         import resource
 
-        wanted = {"FSIZE": output, "CPU": seconds, "CORE": 0}
+        limits = {"FSIZE": output, "CPU": seconds, "CORE": 0}
         with suppress(OSError):  # where the system says what is mapped now
             mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            wanted["AS"] = mapped + memory
-        for name, value in wanted.items():
+            limits["AS"] = mapped + memory
+        for name, value in limits.items():
             limit = getattr(resource, f"RLIMIT_{name}")
             _, most = resource.getrlimit(limit)
             value = value if most == resource.RLIM_INFINITY else min(value, most)
@@ -178,8 +178,8 @@ def explain_refusal(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, Error):
         return text
-    if asked := re.search(r"GLOBAL (\S+)", text):
-        return f"it asks for {asked[1]}"
+    if refused_global := re.search(r"GLOBAL (\S+)", text):
+        return f"it asks for {refused_global[1]}"
     inner = re.search(r"WeightsUnpickler error:\s*(.+)", text)
     lines = (inner[1] if inner else text).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

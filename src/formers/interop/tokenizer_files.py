@@ -109,31 +109,31 @@ def get_special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
     return {role: tokenizer.special[role] for role in SPECIAL_ROLES if role in tokenizer.special}
 
 
-def read_tokenizer(where: Path, kept: dict[str, bytes]) -> Tokenizer | None:
+def read_tokenizer(where: Path, files: dict[str, bytes]) -> Tokenizer | None:
     """Read the tokenizer of a directory, if there is one in a supported format; its files are kept for export."""
     for name in COMPANION_FILES:
         if safe_files.has_file(where, name):
-            kept[name] = safe_files.read_bytes(where, name)
+            files[name] = safe_files.read_bytes(where, name)
     options: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if name in kept:
-            options |= safe_files.parse_json(kept[name], where / name)
+        if name in files:
+            options |= safe_files.parse_json(files[name], where / name)
     if safe_files.has_file(where, "tokenizer.json"):
         whole = decode_utf8(safe_files.read_bytes(where, "tokenizer.json"), where / "tokenizer.json")
         named = any(f"{role}_token" in options for role in SPECIAL_ROLES)
         usual = {} if named else published_files.guess_special_tokens(whole)
         special = published_files.resolve_special_tokens(options, usual)
         return Tokenizer(whole, special, where=where / "tokenizer.json")
-    text = {n: decode_utf8(kept[n], where / n) for n in TEXT_FILES if n in kept}
-    if {"source.spm", "target.spm", "vocab.json"} <= kept.keys():
-        both = kept["source.spm"], kept["target.spm"]
+    text = {n: decode_utf8(files[n], where / n) for n in TEXT_FILES if n in files}
+    if {"source.spm", "target.spm", "vocab.json"} <= files.keys():
+        both = files["source.spm"], files["target.spm"]
         return published_files.from_marian(*both, text["vocab.json"], options, where / "source.spm")
     for vocab, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         if vocab in text and merges in text:
             return published_files.from_merges(text[vocab], text[merges], options, where / merges)
     for name in SENTENCEPIECE_FILES:
-        if name in kept:
-            return published_files.from_spm(kept[name], options, where / name, name)
+        if name in files:
+            return published_files.from_spm(files[name], options, where / name, name)
     if "vocab.txt" in text:
         return published_files.from_vocab_txt(text["vocab.txt"], options, where / "vocab.txt")
     return None

@@ -138,12 +138,12 @@ def read_text_vectors(
     if kind == "text":
         rows, dim = parse_header(file.readline(MAX_LINE_BYTES), size, 2, path)
         line = 1
-    wanted = min(x for x in (rows, most, settings.MAX_SIZE) if x is not None)
+    row_limit = min(x for x in (rows, most, settings.MAX_SIZE) if x is not None)
     blocks: list[np.ndarray] = []
-    while len(names.words) < wanted:
+    while len(names.words) < row_limit:
         numbers: list[bytes] = []
         first = line + 1
-        for data in read_rows(file, min(ROWS_PER_BLOCK, wanted - len(names.words)), path, line):
+        for data in read_rows(file, min(ROWS_PER_BLOCK, row_limit - len(names.words)), path, line):
             line += 1
             word, _, rest = data.partition(b" ")
             dim = dim or rest.count(b" ") + 1
@@ -155,12 +155,12 @@ def read_text_vectors(
             break
         blocks.append(parse_numbers(numbers, dim, names, first))
         if tell is not None:
-            tell("reading", len(names.words), wanted if rows or most else len(names.words), f"{dim} numbers each")
-    if not names.words or (rows is not None and len(names.words) < wanted):
-        claimed = "" if rows is None else f" of {wanted:,}"
+            tell("reading", len(names.words), row_limit if rows or most else len(names.words), f"{dim} numbers each")
+    if not names.words or (rows is not None and len(names.words) < row_limit):
+        claimed = "" if rows is None else f" of {row_limit:,}"
         raise Error(f"the file ends after {len(names.words):,}{claimed} words", where=path, fix=DAMAGED_HINT)
     if most is None and file.readline(MAX_LINE_BYTES).strip():
-        raise names.make_line_error(f"there are more than the {wanted:,} words of the first line", line + 1)
+        raise names.make_line_error(f"there are more than the {row_limit:,} words of the first line", line + 1)
     return list(names.words), np.concatenate(blocks)
 
 

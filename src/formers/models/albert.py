@@ -77,7 +77,7 @@ class ALBERT(TransformerBody):
 
 
 def build_heads(c: ALBERTConfig) -> dict[str, dict[str, Head]]:
-    """BERT's heads; masked tokens are predicted at the width of the embeddings, and sop stands in for nsp."""
+    """Build BERT's heads; masked tokens are predicted at the width of the embeddings, and sop stands in for nsp."""
     mine = {name: parts for name, parts in bert.build_heads(c).items() if name not in ("nsp", "lm")}
     mlm = replace(mine["mlm"]["mlm"], inner_dim=c.embed)
     return mine | {"mlm": {"mlm": mlm}, "pretraining": {"mlm": mlm, "sop": mine["classify"]["classify"]}}
@@ -96,7 +96,7 @@ HF_CONFIG = ConfigMap(
 
 
 def build_key_map(c: ALBERTConfig, head: str) -> KeyMap:
-    """ALBERT's names; the blocks are numbered by group and inside it."""
+    """Map ALBERT's names; the blocks are numbered by group and inside it."""
     body = {name: ours for name, ours in bert.BODY_KEYS.items() if name.startswith("embeddings")}
     body["encoder.embedding_hidden_mapping_in.*"] = "embed.up.*"
     for number in range(c.groups * c.inner):

@@ -124,7 +124,7 @@ class BART(EncoderDecoder):
 
 
 def build_heads(c: BARTConfig) -> dict[str, dict[str, Head]]:
-    """BART's heads; a classifier reads the decoder at the source's end mark."""
+    """Build BART's heads; a classifier reads the decoder at the source's end mark."""
     inner = ("dropout", "dense", "tanh", "dropout")
     return {
         "none": {},
@@ -164,7 +164,7 @@ HF_CONFIG = ConfigMap(
 
 
 def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
-    """Their class says whether there is an encoder, the tensors whether the sides share their embeddings."""
+    """Set whether there is an encoder, by their class, and whether the sides share embeddings, by the tensors."""
     alone = architecture.endswith("ForCausalLM")
     tables = [name for name in file if name.endswith("coder.embed_tokens.weight")]
     shared = alone or len(tables) < 2 or file.is_equal(*tables)
@@ -172,7 +172,7 @@ def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFil
 
 
 def map_body_names(decoder_only: bool = False) -> dict[str, str | TensorOp]:
-    """The names of both sides."""
+    """Map the names of both sides."""
     table: dict[str, str | TensorOp] = {}
     for one, embed in (("decoder", "embed"),) if decoder_only else (("encoder", "embed"), ("decoder", "target")):
         layer, ours = f"{one}.layers.{{i}}", f"{one}.blocks.{{i}}"
@@ -195,7 +195,7 @@ def map_body_names(decoder_only: bool = False) -> dict[str, str | TensorOp]:
 
 
 def build_key_map(c: BARTConfig, head: str) -> KeyMap:
-    """The names of fairseq's BART as transformers keeps them."""
+    """Map the names of fairseq's BART as transformers keeps them."""
     names = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     first = names[0 if c.shared else 1] if c.encoder else names[2]
     tables = {first: "embed.token.weight"} | ({} if c.shared else {names[2]: "target.token.weight"})
@@ -221,7 +221,7 @@ def build_key_map(c: BARTConfig, head: str) -> KeyMap:
 
 
 def map_classes(name: str) -> dict[str, str]:
-    """Their classes and our heads."""
+    """Map their classes to our heads."""
     heads = {
         "Model": "none", "ForConditionalGeneration": "lm", "ForCausalLM": "lm", "ForSequenceClassification": "classify",
         "ForQuestionAnswering": "answer",
@@ -230,7 +230,7 @@ def map_classes(name: str) -> dict[str, str]:
 
 
 def build_architecture_rule(name: str) -> ArchitectureRule:
-    """A language model without an encoder is a class of its own."""
+    """Return the rule that a language model without an encoder is a class of its own."""
     return lambda c, head: f"{name}ForCausalLM" if head == "lm" and not c.encoder else None
 
 

@@ -77,7 +77,7 @@ class BERT(TransformerBody):
 
 
 def build_heads(c: BERTConfig) -> dict[str, dict[str, Head]]:
-    """BERT's heads; the pooler is tanh(dense(first token)), and masked tokens get a layer of their own."""
+    """Build BERT's heads; the pooler is tanh(dense(first token)), and masked tokens get a layer of their own."""
     pooler, dropout = ("dense", "tanh"), c.dropout if c.head_dropout is None else c.head_dropout
     mlm = Head(inner_layers=("dense", c.act, "norm"), out="vocab")
     nsp = Head(pool="first", inner_layers=pooler, out=2)
@@ -128,9 +128,9 @@ def build_key_map(
     transform: str = "cls.predictions.transform", norm: str = "LayerNorm", out: str = "cls.predictions",
     pooler: str = "@pooler.dense", heads: Mapping[str, Mapping[str, str]] = NSP_KEYS,
 ) -> KeyMap:  # fmt: skip
-    """The names of BERT's own files, and of those after it: of the layers before the masked tokens' output (`transform`
-    and its `norm`), of that output, of the pooler and of more `heads`. An untied output layer has a weight and a bias
-    of its own."""
+    """Map the names of BERT's own files, or those of its descendants: of the layers before the masked tokens' output
+    (`transform` and its `norm`), of that output, of the pooler and of more `heads`. An untied output layer has a weight
+    and a bias of its own."""
     weight, bias, own_bias = f"{out}.decoder.weight", f"{out}.bias", f"{out}.decoder.bias"
     pool, classifier = {f"{pooler}.*": "dense.*"}, {"classifier.*": "out.*"}
     mlm = {

@@ -88,7 +88,7 @@ HF_CONFIG = ConfigMap(
 
 
 def build_key_map(c: BLOOMConfig, head: str) -> KeyMap:
-    """BLOOM's names; queries, keys and values are interleaved by head."""
+    """Map BLOOM's names; queries, keys and values are interleaved by head."""
     return KeyMap(
         {
             "word_embeddings.weight": "embed.token.weight",

@@ -101,7 +101,7 @@ class ELMo(nn.Module):
 
 
 def build_heads(c: ELMoConfig) -> dict[str, dict[str, Head]]:
-    """The softmax that both directions share, and tasks over the mix of layers (§3.2, §3.3)."""
+    """Build the softmax that both directions share, and task heads over the mix of layers (§3.2, §3.3)."""
     return {
         "none": {},
         "lm": {"lm": Head(inner_layers=("dropout",), out="vocab", directions=2, dropout=c.dropout)},
@@ -165,7 +165,7 @@ def swap_gates(name: str, matrix: bool) -> TensorOp:
 
 
 def build_key_map(c: ELMoConfig, head: str) -> KeyMap:
-    """The names of bilm-tf's weights; its files lack the softmax, ours may have it under the name of its training."""
+    """Map the names of bilm-tf's weights; its files lack the softmax, ours may have it under its training name."""
     cell = "RNN_(0|1)/RNN/MultiRNNCell/Cell{i}/LSTMCell"
     rows: dict[str, str | TensorOp] = {
         "char_embed": TensorOp("embed.character.weight", lambda t: nn.functional.pad(t, (0, 0, 1, 0)), lambda t: t[1:]),

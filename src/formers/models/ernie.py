@@ -53,7 +53,7 @@ HF_CONFIG = ConfigMap(
 
 
 def build_key_map(c: ERNIEConfig, head: str) -> KeyMap:
-    """BERT's names, and the tasks'."""
+    """Map BERT's names, and the task embeddings'."""
     body = bert.BODY_KEYS | {"embeddings.task_type_embeddings.weight": "embed.task.weight"}
     return bert.build_key_map(c, head, "ernie", body)
 

@@ -117,7 +117,7 @@ class GNMT(RecurrentEncoderDecoder):
 
 
 def build_heads(c: GNMTConfig) -> dict[str, dict[str, Head]]:
-    """The output layer."""
+    """Build the output layer's head."""
     return {"none": {}, "lm": {"lm": Head(out="vocab")}}
 
 

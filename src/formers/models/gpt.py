@@ -85,7 +85,7 @@ class GPT(TransformerBody):
 
 
 def build_heads(c: GPTConfig) -> dict[str, dict[str, Head]]:
-    """GPT's heads; a classifier reads the last token, the only one that has seen all others."""
+    """Build GPT's heads; a classifier reads the last token, the only one that has seen all others."""
     lm = Head(out="vocab", bias=False)
     choose = Head(pool=c.summary, inner_layers=("dropout",), out=1, out_act=c.summary_act, dropout=c.summary_dropout)
     return {
@@ -136,7 +136,7 @@ DROPPED_KEYS = ("h.{i}.attn.bias", "h.{i}.attn.masked_bias")
 
 
 def build_key_map(c: GPTConfig, head: str) -> KeyMap:
-    """The names of GPT-1's files."""
+    """Map the names of GPT-1's files."""
     return KeyMap(
         {
             "tokens_embed.weight": "embed.token.weight",

@@ -66,7 +66,7 @@ class GPT2(TransformerBody):
 
 
 def build_decoder_heads(dropout: float) -> dict[str, dict[str, Head]]:
-    """The heads that all decoders after GPT have in common; a classifier reads the last token."""
+    """Build the heads that all decoders after GPT share; a classifier reads the last token."""
     return {
         "none": {},
         "lm": {"lm": Head(out="vocab", bias=False)},
@@ -77,12 +77,12 @@ def build_decoder_heads(dropout: float) -> dict[str, dict[str, Head]]:
 
 
 def build_heads(c: GPT2Config) -> dict[str, dict[str, Head]]:
-    """GPT's heads and two more."""
+    """Build GPT's heads, and those for tagging and answers."""
     return build_decoder_heads(c.head_dropout) | gpt.build_heads(c)
 
 
 def build_init_rules(c: GPT2Config) -> dict[str, float]:
-    """§2.3: projections into the residual stream are scaled by 1/√(number of such projections)."""
+    """Scale projections into the residual stream by 1/√(number of such projections), as in §2.3."""
     residual = c.init / math.sqrt(2 * c.layers)
     return {"*": c.init, "*.attn.o.weight": residual, "*.ff.down.weight": residual}
 
@@ -106,7 +106,7 @@ DECODER_HEAD_KEYS: dict[str, dict[str, str | TensorOp]] = {
 
 
 def build_key_map(c: GPT2Config, head: str) -> KeyMap:
-    """The names of GPT-2's files."""
+    """Map the names of GPT-2's files."""
     return KeyMap(
         {
             "wte.weight": "embed.token.weight",

@@ -79,7 +79,7 @@ class GPTNeo(TransformerBody):
 
 
 def read_attention_types(types: Any) -> dict[str, Any]:
-    """Their [[["global", "local"], 12]]: a pattern and how often it is repeated; ours is as short as it can be."""
+    """Read [[["global", "local"], 12]], patterns with their repetitions, as the shortest pattern that repeats."""
     pattern = [kind for kinds, times in types for _ in range(min(times, 1000)) for kind in kinds]
     if not pattern or len(pattern) > 1000:
         raise Error("attention_types names no layers, or too many", fix='write for example [[["global", "local"], 12]]')
@@ -109,7 +109,7 @@ HF_CONFIG = ConfigMap(
 
 
 def build_key_map(c: GPTNeoConfig, head: str) -> KeyMap:
-    """GPT-Neo's names; Linear weights are not transposed."""
+    """Map GPT-Neo's names; Linear weights are not transposed."""
     return KeyMap(
         {
             "wte.weight": "embed.token.weight",

@@ -90,14 +90,14 @@ class GPTNeoX(TransformerBody):
 
 
 def build_init_rules(c: GPTNeoXConfig) -> dict[str, float]:
-    """§2.1: residual outputs start at 2/(layers·√dim), all else at √(2/(5·dim)) (the "small init")."""
+    """Initialise as in §2.1: residual outputs at 2/(layers·√dim), all else at √(2/(5·dim)) ("small init")."""
     residual = 2 / (c.layers * math.sqrt(c.dim))
     small = math.sqrt(2 / (5 * c.dim))
     return {"*": small, "*.attn.o.weight": residual, "*.ff.down.weight": residual}
 
 
 def read_rope_settings(value: Any) -> dict[str, Any]:
-    """Their table of rotary settings; only the plain kind is the paper's."""
+    """Read their table of rotary settings; only the plain kind is the paper's."""
     if value is None:
         return {}
     kind = value.get("rope_type", value.get("type", "default"))
@@ -132,7 +132,7 @@ HF_CONFIG = ConfigMap(
 
 
 def build_key_map(c: GPTNeoXConfig, head: str) -> KeyMap:
-    """GPT-NeoX's names; queries, keys and values are interleaved by head."""
+    """Map GPT-NeoX's names; queries, keys and values are interleaved by head."""
     return KeyMap(
         {
             "embed_in.weight": "embed.token.weight",

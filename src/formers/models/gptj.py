@@ -84,7 +84,7 @@ class GPTJ(TransformerBody):
 
 
 def build_heads(c: GPTJConfig) -> dict[str, dict[str, Head]]:
-    """Those of all decoders but the tagger; the output layer has a bias."""
+    """Build the heads of all decoders but the tagger; the output layer has a bias."""
     mine = {name: parts for name, parts in gpt2.build_decoder_heads(0.0).items() if name != "tag"}
     return mine | {"lm": {"lm": Head(out="vocab")}}
 
@@ -109,7 +109,7 @@ HF_CONFIG = ConfigMap(
 
 
 def build_key_map(c: GPTJConfig, head: str) -> KeyMap:
-    """GPT-J's names."""
+    """Map GPT-J's names."""
     return KeyMap(
         {
             "wte.weight": "embed.token.weight",

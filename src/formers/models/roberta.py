@@ -41,7 +41,7 @@ class RoBERTaConfig(bert.BERTConfig):
 
 
 def build_heads(c: RoBERTaConfig) -> dict[str, dict[str, Head]]:
-    """RoBERTa's heads: the masked-token layer always has the exact gelu, whatever the blocks use."""
+    """Build RoBERTa's heads: the masked-token layer always has the exact gelu, whatever the blocks use."""
     mine, dropout = dict(bert.build_heads(c)), c.dropout if c.head_dropout is None else c.head_dropout
     del mine["nsp"], mine["pretraining"]
     mlm = replace(mine["mlm"]["mlm"], inner_layers=("dense", "gelu", "norm"))
@@ -52,7 +52,7 @@ def build_heads(c: RoBERTaConfig) -> dict[str, dict[str, Head]]:
 
 
 def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
-    """Their position table counts its unused first rows as well, up to and including that of the pad id."""
+    """Subtract the unused first rows of their position table, up to and including that of the pad id."""
     return settings | {"context": settings["context"] - settings["pad"] - 1}
 
 
@@ -64,7 +64,7 @@ HF_CONFIG = ConfigMap(
 
 
 def build_key_map(c: RoBERTaConfig, head: str) -> KeyMap:
-    """BERT's names for the body, fairseq's for the masked-token layer."""
+    """Map BERT's names for the body, fairseq's for the masked-token layer."""
     heads = {"classify": {"classifier.dense.*": "dense.*", "classifier.out_proj.*": "out.*"}}
     return bert.build_key_map(c, head, "roberta", transform="lm_head", norm="layer_norm", out="lm_head", heads=heads)
 

@@ -240,12 +240,12 @@ class Seq2Seq(RecurrentEncoderDecoder):
 
 def build_embeddings(c: RecurrentConfig, width: int) -> tuple[Embeddings, Embeddings | None]:
     """Build the embeddings of source and target; the second is None if they share one table."""
-    far = None if c.shared else Embeddings(width, c.target_vocab or c.vocab, dropout=c.dropout)
+    far = None if c.shared else Embeddings(width, c.output_vocab, dropout=c.dropout)
     return Embeddings(width, c.vocab, dropout=c.dropout), far
 
 
 def build_heads(c: Seq2SeqConfig) -> dict[str, dict[str, Head]]:
-    """The output layer."""
+    """Build the output layer's head."""
     return {"none": {}, "lm": {"lm": Head(out="vocab", inner_dim=c.out_dim)}}
 
 

@@ -99,7 +99,7 @@ def build_heads(c: SwitchConfig) -> dict[str, dict[str, Head]]:
 
 
 def build_init_rules(c: SwitchConfig) -> dict[str, Any]:
-    """§2.4: a tenth of the usual variance; embeddings as T5."""
+    """Initialise as in §2.4, with a tenth of the usual variance; embeddings as T5."""
     small = math.sqrt(0.1)
     rules = t5.build_init_rules(c)
     scaled = {k: tuple(small * s for s in v) if isinstance(v, tuple) else small * v for k, v in rules.items()}
@@ -153,8 +153,7 @@ HF_CONFIG = ConfigMap(
 
 
 def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
-    """Adjust as T5 does; an encoder alone has no sparse decoder layers. Untied, transformers has three tables of tokens
-    and reads the two of the sides."""
+    """Adjust as T5 does; an encoder alone has no sparse decoder layers, and untied models have a table on each side."""
     found = t5.adjust_settings(settings, architecture, file)
     alone = {"decoder_sparse": 0} if found.get("decoder_layers") == 0 else {}
     found = found if alone or found.get("decoder_layers") else default_to_encoder(found, decoder_sparse="sparse")
@@ -162,7 +161,7 @@ def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFil
 
 
 def build_key_map(c: SwitchConfig, head: str) -> KeyMap:
-    """T5's names, and those of the experts, which are separate tensors there and one of ours."""
+    """Map T5's names, and those of the experts, which are separate tensors there and one of ours."""
     theirs = t5.build_key_map(c, head, feed_forward_name="mlp")
     every = "|".join(f"expert_{i}" for i in range(c.experts))
     body, tied, second = dict(theirs.body), dict(theirs.tied), dict[str, str]()

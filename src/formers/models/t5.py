@@ -119,7 +119,7 @@ class T5(EncoderDecoder):
 
 
 def build_heads(c: T5Config) -> dict[str, dict[str, Head]]:
-    """T5's heads; a classifier reads the decoder at the source's end mark, a tagger the encoder."""
+    """Build T5's heads; a classifier reads the decoder at the source's end mark, a tagger the encoder."""
     inner = ("dropout", "dense", "tanh", "dropout")
     return {
         "none": {},
@@ -146,7 +146,7 @@ def build_init_rules(c: T5Config) -> dict[str, Any]:
 
 
 def read_feed_forward(value: str) -> dict[str, Any]:
-    """Their word for the feed-forward: relu, gated-gelu and the like; the published gated-gelu is the tanh form."""
+    """Read feed_forward_proj: relu, gated-gelu and the like; the published gated-gelu is the tanh form."""
     gated = value.startswith("gated-")
     act = value.removeprefix("gated-")
     return {"gated": gated} | ({"act": "gelu_tanh"} if value == "gated-gelu" else HF_ACT_ROW.read(act))
@@ -192,7 +192,7 @@ def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFil
 
 
 def build_key_map(c: T5Config, head: str, feed_forward_name: str = "DenseReluDense") -> KeyMap:
-    """T5's names; classifiers and taggers hold the body under `transformer.`."""
+    """Map T5's names; classifiers and taggers hold the body under `transformer.`."""
     body: dict[str, str | TensorOp] = {"shared.weight": "embed.token.weight"}
     for side, last in (("encoder", 1), ("decoder", 2)):
         layer, ours = f"{side}.block.{{i}}.layer", f"{side}.blocks.{{i}}"
@@ -234,12 +234,12 @@ def build_key_map(c: T5Config, head: str, feed_forward_name: str = "DenseReluDen
 
 
 def build_architecture_rule(name: str) -> ArchitectureRule:
-    """Without decoder layers, a bare model is written as the encoder class."""
+    """Return the rule that a bare model without decoder layers is written as the encoder class."""
     return lambda config, head: f"{name}EncoderModel" if head == "none" and not config.num_decoder_layers else None
 
 
 def map_classes(name: str) -> dict[str, str]:
-    """Their classes and our heads."""
+    """Map their classes to our heads."""
     heads = {
         "Model": "none", "EncoderModel": "none", "ForConditionalGeneration": "lm", "WithLMHeadModel": "lm",
         "ForSequenceClassification": "classify", "ForTokenClassification": "tag", "ForQuestionAnswering": "answer",

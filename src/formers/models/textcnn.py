@@ -114,7 +114,7 @@ class TextCNN(nn.Module):
 
 
 def build_heads(c: TextCNNConfig) -> dict[str, dict[str, Head]]:
-    """A classifier of the largest values."""
+    """Build the classifier over the maxima."""
     return {"none": {}, "classify": {"classify": Head(pool="max", inner_layers=("dropout",), dropout=c.dropout)}}
 
 

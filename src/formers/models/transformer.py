@@ -64,7 +64,7 @@ class Transformer(EncoderDecoder):
             scale, waves = c.dim**0.5 if c.scaled else 1.0, SinusoidalPositions(c.dim, c.halves)
             return Embeddings(c.dim, vocab, sinusoids=waves, scale=scale, token=token, dropout=c.dropout)
 
-        far = c.target_vocab or c.vocab
+        far = c.output_vocab
         source = embed(c.vocab if c.encoder else far)
         target = None if c.shared or not c.encoder else embed(far)
         encoder = bart.build_stack(c, decoder=False) if c.encoder else None
@@ -72,7 +72,7 @@ class Transformer(EncoderDecoder):
 
 
 def build_heads(c: TransformerConfig) -> dict[str, dict[str, Head]]:
-    """The output layer; in Marian's files it has a bias."""
+    """Build the output layer's head; in Marian's files it has a bias."""
     return {name: parts for name, parts in bart.build_heads(c).items() if name in ("none", "lm")}
 
 
@@ -83,7 +83,7 @@ def build_init_rules(c: TransformerConfig) -> dict[str, float]:
 
 
 def read_static_positions(value: Any) -> dict[str, Any]:
-    """Marian's positions are fixed, with all sines before the cosines."""
+    """Read static_position_embeddings: Marian's are fixed, with all sines before the cosines."""
     if value is not True:
         raise Error(f"value {value!r} is not supported", fix="Marian's positions are static")
     return {"halves": True}
@@ -100,7 +100,7 @@ def write_static_positions(c: TransformerConfig) -> bool:
 HF_CONFIG = ConfigMap(
     {key: row for key, row in bart.CONFIG_ROWS.items() if key != "classifier_dropout"}
     | {
-        "decoder_vocab_size": KeyRule(lambda v: {"target_vocab": v}, lambda c: c.target_vocab or c.vocab),
+        "decoder_vocab_size": KeyRule(lambda v: {"target_vocab": v}, lambda c: c.output_vocab),
         "share_encoder_decoder_embeddings": "shared",
         "static_position_embeddings": KeyRule(read_static_positions, write_static_positions),
     },
@@ -130,7 +130,7 @@ def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFil
 
 
 def build_key_map(c: TransformerConfig, head: str) -> KeyMap:
-    """Marian's names are BART's; its position tables are fixed, and not kept. Where the
+    """Map Marian's names are BART's; its position tables are fixed, and not kept. Where the
     two sides could share a table and do not (transformers, untied), the shared one is unused."""
     theirs, far = bart.build_key_map(c, head), "decoder.embed_tokens.weight"
     waves = SinusoidalPositions(c.dim, c.halves)
@@ -138,7 +138,7 @@ def build_key_map(c: TransformerConfig, head: str) -> KeyMap:
     return replace(
         theirs, tied={**theirs.tied, **({"lm_head.weight": far} if c.tied and not c.shared else {})},
         drop=(*theirs.drop, *(() if c.shared else ("shared.weight",))),
-        computed_tables=dict.fromkeys(tables, lambda n: waves(torch.arange(n))),
+        alternate_names={}, computed_tables=dict.fromkeys(tables, lambda n: waves(torch.arange(n))),
     )  # fmt: skip
 
 

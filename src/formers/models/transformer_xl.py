@@ -148,7 +148,7 @@ class TransformerXL(nn.Module):
 
 
 def build_heads(c: TransformerXLConfig) -> dict[str, dict[str, Head]]:
-    """Transformer-XL's heads: "lm" answers with log-probabilities, a classifier reads the last token."""
+    """Build Transformer-XL's heads: "lm" answers with log-probabilities, a classifier reads the last token."""
     softmax = Head(
         out="vocab",
         build_output_layer=lambda: AdaptiveSoftmax(c.clusters, tied=c.tied, projection_ties=c.projection_ties),
@@ -187,7 +187,7 @@ HF_CONFIG = ConfigMap(
 
 
 def build_key_map(c: TransformerXLConfig, head: str) -> KeyMap:
-    """Transformer-XL's names; what is tied or shared may be there as a copy."""
+    """Map Transformer-XL's names; what is tied or shared may be there as a copy."""
     biases: dict[str, str | TensorOp] = {
         "layers.{i}.dec_attn.r_w_bias": "blocks.{i}.attn.relative.biases.u",
         "layers.{i}.dec_attn.r_r_bias": "blocks.{i}.attn.relative.biases.v",

@@ -180,7 +180,7 @@ class XLNet(nn.Module):
 
 
 def build_heads(c: XLNetConfig) -> dict[str, dict[str, Head]]:
-    """XLNet's heads; `beam` looks for ends of an answer given its beginning, and whether there is an answer at all."""
+    """Build XLNet's heads; `beam` finds ends of an answer given its start, and whether there is an answer at all."""
     inner = ("dense",) * c.summary_dense + (() if c.summary_act is None else (c.summary_act,)) + ("dropout",)
     classify = Head(pool=c.summary, inner_layers=inner, dropout=c.summary_dropout)
     return {
@@ -223,7 +223,7 @@ HF_CONFIG = ConfigMap(
 
 
 def build_key_map(c: XLNetConfig, head: str) -> KeyMap:
-    """XLNet's names; projections are (dim, heads, head_dim) tensors."""
+    """Map XLNet's names; projections are (dim, heads, head_dim) tensors."""
     width = (c.heads, c.dim // c.heads)
 
     def flatten_heads(name: str, parts: int = 1) -> TensorOp:  # (parts · dim, H, D) ↔ (parts · H · D, dim)

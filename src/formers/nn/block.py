@@ -86,8 +86,7 @@ class Block(nn.Module):
 
 
 class BlockStack(nn.ModuleList):
-    """Blocks run one after the other; `layer_order` names the block of each layer, so that layers can share one
-    (ALBERT)."""
+    """Blocks run in turn; `layer_order` names the block of each layer, so that layers can share one (ALBERT)."""
 
     def __init__(self, blocks: Iterable[nn.Module], layer_order: Sequence[int] | None = None):
         super().__init__(blocks)
@@ -100,8 +99,7 @@ class BlockStack(nn.ModuleList):
     ) -> Tensor:  # fmt: skip
         """(N, dim) → (N, dim); one context for all layers, or one for each."""
         first = attn_contexts if isinstance(attn_contexts, AttentionContext) else attn_contexts[0]
-        is_pre_norm = all(isinstance(block, Block) and block.norm_order == "pre" for block in self)
-        if is_pre_norm and is_decode_pass(self, first):
+        if is_decode_pass(self, first) and all(isinstance(b, Block) and b.norm_order == "pre" for b in self):
             return self.run_decode_step(x, attn_contexts, cross_context)
         for layer, index in enumerate(self.layer_order):
             attn_context = attn_contexts if isinstance(attn_contexts, AttentionContext) else attn_contexts[layer]

@@ -144,7 +144,7 @@ class RecurrentEncoderDecoder(nn.Module):
         self, batch: Batch, encoder_output: Tensor, source: Layout, *, state: RNNState | None = None,
         cache: KVCache | None = None, capture: Capture | None = None,
     ) -> Tensor:  # fmt: skip
-        """Target ids (N,) and what the encoder left: its output, and the state to go on from (here or in the cache)"""
+        """Target ids (N,), the encoder's output and the state to continue from (given, or in the cache) → (N, dim)"""
         layout = batch.layout
         past_lengths = None if cache is None else cache.start_batch(layout)
         if cache is not None and cache.recurrent_state is not None:

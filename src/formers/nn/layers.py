@@ -154,8 +154,7 @@ class OutputLayer(nn.Module):
 
 
 class ScalarMix(nn.Module):
-    """γ · Σ softmax(s)ᵢ · hᵢ. Layers may be normed first: each token on its own, or (as ELMo's code has it) all tokens
-    of the batch by one mean and variance."""
+    """γ · Σ softmax(s)ᵢ · hᵢ, of layers normed by token or, as in ELMo's code, over the whole batch, or not at all."""
 
     def __init__(self, layers: int, norm: MixNorm = "plain"):
         super().__init__()
@@ -205,8 +204,7 @@ def initialise_weights(model: nn.Module, rules: Mapping[str, Any], seed: int, on
 
 
 def to_autocast_dtype(x: Tensor) -> Tensor:
-    """Convert to autocast's bf16, so that the whole residual stream has half the memory traffic of fp32; fp16 would
-    overflow there, and stays in fp32."""
+    """Convert to autocast's bf16, which halves the residual stream's memory traffic; fp16 would overflow there."""
     kind = x.device.type
     if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16:
         return x.to(torch.bfloat16)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -27,19 +25,13 @@ class LoRAWeight(nn.Module):
         return weight + self.scale * (self.b @ self.a)
 
 
-def iter_target_layers(body: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """Yield the layers that take an adapter, with their names."""
-    for name, module in body.named_modules():
-        if name.rpartition(".")[2] in TARGET_LAYERS and isinstance(module, nn.Linear):
-            yield name, module
-
-
 def add_adapters(body: nn.Module, rank: int, alpha: float, seed: int = 0) -> int:
     """Freeze a body and add adapters to its matrices; returns how many."""
     body.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
-    targets = list(iter_target_layers(body))
-    for _, module in targets:
+    named = [(name.rpartition(".")[2], module) for name, module in body.named_modules()]
+    targets = [module for name, module in named if name in TARGET_LAYERS and isinstance(module, nn.Linear)]
+    for module in targets:
         adapter = LoRAWeight(module.weight.detach(), rank, alpha, generator)
         parametrize.register_parametrization(module, "weight", adapter, unsafe=True)
     return len(targets)

@@ -1,6 +1,5 @@
-"""Bidirectional language modelling (ELMo, Peters et al. 2018, §3.1): each word is foretold from those before it and, by
-another model, from those behind it. Words are read as characters, whatever they are; what is foretold is a word of the
-vocabulary."""
+"""Bidirectional language modelling (ELMo, Peters et al. 2018, §3.1): each word is predicted from those before it, and
+by another model from those behind it. Any word is read, as characters; one of the vocabulary is predicted."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ class BidirectionalLM(BaseObjective):
     def from_tokenizer(
         tokenizer: Tokenizer, length: int, slots: int = word_level.WORD_SLOTS, **options: Any
     ) -> BidirectionalLM:
-        """With the words of a tokenizer, spelled out; its begin and end marks have characters of their own."""
+        """Take the words of a tokenizer, spelled out; its begin and end marks have characters of their own."""
         spelling = np.array(
             [encode_vocab_word(tokenizer.get_token_text(i), slots) for i in range(len(tokenizer))], np.int64
         )
@@ -64,7 +63,7 @@ class BidirectionalLM(BaseObjective):
         return BidirectionalLM(length, spelling, frame, tokenizer.id("eos"), **options)  # type: ignore[arg-type]
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """Windows in random order, with room for the marks; of streams, the store's own marks stay inside."""
+        """Plan windows in random order, with room for the marks; of streams, the store's own marks stay inside."""
         if self.num_streams:
             return plan_streams(store, self.length, self.num_streams)
         return plan_texts(store, self.eos, self.length - sum(map(len, self.frame)), seed, epoch)
@@ -75,29 +74,29 @@ class BidirectionalLM(BaseObjective):
         return np.stack((lengths, lengths, np.zeros(len(plan), np.int64)), 1)
 
     def choose_shape(self, total: int, plan: Plan) -> BatchShape:
-        """A loss at every word."""
+        """Choose a shape with a loss at every word."""
         if self.num_streams:
             return make_stream_shape(self.num_streams, self.streams_per_batch, self.length)
         return BatchShape(estimate_documents(total, self.measure_sizes(plan)[:, 0]), total, 0, self.length)
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
-        """Nothing is hidden; the labels are the words themselves, and the loss looks at the one before and behind."""
+        """Hide nothing; the labels are the words themselves, and the loss takes the one before and behind."""
         at = add_special_tokens(raw, *(((), ()) if self.num_streams else self.frame))
         return Batch(self.word_characters[at.ids], at.starts, self.length, labels=at.ids, sample=raw.sample)
 
     def count_labels(self, batch: Batch) -> dict[str, int]:
-        """In either direction one word of each example is not foretold."""
+        """Count the words that are predicted: in either direction all but one of each example."""
         return {self.part: count_real_labels(batch.labels) - int((batch.sample >= 0).sum())}
 
     def select_labels(self, batch: Batch) -> np.ndarray:
-        """Each word but an example's first, and each but its last."""
+        """Return each word but an example's first, and each but its last."""
         some = np.flatnonzero(np.diff(batch.starts))
         ways = [np.delete(batch.labels, edge[some]) for edge in (batch.starts[:-1], batch.starts[1:] - 1)]
         labels = np.concatenate(ways)
         return labels[labels != IGNORE_INDEX]
 
     def loss(self, model: Model, batch: Batch) -> Losses:
-        """The mean of the two directions' summed cross-entropies, and how many words one of them is over."""
+        """Compute the mean of the two directions' summed cross-entropies, and how many words one of them is over."""
         layout, words = batch.layout, batch.labels
         behind, before = layout.get_last_slots()[layout.document_ids], layout.get_first_slots()[layout.document_ids]
         slots = torch.arange(len(words), device=words.device)
@@ -115,7 +114,7 @@ class BidirectionalLM(BaseObjective):
         return {self.part: (total / 2, count)}
 
     def compute_sampled_loss(self, model: Model, hidden: Tensor, labels: Tensor) -> Tensor:
-        """Sampled softmax (Jean et al. 2015): scores minus the log of a word's chance to be drawn."""
+        """Compute the sampled softmax (Jean et al. 2015): scores minus the log of a word's chance to be drawn."""
         head = model.parts[self.part]
         states = head.dropout(hidden).unflatten(-1, (2, -1))  # (N, 2, dim/2)
         out: Any = head.out
@@ -143,11 +142,11 @@ def draw_by_frequency(number: int, vocab: int, device: torch.device) -> Tensor:
 
 
 def compute_inclusion_probability(word: Tensor, number: int, vocab: int) -> Tensor:
-    """The chance that a word is among so many drawn ones."""
+    """Return the chance that a word is among so many drawn ones."""
     once = torch.log1p(1 / (word + 1.0)) / np.log(vocab + 1)
     return -torch.expm1(number * torch.log1p(-once))
 
 
 def encode_vocab_word(word: str, slots: int) -> list[int]:
-    """The characters of a vocabulary's word, without the blank that may stand in front of it."""
+    """Return the characters of a vocabulary's word, without the blank that may stand in front of it."""
     return word_level.encode_word(word.strip("▁Ġ ") or word or "?", slots)

@@ -37,11 +37,11 @@ class CausalLM(BaseObjective):
 
     @staticmethod
     def from_tokenizer(tokenizer: Tokenizer, length: int, **options: Any) -> CausalLM:
-        """Nothing of the tokenizer is needed: the store ends each document with its end mark."""
+        """Take nothing of the tokenizer: the store ends each document with its end mark."""
         return CausalLM(length, **options)
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """Windows in random order, or those of all streams in turn, each with its last token's successor."""
+        """Plan windows in random order, or those of all streams in turn, each with its last token's successor."""
         if self.num_streams:
             return plan_streams(store, self.length, self.num_streams, extra=1)
         return plan_windows(store, self.length, seed, epoch, across=self.across_documents)
@@ -52,13 +52,13 @@ class CausalLM(BaseObjective):
         return np.stack((lengths, lengths, np.zeros(len(plan), np.int64)), 1)
 
     def choose_shape(self, total: int, plan: Plan) -> BatchShape:
-        """A loss at every token."""
+        """Choose a shape with a loss at every token."""
         if self.num_streams:  # a batch is one window of each of its streams
             return make_stream_shape(self.num_streams, self.streams_per_batch, self.length)
         return BatchShape(estimate_documents(total, plan.lengths, longest=self.length), total, 0, self.length)
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
-        """Nothing is hidden: the label of each token is its successor in the document."""
+        """Hide nothing: the label of each token is its successor in the document."""
         labels = np.append(raw.ids[1:], IGNORE_INDEX)
         ids, starts, last = raw.ids, raw.starts, raw.starts[1:] - 1
         if self.num_streams:

@@ -39,7 +39,7 @@ def compute_poisson_cdf(mean: float) -> np.ndarray:
 def permute_sentences(
     starts: np.ndarray, sentence: np.ndarray, share: float, seed: int, sample: np.ndarray
 ) -> np.ndarray:
-    """(N,) the token that comes to stand in each place when `share` of the sentences change places at random."""
+    """Return (N,) the token that comes to stand in each place when `share` of the sentences change places at random."""
     owner = compute_row_ids(starts)
     first = sentence.copy()
     first[starts[:-1]] = True
@@ -60,7 +60,7 @@ def permute_sentences(
 def infill_spans(
     text: PackedArrays, begins: np.ndarray, share: float, mean: float, mask: int, seed: int, sample: np.ndarray
 ) -> PackedArrays:
-    """Spans of words, their lengths Poisson, until `share` of the words are hidden; each becomes one mask, and one of
+    """Hide spans of words, their lengths Poisson, until `share` of the words are; each becomes one mask, and one of
     length zero inserts a mask. Spans never overlap, so that the share is exact."""
     ids = text[0]
     rows, owner, first, word, words = index_words(text, begins)
@@ -107,7 +107,7 @@ def infill_overlapping(
 
 
 def index_words(text: PackedArrays, begins: np.ndarray) -> tuple[int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """How many texts there are, the text of each token, whether a word begins there, its word, and the texts' words."""
+    """Return the number of texts, each token's text, whether a word begins there, its word, and the texts' words."""
     starts = text[1]
     first = begins.copy()
     first[starts[:-1]] = True
@@ -116,14 +116,14 @@ def index_words(text: PackedArrays, begins: np.ndarray) -> tuple[int, np.ndarray
 
 
 def mark_covered(begin: np.ndarray, end: np.ndarray, total: int) -> np.ndarray:
-    """(total,) bool: lies in one of the stretches begin … end - 1."""
+    """Return (total,) bool: lies in one of the stretches begin … end - 1."""
     return np.cumsum(np.bincount(begin, minlength=total + 1) - np.bincount(end, minlength=total + 1))[:total] > 0
 
 
 def draw_span_lengths(
     words: np.ndarray, share: float, mean: float, seed: int, sample: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Poisson lengths until they sum to ⌈share · words⌉ in each text; the last one is cut to fit."""
+    """Draw Poisson lengths until they sum to ⌈share · words⌉ in each text; the last one is cut to fit."""
     budget = np.ceil(share * words - 1e-9).astype(np.int64)
     most = np.where(budget > 0, budget + MAX_EMPTY_SPANS, 0)
     owner, turn = np.repeat(np.arange(len(words)), most), ragged_arange(most)
@@ -139,7 +139,7 @@ def draw_span_lengths(
 
 
 def insert_masks(text: PackedArrays, count: np.ndarray, mask: int, seed: int, sample: np.ndarray) -> PackedArrays:
-    """So many masks at random places of each text."""
+    """Insert so many masks at random places of each text."""
     ids, starts = text
     total = np.diff(starts) + count
     owner = np.repeat(np.arange(len(count)), total)
@@ -150,7 +150,7 @@ def insert_masks(text: PackedArrays, count: np.ndarray, mask: int, seed: int, sa
 
 
 def mask_at_random(text: PackedArrays, share: float, mask: int, seed: int, sample: np.ndarray) -> PackedArrays:
-    """Each token becomes the mask with probability `share`."""
+    """Replace each token by the mask with probability `share`."""
     ids, starts = text
     owner = compute_row_ids(starts)
     return np.where(
@@ -159,7 +159,7 @@ def mask_at_random(text: PackedArrays, share: float, mask: int, seed: int, sampl
 
 
 def delete_tokens(text: PackedArrays, share: float, seed: int, sample: np.ndarray) -> PackedArrays:
-    """Each token is gone with probability `share`; the decoder must find where. One token always stays."""
+    """Delete each token with probability `share`; the decoder must find where. One token always stays."""
     ids, starts = text
     owner, turn = compute_row_ids(starts), ragged_arange(np.diff(starts))
     draw = draw_uniform(seed, sample[owner], turn, DELETE_DRAW)
@@ -170,7 +170,7 @@ def delete_tokens(text: PackedArrays, share: float, seed: int, sample: np.ndarra
 
 
 def rotate_texts(text: PackedArrays, share: float, seed: int, sample: np.ndarray) -> PackedArrays:
-    """With probability `share` a text begins with a token chosen at random, and its beginning follows its end."""
+    """Rotate a text with probability `share`: it begins with a random token, and its beginning follows its end."""
     ids, starts = text
     lengths, owner = np.diff(starts), compute_row_ids(starts)
     turned = draw_uniform(seed, sample, ROTATE_DRAW) < share
@@ -181,11 +181,11 @@ def rotate_texts(text: PackedArrays, share: float, seed: int, sample: np.ndarray
 def randomise_masks(
     text: PackedArrays, share: float, mask: int, vocab: int, seed: int, sample: np.ndarray
 ) -> PackedArrays:
-    """Each mask becomes a random token with probability `share`."""
+    """Replace each mask by a random token with probability `share`."""
     ids, starts = text
     at = np.flatnonzero(ids == mask)
     owner = np.searchsorted(starts, at, side="right") - 1
-    key: tuple[object, ...] = (seed, sample[owner], at - starts[owner])
+    key = (seed, sample[owner], at - starts[owner])
     made = ids.copy()
     made[at] = np.where(draw_uniform(*key, RANDOM_DRAW) < share, draw_integers(vocab, *key, WORD_DRAW), mask)
     return made, starts
@@ -248,19 +248,19 @@ class Denoising(TwoSidedObjective):
         return (MAX_EMPTY_SPANS if self.infill_ratio else 0) + int(np.ceil(self.insert_ratio * self.length))
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """Windows in random order, with room for marks and inserted masks."""
+        """Plan windows in random order, with room for marks and inserted masks."""
         inner = self.length - sum(map(len, self.frame)) - self.max_extra_tokens
         if inner < 2:
             raise Error(f"examples of {self.length} tokens are too short", fix="take longer ones")
         return plan_texts(store, self.eos, inner, seed, epoch, self.across_documents)
 
     def measure_sizes(self, plan: Plan) -> np.ndarray:
-        """A source may be longer than its target, if masks are inserted."""
+        """Measure both sides; a source may be longer than its target, if masks are inserted."""
         target = plan.lengths + sum(map(len, self.frame))
         return np.stack((target, target, target + self.max_extra_tokens), 1)
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
-        """The spoiled text as the source, the text as the target."""
+        """Make a batch with the spoiled text as the source, the text as the target."""
         target = add_special_tokens(raw, *self.frame)
         ids, starts = self.add_noise(raw, seed)
         spoiled = RawExamples(
@@ -271,7 +271,7 @@ class Denoising(TwoSidedObjective):
         return make_seq2seq_batch(*sides, self.start, raw.sample, self.max_lengths)
 
     def add_noise(self, raw: RawExamples, seed: int) -> PackedArrays:
-        """Every kind of noise that is asked for, in order."""
+        """Apply every kind of noise that is asked for, in order."""
         ids, starts, sample, sentence = raw.ids, raw.starts, raw.sample, raw.sentence_starts
         first = sentence.copy()
         first[starts[:-1]] = True

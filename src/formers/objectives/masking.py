@@ -47,12 +47,12 @@ BEGINS_WORD, ENDS_WORD = 1, 2  # bits: a piece begins a word; it ends one, so th
 
 
 def compute_word_marks(tokenizer: Tokenizer) -> np.ndarray:
-    """(vocab,) what each piece says of words."""
+    """Return (vocab,) bits: whether each piece begins or ends a word."""
     return (BEGINS_WORD * tokenizer.word_starts + ENDS_WORD * tokenizer.word_ends).astype(np.uint8)
 
 
 def find_word_starts(ids: np.ndarray, marks: np.ndarray | None, first: np.ndarray) -> np.ndarray:
-    """(N,) bool: a word begins here; the first token of a sentence always begins one."""
+    """Return (N,) bool: a word begins here; the first token of a sentence always begins one."""
     if marks is None:
         return np.ones(len(ids), bool)
     known = marks[ids]
@@ -67,7 +67,7 @@ CHOICE_DRAW, FATE_DRAW, WORD_DRAW, NGRAM_DRAW = range(1, 5)  # what a random num
 def choose_tokens(
     free: np.ndarray, starts: np.ndarray, wanted: np.ndarray, seed: int, sample: np.ndarray
 ) -> np.ndarray:
-    """(N,) bool: so many tokens of each example, each as likely as another."""
+    """Return (N,) bool: so many tokens of each example, each as likely as another."""
     owner = compute_row_ids(starts)
     at = np.flatnonzero(free)
     mine = owner[at]
@@ -80,7 +80,7 @@ def choose_tokens(
 def group_free_tokens(
     free: np.ndarray, begins: np.ndarray, starts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The free tokens (F,), the group of each (F,), and the example of each group (W,). A group ends where another
+    """Return free tokens (F,), the group of each (F,), and the example of each group (W,). A group ends where another
     begins and at every token that is not free."""
     at = np.flatnonzero(free)
     new = begins[at].copy()
@@ -97,7 +97,7 @@ def choose_ngrams(
     free: np.ndarray, begins: np.ndarray, starts: np.ndarray, wanted: np.ndarray, most: int, seed: int,
     sample: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """(N,) bool: n-grams of whole words, n ≤ most with p ∝ 1/n, until an example has as many tokens as are wanted.
+    """Choose (N,) n-grams of whole words, n ≤ most with p ∝ 1/n, until an example has as many tokens as are wanted.
 
     The released procedure: words are visited in random order; an n-gram begins at each, and is made shorter while it
     overflows the count; one that still overflows or meets a hidden word is skipped. All examples take a step at once.
@@ -136,7 +136,7 @@ def choose_units(
     free: np.ndarray, begins: np.ndarray, starts: np.ndarray, rate: float, limit: np.ndarray, seed: int,
     sample: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """(N,) bool: each unit whole with probability `rate`; those that would pass an example's limit are left out."""
+    """Choose (N,) each unit whole with probability `rate`; those that would pass an example's limit are left out."""
     at, group, owner = group_free_tokens(free, begins, starts)
     sizes = np.bincount(group, minlength=len(owner))
     turn = ragged_arange(np.bincount(owner, minlength=len(starts) - 1))
@@ -159,8 +159,7 @@ def mask_tokens(
     mask_ratio: float = 0.8,
     random_ratio: float = 0.1,
 ) -> Batch:
-    """Each chosen token (N,) bool becomes the mask, a random token of the whole vocabulary, or stays; the labels are
-    what was there."""
+    """Mask each chosen token (N,) bool, replace it by a random one, or keep it; the labels are what was there."""
     at = np.flatnonzero(chosen)
     owner = np.searchsorted(batch.starts, at, side="right") - 1
     sample, place = batch.sample[owner], at - batch.starts[owner]
@@ -200,7 +199,7 @@ class MaskedLM(BaseObjective):
 
     @classmethod
     def from_tokenizer(cls: type[MaskedLMType], tokenizer: Tokenizer, length: int, **options: Any) -> MaskedLMType:
-        """With the special tokens of a tokenizer: [CLS] … [SEP] around an example, [MASK] for what is hidden."""
+        """Take the special tokens of a tokenizer: [CLS] … [SEP] around an example, [MASK] for what is hidden."""
         front = tokenizer.id("bos") if tokenizer.id("cls") is None else tokenizer.id("cls")
         back = tokenizer.id("eos") if tokenizer.id("sep") is None else tokenizer.id("sep")
         mask, end = tokenizer.id("mask"), tokenizer.id("eos")
@@ -212,18 +211,18 @@ class MaskedLM(BaseObjective):
         return cls(length, len(tokenizer), mask, special, frame, word_marks=marks, eos=end, **options)
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """Windows in random order, with room for the special tokens."""
+        """Plan windows in random order, with room for the special tokens."""
         inner = self.length - sum(map(len, self.frame))
         if self.across_documents:
             return plan_windows(store, inner, seed, epoch, across=True)
         return plan_texts(store, self.eos, inner, seed, epoch)
 
     def count_special_tokens(self, plan: Plan) -> np.ndarray | int:
-        """How many special tokens each example of a plan gets."""
+        """Return how many special tokens each example of a plan gets."""
         return sum(map(len, self.frame))
 
     def measure_sizes(self, plan: Plan) -> np.ndarray:
-        """With the special tokens around."""
+        """Measure examples with the special tokens around them."""
         lengths = plan.lengths + self.count_special_tokens(plan)
         return np.stack((lengths, self.count_masked(lengths), np.zeros(len(plan), np.int64)), 1)
 
@@ -232,24 +231,20 @@ class MaskedLM(BaseObjective):
         sizes = self.measure_sizes(plan)
         usual = (total // self.length + 1) * int(self.count_masked(np.array([self.length]))[0])
         mean = sizes[:, 1].sum() / max(1, sizes[:, 0].sum()) if len(sizes) else 0.0
-        return BatchShape(
-            estimate_documents(total, sizes[:, 0], longest=self.length),
-            total,
-            max(usual, int(np.ceil(total * mean * 1.02))),
-            self.length,
-        )
+        rows = estimate_documents(total, sizes[:, 0], longest=self.length)
+        return BatchShape(rows, total, max(usual, int(np.ceil(total * mean * 1.02))), self.length)
 
     def count_masked(self, lengths: np.ndarray) -> np.ndarray:
-        """How many tokens of an example are hidden, at most."""
+        """Return how many tokens of an example are hidden, at most."""
         count = np.maximum(1, np.round(self.mask_rate * lengths)).astype(np.int64)
         return count if self.max_masked is None else np.minimum(count, self.max_masked)
 
     def frame_examples(self, raw: RawExamples) -> tuple[FramedExamples, dict[str, Any]]:
-        """Examples between their marks, and what else the batch says of them."""
+        """Add marks around examples; return them and what else the batch says of them."""
         return add_special_tokens(raw, *self.frame), {}
 
     def choose_masked(self, at: FramedExamples, free: np.ndarray, seed: int) -> np.ndarray:
-        """(N,) bool: what is hidden."""
+        """Return (N,) bool: what is hidden."""
         wanted, sample = self.count_masked(np.diff(at.starts)), at.raw.sample
         if not self.max_ngram:
             return choose_tokens(free, at.starts, wanted, seed, sample)
@@ -273,7 +268,7 @@ FRONT_A_DRAW, FRONT_B_DRAW, ORDER_DRAW = range(26, 29)
 
 
 def compute_truncation(a: np.ndarray, b: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """How many tokens either side loses: always the longer one, B on a tie, until both fit."""
+    """Return how many tokens either side loses: always the longer one, B on a tie, until both fit."""
     over = np.maximum(a + b - most, 0)
     first = np.minimum(over, np.abs(a - b))  # until they are equally long
     rest = over - first
@@ -298,8 +293,8 @@ class PairSampler:
     eos: int | None = None  # the store's end mark
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """One pass over all documents, in random order. Every epoch has as many examples as the first: passes differ
-        a little, so that some are left out or taken from one more pass."""
+        """Plan one pass over all documents, in random order. Every epoch has as many examples as the first: passes
+        differ a little, so that some are left out or taken from one more pass."""
         book = SentenceTable.from_store(store, self.eos)
         self.check_sentences(book)
         spans, label = self.walk_documents(book, seed, 0, 0)
@@ -319,7 +314,7 @@ class PairSampler:
         return Plan(begin, end, np.arange(count + 1) * 2, label[order].astype(np.int8))
 
     def check_sentences(self, book: SentenceTable) -> None:
-        """A pair has two tokens at least; text of another document needs another document."""
+        """Refuse pairs of fewer than two tokens, and other documents' text where there is one document."""
         if self.max_tokens < 2:
             raise Error(f"a pair of {self.max_tokens} tokens is too short", fix="take longer examples")
         if (not self.is_order_task or self.random_fallback) and len(book.document_begins) < 2:
@@ -328,7 +323,7 @@ class PairSampler:
             raise Error(what, fix="give more documents: blank lines between them, or one in each file")
 
     def walk_documents(self, book: SentenceTable, seed: int, epoch: int, turn: int) -> tuple[np.ndarray, np.ndarray]:
-        """One pass: spans (E, 2, 2) as (A, B) × (begin, end), and labels (E,). All documents make a step at once."""
+        """Make one pass: spans (E, 2, 2) as (A, B) × (begin, end), and labels (E,). All documents step at once."""
         key = (seed, epoch, turn)
         document = np.arange(len(book.document_begins))
         brief = draw_uniform(*key, document, SHORT_DRAW) < self.short_seq_prob
@@ -352,7 +347,7 @@ class PairSampler:
     def step_next_sentence(
         self, book: SentenceTable, key: tuple[int, ...], document: np.ndarray, at: np.ndarray, target: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """BERT's step: which are used, A and B as (2, n) sentences, label (1 = text of another document), go on at."""
+        """Take BERT's step: which are used, A and B as (2, n) sentences, label (1 = another document's), go on at."""
         stop = book.find_stop(at, target, book.document_ends[document])
         cut = at + 1 + np.where(stop - at > 1, draw_integers(np.maximum(stop - at - 1, 1), *key, at, CUT_DRAW), 0)
         other = (stop - at == 1) | (draw_uniform(*key, at, COIN_DRAW) < 0.5)
@@ -365,7 +360,7 @@ class PairSampler:
     def draw_other_document(
         self, book: SentenceTable, key: tuple[int, ...], document: np.ndarray, at: np.ndarray, tokens: np.ndarray
     ) -> np.ndarray:
-        """(2, n) sentences of another document, from a random one on, until there are so many tokens."""
+        """Draw (2, n) sentences of another document, from a random one on, until there are so many tokens."""
         other = draw_integers(len(book.document_begins) - 1, *key, at, OTHER_DRAW)
         other += other >= document
         begin = book.document_begins[other] + draw_integers(
@@ -376,7 +371,7 @@ class PairSampler:
     def step_sentence_order(
         self, book: SentenceTable, key: tuple[int, ...], document: np.ndarray, at: np.ndarray, target: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """ALBERT's step: which are used, first and second as (2, n) sentences, label (1 = swapped), go on at."""
+        """Take ALBERT's step: which are used, first and second as (2, n) sentences, label (1 = swapped), go on at."""
         last = book.document_ends[document]
         stop = book.find_stop(at, target, last)
         alone = stop - at == 1
@@ -411,11 +406,11 @@ class NextSentence(MaskedLM):
         return PairSampler(self.length - 3, self.short_seq_prob, eos=self.eos)
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """Two spans for each example, and its label."""
+        """Plan two spans for each example, and its label."""
         return self.pair_sampler.plan(store, seed, epoch)
 
     def count_special_tokens(self, plan: Plan) -> np.ndarray | int:
-        """One in front, one behind each segment."""
+        """Count one in front, one behind each segment."""
         return 1 + np.diff(plan.span_offsets)
 
     def frame_examples(self, raw: RawExamples) -> tuple[FramedExamples, dict[str, Any]]:
@@ -429,7 +424,7 @@ class NextSentence(MaskedLM):
         return at, {"segments": span % 2, "document_labels": self.make_answers(raw.label)}
 
     def make_answers(self, label: np.ndarray) -> np.ndarray:
-        """What the model must say of each pair."""
+        """Return what the model must say of each pair."""
         return label
 
 
@@ -478,12 +473,12 @@ class UnitMaskedLM(MaskedLM):
         return at, more if self.task_id is None else {**more, "tasks": np.full(len(at.ids), self.task_id)}
 
     def count_masked(self, lengths: np.ndarray) -> np.ndarray:
-        """At most so many tokens: the number is left to chance."""
+        """Limit the number of hidden tokens, which is left to chance."""
         mean = self.mask_rate * lengths
         return np.minimum(lengths, np.ceil(mean + 6 * np.sqrt(mean) + 4)).astype(np.int64)
 
     def choose_masked(self, at: FramedExamples, free: np.ndarray, seed: int) -> np.ndarray:
-        """(N,) bool: whole units."""
+        """Return (N,) bool: whole units."""
         if self.stage == "basic":
             first = np.ones(len(at.ids), bool)
         elif at.raw.unit_bits is None:
@@ -511,7 +506,7 @@ class UnitNextSentence(UnitMaskedLM, NextSentence):
     unused_options: ClassVar[tuple[str, ...]] = (*UnitMaskedLM.unused_options, *NextSentence.unused_options)
 
     def make_answers(self, label: np.ndarray) -> np.ndarray:
-        """1 = B follows A."""
+        """Answer 1 where B follows A."""
         return 1 - label
 
 
@@ -525,7 +520,7 @@ class DialogueLM(UnitMaskedLM, NextSentence):
     num_turns: int = 3
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """Stretches of up to so many turns, in random order; one of them may be another's. Turns are cut at the end."""
+        """Plan stretches of up to so many turns, in random order; one may be another's. Turns are cut at the end."""
         book = SentenceTable.from_store(store, self.eos)
         count = book.document_ends - book.document_begins
         if len(book.document_begins) < 2 or count.max(initial=0) < 2:

@@ -1,5 +1,5 @@
 """Permutation language modelling (Yang et al. 2019, §2.2, §2.6 and the released code): some tokens of a text are
-foretold in a random order, each from all that is not foretold and from those before it in that order."""
+predicted in a random order, each from all that is not predicted and from those before it in that order."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PermutationLM(BaseObjective):
 
     @staticmethod
     def from_tokenizer(tokenizer: Tokenizer, length: int, **options: bool | float | int) -> PermutationLM:
-        """With a tokenizer's <sep> and <cls>."""
+        """Take a tokenizer's <sep> and <cls>."""
         sep, cls = tokenizer.id("sep"), tokenizer.id("cls")
         if sep is None or cls is None:
             raise Error("this tokenizer has no <sep> and <cls>", fix="train or load a tokenizer for XLNet")
@@ -75,7 +75,7 @@ class PermutationLM(BaseObjective):
         return self.length // 2
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """The whole store is one text, as in the released code, the end marks of its documents among the tokens."""
+        """Plan over the whole store as one text, as in the released code, with the documents' end marks in it."""
         edges, most = np.asarray(store.sentence_starts), self.length - self.reuse_length - 3
         low, high = int(edges[0]), int(edges[-1])
         if high - low < self.length:
@@ -91,7 +91,7 @@ class PermutationLM(BaseObjective):
         return Plan(start, end, np.arange(len(order) + 1) * 3, turned.astype(np.int8))
 
     def order_windows(self, count: int, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The windows in the order of their use, and whether each is read back to front: any order, or streams."""
+        """Return the windows in the order of their use (any, or streams), and whether each is read back to front."""
         if not self.num_streams:
             return shuffle_indices(count, seed, epoch, ORDER_DRAW), np.zeros(count, bool)
         rows = (
@@ -105,7 +105,7 @@ class PermutationLM(BaseObjective):
         return (np.arange(steps)[:, None] + row % rows * steps).ravel(), np.tile(row >= rows, steps)
 
     def choose_spans(self, edges: np.ndarray, begin: np.ndarray, key: tuple[int, int]) -> np.ndarray:
-        """(E, 3, 2) the first half, then A and B: half of the time B is what follows A, else it is text from anywhere.
+        """Choose (E, 3, 2) the first half, A and B: half of the time B is what follows A, else text from anywhere.
         Their ends are cut until they fit. `edges` are where sentences begin."""
         low, high, most = int(edges[0]), int(edges[-1]), self.length - self.reuse_length - 3
         a = begin + self.reuse_length
@@ -127,12 +127,12 @@ class PermutationLM(BaseObjective):
         return np.stack((begin, a, a, a_end - lose_a, b, b_end - lose_b), 1).reshape(-1, 3, 2)
 
     def measure_sizes(self, plan: Plan) -> np.ndarray:
-        """With three marks."""
+        """Measure examples with their three marks."""
         lengths = plan.lengths + 3
         return np.stack((lengths, self.count_targets(lengths), np.zeros(len(plan), np.int64)), 1)
 
     def count_targets(self, lengths: np.ndarray) -> np.ndarray:
-        """How many tokens of an example are targets."""
+        """Return how many tokens of an example are targets."""
         return np.maximum(2, np.round(self.target_ratio * lengths)).astype(np.int64)
 
     def choose_shape(self, total: int, plan: Plan) -> BatchShape:
@@ -176,7 +176,7 @@ class PermutationLM(BaseObjective):
     def choose_targets(
         self, word: np.ndarray, free: np.ndarray, lanes: np.ndarray, goals: np.ndarray, seed: int, sample: np.ndarray
     ) -> np.ndarray:
-        """(N,) bool: the targets. All lanes make a step at once: a span, then its context."""
+        """Return (N,) bool: the targets. All lanes make a step at once: a span, then its context."""
         count = len(word)
         # The next word's first piece from each token on; marks are no words.
         following = np.where(word & free, np.arange(count), count)
@@ -204,7 +204,7 @@ class PermutationLM(BaseObjective):
     def fill_targets(
         self, targets: np.ndarray, free: np.ndarray, lanes: np.ndarray, goals: np.ndarray, seed: int, sample: np.ndarray
     ) -> np.ndarray:
-        """Single tokens, each as likely as another, until every lane has its number."""
+        """Add single tokens, each as likely as another, until every lane has its number."""
         lane = compute_row_ids(lanes)
         at = np.flatnonzero(free & ~targets)
         mine = lane[at]
@@ -230,7 +230,7 @@ class PermutationLM(BaseObjective):
 
 
 def reverse_spans(raw: RawExamples) -> np.ndarray:
-    """(N,) the token that stands in each place when every span of the examples with label 1 is reversed."""
+    """Return (N,) the token that stands in each place when every span of the examples with label 1 is reversed."""
     owner = compute_row_ids(raw.starts)
     edge = np.ones(len(raw.ids), bool)
     edge[1:] = (owner[1:] != owner[:-1]) | (raw.span_index[1:] != raw.span_index[:-1])

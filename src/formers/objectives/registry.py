@@ -75,8 +75,8 @@ OPTION_BOUNDS = {
 MIN_LENGTH = 3
 
 
-def resolve_objective(name: Any) -> str:
-    """The registered name of an objective that is given by that name or by an earlier one."""
+def resolve_objective(name: object) -> str:
+    """Return the registered name of an objective that is given by that name or by an earlier one."""
     found = OBJECTIVE_ALIASES.get(name, name) if isinstance(name, str) else name
     if not isinstance(found, str) or found not in OBJECTIVES:
         raise Error(f"the objective {format_value(name)} is not available", fix=suggest_name(str(name), OBJECTIVES))
@@ -84,7 +84,7 @@ def resolve_objective(name: Any) -> str:
 
 
 def build_objective(name: str, tokenizer: Tokenizer, length: int, /, **options: Any) -> Any:
-    """An objective for a tokenizer, over examples of a length; an option that it does not have is an error."""
+    """Build an objective for a tokenizer, over examples of a length; an option that it does not have is an error."""
     name = resolve_objective(name)
     choice = OBJECTIVES[name]
     known = list_options(choice.objective_class)
@@ -118,8 +118,7 @@ def check_options(options: dict[str, Any], kind: Any) -> None:
 
 
 def list_options(kind: Any) -> dict[str, Any]:
-    """The options of an objective and their types: its fields, but for those that the tokenizer gives or that a parent
-    alone has a use for."""
+    """List an objective's options and their types: its fields, but for those of the tokenizer or unused ones."""
     hints, hidden = get_schema(kind), TOKENIZER_FIELDS.union(kind.unused_options)
     own = inspect.signature(kind.from_tokenizer, eval_str=True).parameters
     named = {n: p.annotation for n, p in own.items() if n not in ("tokenizer", "length", "options", "cls")}

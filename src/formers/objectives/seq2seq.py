@@ -45,12 +45,12 @@ class TwoSidedObjective(BaseObjective):
 
 
 def append_eos(ids: np.ndarray, starts: np.ndarray, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """Examples with an end mark behind each."""
+    """Append an end mark to each example."""
     return np.insert(ids, starts[1:], end), starts + np.arange(len(starts))
 
 
 def select_tokens(ids: np.ndarray, keep: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The entries of packed examples that are kept, and where the examples begin now."""
+    """Select the entries of packed examples that are kept, and where the examples begin now."""
     return ids[keep], compute_starts(np.bincount(compute_row_ids(starts)[keep], minlength=len(starts) - 1))
 
 
@@ -63,7 +63,7 @@ class DecoderEnds:
 
     @staticmethod
     def from_tokenizer(tokenizer: Tokenizer, roles: tuple[str, ...], start: int | None = None) -> DecoderEnds:
-        """The first of these roles that the tokenizer knows is the start, unless an id is given."""
+        """Find both; the first of these roles that the tokenizer knows is the start, unless an id is given."""
         end = next((i for role in ("eos", "sep") if (i := tokenizer.id(role)) is not None), None)
         begin = start if start is not None else next((i for r in roles if (i := tokenizer.id(r)) is not None), None)
         if end is None or begin is None:
@@ -92,7 +92,7 @@ class Seq2Seq(TwoSidedObjective):
     def from_tokenizer(
         tokenizer: Tokenizer, length: int, start: int | None = None, prefix: str = "", **options: Any
     ) -> Seq2Seq:
-        """With a tokenizer's end mark, behind both sides; the decoder starts with the begin mark or with padding."""
+        """Take a tokenizer's end mark, behind both sides; the decoder starts with the begin mark or with padding."""
         ends = DecoderEnds.from_tokenizer(tokenizer, ("bos", "pad", "cls", "eos"), start)
         front = tuple(tokenizer.encode(prefix, special=False)) if prefix else ()
         if len(front) + 2 > length:
@@ -105,7 +105,7 @@ class Seq2Seq(TwoSidedObjective):
         return self.prefix, (self.eos,)
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """Two spans for each pair, in random order."""
+        """Plan two spans for each pair, in random order."""
         book = SentenceTable.from_store(store, self.eos)
         good = book.document_ends - book.document_begins == 2
         if not good.any():
@@ -118,12 +118,12 @@ class Seq2Seq(TwoSidedObjective):
         return Plan(begin.ravel(), end.ravel(), np.arange(len(first) + 1) * 2, np.full(len(first), -1, np.int8))
 
     def measure_sizes(self, plan: Plan) -> np.ndarray:
-        """Both sides with their marks."""
+        """Measure both sides with their marks."""
         source, target = (plan.end - plan.begin).reshape(-1, 2).T + 1
         return np.stack((target, target, source + len(self.prefix)), 1)
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
-        """Nothing is spoiled; the two spans are the two sides."""
+        """Make a batch whose two sides are the two spans; nothing is spoiled."""
         source = select_tokens(raw.ids, raw.span_index == 0, raw.starts)
         blank = np.zeros(len(source[0]), np.int64)
         near = add_special_tokens(RawExamples(*source, blank, blank > 0, None, raw.label, raw.sample), *self.frame)

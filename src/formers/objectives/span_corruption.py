@@ -45,7 +45,7 @@ class SpanCorruption(TwoSidedObjective):
 
     @staticmethod
     def from_tokenizer(tokenizer: Tokenizer, length: int, start: int | None = None, **options: Any) -> SpanCorruption:
-        """With the tokenizer's sentinels <extra_id_0>, <extra_id_1> …, which descend from its last id."""
+        """Take the tokenizer's sentinels <extra_id_0>, <extra_id_1> …, which descend from its last id."""
         ends = DecoderEnds.from_tokenizer(tokenizer, ("pad", "bos"), start)
         known, number = [], 0
         while (one := tokenizer.backend.token_to_id(f"<extra_id_{number}>")) is not None:
@@ -61,7 +61,7 @@ class SpanCorruption(TwoSidedObjective):
         return made
 
     def count_noise(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """How many tokens of a text are hidden, and in how many spans."""
+        """Return how many tokens of a text are hidden, and in how many spans."""
         lengths = np.maximum(lengths, 2)
         noise = np.clip(np.round(lengths * self.noise_density), 1, lengths - 1).astype(np.int64)
         spans = np.maximum(np.round(noise / self.mean_span_length), 1).astype(np.int64)
@@ -83,7 +83,7 @@ class SpanCorruption(TwoSidedObjective):
         return source.item(), target.item()
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """Windows in random order."""
+        """Plan windows in random order."""
         return plan_texts(store, self.eos, self.raw_length, seed, epoch, self.across_documents)
 
     def measure_both_sides(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -94,7 +94,7 @@ class SpanCorruption(TwoSidedObjective):
         return lengths - noise + spans + 1, noise + spans + 1
 
     def measure_sizes(self, plan: Plan) -> np.ndarray:
-        """Known from the lengths alone."""
+        """Measure both sides, which the lengths alone decide."""
         source, target = self.measure_both_sides(plan.lengths)
         return np.stack((target, target, source), 1)
 
@@ -106,7 +106,7 @@ class SpanCorruption(TwoSidedObjective):
         return make_seq2seq_batch(source, target, self.start, raw.sample, self.max_lengths)
 
     def corrupt_spans(self, raw: RawExamples, seed: int) -> tuple[PackedArrays, PackedArrays]:
-        """Both sides with sentinels."""
+        """Replace spans by sentinels on one side, and the rest on the other."""
         lengths = np.diff(raw.starts)
         noise, spans = self.count_noise(lengths)
         kept = self.split_randomly(lengths - noise, spans, seed, raw.sample, KEPT_DRAW)
@@ -123,7 +123,7 @@ class SpanCorruption(TwoSidedObjective):
     def split_randomly(
         self, items: np.ndarray, parts: np.ndarray, seed: int, sample: np.ndarray, use: int
     ) -> np.ndarray:
-        """Each number of items cut into so many parts, none empty, every way as likely as another: their sizes."""
+        """Cut each number of items into so many parts, none empty, any way as likely as another; return the sizes."""
         inner = items - 1  # places where a part may begin behind the first item
         owner, turn = np.repeat(np.arange(len(items)), inner), ragged_arange(inner)
         begins = rank_within_rows(draw_bits(seed, sample[owner], turn, use), inner) < parts[owner] - 1
@@ -139,7 +139,7 @@ class SpanCorruption(TwoSidedObjective):
         return select_tokens(raw.ids, near, raw.starts), select_tokens(raw.ids, ~near, raw.starts)
 
     def shuffle_tokens(self, raw: RawExamples, seed: int) -> tuple[PackedArrays, PackedArrays]:
-        """In random order."""
+        """Shuffle the source; the target is the text."""
         lengths, owner = np.diff(raw.starts), compute_row_ids(raw.starts)
         turn = np.arange(len(raw.ids)) - raw.starts[owner]
         ids = np.empty_like(raw.ids)

@@ -34,7 +34,7 @@ class Supervised(BaseObjective):
     lm_weight: float = 0.0
 
     def count_labels(self, batch: Batch) -> dict[str, int]:
-        """How many answers, and tokens of the language model, there are."""
+        """Return how many answers, and tokens of the language model, there are."""
         found = {self.part: int(select_answered(self.task_kind, batch).sum())}
         if self.lm_weight:
             sizes = batch.starts[1:] - batch.starts[:-1]
@@ -42,7 +42,7 @@ class Supervised(BaseObjective):
         return found
 
     def loss(self, model: Model, batch: Batch) -> Losses:
-        """The summed loss of the answers, and that of the language model."""
+        """Compute the summed loss of the answers, and that of the language model."""
         if self.task_kind == "text":
             return {self.part: compute_token_loss(model, batch, self.part, smoothing=self.label_smoothing)}
         hidden = model(batch)
@@ -52,7 +52,7 @@ class Supervised(BaseObjective):
         return losses
 
     def compute_head_loss(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The summed loss of what a head answers, and how many answers count."""
+        """Compute the summed loss of what a head answers, and how many answers count."""
         logits, asked = upcast_logits(logits), select_answered(self.task_kind, batch)
         ways = {
             "many": self.compute_multilabel_loss, "number": self.compute_regression_loss, "span": compute_span_loss,
@@ -72,7 +72,7 @@ class Supervised(BaseObjective):
         return total, asked.sum()
 
     def compute_multilabel_loss(self, logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
-        """Each label by itself: yes or no."""
+        """Compute the loss of each label by itself: yes or no."""
         labels = torch.where(asked[:, None], batch.document_labels, 0.0)
         weight = None
         if self.class_weights:
@@ -88,7 +88,7 @@ class Supervised(BaseObjective):
         return torch.where(asked, far, 0.0).square().sum()
 
     def compute_lm_loss(self, model: Model, hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """A share of the language model's loss: each token but a document's first, from those before it."""
+        """Compute a share of the language model's loss: each token but a document's first, from those before it."""
         document = batch.layout.document_ids
         follows = (document == document.roll(-1)) & (batch.sample >= 0)[document]
         follows[-1] = False
@@ -100,7 +100,7 @@ class Supervised(BaseObjective):
 
 
 def select_answered(kind: str, batch: Batch) -> Any:
-    """Which answers are asked for, in numpy or torch."""
+    """Return which answers are asked for, in numpy or torch."""
     if kind in ("tags", "text"):
         return batch.labels != IGNORE_INDEX
     if kind in ("many", "span"):
@@ -111,14 +111,14 @@ def select_answered(kind: str, batch: Batch) -> Any:
 
 
 def sum_over_documents(logits: Tensor, batch: Batch) -> Tensor:
-    """(D, C) answers of documents → the same, each the sum over the documents of its example."""
+    """Sum (D, C) answers over the documents of each example; every document gets its example's sum."""
     owner = find_example_ids(batch, len(logits))
     total = torch.zeros_like(logits).index_add(0, owner, logits * (owner >= 0)[:, None])
     return total[owner]
 
 
 def find_example_ids(batch: Batch, documents: int) -> Tensor:
-    """(D,) the example of each document; dummy documents have one of their own."""
+    """Return (D,) the example of each document; dummy documents have one of their own."""
     real = batch.labels != IGNORE_INDEX
     own = torch.arange(documents, device=batch.ids.device)
     own = own.index_copy(
@@ -128,7 +128,7 @@ def find_example_ids(batch: Batch, documents: int) -> Tensor:
 
 
 def compute_span_loss(logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
-    """The first and the last token of an answer among all tokens of the document, in equal shares."""
+    """Compute the loss of an answer's first and last token among all tokens of the document, in equal shares."""
     layout = batch.layout
     grid = layout.unpack(logits)  # (D, T, 2)
     real = torch.arange(layout.longest, device=logits.device) < layout.lengths[:, None]
@@ -141,7 +141,7 @@ def compute_span_loss(logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
 
 
 def compute_choice_loss(logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
-    """The right one among the documents of an example."""
+    """Compute the loss of the right one among the documents of an example."""
     scores, owner = logits[:, 0], find_example_ids(batch, len(logits))
     most = torch.full_like(scores, -torch.inf).scatter_reduce(0, owner, scores.detach(), "amax")
     total = torch.zeros_like(scores).index_add(0, owner, (scores - most[owner]).exp())
@@ -149,12 +149,12 @@ def compute_choice_loss(logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
 
 
 def compute_class_weights(answers: np.ndarray, count: int) -> tuple[float, ...]:
-    """Weights that make rare classes count as much as frequent ones; their mean over the examples is 1."""
+    """Compute weights that make rare classes count as much as frequent ones; their mean over the examples is 1."""
     seen = np.bincount(answers[answers >= 0], minlength=count).astype(float)
     return tuple((seen.sum() / np.maximum(1, count * seen)).tolist())
 
 
 def compute_label_weights(answers: np.ndarray, count: int) -> tuple[float, ...]:
-    """Class weights of (E, C) yes-or-no labels: those of all positives, then those of all negatives."""
+    """Compute class weights of (E, C) yes-or-no labels: those of all positives, then those of all negatives."""
     each = [compute_class_weights(answers[answers[:, i] >= 0, i].astype(np.int64), 2) for i in range(count)]
     return (*(yes for _, yes in each), *(no for no, _ in each))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..batch import IGNORE_INDEX, Batch
 from ..errors import Error
+from ..nn.adaptive_softmax import AdaptiveSoftmax
 from ..nn.attention.context import Capture
 from ..nn.experts import Experts, compute_balance_loss
 from ..protocols import Losses, Model
@@ -37,7 +38,7 @@ class BaseObjective:
         return None
 
     def count_labels(self, batch: Batch) -> dict[str, int]:
-        """The counts that `loss` gives beside its sums."""
+        """Return the counts that `loss` gives beside its sums."""
         found = {self.part: count_real_labels(batch.labels)}
         if self.pair_part is not None:
             found[self.pair_part] = count_real_labels(batch.document_labels)
@@ -46,12 +47,11 @@ class BaseObjective:
         return found
 
     def select_labels(self, batch: Batch) -> np.ndarray:
-        """The labels that its own part is asked for, of a batch that is still in numpy."""
+        """Return the labels that its own part is asked for, of a batch that is still in numpy."""
         return batch.labels[batch.labels != IGNORE_INDEX]
 
     def loss(self, model: Model, batch: Batch) -> Losses:
-        """The summed cross-entropy of the tokens and of the answers for documents, each with their number; of experts
-        the balance."""
+        """Compute the summed cross-entropy of tokens and of documents' answers, and of experts the balance."""
         if self.balance_weight:
             return compute_balanced_losses(model, batch, self.part, self.balance_weight)
         hidden = model(batch)
@@ -61,8 +61,8 @@ class BaseObjective:
         return losses
 
 
-def count_real_labels(labels: Any) -> int:
-    """How many labels count."""
+def count_real_labels(labels: np.ndarray | Tensor) -> int:
+    """Return how many labels count."""
     return int((labels != IGNORE_INDEX).sum())
 
 
@@ -72,22 +72,23 @@ def select_chosen(hidden: Tensor, batch: Batch) -> Tensor:
 
 
 def upcast_logits(logits: Tensor) -> Tensor:
-    """In at least single precision."""
+    """Cast logits to at least single precision."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def compute_token_loss(
     model: Model, batch: Batch, part: str, hidden: Tensor | None = None, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Summed cross-entropy at the chosen places, and their number; labels of -100 do not count.
+    """Compute the summed cross-entropy at the chosen places, and their number; labels of -100 do not count.
 
     `smoothing` gives that share of the probability to all tokens alike (Vaswani et al. 2017, §5.4).
     """
     require_part(model, part)
     hidden = select_chosen(model(batch) if hidden is None else hidden, batch)
-    count, own = (batch.labels != IGNORE_INDEX).sum(), getattr(model.parts[part].out, "compute_losses", None)
-    if own is not None and not smoothing:  # an output layer that needs not compute all logits
-        return own(hidden, batch.labels, model.body.embedding_table).sum(), count
+    count, out = (batch.labels != IGNORE_INDEX).sum(), model.parts[part].out
+    if isinstance(out, AdaptiveSoftmax) and not smoothing:  # it need not compute all logits
+        embedding = model.body.embedding_table  # adaptive too
+        return out.compute_losses(hidden, batch.labels, embedding).sum(), count  # type: ignore[arg-type]
     table = getattr(model.body, "embedding_table", None)
     fused = model.parts[part].compute_fused_loss(hidden, table, batch.labels, smoothing)
     if fused is not None:
@@ -105,7 +106,7 @@ def require_part(model: Model, part: str) -> None:
 
 
 def compute_answer_loss(model: Model, batch: Batch, part: str, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Summed cross-entropy of what is asked of whole documents, and their number."""
+    """Compute the summed cross-entropy of what is asked of whole documents, and their number."""
     require_part(model, part)
     logits = upcast_logits(model.logits(hidden, batch, part=part))
     total = F.cross_entropy(logits, batch.document_labels, reduction="sum", ignore_index=IGNORE_INDEX)
@@ -113,8 +114,8 @@ def compute_answer_loss(model: Model, batch: Batch, part: str, hidden: Tensor) -
 
 
 def compute_balanced_losses(model: Model, batch: Batch, part: str, alpha: float) -> Losses:
-    """Also α · E · Σ fᵢ·Pᵢ of every sparse layer (Fedus et al. 2021, eq. 4), over real tokens only, once a batch that
-    has any. Without experts it is 0."""
+    """Compute the loss, and α · E · Σ fᵢ·Pᵢ of every sparse layer (Fedus et al. 2021, eq. 4) over real tokens, once a
+    batch that has any. Without experts it is 0."""
     capture = Capture(routing=[])
     total, count = compute_token_loss(model, batch, part, model(batch, capture=capture))
     routing, real = capture.routing or [], batch.sample >= 0

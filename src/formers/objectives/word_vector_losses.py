@@ -25,7 +25,7 @@ class RowGradients:
 
 
 def build_window_mask(left: Tensor, right: Tensor, window: int) -> Tensor:
-    """(B, T) places to the left and right that count → (B, T, S) which of the places around are neighbours."""
+    """Turn (B, T) places to the left and right that count into (B, T, S): which places around are neighbours."""
     places = left.shape[1]
     offset = torch.arange(places + 2 * window) - window - torch.arange(places)[:, None]  # (T, S)
     return (offset >= -left[..., None]) & (offset <= right[..., None]) & (offset != 0)

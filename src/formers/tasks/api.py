@@ -1,26 +1,41 @@
-"""The verbs of fine-tuned models: text in, answers out, one or many at once. A model is handed in."""
+"""The verbs of fine-tuned models: text in, answers out, one or many at once. A model is handed in.
+
+Below them, what the verbs share with evaluation: what a model's head says of encoded examples, in batches of similar
+length, and what that means for their rows.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast, get_args
 
-from ..config import ProgressCallback, format_value
-from ..data.encoded_examples import EncodedExamples
-from ..errors import Error
-from ..inputs import list_texts
-from ..task import Task, get_task
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..batch import Batch
+from ..config import ProgressCallback, build_config, format_value
+from ..data.encoded_examples import EncodedExamples, group_by_length, shift_right
+from ..errors import Error, NonFinite
+from ..former import Former
+from ..inputs import get_start_token, list_texts
+from ..task import TASKS, LongTextMode, Task, choose_length
 from ..text.normalise import compose_with_origins, normalise
 from ..verbs import check_verb
-from . import prediction
-from .tagging import find_entities as find_entities
-from .tagging import find_scheme, split_words
-from .task_encoder import TaskEncoder, encode
+from .encoding import TaskEncoder, encode_examples
+from .examples import Row
+from .tagging import find_entities, find_scheme, split_words
 
+TextOrPair = str | tuple[str, str] | Mapping[str, str]
+Texts = TextOrPair | Iterable[TextOrPair]
+Words = str | Sequence[str]  # a text, or its words
 NON_SPACE = re.compile(r"\S")
+TASK_VERBS = {name: "generate" if name == "lm" else "score" if name == "regress" else name for name in TASKS}
 
 
 @dataclass(frozen=True)
@@ -64,7 +79,7 @@ class Answer:
     text: str
     start: int
     end: int
-    probability: float
+    probability: float  # NaN until it is compared with others
     score: float
 
 
@@ -77,13 +92,13 @@ class Choice:
     probabilities: tuple[float, ...]
 
 
-def classify(former: Any, texts: Any, *, long: str | None = None, tell: ProgressCallback | None = None) -> Any:
+def classify(former: Former, texts: Texts, *, long: str | None = None, tell: ProgressCallback | None = None) -> Any:
     """The label of a text, or of each of many; a pair of texts is a tuple. Long texts are read in windows, whose
     probabilities are averaged; long="error" refuses them."""
     task = resolve_task(former, "classify", long)
     rows, one = make_text_rows(texts, task)
-    shares = predict_rows(former, task, rows, tell)
-    made = [build_classification(task.labels or former.labels, row, task) for row in shares.tolist()]
+    labels, shares = task.labels or former.labels, predict_rows(former, task, rows, tell).tolist()
+    made = [build_classification(labels, probabilities, task) for probabilities in shares]
     return made[0] if one else made
 
 
@@ -94,7 +109,9 @@ def build_classification(labels: Sequence[str], probabilities: Sequence[float], 
     return Classification(labels[best], probabilities[best], dict(zip(labels, probabilities, strict=True)), several)
 
 
-def predict_scores(former: Any, texts: Any, *, long: str | None = None, tell: ProgressCallback | None = None) -> Any:
+def predict_scores(
+    former: Former, texts: Texts, *, long: str | None = None, tell: ProgressCallback | None = None
+) -> Any:
     """The number that a model gives a text or a pair (a tuple): its similarity, its rating; a list for many."""
     task = resolve_task(former, "regress", long)
     rows, one = make_text_rows(texts, task)
@@ -102,25 +119,24 @@ def predict_scores(former: Any, texts: Any, *, long: str | None = None, tell: Pr
     return found[0] if one else found
 
 
-def predict_rows(former: Any, task: Task, rows: list[dict[str, Any]], tell: ProgressCallback | None) -> Any:
+def predict_rows(former: Former, task: Task, rows: list[Row], tell: ProgressCallback | None) -> np.ndarray:
     """(rows, width) what a head that reads whole texts says, or a decoder that writes labels."""
-    reader = TaskEncoder.from_former(former, task)
     if task.label_as_text:
-        shares = prediction.score_label_words(former, rows, task.labels, lambda some: encode(task, some, reader), tell)
-        prediction.check_finite(shares)
-        return shares
-    data = encode(task, rows, reader, former.labels)
-    return prediction.average_windows(task, data, compute_finite_outputs(former, data, task, tell))
+        return check_finite(score_label_words(former, task, rows, tell))
+    return average_windows(task, *compute_task_outputs(former, task, rows, tell))
 
 
-def compute_finite_outputs(former: Any, data: EncodedExamples, task: Task, tell: ProgressCallback | None) -> list[Any]:
-    """Return what the head of a task says of each example, all of it finite."""
-    said = prediction.compute_outputs(former, data, prediction.get_head_part(former, task), tell)
-    prediction.check_finite(said)
-    return said
+def compute_task_outputs(
+    former: Former, task: Task, rows: Sequence[Row], tell: ProgressCallback | None
+) -> tuple[EncodedExamples, list[np.ndarray]]:
+    """Encode rows, and compute what the head of a task says of each example, all of it finite."""
+    data = encode_examples(task, rows, TaskEncoder.from_former(former, task), former.labels)
+    return data, check_finite(compute_outputs(former, data, get_head_part(former, task), tell))
 
 
-def tag(former: Any, texts: Any, *, entities: bool = False, tell: ProgressCallback | None = None) -> Any:
+def tag(
+    former: Former, texts: str | Iterable[Words], *, entities: bool = False, tell: ProgressCallback | None = None
+) -> Any:
     """The words of a text with their tags and where they stand in it, or with `entities` what the tags mark: an Entity
     for each person, place and so on.
 
@@ -137,22 +153,20 @@ def tag(former: Any, texts: Any, *, entities: bool = False, tell: ProgressCallba
     if not given:
         return []
     found = [list(split_text(text, number, task)) for number, text in enumerate(given)]
-    rows = [{"words": [normalise(word) for word, _ in row]} for row in found]
-    data = encode(task, rows, TaskEncoder.from_former(former, task), former.labels)
-    said = compute_finite_outputs(former, data, task, tell)
-    made = []
-    for row, (tags, sure) in zip(found, prediction.predict_tags(data, said, [len(row) for row in found]), strict=True):
+    rows: list[Row] = [{"words": [normalise(word) for word, _ in row]} for row in found]
+    data, outputs = compute_task_outputs(former, task, rows, tell)
+    made: list[Any] = []
+    for row, (tags, sure) in zip(found, predict_tags(data, outputs, [len(row) for row in found]), strict=True):
         made.append([
             TaggedWord(word, former.labels[max(0, t)], start, start + len(word), p)
             for (word, start), t, p in zip(row, tags.tolist(), sure.tolist(), strict=True)
         ])  # fmt: skip
     if entities:
-        grouped = [list(group_entities(row, text, scheme)) for row, text in zip(made, given, strict=True)]
-        return grouped[0] if one else grouped
+        made = [list(group_entities(row, text, scheme)) for row, text in zip(made, given, strict=True)]
     return made[0] if one else made
 
 
-def group_entities(words: Sequence[TaggedWord], text: Any, scheme: str | None) -> Iterator[Entity]:
+def group_entities(words: Sequence[TaggedWord], text: Words, scheme: str | None) -> Iterator[Entity]:
     """Yield the entities that tagged words make up."""
     whole = text if isinstance(text, str) else " ".join(text)
     for label, first, last in find_entities([word.tag for word in words], suffix=scheme == "suffix"):
@@ -161,10 +175,10 @@ def group_entities(words: Sequence[TaggedWord], text: Any, scheme: str | None) -
         yield Entity(whole[start:end], label, start, end, sum(word.probability for word in some) / len(some))
 
 
-def split_text(text: Any, number: int, task: Task) -> Iterator[tuple[str, int]]:
+def split_text(text: Words, number: int, task: Task) -> Iterator[tuple[str, int]]:
     """The words of a text, or its characters but spaces where the model learned those, and where each begins."""
     if isinstance(text, str):
-        check_text(text, number)
+        check_text(number, text)
         if task.tags_characters:
             found = [(match[0], match.start()) for match in NON_SPACE.finditer(text)]
         else:
@@ -180,8 +194,8 @@ def split_text(text: Any, number: int, task: Task) -> Iterator[tuple[str, int]]:
 
 
 def answer(
-    former: Any, question: Any, context: Any = None, *, best: int = 1, abstain: bool | None = None,
-    long: str | None = None, tell: ProgressCallback | None = None,
+    former: Former, question: str | Iterable[Any], context: str | None = None, *, best: int = 1,
+    abstain: bool | None = None, long: str | None = None, tell: ProgressCallback | None = None,
 ) -> Any:  # fmt: skip
     """Where in its context the answer to a question stands: an Answer, or with best > 1 a list of them.
 
@@ -195,41 +209,37 @@ def answer(
         raise Error(f"there are no {best} best answers", fix="ask for 1 or more")
     one = isinstance(question, str)
     pairs = [(question, context)] if one else list_texts(question)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     places: list[list[int] | None] = []  # where the characters of a context stood before it was composed
     for number, pair in enumerate(pairs):
         if not isinstance(pair, Sequence) or len(pair) != 2 or isinstance(pair, str) or pair[1] is None:
             raise Error(f"question {number + 1} has no context", fix="give answer(question, context), or pairs of them")
-        for text in pair:
-            check_text(text, number)
+        check_text(number, *pair)
         context, origins = compose_with_origins(pair[1])
         rows.append({"question": normalise(pair[0]), "context": context})
         places.append(origins)
-    reader = TaskEncoder.from_former(former, task)
-    data = encode(task, rows, reader, ())
-    said = compute_finite_outputs(former, data, task, tell)
-    found = prediction.predict_spans(
-        task, data, said, [row["context"] for row in rows], max(best, 5), reader.tokenizer.is_left_padded
-    )
+    data, outputs = compute_task_outputs(former, task, rows, tell)
+    found = predict_spans(former, task, data, outputs, [row["context"] for row in rows], max(best, 5))
     made = []
     for some, pair, origins in zip(found, pairs, places, strict=True):
-        shares = prediction.softmax(prediction.np.array([s.score for s in some] or [0.0]))
-        listed = [to_answer(s, float(p), pair[1], origins) for s, p in zip(some, shares, strict=False)]
+        shares = softmax(np.array([s.score for s in some] or [0.0]))
+        listed = [locate_answer(s, float(p), pair[1], origins) for s, p in zip(some, shares, strict=False)]
         made.append(listed[:best] if best > 1 else listed[0] if listed else Answer("", -1, -1, 1.0, 0.0))
     return made[0] if one else made
 
 
-def to_answer(span: prediction.AnswerSpan, probability: float, context: str, origins: list[int] | None) -> Answer:
+def locate_answer(found: Answer, probability: float, context: str, origins: list[int] | None) -> Answer:
     """Return an answer that refers to the context as the caller gave it."""
-    if origins is None or span.start < 0:
-        return Answer(span.text, span.start, span.end, probability, span.score)
-    start, end = origins[span.start], origins[span.end]
-    return Answer(context[start:end], start, end, probability, span.score)
+    if origins is None or found.start < 0:
+        return dataclasses.replace(found, probability=probability)
+    start, end = origins[found.start], origins[found.end]
+    return Answer(context[start:end], start, end, probability, found.score)
 
 
 def choose(
-    former: Any, question: Any, choices: Any = None, *, long: str | None = None, tell: ProgressCallback | None = None
-) -> Any:
+    former: Former, question: str | Iterable[Any], choices: Sequence[str] | None = None, *, long: str | None = None,
+    tell: ProgressCallback | None = None,
+) -> Any:  # fmt: skip
     """Which choice goes on with a text or answers it; many at once: a list of (question, choices). Of a text that is
     too long the beginning is left out, and a warning says so; long="error" refuses it."""
     task = resolve_task(former, "choose", long)
@@ -239,31 +249,41 @@ def choose(
     for number, pair in enumerate(pairs):
         if not isinstance(pair, Sequence) or len(pair) != 2 or isinstance(pair, str) or isinstance(pair[1], str):
             raise Error(f"question {number + 1} has no choices", fix="give choose(question, choices), or pairs of them")
-        check_text(pair[0], number)
-        for choice in pair[1] or ():
-            check_text(choice, number)
+        check_text(number, pair[0], *(pair[1] or ()))
         rows.append({"text": normalise(pair[0]), "choices": [normalise(choice) for choice in pair[1] or ()]})
-    data = encode(task, rows, TaskEncoder.from_former(former, task), ())
-    said = compute_finite_outputs(former, data, task, tell)
+    _, outputs = compute_task_outputs(former, task, rows, tell)
     made = []
-    for pair, shares in zip(pairs, prediction.predict_choices(said), strict=True):
+    for pair, shares in zip(pairs, predict_choices(outputs), strict=True):
         best = int(shares.argmax())
         made.append(Choice(best, str(list(pair[1])[best]), tuple(shares.tolist())))
     return made[0] if one else made
 
 
-def resolve_task(former: Any, name: str, long: str | None) -> Task:
+def resolve_task(former: Former, name: str, long: str | None) -> Task:
     """The model's task, with another way to take long texts if one is asked for."""
-    check_verb(former, "score" if name == "regress" else name)
+    check_verb(former, TASK_VERBS[name])
     task = get_task(former, name)
-    if long is None:
-        return task
-    if long not in ("windows", "cut", "error"):
+    if long not in (None, *get_args(LongTextMode)):
         raise Error(f"long texts cannot be taken as {long!r}", fix="choose windows, cut or error")
-    return dataclasses.replace(task, long=cast(Any, long))
+    return task if long is None else dataclasses.replace(task, long=cast(LongTextMode, long))
 
 
-def make_text_rows(texts: Any, task: Task) -> tuple[list[dict[str, Any]], bool]:
+def get_task(former: Former, name: str) -> Task:
+    """The task of a loaded model, which must be of a name; one that came from elsewhere gets the usual values."""
+    if saved := former.task:
+        if saved["name"] != name:
+            raise Error(f"this model was trained to {saved['name']}", fix=f"use {TASK_VERBS[saved['name']]}")
+        return build_config(Task, dict(saved), where="task")
+    kinds, wanted = TASKS[name]
+    if former.head.split("@")[0].split("+")[0] != wanted:
+        what = f"this {former.family} has the head {former.head!r}, which does not {name}"
+        raise Error(what, fix=f"fine-tune it first: formers finetune MODEL --task {name} --train FILE")
+    if name in ("classify", "regress") and (len(former.labels) == 1) != (name == "regress"):
+        raise Error(f"this model has {len(former.labels)} labels", fix="use classify" if name == "regress" else "score")
+    return Task(name=name, kind=kinds[0], length=choose_length(former.context))
+
+
+def make_text_rows(texts: Texts, task: Task) -> tuple[list[Row], bool]:
     """Texts and pairs as rows, and whether it was one alone."""
     one = isinstance(texts, str | tuple | Mapping)
     rows = []
@@ -273,9 +293,7 @@ def make_text_rows(texts: Any, task: Task) -> tuple[list[dict[str, Any]], bool]:
         pair = text if isinstance(text, tuple | list) else (text, None)
         if len(pair) != 2:
             raise Error(f"text {number + 1} is neither a text nor a pair", fix="give strings, or tuples of two")
-        check_text(pair[0], number)
-        if pair[1] is not None:
-            check_text(pair[1], number)
+        check_text(number, *pair[: 1 if pair[1] is None else 2])
         if task.takes_pairs is not None and task.takes_pairs != (pair[1] is not None):
             what, fix = ("stands alone", "pairs") if task.takes_pairs else ("is a pair", "single texts")
             raise Error(f"text {number + 1} {what}, and this model has learned from {fix}", fix=f"give {fix}")
@@ -285,9 +303,173 @@ def make_text_rows(texts: Any, task: Task) -> tuple[list[dict[str, Any]], bool]:
     return rows, one
 
 
-def check_text(text: Any, number: int) -> None:
-    """Refuse what is no text."""
-    if not isinstance(text, str):
-        raise Error(f"text {number + 1} is no text but {format_value(text)}", fix="give strings")
-    if not text.strip():
-        raise Error(f"text {number + 1} is empty", fix="leave empty texts out")
+def check_text(number: int, *texts: object) -> None:
+    """Refuse what is no text, or empty."""
+    for text in texts:
+        if not isinstance(text, str):
+            raise Error(f"text {number + 1} is no text but {format_value(text)}", fix="give strings")
+        if not text.strip():
+            raise Error(f"text {number + 1} is empty", fix="leave empty texts out")
+
+
+BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536}  # of a batch
+Outputs = TypeVar("Outputs", np.ndarray, list[np.ndarray])
+
+
+def get_head_part(former: Former, task: Task) -> str:
+    """The part of the head that does a task."""
+    names = list(former.model.parts)
+    return task.head if task.head in names else names[0]
+
+
+@contextmanager
+def switch_to_eval(former: Former) -> Iterator[None]:
+    """Run a model without dropout and gradients, and leave it as it was."""
+    was = former.model.training
+    former.model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        former.model.train(was)
+
+
+def group_examples(
+    former: Former, data: EncodedExamples, tell: ProgressCallback | None, what: str = "reading", unit: str = ""
+) -> Iterator[np.ndarray]:
+    """Yield the numbers of examples of similar length, as many as fit into a batch of the model's device."""
+    done = 0
+    for some in group_by_length(data.lengths, BATCH_TOKENS.get(former.device.type, BATCH_TOKENS["cpu"])):
+        yield some
+        done += len(some)
+        if tell is not None:
+            tell(what, done, len(data), unit)
+
+
+def compute_outputs(
+    former: Former, data: EncodedExamples, part: str, tell: ProgressCallback | None = None,
+    on_batch: Callable[[Tensor, Batch], None] | None = None,
+) -> list[np.ndarray]:  # fmt: skip
+    """Of each example what the head's part says: (documents, width), or (tokens, width) if it does not pool. `on_batch`
+    gets what it says of each batch, and the batch."""
+    rows: list[np.ndarray] = [np.zeros(0)] * len(data)
+    pools, wraps = former.model.parts[part].spec.pool is not None, former.definition.starts_with_last_token
+    with switch_to_eval(former):
+        for some in group_examples(former, data, tell):
+            batch = data.make_batch(some)
+            if former.is_encoder_decoder:
+                batch = shift_right(batch, None if wraps else get_start_token(former.config), wraps)
+            moved = batch.to(former.device)
+            outputs = former.model.logits(former.model(moved), moved, part)
+            if on_batch is not None:
+                on_batch(outputs, moved)
+            counts = np.cumsum(np.diff(data.example_starts)[some])
+            edges = counts if pools else batch.starts[counts]
+            for number, one in zip(some, np.split(outputs.float().cpu().numpy(), edges[:-1]), strict=True):
+                rows[number] = one
+    return rows
+
+
+def check_finite(outputs: Outputs) -> Outputs:
+    """Return what a head says; raise NonFinite if it holds NaN or infinity."""
+    if not all(np.isfinite(one).all() for one in outputs):
+        raise NonFinite("what its head says")
+    return outputs
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Along the last axis."""
+    raised = np.exp(scores - scores.max(-1, keepdims=True))
+    return raised / raised.sum(-1, keepdims=True)
+
+
+def average_windows(task: Task, data: EncodedExamples, outputs: Sequence[np.ndarray]) -> np.ndarray:
+    """(rows, width): probabilities of classes or labels, or the number; the mean over the windows of a row."""
+    scores = np.stack([one.sum(0) for one in outputs]).astype(np.float64)
+    if task.kind != "number":
+        scores = softmax(scores) if task.kind == "class" else 1 / (1 + np.exp(-scores))
+    count = int(data.row_index.max(initial=-1)) + 1
+    total, seen = np.zeros((count, scores.shape[1])), np.bincount(data.row_index, minlength=count)
+    np.add.at(total, data.row_index, scores)
+    return total / np.maximum(1, seen)[:, None]
+
+
+def score_label_words(
+    former: Former, task: Task, rows: Sequence[Row], tell: ProgressCallback | None = None
+) -> np.ndarray:
+    """(rows, labels) how likely a decoder is to write each label of the task behind a text, as shares of all labels."""
+    labelled = [{**row, "label": label} for row in rows for label in task.labels]
+    data = encode_examples(task, labelled, TaskEncoder.from_former(former, task))
+    found, start = np.zeros(len(data)), get_start_token(former.config)
+    with switch_to_eval(former):
+        for some in group_examples(former, data, tell, unit="labels"):
+            batch = data.make_target_batch(some, start).to(former.device)
+            scores = former.model.logits(former.model(batch), part="lm").float().log_softmax(-1)
+            each = scores.gather(1, batch.labels[:, None])[:, 0]
+            total = torch.zeros(len(some), device=each.device).index_add(0, batch.layout.document_ids, each)
+            found[some] = total.cpu().numpy()
+    return softmax(found.reshape(len(rows), len(task.labels)))
+
+
+def predict_choices(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Of each question the probabilities of its choices."""
+    return [softmax(one[:, 0].astype(np.float64)) for one in outputs]
+
+
+def predict_tags(
+    data: EncodedExamples, outputs: Sequence[np.ndarray], words: Sequence[int]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Of each row the tags of its words and their probabilities; a word without a token has tag -1."""
+    found = [(np.full(n, -1), np.zeros(n)) for n in words]
+    assert data.offsets is not None
+    for number, scores in enumerate(outputs):
+        word = data.offsets[data.starts[number] : data.starts[number + 1], 0]
+        here = np.flatnonzero(word >= 0)
+        shares = softmax(scores[here].astype(np.float64))
+        tag, share = found[data.row_index[number]]
+        tag[word[here]], share[word[here]] = shares.argmax(-1), shares.max(-1)
+    return found
+
+
+def predict_spans(
+    former: Former, task: Task, data: EncodedExamples, outputs: Sequence[np.ndarray], contexts: Sequence[str],
+    best: int = 5,
+) -> list[list[Answer]]:  # fmt: skip
+    """Of each question the best places, over all windows of its context; no answer is one of them, if the task allows
+    it. Its score is the lowest that a window gives it (BERT, §4.3)."""
+    found: list[list[Answer]] = [[] for _ in contexts]
+    empty = [np.inf] * len(contexts)
+    pads_left = former.tokenizer is not None and former.tokenizer.is_left_padded
+    for number, scores in enumerate(outputs):
+        row = int(data.row_index[number])
+        nowhere = len(scores) - 1 if pads_left else 0
+        empty[row] = min(empty[row], float(scores[nowhere, 0] + scores[nowhere, 1]))
+        assert data.offsets is not None
+        places = data.offsets[data.starts[number] : data.starts[number + 1]]
+        found[row] += find_candidates(scores, places, contexts[row], task.max_answer_tokens, best)
+    made = []
+    for row, some in enumerate(found):
+        unique = {(s.start, s.end): s for s in sorted(some, key=lambda s: s.score)}
+        if task.allows_no_answer and np.isfinite(empty[row]):
+            unique[-1, -1] = Answer("", -1, -1, math.nan, empty[row])
+        made.append(sorted(unique.values(), key=lambda s: -s.score)[:best])
+    return made
+
+
+def find_candidates(scores: np.ndarray, places: np.ndarray, context: str, most: int, best: int) -> Iterator[Answer]:
+    """The best places of one window: a beginning and an end that is not before it, nor too far behind."""
+    inside = np.flatnonzero(places[:, 0] >= 0)
+    if not len(inside):
+        return
+    low = inside[0]
+    begin, end = scores[inside, 0], scores[inside, 1]
+    both = begin[:, None] + end[None, :]
+    reach = np.arange(len(inside))[None, :] - np.arange(len(inside))[:, None]
+    both = np.where((reach >= 0) & (reach < most), both, -np.inf)
+    for flat in np.argsort(both, axis=None)[::-1][:best]:
+        a, b = divmod(int(flat), len(inside))
+        if np.isfinite(both[a, b]):
+            first, last = int(places[low + a, 0]), int(places[low + b, 1])
+            text = context[first:last]
+            first += len(text) - len(text.lstrip())
+            yield Answer(text.strip(), first, first + len(text.strip()), math.nan, float(both[a, b]))

@@ -1,5 +1,7 @@
-"""Tables of examples: records with named columns out of files, lists, DataFrames and datasets, read whole, since a
-training set fits into memory.
+"""Step 1 of a task's data: any source becomes a `Table`.
+
+`read_table(source)` reads files, lists, DataFrames and datasets whole, since a training set fits into memory: rows with
+named columns, as they stand in the source. examples.py goes on from there.
 
 Files of tagged words have one word in each line with its tag beside it (CoNLL, KLUE-NER, Naver's challenge), or a
 sentence and its tags in two columns (KoELECTRA's Naver NER). The content says which it is, not the file's name.
@@ -8,28 +10,75 @@ sentence and its tags in two columns (KoELECTRA's Naver NER). The content says w
 from __future__ import annotations
 
 import csv
+import dataclasses
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 from ..data import readers
+from ..data.readers import TEXT_COLUMN_NAMES
 from ..data.text_files import COMPRESSION_RATIOS, decode_chunks
 from ..errors import Error
 from ..text.normalise import CleaningReport
-from .column_roles import EXACT_LABEL_NAMES, are_column_names
 from .tagging import OUTSIDE_TAGS, PREFIX_TAG, SUFFIX_TAG
+
+PAIR_NAMES = (
+    ("a", "b"), ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
+    ("text_a", "text_b"), ("sentence_a", "sentence_b"), ("text1", "text2"), ("question", "sentence"),
+    ("question", "passage"), ("query", "passage"), ("query", "text"), ("text", "other"),
+    ("sen1", "sen2"), ("문장1", "문장2"),
+)  # fmt: skip
+LABEL_NAMES = (
+    "label", "labels", "class", "category", "gold_label", "sentiment", "intent", "emotion", "topic", "rating", "stars",
+    "y", "target", "레이블", "라벨", "분류", "감정", "등급", "평점", "평가",
+)  # fmt: skip
+EXACT_LABEL_NAMES = ("label", "labels", "class", "gold_label")  # these are meant, whatever stands beside them
+# The names that a column has by what it holds, the likeliest first.
+COLUMN_NAMES: dict[str, tuple[str, ...]] = {
+    "plain text": TEXT_COLUMN_NAMES,
+    "text": (
+        *TEXT_COLUMN_NAMES, "tweet", "utterance", "message", "question", "title", "premise", "data", "문장", "문서",
+        "리뷰",
+    ),
+    "label": LABEL_NAMES,
+    "score": (
+        "labels.real-label", "labels.label", "label.real-label", "label.label", "score", "similarity",
+        "similarity_score", "relatedness_score", "value", "점수", "유사도",
+    ),
+    "words": ("words", "tokens", "word", "token"),
+    "tags": ("tags", "ner_tags", "pos_tags", "ner", "labels", "ner_labels", "tag", "pos"),
+    "question": ("question", "query", "질문"),
+    "context": ("context", "passage", "paragraph", "document", "text", "지문"),
+    "answers": ("answers", "answer", "답", "정답"),
+    "id": ("id", "guid"),
+    "start": ("answer_start", "start"),
+    "possible": ("is_impossible",),
+    "choices": ("choices", "options", "endings", "candidates", "보기"),
+    "choice label": (*LABEL_NAMES, "answer", "answerkey", "gold", "정답"),
+    "stem": ("text", "ctx", "question", "premise", "context", "article", "startphrase", "goal", "sent1", "질문"),
+    "source": (*TEXT_COLUMN_NAMES, "source", "src", "input", "question", "prompt"),
+    "target": ("target", "tgt", "output", "answer", "response", "completion", "reply"),
+    "summary": ("summary", "highlights", "abstract", "headline", "subject", "title", "요약", "제목", "target"),
+}  # fmt: skip
+HEADER_PARTS = ("text", "label", "score", "words", "tags", "answers", "context", "summary", "source", "target")
+ID_COLUMN = re.compile(r"(?:.*_)?(?:id|idx|index|guid|pairid)|unnamed: \d+|", re.IGNORECASE)
+
+
+def are_column_names(fields: Iterable[str]) -> bool:
+    """Whether all fields of a row are names that columns have, so that the row is a header."""
+    known = {name for part in HEADER_PARTS for name in COLUMN_NAMES[part]}.union(*PAIR_NAMES)
+    return all(name.strip().lower() in known or ID_COLUMN.fullmatch(name.strip()) for name in fields)
+
 
 MIN_AGREEMENT = 0.9  # of the lines must agree, the rest may be damaged
 BARE_TAGS = frozenset("BIESLUO")
-DELIMITERS = (
-    ",",
-    ";",
-    "\t",
-)  # between the columns of a csv file; elsewhere it is tabs or else spaces that are tried first
+# Between the columns of a csv file; elsewhere it is tabs or else spaces that are tried first.
+DELIMITERS = (",", ";", "\t")
 
 
 @dataclass(frozen=True)
@@ -53,18 +102,15 @@ class TagLayout:
     def describe(self) -> str:
         """The layout in words."""
         where = "" if self.tag_column is None else f", the tag in column {self.tag_column} of {self.num_columns}"
-        between = (
-            "" if self.delimiter is None else f", a {readers.name_delimiter(self.delimiter)} stands between columns"
-        )
+        mark = self.delimiter
+        between = "" if mark is None else f", a {readers.name_delimiter(mark)} stands between columns"
         return f"one word a line, the word in column {self.word_column}{where} (columns count from 0){between}"
 
 
 def find_layout(
-    lines: Sequence[str],
-    expect_tags: bool,
-    delimiters: Sequence[str | None] = (None, *DELIMITERS),
+    lines: Sequence[str], expect_tags: bool, delimiters: Sequence[str | None] = (None, *DELIMITERS),
     header: bool | None = None,
-) -> TagLayout | None:
+) -> TagLayout | None:  # fmt: skip
     """The layout of a file by its first lines; None if these are no tagged words. Without `expect_tags`, tags must be
     of the kind B-PER or PER-B.
 
@@ -72,25 +118,18 @@ def find_layout(
     could be any table: there must be blank lines between sentences, and no spaces in words and tags. `header` says
     whether the first line names the columns, if that is known.
     """
+    has_blank_lines = any(not line.strip() for line in "\n".join(lines).strip().split("\n"))
     for mark in delimiters:
         layout = find_column_layout(lines, expect_tags, mark, header)
-        if layout is not None and (mark is None or (has_blank_lines(lines) and has_single_words(lines, layout))):
+        if layout is not None and (mark is None or (has_blank_lines and has_single_words(lines, layout))):
             return layout
     return None
 
 
-def has_blank_lines(lines: Sequence[str]) -> bool:
-    """Whether blank lines stand between other lines, as between sentences."""
-    return any(not line.strip() for line in "\n".join(lines).strip().split("\n"))
-
-
 def has_single_words(lines: Sequence[str], layout: TagLayout) -> bool:
     """Whether nearly every line has one word and one tag, without spaces in them."""
-    rows = [
-        parts
-        for line in lines
-        if len(parts := split_fields(line, layout.delimiter, layout.num_columns)) == layout.num_columns
-    ]
+    rows = [split_fields(line, layout.delimiter, layout.num_columns) for line in lines]
+    rows = [parts for parts in rows if len(parts) == layout.num_columns]
     single = sum(" " not in parts[layout.word_column] and " " not in parts[layout.tag_column or -1] for parts in rows)
     return single >= MIN_AGREEMENT * len(rows)
 
@@ -107,17 +146,15 @@ def find_column_layout(
     if width < 2 or (count < MIN_AGREEMENT * len(rows) and not expect_tags):
         return None
     usual = [parts for parts in rows if len(parts) == width]
-    if (
-        delimiter is None
-        and (found := find_sentence_layout([line for line in lines if line.strip()], expect_tags)) is not None
-    ):
-        return found
+    if delimiter is None:
+        found = find_sentence_layout([line for line in lines if line.strip()], expect_tags)
+        if found is not None:
+            return found
     numbers = [parts[0] for parts in usual]
     first = 1 if width > 2 and (is_word_index(numbers) or is_word_index(numbers[1:])) else 0
     for skipped in (False, True) if header is None else (header,):
-        tags = [
-            c for c in range(width) if c != first and are_tags([parts[c] for parts in usual[skipped:]], expect_tags)
-        ]
+        columns = {c: [parts[c] for parts in usual[skipped:]] for c in range(width) if c != first}
+        tags = [c for c, values in columns.items() if are_tags(values, expect_tags)]
         if tags and header is None and not is_tag(usual[0][tags[-1]]):
             skipped = True
         if tags:
@@ -125,9 +162,8 @@ def find_column_layout(
     if not expect_tags:
         return None
     names = tuple(usual[0]) if header or (header is None and are_column_names(usual[0])) else ()
-    return TagLayout(
-        first, 1 - first if width == 2 else None, width, header=names, has_scheme=False, delimiter=delimiter
-    )
+    tag = 1 - first if width == 2 else None
+    return TagLayout(first, tag, width, header=names, has_scheme=False, delimiter=delimiter)
 
 
 def find_sentence_layout(lines: Sequence[str], expect_tags: bool) -> TagLayout | None:
@@ -138,16 +174,14 @@ def find_sentence_layout(lines: Sequence[str], expect_tags: bool) -> TagLayout |
         usual = [row for row in rows[header:] if len(row) == width]
         for tags in range(width):
             given = [row[tags].split() for row in usual]
-            if 3 * sum(len(row) > 1 for row in given) < len(given) or not are_tags(
-                [tag for row in given for tag in row], expect_tags
-            ):
+            values = [tag for row in given for tag in row]
+            if 3 * sum(len(row) > 1 for row in given) < len(given) or not are_tags(values, expect_tags):
                 continue
             for words in range(width):
                 same = sum(len(row[words].split()) == len(row[tags].split()) for row in usual)
                 if words != tags and same >= MIN_AGREEMENT * len(usual):
-                    return TagLayout(
-                        words, tags, width, has_sentence_lines=True, header=tuple(rows[0]) if header else ()
-                    )
+                    names = tuple(rows[0]) if header else ()
+                    return TagLayout(words, tags, width, has_sentence_lines=True, header=names)
     return None
 
 
@@ -183,14 +217,12 @@ def is_word_index(values: Sequence[str]) -> bool:
 
 def is_tag(value: str) -> bool:
     """Whether a value is the tag of an entity, O, or a bare B or I."""
-    return (
-        value in BARE_TAGS or value in OUTSIDE_TAGS or bool(PREFIX_TAG.fullmatch(value) or SUFFIX_TAG.fullmatch(value))
-    )
+    known = value in BARE_TAGS or value in OUTSIDE_TAGS
+    return known or bool(PREFIX_TAG.fullmatch(value) or SUFFIX_TAG.fullmatch(value))
 
 
 def are_tags(values: Sequence[str], expect_tags: bool) -> bool:
-    """Whether values are tags of entities, nearly all of them, and some not O; where there must be tags
-    (`expect_tags`), bare B and I will do."""
+    """Whether nearly all values are tags of entities, and some not O; with `expect_tags`, bare B and I will do."""
     for pattern in (PREFIX_TAG, SUFFIX_TAG):
         found = sum(value not in OUTSIDE_TAGS and bool(pattern.fullmatch(value)) for value in values)
         if found and found + sum(value in OUTSIDE_TAGS for value in values) >= MIN_AGREEMENT * len(values):
@@ -200,7 +232,7 @@ def are_tags(values: Sequence[str], expect_tags: bool) -> bool:
 
 def read_tagged_sentences(
     path: Path, layout: TagLayout, wants: readers.TableOptions, names: Sequence[str]
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[TableRow]:
     """The sentences of a file with a word in each line: the number of the first line, and a list for each column under
     its name. Blank lines and -DOCSTART- end a sentence, comments are passed over."""
     columns: list[list[str]] = [[] for _ in names]
@@ -216,7 +248,7 @@ def read_tagged_sentences(
         elif not is_comment(line, parts, layout):
             if len(parts) != layout.num_columns or not parts[layout.word_column] or not parts[layout.tag_column or -1]:
                 what = f"a line has a word and its tag: {layout.num_columns} columns are wanted, here are {len(parts)}"
-                wants.report_broken_row(what, f"{path}, line {number}")
+                wants.report_broken_row(what, path, number)
                 continue
             start = start if columns[0] else number
             for column, part in zip(columns, parts, strict=True):
@@ -234,24 +266,34 @@ def is_comment(line: str, parts: Sequence[str], layout: TagLayout) -> bool:
     return layout.has_scheme and not is_tag(parts[layout.tag_column])
 
 
+TableRow = tuple[int, dict[str, Any]]  # the number of a row (its line, where it has one), and its values by column
 CONLL_SUFFIXES = (".conll", ".conll03", ".iob", ".iob2", ".bio", ".bioes")
+RowType = TypeVar("RowType")
 MAX_JSON_CHARS = 1 << 30  # characters of a JSON file that is one value
 MAX_TABLE_BYTES, MAX_TABLE_ROWS = 1 << 31, 5_000_000  # bytes, unpacked, and rows of a table, which is kept in memory
 
 
+class FileOptions(TypedDict, total=False):
+    """How files are read."""
+
+    column: str | None  # that holds the text
+    encoding: str
+    skip: bool  # leave broken rows out, and count them
+    delimiter: str | None  # between columns; None: as the file says
+    header: bool | None  # whether the first row names the columns; None: as the content says
+
+
 @dataclass
 class Table:
-    """Rows as dictionaries with the number of each (its line, where it has one), and where they come from."""
+    """The rows of a source, and where they come from."""
 
-    rows: list[tuple[int, dict[str, Any]]]
+    rows: list[TableRow]
     where: object
     changes: CleaningReport
     column_names: list[str] = field(default_factory=list)
     class_names: dict[str, list[str]] = field(default_factory=dict)  # a HF dataset's names of numbered labels
     is_plain_text: bool = False  # running text, which has no columns
-    has_assumed_header: bool = (
-        False  # the first row of a file was taken for the names of the columns, and nobody said so
-    )
+    has_assumed_header: bool = False  # the first row was taken for the names of the columns, and nobody said so
 
     def __post_init__(self) -> None:
         self.column_names = self.column_names or list(dict.fromkeys(str(name) for _, row in self.rows for name in row))
@@ -259,25 +301,16 @@ class Table:
     @property
     def header_hint(self) -> str:
         """What to add to an error about the columns, where the first row looks like data."""
-        return (
-            readers.suggest_no_header(self.column_names, (row for _, row in self.rows[:200]))
-            if self.has_assumed_header
-            else ""
-        )
+        if not self.has_assumed_header:
+            return ""
+        return readers.suggest_no_header(self.column_names, (row for _, row in self.rows[:200]))
 
 
 def read_table(
-    source: Any,
-    names: Sequence[str] | None = None,
-    *,
-    task: str | None = None,
-    skip: bool = False,
-    encoding: str = "utf-8",
-    delimiter: str | None = None,
-    header: bool | None = None,
-    column: str | None = None,
-) -> Table:
-    """All records of a source; `names` are those of the columns of a file without a first row of names, or of tuples.
+    source: Any, names: Sequence[str] | None = None, *, task: str | None = None, column: str | None = None,
+    skip: bool = False, encoding: str = "utf-8", delimiter: str | None = None, header: bool | None = None,
+) -> Table:  # fmt: skip
+    """Read all rows of a source; `names` are those of the columns of a file without a first row of names, or of tuples.
     `task` and `column` help to tell tagged words and tables from running text."""
     changes = CleaningReport()
     wants = readers.TableOptions(column, changes, skip, encoding, delimiter, header, MAX_TABLE_BYTES)
@@ -288,32 +321,29 @@ def read_table(
     if odd := next((part for part in parts if part.column_names != parts[0].column_names), None):
         both = f"{readers.format_names(parts[0].column_names)} and {readers.format_names(odd.column_names)}"
         raise Error(f"these files have different columns: {both}", where=odd.where, fix="read them one by one")
-    rows = [row for part in parts for row in part.rows]
-    return Table(
-        rows,
-        source,
-        changes,
-        parts[0].column_names,
-        is_plain_text=all(part.is_plain_text for part in parts),
-        has_assumed_header=parts[0].has_assumed_header,
-    )
+    rows, is_plain = [row for part in parts for row in part.rows], all(part.is_plain_text for part in parts)
+    return dataclasses.replace(parts[0], rows=rows, where=source, is_plain_text=is_plain)
 
 
-def is_conll_path(source: Any) -> bool:
+def is_conll_path(source: object) -> bool:
     """A file with a word and its tag in each line, by its name."""
     if isinstance(source, list | tuple):
         return False
-    suffixes = [s.lower() for s in Path(source).suffixes if s.lower() not in COMPRESSION_RATIOS]
+    suffixes = [s.lower() for s in Path(str(source)).suffixes if s.lower() not in COMPRESSION_RATIOS]
     return bool(suffixes) and suffixes[-1] in CONLL_SUFFIXES
 
 
 def read_table_file(path: Path, names: Sequence[str] | None, wants: readers.TableOptions, task: str | None) -> Table:
-    """The records of one file, by its form and its content."""
+    """The table of one file, by its form and its content."""
     form = readers.find_suffix(path)
+    rows: Iterable[TableRow]
     if readers.find_format(path) == "parquet":
-        rows = read_parquet(path, wants)
+        with readers.open_parquet(path) as table:
+            listed = table.read().to_pylist()
+        wants.changes.lines += len(listed)
+        rows = enumerate(listed, 1)
     elif readers.find_format(path) == "json":
-        rows = read_json_records(path, wants)
+        rows = read_json_rows(path, wants)
     else:
         layout = find_file_layout(path, names, wants, task)
         if layout is not None and layout.has_sentence_lines:
@@ -341,9 +371,8 @@ def find_file_layout(
 ) -> TagLayout | None:
     """Where words and tags stand in a file; None if it is another table."""
     marks: list[str | None] = list(DELIMITERS) if wants.delimiter is None else [wants.delimiter]
-    if is_conll_path(path) or (
-        not names and wants.delimiter in (None, "\t", " ") and readers.find_suffix(path) != ".csv"
-    ):
+    may_be_spaced = not names and wants.delimiter in (None, "\t", " ") and readers.find_suffix(path) != ".csv"
+    if is_conll_path(path) or may_be_spaced:
         marks.insert(0, None)
     lines = readers.read_head_lines(path, wants.encoding)
     found = find_layout(lines, is_conll_path(path) or task == "tag", marks, wants.header)
@@ -358,17 +387,16 @@ def is_named_table(path: Path, wants: readers.TableOptions) -> bool:
     return wants.header is not None or wants.column is not None or are_column_names(first.split("\t"))
 
 
-def limit_rows(rows: Iterable[Any], path: Path) -> Iterator[Any]:
+def limit_rows(rows: Iterable[RowType], path: Path) -> Iterator[RowType]:
     """Rows, up to as many as are kept in memory; more are an error."""
     for number, row in enumerate(rows):
         if number >= MAX_TABLE_ROWS:
-            raise Error(
-                f"there are more than {MAX_TABLE_ROWS:,} rows, and all are kept in memory", where=path, fix="give fewer"
-            )
+            what = f"there are more than {MAX_TABLE_ROWS:,} rows, and all are kept in memory"
+            raise Error(what, where=path, fix="give fewer")
         yield row
 
 
-def flatten_labels(rows: list[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str, Any]]]:
+def flatten_labels(rows: list[TableRow]) -> list[TableRow]:
     """Rows in which a table under a label's name, as in KLUE-STS, becomes columns: labels.label, labels.real-label."""
     for _, row in rows:
         for name in [n for n in row if n.lower() in EXACT_LABEL_NAMES and isinstance(row[n], Mapping)]:
@@ -377,25 +405,23 @@ def flatten_labels(rows: list[tuple[int, dict[str, Any]]]) -> list[tuple[int, di
 
 
 def read_separated(path: Path, form: str, named: Sequence[str] | None, wants: readers.TableOptions) -> Table:
-    """The records of a csv or tsv file; a row with more or fewer fields than the first is broken."""
+    """The table of a csv or tsv file; a row with more or fewer fields than the first is broken."""
     names, rows = readers.open_delimited(path, form, wants, named)
     headed = named is None and wants.header is None
     if len(set(names)) < len(names):
-        hint = readers.suggest_no_header(names, []) if headed else ""
-        raise Error(
-            f"two columns have one name: {readers.format_names(names)}", where=path, fix=f"give each its own name{hint}"
-        )
+        fix = "give each its own name" + (readers.suggest_no_header(names, []) if headed else "")
+        raise Error(f"two columns have one name: {readers.format_names(names)}", where=path, fix=fix)
     found = []
     for number, row in limit_rows(rows, path):
         if len(row) == len(names):
             found.append((number, dict(zip(names, row, strict=True))))
         elif row:
-            wants.report_broken_row(f"a row has {len(row)} fields, {len(names)} are named", f"{path}, line {number}")
+            wants.report_broken_row(f"a row has {len(row)} fields, {len(names)} are named", path, number)
     return Table(found, path, wants.changes, names, has_assumed_header=headed)
 
 
-def read_json_records(path: Path, wants: readers.TableOptions) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records of JSON lines, of one list of records, or of SQuAD's form."""
+def read_json_rows(path: Path, wants: readers.TableOptions) -> Iterator[TableRow]:
+    """The rows of JSON lines, of one list of records, or of SQuAD's form."""
     if readers.find_suffix(path) == ".json":
         whole = "".join(decode_chunks(wants.read_limited(path), wants.changes, wants.encoding, path))
         try:
@@ -409,14 +435,14 @@ def read_json_records(path: Path, wants: readers.TableOptions) -> Iterator[tuple
             if value and isinstance(value[0], dict) and "paragraphs" in value[0]:
                 yield from read_squad(value, path)
             else:
-                yield from to_records(value, None, path)
+                yield from number_rows(value, None, path)
             return
     for number, value in readers.read_json_lines(path, wants):
         yield number, value if isinstance(value, dict) else {"text": value}
 
 
-def read_squad(articles: list[Any], where: object) -> Iterator[tuple[int, dict[str, Any]]]:
-    """One record for each question of SQuAD's nested form (1.1 and 2.0), and of KorQuAD's, which is the same."""
+def read_squad(articles: list[Any], where: object) -> Iterator[TableRow]:
+    """One row for each question of SQuAD's nested form (1.1 and 2.0), and of KorQuAD's, which is the same."""
     number = 0
     for article in articles:
         for paragraph in article.get("paragraphs", []):
@@ -428,14 +454,6 @@ def read_squad(articles: list[Any], where: object) -> Iterator[tuple[int, dict[s
                 yield number, {"context": paragraph["context"], **asked}
 
 
-def read_parquet(path: Path, wants: readers.TableOptions) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records of a parquet file."""
-    with readers.open_parquet(path) as table:
-        rows = table.read().to_pylist()
-    wants.changes.lines += len(rows)
-    yield from enumerate(rows, 1)
-
-
 def split_source(source: Any) -> tuple[Any, Any]:
     """The training part and the validation part, if there is one, of a source that has several (a DatasetDict)."""
     if not isinstance(source, Mapping) or "train" not in source:
@@ -444,12 +462,12 @@ def split_source(source: Any) -> tuple[Any, Any]:
 
 
 def read_python_table(source: Any, header: Sequence[str] | None, changes: CleaningReport) -> Table:
-    """The records of a list, a DataFrame (pandas or polars) or a dataset."""
+    """The table of a list, a DataFrame (pandas or polars) or a dataset."""
     classes: dict[str, list[str]] = {}
     if isinstance(source, Mapping):
         names = readers.format_names(source)
         raise Error(f"this holds several parts: {names}", fix="hand in one of them, such as data['train']")
-    if hasattr(source, "iloc") and hasattr(source, "to_dict"):  # pandas
+    if hasattr(source, "iloc"):  # pandas, which need not be installed
         rows = source.to_dict("records")
     elif hasattr(source, "to_dicts"):  # polars
         rows = source.to_dicts()
@@ -462,12 +480,10 @@ def read_python_table(source: Any, header: Sequence[str] | None, changes: Cleani
             raise Error(f"examples cannot be read from {type(source).__name__}", fix="give a path, rows or a dataset")
         rows = list(source)
     changes.lines += len(rows)
-    return Table(flatten_labels(list(to_records(rows, header, None))), None, changes, class_names=classes)
+    return Table(flatten_labels(list(number_rows(rows, header, None))), None, changes, class_names=classes)
 
 
-def to_records(
-    rows: Iterable[Any], header: Sequence[str] | None, where: object
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def number_rows(rows: Iterable[Any], header: Sequence[str] | None, where: object) -> Iterator[TableRow]:
     """Rows as dictionaries: strings are texts, tuples get the names of `header`, or 0, 1 and so on."""
     for number, row in enumerate(rows, 1):
         if isinstance(row, Mapping):

@@ -1,4 +1,6 @@
-"""Labelled examples out of any table: which column is what is looked at and said, and every row has one form.
+"""Step 2 of a task's data: a `Table` becomes `Examples`.
+
+`build_examples(table)` recognises which column is what, and which task that makes, and gives every row one form:
 
 classify, regress  text, other (or None), label: a name, a list of names, or a number
 tag                words, tags
@@ -6,23 +8,40 @@ answer             id, question, context, answers (each text and start), possibl
 choose             text, other (or None), choices, label: the number of the right one
 translate, summarise  text, target
 lm                 text
+
+`read_examples(source)` takes steps 1 (example_tables.py) and 2 at once; encoding.py goes on from there.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard, Unpack, cast
 
-from ..data.readers import format_names
+from ..data.readers import NUMBER_CHARACTERS, format_names, resolve_column
 from ..errors import Error
-from ..text.normalise import CHANGE_DESCRIPTIONS, CleaningReport, compose_and_count, scrub_text
-from .column_roles import find_roles, flatten, is_list, is_missing, parse_number
-from .example_tables import Table, read_table
-from .tagging import OUTSIDE_TAGS
+from ..text.normalise import CleaningReport, compose_and_count, compose_nfc, scrub_text
+from .example_tables import COLUMN_NAMES, EXACT_LABEL_NAMES, ID_COLUMN, PAIR_NAMES, FileOptions, Table, read_table
+from .tagging import OUTSIDE_TAGS, find_scheme
 
-REPORTED_LOSSES = ("undecodable", "replaced", "skipped")  # losses that are told with what was understood
+# The parts that a task needs, and those that it may have beside them.
+TASK_COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "classify": (("text", "label"), ("other",)), "regress": (("text", "label"), ("other",)),
+    "tag": (("words", "tags"), ()), "answer": (("question", "context"), ("answers", "id", "start", "possible")),
+    "choose": (("choices", "label"), ("text", "other")), "translate": (("text", "target"), ()),
+    "summarise": (("text", "target"), ()), "lm": (("text",), ()),
+}  # fmt: skip
+
+Row = dict[str, Any]  # a row of a table by its columns, or an example in the form of its task
+Columns = Mapping[str, Any] | Sequence[str] | str | None  # what was said about columns (`read_examples`)
+Roles = dict[str, Any]  # part of an example (text, label, …) → its column, or several
+CHOICE_COLUMN = re.compile(r"(?:choice|option|ending|answer|sol|alternative)_?\d+", re.IGNORECASE)
+LANGUAGE_COLUMN = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?")
 MAX_LABELS = 100_000  # different labels of a training set
 MISSING_LABELS = ("", "-")  # labels of those that have none: an empty field, SNLI's mark
 
@@ -32,7 +51,7 @@ class Examples:
     """Rows in one form, what they are for, what was understood, and the labels in order (of classify and tag)."""
 
     task: str
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     summary: str
     labels: tuple[str, ...] = ()
     multilabel: bool = False  # a row may have several labels
@@ -43,22 +62,15 @@ class Examples:
 
 
 def read_examples(
-    source: Any,
-    task: str | None = None,
-    columns: Mapping[str, Any] | Sequence[str] | str | None = None,
-    *,
-    needs_labels: bool = True,
-    label_separator: str | None = None,
-    limit: int | None = None,
-    column: str | None = None,
-    allow_plain_text: bool = True,
-    **reading: Any,
-) -> Examples:
-    """The examples of a path, rows, a DataFrame or a dataset; the task is found by the columns if none is named.
+    source: Any, task: str | None = None, columns: Columns = None, *,
+    needs_labels: bool = True, label_separator: str | None = None, limit: int | None = None,
+    allow_plain_text: bool = True, **reading: Unpack[FileOptions],
+) -> Examples:  # fmt: skip
+    """Read the examples of a path, rows, a DataFrame or a dataset; the task is found by the columns if none is named.
 
     `columns` says what is what: {"text": "document"}, "text=document label=class"; a list names the columns of a table
-    without names; a number counts columns from 0. `column` is short for the text alone, or two for a pair.
-    `reading` is how files are read: encoding, skip, delimiter, header. A list under "label" makes one label of each
+    without names; a number counts columns from 0. `reading` is how files are read: encoding, skip, delimiter, header,
+    and `column`, which is short for the text alone, or two for a pair. A list under "label" makes one label of each
     column that is 1. `needs_labels=False` takes rows without labels too (their label is None); else they are left out
     and counted. `label_separator` parts several labels in one field. `allow_plain_text=False` refuses a table without
     labels, unless the task lm is named.
@@ -66,24 +78,35 @@ def read_examples(
     if limit is not None and limit < 1:
         raise Error(f"cannot take {limit} examples", fix="give a limit of 1 or more, or leave it out")
     given, names = parse_columns(columns)
-    given = {**parse_text_column(column, task), **given}
+    given = {**parse_text_column(reading.get("column"), task), **given}
     kind = task or ("tag" if {"words", "tags"} & set(given) else None)
-    table = read_table(source, names, task=kind, column=column or next(iter(flatten(given.values())), None), **reading)
+    reading["column"] = reading.get("column") or next(iter(flatten(given.values())), None)
+    table = read_table(source, names, task=kind, **reading)
+    return build_examples(
+        table, task, given, needs_labels=needs_labels, label_separator=label_separator, limit=limit,
+        allow_plain_text=allow_plain_text,
+    )  # fmt: skip
+
+
+def build_examples(
+    table: Table, task: str | None = None, given: Mapping[str, Any] | None = None, *, needs_labels: bool = True,
+    label_separator: str | None = None, limit: int | None = None, allow_plain_text: bool = True,
+) -> Examples:  # fmt: skip
+    """Build the examples of a table; options are those of `read_examples`, with columns `given` by part."""
     if not table.rows:
         raise Error("there are no examples", where=table.where, fix="give at least one row")
-    task, roles = (
-        find_unlabelled_roles(table, task, given)
-        if not needs_labels
-        else find_roles(table, task, given, allow_plain_text)
-    )
-    reader = ExampleBuilder(table, task, roles, needs_labels, label_separator)
-    rows = reader.build_rows(limit)
+    if needs_labels:
+        task, roles = find_roles(table, task, given or {}, allow_plain_text)
+    else:
+        task, roles = find_unlabelled_roles(table, task, given or {})
+    builder = ExampleBuilder(table, task, roles, needs_labels, label_separator)
+    rows = builder.build_rows(limit)
     if not rows:
-        what = f"no row can be used: {reader.describe_skipped()}; the columns are {format_names(table.column_names)}"
+        what = f"no row can be used: {builder.describe_skipped()}; the columns are {format_names(table.column_names)}"
         raise Error(what, where=table.where, fix="name them by hand, for example --columns text=COLUMN,label=COLUMN")
     labels = order_labels(rows, task, table.class_names.get(str(roles.get("tags" if task == "tag" else "label"))))
     several = task == "classify" and any(isinstance(row["label"], list) for row in rows)
-    return Examples(task, rows, reader.describe(rows, labels), labels, several)
+    return Examples(task, rows, builder.describe(rows, labels), labels, several)
 
 
 def parse_text_column(column: str | None, task: str | None) -> dict[str, str]:
@@ -106,7 +129,7 @@ def check_labels(examples: Examples) -> None:
         raise Error(f"{what} ({shown} …)", where=examples.summary.partition(", ")[0], fix=fix)
 
 
-def parse_columns(columns: Any) -> tuple[dict[str, Any], list[str] | None]:
+def parse_columns(columns: Columns) -> tuple[dict[str, Any], list[str] | None]:
     """What was said about columns: parts and their columns, or the names of all columns."""
     if isinstance(columns, str):
         pairs = [part.partition("=") for part in columns.replace(",", " ").split()]
@@ -121,7 +144,7 @@ def parse_columns(columns: Any) -> tuple[dict[str, Any], list[str] | None]:
     return {}, [str(name) for name in columns]
 
 
-def find_unlabelled_roles(table: Table, task: str | None, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def find_unlabelled_roles(table: Table, task: str | None, given: Mapping[str, Any]) -> tuple[str, Roles]:
     """The columns where there may be no labels."""
     try:
         return find_roles(table, task, given)
@@ -135,41 +158,30 @@ def find_unlabelled_roles(table: Table, task: str | None, given: Mapping[str, An
 
 
 class ExampleBuilder:
-    """Turns records into rows, and counts those that it leaves out."""
+    """Turns the rows of a table into examples, and counts those that it leaves out. A method makes the example of one
+    row, given its number and its columns; None if it is left out."""
 
-    def __init__(self, table: Table, task: str, roles: dict[str, Any], labelled: bool, between: str | None):
-        self.table, self.task, self.roles, self.needs_labels, self.label_separator = (
-            table,
-            task,
-            roles,
-            labelled,
-            between,
-        )
+    def __init__(self, table: Table, task: str, roles: Roles, needs_labels: bool, label_separator: str | None):
+        self.table, self.task, self.roles = table, task, roles
+        self.needs_labels, self.label_separator = needs_labels, label_separator
         self.skip_counts: Counter[str] = Counter()
         self.changes: CleaningReport = table.changes
         column, label = roles.get("choices"), roles.get("label")
         zero = any(parse_number(row.get(str(label))) == 0 for _, row in table.rows)
         # WinoGrande calls option1 "1", COPA calls choice1 "0"
-        self.choice_marks = (
-            [] if zero or not is_list(column) else ["".join(filter(str.isdigit, n)) for n in column or ()]
-        )
+        numbered = column if is_list(column) and not zero else ()
+        self.choice_marks = ["".join(filter(str.isdigit, name)) for name in numbered or ()]
 
-    def build_rows(self, limit: int | None) -> list[dict[str, Any]]:
-        """The rows, up to `limit`."""
-        make: Callable[[int, dict[str, Any]], dict[str, Any] | None] = getattr(self, ROW_BUILDERS[self.task])
-        rows: list[dict[str, Any]] = []
-        for place, record in self.table.rows:
-            if limit is not None and len(rows) >= limit:
-                break
-            if (row := make(place, record)) is not None:
-                rows.append(row)
-        return rows
+    def build_rows(self, limit: int | None) -> list[Row]:
+        """The examples, up to `limit`."""
+        made = (EXAMPLE_BUILDERS[self.task](self, place, record) for place, record in self.table.rows)
+        return list(itertools.islice((row for row in made if row is not None), limit))
 
     def make_error(self, what: str, place: int) -> Error:
         """An error that names the row."""
         return Error(what, where=f"{self.table.where or 'the examples'}, row {place}", fix="repair it, or leave it out")
 
-    def skip_row(self, why: str) -> dict[str, Any] | None:
+    def skip_row(self, why: str) -> Row | None:
         """Count a row that is left out, and give None for it."""
         self.skip_counts[why] += 1
         return None
@@ -178,7 +190,7 @@ class ExampleBuilder:
         """What was left out, in words."""
         return ", ".join(f"{count:,} {why}" for why, count in self.skip_counts.items()) or "none was left out"
 
-    def get_text(self, part: str, record: dict[str, Any], place: int) -> str:
+    def get_text(self, part: str, record: Row, place: int) -> str:
         """A text: clean and in NFC; a missing one is empty."""
         column = self.roles.get(part)
         value = record.get(str(column)) if column is not None else None
@@ -199,7 +211,7 @@ class ExampleBuilder:
         """One text without odd characters, in NFC."""
         return compose_and_count(scrub_text(value, self.changes), self.changes)
 
-    def get_label(self, record: dict[str, Any], place: int) -> Any:
+    def get_label(self, record: Row, place: int) -> Any:
         """A name, a list of names or a number; None where there is none."""
         column = self.roles.get("label")
         if column is None:
@@ -223,7 +235,7 @@ class ExampleBuilder:
             return [self.clean_text(part.strip()) for part in str(value).split(self.label_separator) if part.strip()]
         return self.to_label_name(value, column)
 
-    def to_label_name(self, value: Any, column: str) -> str:
+    def to_label_name(self, value: object, column: str) -> str:
         """A label as a name: 1.0 (a table with gaps) is "1", a dataset's number its name."""
         if (names := self.table.class_names.get(column)) and isinstance(value, int) and 0 <= value < len(names):
             return names[value]
@@ -232,7 +244,7 @@ class ExampleBuilder:
             return str(round(found))
         return self.clean_text(str(value).strip())
 
-    def make_labelled_text(self, place: int, record: dict[str, Any]) -> dict[str, Any] | None:
+    def make_labelled_text(self, place: int, record: Row) -> Row | None:
         """A row of classify or regress."""
         text, label = self.get_text("text", record, place), self.get_label(record, place)
         other = self.get_text("other", record, place) if "other" in self.roles else None
@@ -242,7 +254,7 @@ class ExampleBuilder:
             return self.skip_row("without label")
         return {"text": text, "other": other, "label": label}
 
-    def make_tagged_words(self, place: int, record: dict[str, Any]) -> dict[str, Any] | None:
+    def make_tagged_words(self, place: int, record: Row) -> Row | None:
         """A row of tag; words without a character are left out with their tags."""
         given: list[Any] = [record.get(self.roles[part]) for part in ("words", "tags")]
         if not all(is_list(value) or isinstance(value, str) for value in given):
@@ -258,7 +270,7 @@ class ExampleBuilder:
             return self.skip_row("without words")
         return {"words": [w for w, _ in pairs], "tags": [t for _, t in pairs]}
 
-    def make_question(self, place: int, record: dict[str, Any]) -> dict[str, Any] | None:
+    def make_question(self, place: int, record: Row) -> Row | None:
         """A row of answer: SQuAD's nested answers, a dataset's two lists, or one answer and its start."""
         question, context = self.get_text("question", record, place), self.get_text("context", record, place)
         if not question.strip() or not context.strip():
@@ -280,16 +292,14 @@ class ExampleBuilder:
         text = self.clean_text(text)
         if not text.strip():
             return None
-        near = (
-            0 if start is None else len(compose_and_count(scrub_text(raw[:start], CleaningReport()), CleaningReport()))
-        )
+        near = 0 if start is None else len(compose_nfc(scrub_text(raw[:start], CleaningReport())))
         if start is not None and context.startswith(text, near):
             return {"text": text, "start": near}
         before, behind = context.rfind(text, 0, near + len(text)), context.find(text, near)
         places = [p for p in (before, behind) if p >= 0]
         return {"text": text, "start": min(places, key=lambda p: abs(p - near))} if places else None
 
-    def make_choice(self, place: int, record: dict[str, Any]) -> dict[str, Any] | None:
+    def make_choice(self, place: int, record: Row) -> Row | None:
         """A row of choose; the label is a number from 0, a letter, or the right choice itself."""
         column = self.roles["choices"]
         value: Any = [record.get(n) for n in column] if is_list(column) else record.get(column)
@@ -312,7 +322,7 @@ class ExampleBuilder:
         other = self.get_text("other", record, place) if "other" in self.roles else None
         return {"text": self.get_text("text", record, place), "other": other, "choices": choices, "label": right}
 
-    def make_pair(self, place: int, record: dict[str, Any]) -> dict[str, Any] | None:
+    def make_pair(self, place: int, record: Row) -> Row | None:
         """A row of translate or summarise."""
         text = self.get_text("text", record, place)
         target = self.get_text("target", record, place) if "target" in self.roles else None
@@ -320,49 +330,42 @@ class ExampleBuilder:
             return self.skip_row("without text or target")
         return {"text": text, "target": target}
 
-    def make_plain_text(self, place: int, record: dict[str, Any]) -> dict[str, Any] | None:
+    def make_plain_text(self, place: int, record: Row) -> Row | None:
         """A row of lm."""
         text = self.get_text("text", record, place)
         return {"text": text} if text.strip() else self.skip_row("without text")
 
-    def describe(self, rows: list[dict[str, Any]], labels: tuple[str, ...]) -> str:
+    def describe(self, rows: list[Row], labels: tuple[str, ...]) -> str:
         """What was understood, in one line."""
         parts = [f"{part} = column {' + '.join(map(repr, flatten([column])))}" for part, column in self.roles.items()]
         kinds = f": {len(labels):,} {'tags' if self.task == 'tag' else 'labels'}" if labels else ""
         if self.task == "regress" and (values := [row["label"] for row in rows if row["label"] is not None]):
             kinds = f": {min(values):g} to {max(values):g}"
         left = f"; left out: {self.describe_skipped()}" if self.skip_counts else ""
-        more = "".join(f"; {text}" for text in (*describe_losses(self.changes), *self.changes.notes))
+        more = "".join(f"; {text}" for text in (*self.changes.describe_losses(), *self.changes.notes))
         return f"{self.task}: {', '.join(parts)}{kinds}, {len(rows):,} examples{left}{more}"
 
 
-def describe_losses(changes: CleaningReport) -> list[str]:
-    """What of a file was left out, in words: bytes that are no text, rows that are broken."""
-    return [f"{count:,} {CHANGE_DESCRIPTIONS[name]}" for name in REPORTED_LOSSES if (count := getattr(changes, name))]
-
-
-ROW_BUILDERS = {
-    "classify": "make_labelled_text", "regress": "make_labelled_text", "tag": "make_tagged_words",
-    "answer": "make_question", "choose": "make_choice", "translate": "make_pair", "summarise": "make_pair",
-    "lm": "make_plain_text",
+EXAMPLE_BUILDERS: dict[str, Callable[[ExampleBuilder, int, Row], Row | None]] = {
+    "classify": ExampleBuilder.make_labelled_text, "regress": ExampleBuilder.make_labelled_text,
+    "tag": ExampleBuilder.make_tagged_words, "answer": ExampleBuilder.make_question,
+    "choose": ExampleBuilder.make_choice, "translate": ExampleBuilder.make_pair, "summarise": ExampleBuilder.make_pair,
+    "lm": ExampleBuilder.make_plain_text,
 }  # fmt: skip
 
 
-def is_true(value: Any) -> bool:
+def is_true(value: object) -> bool:
     """A 1 of a column that says whether a label holds."""
     return value is not None and value == value and str(value).strip().lower() not in ("", "0", "0.0", "false", "no")
 
 
-def parse_answers(value: Any, start: Any) -> list[tuple[str, int | None]]:
+def parse_answers(value: object, start: object) -> list[tuple[str, int | None]]:
     """Answers and where they begin, out of the forms that they have."""
     if isinstance(value, Mapping):
         sides: tuple[Any, Any] = value.get("text"), value.get("answer_start")
         texts, starts = (list(v) if is_list(v) else [v] for v in sides)
-        return [
-            (str(t), parse_position(starts[i]) if i < len(starts) else None)
-            for i, t in enumerate(texts)
-            if not is_missing(t)
-        ]
+        pairs = list(itertools.zip_longest(texts, starts[: len(texts)]))
+        return [(str(text), parse_position(at)) for text, at in pairs if not is_missing(text)]
     if is_list(value):
         found = [v if isinstance(v, Mapping) else {"text": v} for v in value]
         pairs = [(v.get("text"), v.get("answer_start", v.get("start"))) for v in found]
@@ -370,13 +373,13 @@ def parse_answers(value: Any, start: Any) -> list[tuple[str, int | None]]:
     return [] if is_missing(value) else [(str(value), parse_position(start))]
 
 
-def parse_position(value: Any) -> int | None:
+def parse_position(value: object) -> int | None:
     """A place in a text, if it is one."""
     found = parse_number(value)
     return None if found is None or found < 0 else int(found)
 
 
-def find_choice_index(label: Any, choices: list[str], marks: list[str]) -> int | None:
+def find_choice_index(label: object, choices: list[str], marks: list[str]) -> int | None:
     """Which choice a label means."""
     word = str(label).strip()
     if word in marks:
@@ -389,7 +392,7 @@ def find_choice_index(label: Any, choices: list[str], marks: list[str]) -> int |
     return ord(word.upper()) - 65 if letter else None
 
 
-def order_labels(rows: Iterable[dict[str, Any]], task: str, names: list[str] | None) -> tuple[str, ...]:
+def order_labels(rows: Iterable[Row], task: str, names: list[str] | None) -> tuple[str, ...]:
     """The labels in order: a dataset's own, else by number or by letters; O is the first of tags."""
     if task not in ("classify", "tag"):
         return ()
@@ -405,3 +408,284 @@ def make_label_prefix(row: Mapping[str, Any], label_names: Mapping[str, str]) ->
     """Return what a label-conditional model reads before a text: the names of its labels and a colon."""
     names = [label_names.get(label, label) for label in flatten([row["label"]])]
     return f"{', '.join(names) or '-'}: "
+
+
+def find_roles(table: Table, task: str | None, given: Mapping[str, Any], plain_text: bool = True) -> tuple[str, Roles]:
+    """The task and its columns by part; `given` is what was said by hand: names of columns, or their numbers from 0.
+    Without `plain_text`, the task lm is taken only if it is named."""
+    given = {part: resolve_columns(column, table.column_names) for part, column in given.items()}
+    check_columns(table, task, given)
+    left = [name for name in table.column_names if name not in set(flatten(given.values()))]
+    look = TablePreview(table, left)
+    for name in (task,) if task else (name for name in FINDERS if plain_text or name != "lm"):
+        if not set(given) <= set(flatten(TASK_COLUMNS[name])):
+            continue
+        rest: dict[str, Callable[[], Roles]] = {  # where the label is said, the text is looked for, and so on
+            "label": lambda: find_texts(look, []), "target": lambda: find_source(look),
+            "tags": lambda: drop_missing(words=look.find_first("words")),
+            "words": lambda: drop_missing(tags=look.find_first("tags")),
+        }  # fmt: skip
+        alone = next((find() for part, find in rest.items() if part in given and "text" not in given), {})
+        roles = {**FINDERS[name](look), **alone, **given}
+        if all(part in roles for part in TASK_COLUMNS[name][0]):
+            return name, roles
+    if task == "lm" and set(found := find_unlabelled(look)) == {"text"}:  # where it is said, labels do not matter
+        return task, found
+    if task in ("classify", "regress") and (label := look.find_first("score", "label")):
+        check_label_values(look.get_values(label), label, task, table.where)
+    task = task or ("tag" if "words" in table.column_names else None)
+    what = f"which columns are {' and '.join(TASK_COLUMNS[task][0])}" if task else "what are these columns for"
+    known = ",".join(f"{part}=COLUMN" for part in TASK_COLUMNS[task or "classify"][0])
+    if task is None and not plain_text:
+        what, known = describe_missing(look, known)
+    fix = f"name them, for example --columns {known}, or columns={{...}}; a number counts columns from 0"
+    if table.is_plain_text and task != "lm":
+        fix = "this is plain text: give a csv, tsv or jsonl file, or say what parts its columns: --delimiter tab"
+    if task is None and not plain_text:
+        fix += "; plain text without labels: --task lm"
+    raise Error(f"{what}? There are {format_names(table.column_names)}", where=table.where, fix=fix + table.header_hint)
+
+
+def drop_missing(**roles: str | list[str] | None) -> Roles:
+    """Roles without those that no column plays."""
+    return {part: column for part, column in roles.items() if column}
+
+
+def resolve_columns(column: Any, names: list[str]) -> Any:
+    """A column by its name where a number was given; a list of them likewise. What is not there stays as it is."""
+    if isinstance(column, list | tuple):
+        return [resolve_columns(one, names) for one in column]
+    return resolve_column(str(column), names) or column
+
+
+def describe_missing(look: TablePreview, known: str) -> tuple[str, str]:
+    """What to say of a table that fits no task, and which columns to name where only one choice is left."""
+    texts = find_lm(look)
+    rest = [name for name in look.column_names if name not in texts.values() and not ID_COLUMN.fullmatch(name)]
+    if not texts:
+        return "what are these columns for", known
+    label = rest[0] if len(rest) == 1 else "COLUMN"
+    return "which column has the labels", shlex.quote(f"text={texts['text']},label={label}")
+
+
+def check_label_values(values: Iterable[object], label: str, task: str, where: object) -> None:
+    """Refuse a column of labels whose name fits a task and whose values do not."""
+    if task == "classify" and has_fractions(values):
+        raise Error(f"the labels in {label!r} are numbers with fractions", where=where, fix="take the task regress")
+    odd = next((v for v in values if not is_missing(v) and parse_number(v) is None), None)
+    if task == "regress" and odd is not None:
+        raise Error(f"the label {str(odd)[:40]!r} in {label!r} is no number", where=where, fix="repair it")
+
+
+def check_columns(table: Table, task: str | None, given: Mapping[str, Any]) -> None:
+    """Refuse parts and columns that are not there."""
+    if task is not None and task not in TASK_COLUMNS:
+        raise Error(f"there is no task {task!r}", fix="choose " + ", ".join(TASK_COLUMNS))
+    needs = [TASK_COLUMNS[task]] if task else TASK_COLUMNS.values()
+    parts = {part for need in needs for part in flatten(need)}
+    for part, column in given.items():
+        if part not in parts:
+            raise Error(f"{task or 'no task'} has no part {part!r}", fix="choose " + ", ".join(sorted(parts)))
+        for name in flatten([column]):
+            if name not in table.column_names:
+                what = f"there is no column {name!r}; there are {format_names(table.column_names)}"
+                raise Error(what, where=table.where, fix="choose one of these" + table.header_hint)
+
+
+def flatten(values: Iterable[Any]) -> list[str]:
+    """Names out of a list of names and lists of names."""
+    return [n for value in values for n in (value if isinstance(value, list | tuple) else [value])]
+
+
+class TablePreview:
+    """A look at the first rows of a table, for the finders."""
+
+    def __init__(self, table: Table, names: list[str]):
+        self.column_names, self.rows = names, [row for _, row in table.rows[:200]]
+        self.by_lower = {name.lower(): name for name in reversed(names)}
+        self.class_names = table.class_names
+
+    def find_first(self, *parts: str, exclude: Iterable[str] = ()) -> str | None:
+        """The first column that by its name (COLUMN_NAMES) holds one of some parts."""
+        return next((name for name in self.list_known(*parts) if name not in set(exclude)), None)
+
+    def list_known(self, *parts: str) -> list[str]:
+        """The columns that by their names hold one of some parts, the likeliest first."""
+        return [self.by_lower[name] for part in parts for name in COLUMN_NAMES[part] if name in self.by_lower]
+
+    def list_wordy(self) -> list[str]:
+        """The columns with words in them that are no identifiers."""
+        return [name for name in self.column_names if not ID_COLUMN.fullmatch(name) and self.has_words(name)]
+
+    def get_values(self, name: str) -> list[Any]:
+        """What stands in a column."""
+        return [row[name] for row in self.rows if row.get(name) is not None]
+
+    def has_words(self, name: str) -> bool:
+        """There are words in a column."""
+        return any(isinstance(v, str) and not NUMBER_CHARACTERS.issuperset(v) for v in self.get_values(name))
+
+    def has_running_text(self, name: str) -> bool:
+        """There is running text in a column: most values differ, and have several words."""
+        texts = [v for v in self.get_values(name) if isinstance(v, str)]
+        several = sum(" " in v.strip() for v in texts)
+        return len(texts) > 0 and 2 * several >= len(texts) and (len(set(texts)) > len(texts) / 2)
+
+    def has_lists(self, name: str | None) -> bool:
+        """There are lists in a column."""
+        return name is not None and bool(v := self.get_values(name)) and all(is_list(x) for x in v)
+
+
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """A list, a tuple or an array, not a string."""
+    return isinstance(value, list | tuple) or (hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1)
+
+
+def find_texts(look: TablePreview, exclude: Iterable[str]) -> Roles:
+    """The text, or the two texts of a pair."""
+    taken = set(exclude)
+    for one, two in PAIR_NAMES:
+        there = one in look.by_lower and two in look.by_lower and not {look.by_lower[one], look.by_lower[two]} & taken
+        if there and not all(map(is_missing, look.get_values(look.by_lower[two]))):
+            return {"text": look.by_lower[one], "other": look.by_lower[two]}
+    if text := look.find_first("text", exclude=taken):
+        return {"text": text}
+    wordy = [name for name in look.list_wordy() if name not in taken]
+    return {"text": wordy[0]} if len(wordy) == 1 else {}
+
+
+def find_unlabelled(look: TablePreview) -> Roles:
+    """The text or the pair beside whatever looks like a label."""
+    return find_texts(look, look.list_known("label", "score"))
+
+
+def find_classify(look: TablePreview) -> Roles:
+    """A label that is a name, a number without fraction, or a list of such."""
+    known = [name for name in look.list_known("label") if not look.has_running_text(name)]
+    label = known[0] if len(known) == 1 or (known and known[0].lower() in EXACT_LABEL_NAMES) else None
+    if label is None and look.column_names == ["0", "1"]:
+        label = "1" if not look.has_running_text("1") and not look.has_lists("0") else None
+    if label is None and look.column_names == ["0", "1", "2"]:
+        return {"text": "0", "other": "1", "label": "2"} if not has_fractions(look.get_values("2")) else {}
+    if label is None or (has_fractions(look.get_values(label)) and label not in look.class_names):
+        return {}
+    return {**find_texts(look, [label]), "label": label}
+
+
+def find_regress(look: TablePreview) -> Roles:
+    """A label that is a number."""
+    tuples = {"text": "0", "other": "1"} if look.column_names == ["0", "1", "2"] else {"text": "0"}
+    label = look.find_first("score", "label") or (
+        look.column_names[-1] if look.column_names in (["0", "1"], ["0", "1", "2"]) else None
+    )
+    values = [] if label is None else look.get_values(label)
+    if label is None or not values or any(parse_number(v) is None for v in values if not is_missing(v)):
+        return {}
+    return {**(tuples if label.isdigit() else find_texts(look, [label])), "label": label}
+
+
+def parse_number(value: object) -> float | None:
+    """A value as a number, if it is one: finite, and no list."""
+    try:
+        found = float(cast(str, value))
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def has_fractions(values: Iterable[object]) -> bool:
+    """All values are numbers, and one of them is no whole number."""
+    found = [parse_number(v) for v in values if not is_missing(v)]
+    return bool(found) and all(v is not None for v in found) and any(v != round(v) for v in found if v)
+
+
+def is_missing(value: object) -> bool:
+    """None, NaN or an empty field."""
+    return value is None or (isinstance(value, float) and value != value) or (isinstance(value, str) and not value)
+
+
+def find_tag(look: TablePreview) -> Roles:
+    """Words and their tags, in lists, or between spaces where as many tags of entities stand beside words."""
+    tuples = look.column_names == ["0", "1"]
+    words, tags = ("0", "1") if tuples else (look.find_first("words"), look.find_first("tags"))
+    if look.has_lists(words) and look.has_lists(tags):
+        return {"words": words, "tags": tags}
+    for tags in look.column_names:
+        beside = [split_tokens(value) for value in look.get_values(tags)]
+        flat_ = [tag for row in beside for tag in row]
+        if len(flat_) == len(beside) or find_scheme(flat_) not in ("prefix", "suffix"):
+            continue
+        for words in look.column_names:
+            if words != tags and list(map(len, map(split_tokens, look.get_values(words)))) == list(map(len, beside)):
+                return {"words": words, "tags": tags}
+    return {}
+
+
+def split_tokens(value: object) -> list[str]:
+    """A list of words or tags, which may be one string with spaces between them."""
+    return [str(v) for v in value] if is_list(value) else value.split() if isinstance(value, str) else []
+
+
+def find_answer(look: TablePreview) -> Roles:
+    """A question, the text with its answer, and the answers."""
+    question = look.find_first("question")
+    context = look.find_first("context", exclude=[question or ""])
+    found = look.find_first("answers")
+    if not question or not context or (found is None and look.find_first("label")):
+        return {}
+    return drop_missing(
+        question=question, context=context, answers=found, id=look.find_first("id"),
+        start=look.find_first("start"), possible=look.find_first("possible"),
+    )  # fmt: skip
+
+
+def find_choose(look: TablePreview) -> Roles:
+    """Choices in a list or in columns that are numbered, and which is right."""
+    several = [n for n in look.column_names if CHOICE_COLUMN.fullmatch(n)]
+    choices = look.find_first("choices") or (several if len(several) > 1 else None)
+    label = look.find_first("choice label")
+    if not choices or not label:
+        return {}
+    return drop_missing(choices=choices, label=label, text=look.find_first("stem", exclude=flatten([choices])))
+
+
+def find_translate(look: TablePreview) -> Roles:
+    """Two languages, or a source and a target."""
+    both = look.by_lower.get("translation")
+    if both is not None and all(isinstance(value, Mapping) for value in look.get_values(both)):
+        return {"text": both, "target": both}
+    codes = [name for name in look.list_wordy() if LANGUAGE_COLUMN.fullmatch(name)]
+    if len(codes) == 2 and "text" not in codes and len([n for n in look.column_names if look.has_words(n)]) == 2:
+        return {"text": codes[0], "target": codes[1]}
+    target = look.find_first("target") or ("1" if look.column_names == ["0", "1"] and look.has_words("1") else None)
+    text = look.find_first("source", exclude=[target or ""]) or ("0" if target == "1" else None)
+    return {"text": text, "target": target} if target and text and look.has_words(target) else {}
+
+
+def find_source(look: TablePreview) -> Roles:
+    """The text beside a target."""
+    wordy = look.list_wordy()
+    text = look.find_first("source") or (wordy[0] if len(wordy) == 1 else None)
+    return drop_missing(text=text)
+
+
+def find_summarise(look: TablePreview) -> Roles:
+    """A text and its summary."""
+    target = look.find_first("summary") or ("1" if look.column_names == ["0", "1"] else None)
+    text = look.find_first("text", exclude=[target or ""]) or ("0" if target == "1" else None)
+    return {"text": text, "target": target} if target and text and look.has_words(target) else {}
+
+
+def find_lm(look: TablePreview) -> Roles:
+    """A text, and nothing that could be its label."""
+    if look.find_first("label", "score"):
+        return {}
+    wordy = look.list_wordy()
+    named = look.find_first("plain text")
+    return {"text": named or wordy[0]} if len(wordy) == 1 or named else {}
+
+
+FINDERS = {
+    "answer": find_answer, "tag": find_tag, "choose": find_choose, "classify": find_classify,
+    "regress": find_regress, "translate": find_translate, "summarise": find_summarise, "lm": find_lm,
+}  # fmt: skip

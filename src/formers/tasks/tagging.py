@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import string
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal
@@ -61,10 +62,8 @@ def split_tag(tag: str, suffix: bool = False) -> tuple[str, str]:
 
 
 PUNCTUATION_MARKS = frozenset(
-    chr(c) for part in ("!-/", ":-@", "[-`", "{-~") for c in range(ord(part[0]), ord(part[2]) + 1)
-)
-PUNCTUATION_MARKS |= frozenset(
-    "\u2018\u2019\u201c\u201d\u2026\u00b7\u3001\u3002\uff0c\uff0e\uff01\uff1f\uff08\uff09\u300c\u300d"
+    string.punctuation
+    + "\u2018\u2019\u201c\u201d\u2026\u00b7\u3001\u3002\uff0c\uff0e\uff01\uff1f\uff08\uff09\u300c\u300d"
 )
 STOP_MARKS = frozenset(".,\u3002\u3001\uff0c\uff0e")  # between spaces only in text that has been cut before
 SENTENCE_MARKS = STOP_MARKS | frozenset("!?\uff01\uff1f")  # French puts a space before these

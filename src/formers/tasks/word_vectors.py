@@ -56,9 +56,8 @@ def get_unit_vectors(former: Former, words: Sequence[str]) -> Tensor:
     vectors, has = look_up_words(former, words)
     if not has.all():
         lost = words[int((~has).nonzero()[0])]
-        raise Error(
-            f"there is no vector for {lost!r}", fix="it is not in the vocabulary; only fastText knows new words"
-        )
+        fix = "it is not in the vocabulary; only fastText knows new words"
+        raise Error(f"there is no vector for {lost!r}", fix=fix)
     return F.normalize(vectors.float(), dim=-1)
 
 
@@ -94,11 +93,9 @@ def fill_embedding(
     `frozen` leaves the whole table out of training. The marks of sub-words (##, ▁, Ġ) are not part of a word.
     """
     size, dim = embedding.weight.shape
-    if dim != vectors.config.dim:
-        raise Error(
-            f"the vectors have {vectors.config.dim} numbers, the embedding {dim}",
-            fix=f"build the model with embeddings of {vectors.config.dim}: --model.embed or --model.dim",
-        )
+    if dim != (own := vectors.config.dim):
+        fix = f"build the model with embeddings of {own}: --model.embed or --model.dim"
+        raise Error(f"the vectors have {own} numbers, the embedding {dim}", fix=fix)
     special = set(tokenizer.special.values())
     names = [tokenizer.get_token_text(i) for i in range(min(size, len(tokenizer)))]
     places = [i for i, name in enumerate(names) if name and name not in special]

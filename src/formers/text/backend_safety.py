@@ -86,7 +86,9 @@ def check_tokenizer_json(about: Mapping[str, Any], where: object) -> None:
         for part in iterate_tables(about.get(stage)):
             if isinstance(pattern := part.get("Regex"), str):
                 check_pattern(pattern, where)
-    check_template(about.get("post_processor"), where)
+    for part in iterate_tables(about.get("post_processor")):  # a template may repeat the text, a token be many ids
+        if any(isinstance(inner, list) and len(inner) > MAX_TEMPLATE_LENGTH for inner in part.values()):
+            raise make_limit_error(f"the post_processor has a list of more than {MAX_TEMPLATE_LENGTH}", where)
 
 
 def check_pieces(about: Mapping[str, Any], where: object) -> None:
@@ -100,7 +102,7 @@ def check_pieces(about: Mapping[str, Any], where: object) -> None:
         raise make_limit_error(f"a piece has more than {MAX_PIECE_CHARACTERS:,} characters", where)
 
 
-def check_growth(stage: str, value: Any, where: object) -> None:
+def check_growth(stage: str, value: object, where: object) -> None:
     """Replacing a by aa thirty times makes a gigabyte out of a letter."""
     growth, count = 1, 0
     for part in iterate_tables(value):
@@ -118,7 +120,7 @@ def check_growth(stage: str, value: Any, where: object) -> None:
             raise make_limit_error(f"the {stage} lets a text grow more than {MAX_GROWTH:,} times", where)
 
 
-def iterate_tables(value: Any) -> Iterator[dict[str, Any]]:
+def iterate_tables(value: object) -> Iterator[dict[str, Any]]:
     """All tables at any depth, the sequences and what is in them."""
     if isinstance(value, dict):
         yield value
@@ -137,13 +139,6 @@ def measure_charsmap(text: Any, where: object) -> int:
     if not 4 <= size + 4 <= len(data):
         raise Error("precompiled_charsmap is broken", where=where, fix="the file is damaged: fetch it again")
     return max(map(len, data[4 + size :].split(b"\0")), default=0) or 1
-
-
-def check_template(value: Any, where: object) -> None:
-    """A template may repeat the text, and a special token may stand for many ids."""
-    for part in iterate_tables(value):
-        if any(isinstance(inner, list) and len(inner) > MAX_TEMPLATE_LENGTH for inner in part.values()):
-            raise make_limit_error(f"the post_processor has a list of more than {MAX_TEMPLATE_LENGTH}", where)
 
 
 def make_limit_error(what: str, where: object) -> Error:
@@ -209,14 +204,19 @@ def check_pattern(pattern: str, where: object) -> None:
     """Refuse a pattern that may keep the Rust library busy without end."""
     if pattern in PUBLISHED_PATTERNS:
         return
-    try:
-        branches = PatternParser(pattern).parse()
-    except (ValueError, IndexError, RecursionError):
-        branches = []  # of a form that is not known here
+    branches = parse_pattern(pattern)
     is_short = len(pattern) <= MAX_ITEMS and count_items(branches) <= MAX_ITEMS
     if not is_short or not (is_simple(branches) or is_quick(pattern)):
         what = f"the regular expression {pattern[:80]!r} is too slow: it may take for ever over a page of text"
         raise Error(what, where=where, fix="fetch the original file, or write the pattern without repeats in repeats")
+
+
+def parse_pattern(pattern: str) -> list[list[PatternNode]]:
+    """The branches of a pattern; none of one whose form is not known here."""
+    try:
+        return PatternParser(pattern).parse()
+    except (ValueError, IndexError, RecursionError):
+        return []
 
 
 def is_simple(branches: list[list[PatternNode]]) -> bool:
@@ -409,11 +409,11 @@ def try_pattern(parent: int) -> None:
 @contextmanager
 def limit_cpu_time(seconds: float) -> Iterator[None]:
     """End this process, whatever it does, when it has computed for so long; on Windows, when it is done."""
-    began = time.process_time()
-    if hasattr(signal, "setitimer"):
+    began, has_timer = time.process_time(), hasattr(signal, "setitimer")
+    if has_timer:
         signal.setitimer(signal.ITIMER_VIRTUAL, seconds)  # the default of its signal ends the process
     yield
-    if hasattr(signal, "setitimer"):
+    if has_timer:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     if time.process_time() - began > 2 * seconds:
         os._exit(1)
@@ -422,18 +422,14 @@ def limit_cpu_time(seconds: float) -> Iterator[None]:
 def generate_probes(pattern: str) -> Iterator[str]:
     """Texts of many kinds, and those that a pattern itself suggests: what it matches, cut off before the end."""
     yield from PROBE_TEXTS
-    try:
-        branches = PatternParser(pattern).parse()
-    except (ValueError, IndexError, RecursionError):
-        return
-    dice = random.Random(0)
+    branches, dice = parse_pattern(pattern), random.Random(0)
     members: dict[str, str] = {}
     for text in sorted(set(iterate_classes(branches))):
         members[text] = find_members(text) or "?"
         some = members[text]
         yield dice.choice(some)
         yield "".join(dice.choice(some) for _ in range(50))
-    for number in range(60):
+    for number in range(60 if branches else 0):
         made = generate_match(branches[number % len(branches)], members, dice, number < 30)
         if len(made) > 1:
             yield made[:-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from ..errors import Error
 if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
+Texts = str | Iterable[str | tuple[str, str]]  # a text, or many of which each may be a pair
 TRUNCATION_STRATEGIES = ("longest_first", "only_first", "only_second")
 
 
@@ -26,14 +27,14 @@ class BatchEncoding(dict[str, Any]):
         except KeyError:
             raise AttributeError(f"there is no {name!r} here, only {', '.join(self)}") from None
 
-    def to(self, device: Any) -> BatchEncoding:
+    def to(self, device: object) -> BatchEncoding:
         """Move the tensors to a device; returns a new batch."""
         return BatchEncoding({key: value.to(device) for key, value in self.items()})
 
 
 def encode_texts(
-    tokenizer: Tokenizer, texts: Any, pairs: Any, padding: bool | str, truncation: bool | str, max_length: int | None,
-    return_tensors: str | None, special: bool,
+    tokenizer: Tokenizer, texts: Texts, pairs: Texts | None, padding: bool | str, truncation: bool | str,
+    max_length: int | None, return_tensors: str | None, special: bool,
 ) -> BatchEncoding:  # fmt: skip
     """Encode a text, a pair of texts, or a list of either (Tokenizer.__call__ says how)."""
     if max_length is None:
@@ -59,7 +60,9 @@ def encode_texts(
     return pad_rows(tokenizer, made, types, padding, max_length, return_tensors, alone)
 
 
-def check_options(padding: Any, truncation: Any, max_length: Any, return_tensors: Any) -> None:
+def check_options(
+    padding: bool | str, truncation: bool | str, max_length: int | None, return_tensors: str | None
+) -> None:
     """Refuse options that mean nothing."""
     if padding not in (True, False, "longest", "max_length", "do_not_pad"):
         raise Error(f"padding cannot be {padding!r}", fix="give True, 'longest', 'max_length' or False")
@@ -74,13 +77,13 @@ def check_options(padding: Any, truncation: Any, max_length: Any, return_tensors
         raise Error(f"there are no tensors {return_tensors!r}", fix="give return_tensors='pt' or 'np'")
 
 
-def split_pairs(texts: Any, pairs: Any) -> tuple[bool, list[str], list[str] | None]:
+def split_pairs(texts: Texts, pairs: Texts | None) -> tuple[bool, list[str], list[str] | None]:
     """Return whether it is one text, and the first and second texts; a row may be a pair itself, as a tuple."""
     alone = isinstance(texts, str)
-    firsts = [texts] if alone else list(texts)
+    firsts: list[Any] = [texts] if isinstance(texts, str) else list(texts)
     if pairs is None and firsts and all(isinstance(row, tuple) and len(row) == 2 for row in firsts):
         firsts, pairs = [row[0] for row in firsts], [row[1] for row in firsts]
-    seconds = None if pairs is None else [pairs] if isinstance(pairs, str) else list(pairs)
+    seconds: list[Any] | None = None if pairs is None else [pairs] if isinstance(pairs, str) else list(pairs)
     if odd := [row for row in (*firsts, *(seconds or ())) if not isinstance(row, str)]:
         raise Error(f"a text is no string but {type(odd[0]).__name__}", fix="give strings, or tuples of two")
     if seconds is not None and len(seconds) != len(firsts):

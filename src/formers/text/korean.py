@@ -209,17 +209,10 @@ def strip_morpheme_marks(text: str) -> str:
 
 
 def mark_with_origins(text: str) -> tuple[str, list[int]]:
-    """A composed text with a MORPHEME_MARK between the morphemes of each word, and where each character comes from."""
+    """A composed text with a MORPHEME_MARK between the morphemes of each word, and where each character comes from; a
+    mark belongs to the character after it."""
     ready = mark_morphemes([strip_morpheme_marks(text)])[0]
-    return ready, trace_origins(text, ready)
-
-
-def trace_origins(text: str, ready: str) -> list[int]:
-    """Where each character comes from; a mark belongs to the character after it. Decomposed, both texts are alike, so
-    that what comes before a character has the same length in both."""
-
-    def measure(characters: str) -> Iterator[int]:
-        return (0 if c == MORPHEME_MARK else len(unicodedata.normalize("NFD", c)) for c in characters)
-
-    ends, begins = list(accumulate(measure(text))), accumulate(measure(ready), initial=0)
-    return [min(bisect_right(ends, begin), len(text) - 1) for begin, _ in zip(begins, ready, strict=False)]
+    # Decomposed, both texts are alike, so that what comes before a character has the same length in both.
+    sizes = [[len(unicodedata.normalize("NFD", c)) * (c != MORPHEME_MARK) for c in part] for part in (text, ready)]
+    ends, begins = list(accumulate(sizes[0])), accumulate(sizes[1], initial=0)
+    return ready, [min(bisect_right(ends, begin), len(text) - 1) for begin, _ in zip(begins, ready, strict=False)]

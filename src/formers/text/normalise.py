@@ -7,19 +7,16 @@ import functools
 import re
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Literal
 
 from ..errors import Error
 
 # Characters that are not text. A byte that is not UTF-8 arrives here as a lone surrogate (Python's surrogateescape).
 REMOVED_CHARACTERS = {
-    "undecodable": "\ud800-\udfff",
-    "nul": "\0",
-    "marks": "\ufeff",
-    "replaced": "\ufffd",
+    "undecodable": "\ud800-\udfff", "nul": "\0", "marks": "\ufeff", "replaced": "\ufffd",
     "control": "\x01-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufdd0-\ufdef\ufffe\uffff",
-}
+}  # fmt: skip
 LINE_BREAKS = "\x0b\x0c\x1c-\x1f\x85\u2028\u2029"  # Python ends a line at these, files do not: they become a space
 UNCLEAN_PATTERN = re.compile(f"[{''.join(REMOVED_CHARACTERS.values())}{LINE_BREAKS}]")
 REMOVED_PATTERNS = {name: re.compile(f"[{characters}]+") for name, characters in REMOVED_CHARACTERS.items()}
@@ -29,17 +26,11 @@ COMPATIBILITY_JAMO = re.compile("([\u3130-\u318f\uffa0-\uffdc\u3200-\u320d\u3260
 DecomposedForm = Literal["NFD", "NFKD"]
 MAX_MARK_RUN = 32  # marks on one letter that Python puts into order one by one; it takes the square of their number
 CHANGE_DESCRIPTIONS = {
-    "composed": "composed to NFC",
-    "undecodable": "bytes or characters that are not UTF-8 removed",
-    "nul": "NUL removed",
-    "marks": "byte order marks removed",
-    "replaced": "replacement characters removed",
-    "control": "control characters removed",
-    "carriage": "carriage returns",
-    "empty": "empty documents left out",
-    "cut": "cuts in long documents",
-    "skipped": "broken rows skipped",
-}
+    "composed": "composed to NFC", "undecodable": "bytes or characters that are not UTF-8 removed",
+    "nul": "NUL removed", "marks": "byte order marks removed", "replaced": "replacement characters removed",
+    "control": "control characters removed", "carriage": "carriage returns", "empty": "empty documents left out",
+    "cut": "cuts in long documents", "skipped": "broken rows skipped",
+}  # fmt: skip
 
 
 @dataclass
@@ -67,26 +58,24 @@ class CleaningReport:
 
     def add(self, other: CleaningReport) -> None:
         """Take in another count, of another worker say."""
-        for name in COUNT_FIELDS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name, count in vars(other).items():
+            if name != "notes":
+                vars(self)[name] += count
         for text in other.notes:
             self.add_note(text)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For keeping as JSON."""
-        return asdict(self)
 
     def __str__(self) -> str:
         changes = self.describe(*CHANGE_DESCRIPTIONS)
         return ", ".join([f"{self.documents:,} documents", f"{self.lines:,} lines", *changes, *self.notes])
 
+    def describe_losses(self) -> list[str]:
+        """Say what of a file was left out: bytes that are no text, rows that are broken."""
+        return self.describe("undecodable", "replaced", "skipped")
+
     def describe(self, *kinds: str) -> list[str]:
         """Say how much of each kind was changed; nothing for a kind that did not occur."""
         counts = asdict(self)
         return [f"{counts[kind]:,} {CHANGE_DESCRIPTIONS[kind]}" for kind in kinds if counts[kind]]
-
-
-COUNT_FIELDS = [f.name for f in fields(CleaningReport) if f.name != "notes"]
 
 
 def normalise(text: str, form: str = "NFC") -> str:
@@ -117,11 +106,10 @@ def compose_with_origins(text: str) -> tuple[str, list[int] | None]:
         return text, None
     parts: list[tuple[int, str]] = []  # stretches that compose by themselves: a letter with its marks, a syllable
     for at, character in enumerate(text):
-        if parts and (
-            unicodedata.combining(character)
-            or compose_nfc(parts[-1][1] + character) != compose_nfc(parts[-1][1]) + character
-        ):
-            parts[-1] = parts[-1][0], parts[-1][1] + character
+        begin, part = parts[-1] if parts else (at, "")
+        joins = unicodedata.combining(character) or compose_nfc(part + character) != compose_nfc(part) + character
+        if parts and joins:
+            parts[-1] = begin, part + character
         else:
             parts.append((at, character))
     made, origins = [], []
@@ -145,12 +133,11 @@ def order_marks(text: str, form: DecomposedForm = "NFD") -> str:
 @functools.cache
 def compile_mark_pattern(form: DecomposedForm, least: int) -> re.Pattern[str]:
     """Runs of characters that stand on the letter before them, whole or taken apart."""
-    found = [
-        c
-        for c in map(chr, range(0x300, 0x20000))  # there are none behind
-        if unicodedata.combining(c)
-        or (unicodedata.decomposition(c) and all(map(unicodedata.combining, unicodedata.normalize(form, c))))
-    ]
+    combining = unicodedata.combining
+    found = [  # there are none behind
+        c for c in map(chr, range(0x300, 0x20000))
+        if combining(c) or (unicodedata.decomposition(c) and all(map(combining, unicodedata.normalize(form, c))))
+    ]  # fmt: skip
     return re.compile(f"[{''.join(found)}]{{{least},}}")
 
 
@@ -170,7 +157,7 @@ def scrub_text(text: str, changes: CleaningReport) -> str:
     changes.control += count
     for name, pattern in REMOVED_PATTERNS.items():
         left = pattern.sub("", text)
-        setattr(changes, name, getattr(changes, name) + len(text) - len(left))
+        vars(changes)[name] += len(text) - len(left)
         text = left
     return text
 

@@ -23,17 +23,7 @@ from ..config import parse_json_object
 from ..errors import Error
 from .backend_safety import MAX_PIECE_CHARACTERS
 from .tokenizer import SPECIAL_ROLES, Charsmap, Tokenizer, call_backend
-from .tokenizer_kinds import (
-    BERT_TOKENS,
-    FAIRSEQ_TOKENS,
-    GPT2_TOKENS,
-    MBART_LANGUAGES,
-    ROBERTA_TOKENS,
-    STYLES,
-    T5_TOKENS,
-    TokenizerStyle,
-    make_special_token,
-)  # fmt: skip
+from .tokenizer_kinds import FAIRSEQ_TOKENS, GPT2_TOKENS, MBART_LANGUAGES, STYLES, TokenizerStyle
 
 HANGUL_SYLLABLE = re.compile("[가-힣]")
 
@@ -50,14 +40,18 @@ def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tok
     if all(line.endswith(f"\t{i}") for i, line in enumerate(pieces)):  # PaddlePaddle writes the number as well
         pieces = [line.rpartition("\t")[0] for line in pieces]
     vocab = {piece: i for i, piece in enumerate(pieces)}
-    special = resolve_special_tokens(options, BERT_TOKENS)
+    special = resolve_special_tokens(options, STYLES["bert"].special)
     lost = [token for role, token in special.items() if role in ("unk", "cls", "sep") and token not in vocab]
     if lost:
         raise Error(f"{lost[0]!r} is not in the vocabulary", where=where, fix="is this the vocab.txt of a BERT?")
     usual = [p for p in pieces if p not in special.values() and not (p[:1] in "[<" and p[-1:] in "]>")]
-    lower = bool(options.get("do_lower_case", not has_capitals(usual)))
+    has_capitals = any(piece.lower() != piece and any(map(str.isupper, piece)) for piece in usual)
+    lower = bool(options.get("do_lower_case", not has_capitals))  # lower-case text would never reach a capital
     strip = options.get("strip_accents")  # None: where text is made lower case
-    strip = False if strip is None and has_syllables(usual) else strip
+    # Stripping accents takes syllables apart into jamo, so that no piece with Hangul would be reached and all Korean be
+    # unknown. English vocabularies have a handful of such pieces, Korean ones more than one in a hundred.
+    if strip is None and sum(HANGUL_SYLLABLE.search(piece) is not None for piece in usual) * 100 > len(usual):
+        strip = False
     rust = Rust(models.WordPiece(vocab=vocab, unk_token=special["unk"]))
     rust.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=bool(options.get("tokenize_chinese_chars", True)),
@@ -65,11 +59,8 @@ def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tok
     )  # fmt: skip
     rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     rust.decoder = decoders.WordPiece(prefix="##")
-    marks = [(special[role], vocab[special[role]]) for role in ("cls", "sep")]
-    (cls, _), (sep, _) = marks
-    single, pair = f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1"
-    rust.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=marks)
-    made = finish_tokenizer(rust, special, where)
+    cls, sep = special["cls"], special["sep"]
+    made = finish_tokenizer(rust, special, vocab, where, f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1")
     if "do_lower_case" not in options:
         found, other = ("no capitals", "false") if lower else ("capitals", "true")
         made.notes.append(
@@ -78,17 +69,6 @@ def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tok
             f'{{"do_lower_case": {other}}} in a tokenizer_config.json beside it says otherwise'
         )
     return made
-
-
-def has_capitals(pieces: Sequence[str]) -> bool:
-    """Whether a piece has an upper-case letter: text that is made lower case would never reach it."""
-    return any(piece.lower() != piece and any(map(str.isupper, piece)) for piece in pieces)
-
-
-def has_syllables(pieces: Sequence[str]) -> bool:
-    """Whether at least one piece in a hundred has Hangul syllables. Stripping accents takes syllables apart into jamo,
-    so that no such piece would be reached and all Korean be unknown. English vocabularies have a handful of them."""
-    return sum(HANGUL_SYLLABLE.search(piece) is not None for piece in pieces) * 100 > len(pieces)
 
 
 def from_merges(vocab: str, merges: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
@@ -105,7 +85,7 @@ def build_bpe(vocab: str, merges: str, options: Mapping[str, Any], where: object
     pairs = [(left, right) for left, _, right in (line.strip("\r").partition(" ") for line in lines)]
     if any(right.endswith("</w>") for _, right in pairs[:1000]):
         return build_gpt1_bpe(pieces, pairs, options, where)
-    usual = ROBERTA_TOKENS if "<mask>" in pieces and "<s>" in pieces else GPT2_TOKENS
+    usual = STYLES["roberta"].special if "<mask>" in pieces and "<s>" in pieces else GPT2_TOKENS
     special = resolve_special_tokens(options, usual, pieces)
     space = bool(options.get("add_prefix_space", False))
     rust = Rust(models.BPE(vocab=pieces, merges=pairs))
@@ -116,7 +96,7 @@ def build_bpe(vocab: str, merges: str, options: Mapping[str, Any], where: object
         rust.post_processor = processors.RobertaProcessing(sep, cls, True, space)
     else:
         rust.post_processor = processors.ByteLevel(trim_offsets=False)
-    return finish_tokenizer(rust, special, where)
+    return finish_tokenizer(rust, special, pieces, where)
 
 
 def build_gpt1_bpe(
@@ -129,14 +109,15 @@ def build_gpt1_bpe(
     rust.normalizer = normalizers.BertNormalizer(lowercase=True)
     rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     rust.decoder = decoders.BPEDecoder(suffix="</w>")
-    return finish_tokenizer(rust, special, where)
+    return finish_tokenizer(rust, special, pieces, where)
 
 
-def finish_tokenizer(rust: Rust, special: Mapping[str, str], where: object) -> Tokenizer:
-    """The tokenizer with its special tokens marked as such."""
-    known = rust.get_vocab()
-    rust.add_special_tokens([make_special_token(t) for t in dict.fromkeys(special.values()) if t in known])
-    return Tokenizer(rust.to_str(pretty=True), special, where=where)
+def finish_tokenizer(
+    rust: Rust, special: Mapping[str, str], ids: Mapping[str, int], where: object, *templates: str
+) -> Tokenizer:
+    """The tokenizer with its special tokens marked as such, and with the templates of one text and of two."""
+    tokens = tuple(token for token in dict.fromkeys(special.values()) if token in ids)
+    return TokenizerStyle(special, tokens, (), *templates).finish_tokenizer(rust, ids, where)
 
 
 def resolve_special_tokens(
@@ -159,7 +140,8 @@ def guess_special_tokens(text: str) -> Mapping[str, str]:
         added = {t["content"] for t in json.loads(text).get("added_tokens", []) if t.get("special")}
     except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
         added = set()
-    known = [BERT_TOKENS, ROBERTA_TOKENS, GPT2_TOKENS, T5_TOKENS, *(style.special for style in STYLES.values())]
+    usual = (STYLES["bert"].special, STYLES["roberta"].special, GPT2_TOKENS, STYLES["t5"].special)
+    known = [*usual, *(style.special for style in STYLES.values())]
     tables = sorted(known, key=lambda table: -len(added & set(table.values())))
     return {role: token for role, token in tables[0].items() if token in added}
 
@@ -182,11 +164,6 @@ class SentencePieceModel:
     add_dummy_prefix: bool = True  # a space is put in front
     remove_extra_whitespaces: bool = True  # spaces in front, behind and in a row are taken away
     treat_whitespace_as_suffix: bool = False  # a space belongs to the word before it
-
-    @property
-    def unknown_index(self) -> int:
-        """The number of the unknown piece."""
-        return next(i for i, (_, _, kind) in enumerate(self.pieces) if kind == UNKNOWN)
 
 
 def parse_model(data: bytes, where: object = None) -> SentencePieceModel:
@@ -228,7 +205,7 @@ def check_model(model: SentencePieceModel, where: object) -> None:
         raise Error(what, where=where, fix="formers does not read this kind")
 
 
-def parse_piece(data: Any, where: object) -> tuple[str, float, int]:
+def parse_piece(data: object, where: object) -> tuple[str, float, int]:
     """One piece: its text, score and type."""
     text, score, kind = b"", 0.0, NORMAL
     for number, value in iterate_fields(data, where):
@@ -246,7 +223,7 @@ def parse_piece(data: Any, where: object) -> tuple[str, float, int]:
         raise make_model_error("a piece is not UTF-8", where) from None
 
 
-def iterate_fields(data: Any, where: object) -> Iterator[tuple[int, Any]]:
+def iterate_fields(data: object, where: object) -> Iterator[tuple[int, Any]]:
     """Numbers and values of a protobuf message: int, float (32 bits), or bytes."""
     data, place = expect(bytes, data, where), 0
     while place < len(data):
@@ -331,13 +308,14 @@ def build_tokenizer(model: SentencePieceModel, options: Mapping[str, Any], where
     special = resolve_special_tokens(options, style.special, ids)
     marks = [p for p, _, kind in model.pieces if kind == CONTROL]
     added = [t for t in dict.fromkeys([*special.values(), *marks, *style.special_tokens]) if t in ids]
-    rust = build_rust_model(model, pieces, special.get("unk", model.pieces[model.unknown_index][0]), where)
+    unknown = next(p for p, _, kind in model.pieces if kind == UNKNOWN)
+    rust = build_rust_model(model, pieces, special.get("unk", unknown), where)
     rust.normalizer = build_normalizer(model, options, "[CLS]" in names or "<sep>" in names, "[CLS]" in names)
     if model.model_type == BPE:
         users = [p for p, _, kind in model.pieces if kind == USER and p not in added]
         rust.add_tokens([AddedToken(p, normalized=False) for p in users])
-    templates = style.single_template, style.pair_template
-    return TokenizerStyle(special, tuple(added), (), *templates).finish_tokenizer(rust, ids, where)
+    style = dataclasses.replace(style, special=special, first_tokens=tuple(added), last_tokens=())
+    return style.finish_tokenizer(rust, ids, where)
 
 
 def score_pieces(model: SentencePieceModel) -> dict[str, float]:
@@ -427,11 +405,8 @@ def from_marian(
     source: bytes, target: bytes, vocab: str, options: Mapping[str, Any], where: object = None
 ) -> Tokenizer:
     """Marian's two models and the one table of numbers that both share; `.target` reads the other language."""
-    made, other = (
-        call_backend(lambda d=d: build_marian_side(parse_model(d, where), vocab, options, where), where)
-        for d in (source, target)
-    )
-    made.target = other
+    made = call_backend(lambda: build_marian_side(parse_model(source, where), vocab, options, where), where)
+    made.target = call_backend(lambda: build_marian_side(parse_model(target, where), vocab, options, where), where)
     return made
 
 

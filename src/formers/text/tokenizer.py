@@ -21,15 +21,16 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tokenizers
+from numpy.typing import ArrayLike
 
 from ..config import parse_json_object
 from ..errors import Error
 from .backend_safety import check_tokenizer_json, hide_panic, iterate_tables
-from .batch_encoding import BatchEncoding, encode_texts
+from .batch_encoding import BatchEncoding, Texts, encode_texts
 from .korean import MORPHEME_MARK, mark_morphemes, mark_with_origins, strip_morpheme_marks
 from .normalise import compile_continuations, normalise
 
@@ -74,7 +75,8 @@ class Charsmap:
         place = letter = 0
         while place < len(data):
             found = self.find_longest(data, place)
-            size = count_utf8_bytes(data[place])
+            lead = data[place]
+            size = 1 if lead < 0x80 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4  # bytes of the character
             length, new = found or (size, data[place : place + size].decode())
             out.append(new)
             origins += [letter] * len(new)
@@ -88,19 +90,10 @@ def decode_child_offset(unit: int) -> int:
     return unit >> 10 << (unit >> 6 & 8)
 
 
-def count_utf8_bytes(byte: int) -> int:
-    """How many bytes a character has that begins with this one."""
-    return 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-
-
-def build_byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte: character → byte."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    rest = [b for b in range(256) if b not in plain]
-    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(rest)}
-
-
-BYTE_ALPHABET = build_byte_alphabet()
+# GPT-2's printable stand-in for each byte: character → byte.
+PRINTABLE_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
+OTHER_BYTES = [byte for byte in range(256) if byte not in PRINTABLE_BYTES]
+BYTE_ALPHABET = {chr(b): b for b in PRINTABLE_BYTES} | {chr(256 + i): b for i, b in enumerate(OTHER_BYTES)}
 BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 
 
@@ -120,7 +113,7 @@ def sentencepiece_to_bytes(piece: str) -> bytes:
 Offsets = list[tuple[int, int]]  # where each token begins and ends in its text
 
 
-def find_offsets(made: Any, origins: list[int] | None, text: str) -> Offsets:
+def find_offsets(made: tokenizers.Encoding, origins: list[int] | None, text: str) -> Offsets:
     """The places of the tokens of an encoding; `origins` says where each character of what was cut comes from."""
     found: Offsets = made.offsets
     if origins is not None:
@@ -173,11 +166,10 @@ def hide_pieces(model: dict[str, Any], hide: frozenset[str]) -> dict[str, Any]:
         return piece + HIDDEN_SUFFIX if piece in hide else piece
 
     out, vocab = dict(model), model["vocab"]
-    out["vocab"] = (
-        {name(piece): i for piece, i in vocab.items()}
-        if isinstance(vocab, dict)
-        else [[name(piece), score] for piece, score in vocab]
-    )
+    if isinstance(vocab, dict):
+        out["vocab"] = {name(piece): i for piece, i in vocab.items()}
+    else:
+        out["vocab"] = [[name(piece), score] for piece, score in vocab]
     if isinstance(model.get("unk_token"), str):
         out["unk_token"] = name(model["unk_token"])
     if "merges" in model:
@@ -186,6 +178,7 @@ def hide_pieces(model: dict[str, Any], hide: frozenset[str]) -> dict[str, Any]:
     return out
 
 
+Result = TypeVar("Result")
 SPECIAL_ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 MAX_SCAN_STEPS = 1 << 20  # steps of a search that costs less than all offsets as Python's tuples
 GET_END = operator.itemgetter(1)
@@ -214,7 +207,7 @@ class Tokenizer:
         self.json_text = text  # the file as it was, so that saving changes nothing
         about = parse_json_object(text, where)
         check_tokenizer_json(about, where)
-        self.backend = call_backend(lambda: tokenizers.Tokenizer.from_str(text), where)
+        self.backend: Any = call_backend(lambda: tokenizers.Tokenizer.from_str(text), where)
         self.backend.no_truncation()  # a published file may cut texts in silence
         self.backend.no_padding()
         known = self.backend.get_vocab(with_added_tokens=True)
@@ -253,8 +246,9 @@ class Tokenizer:
         return f"Tokenizer({kinds.get(name, name)}, {len(self):,} pieces; {marks or 'no special tokens'})"
 
     def __call__(
-        self, texts: Any, text_pair: Any = None, *, padding: bool | str = False, truncation: bool | str = False,
-        max_length: int | None = None, return_tensors: str | None = None, add_special_tokens: bool = True,
+        self, texts: Texts, text_pair: Texts | None = None, *, padding: bool | str = False,
+        truncation: bool | str = False, max_length: int | None = None, return_tensors: str | None = None,
+        add_special_tokens: bool = True,
     ) -> BatchEncoding:  # fmt: skip
         """Encode a text or a list of texts as transformers does: input_ids, attention_mask, and token_type_ids where
         the template marks the texts of a pair.
@@ -287,7 +281,8 @@ class Tokenizer:
         both = [self.prepare_text(t, normalise) for t in (text, pair) if t is not None]
         mapped = any(done for _, done in both)
         if mapped:
-            both = [(t if done else self.apply_charsmap(t)[0], True) for t, done in both]
+            assert self.charsmap is not None
+            both = [(t if done else self.charsmap.apply(t)[0], True) for t, done in both]
         rust = self.get_backend(mapped, parse_special)
         return call_backend(lambda: rust.encode(*(t for t, _ in both), add_special_tokens=special).ids)
 
@@ -358,7 +353,7 @@ class Tokenizer:
             call = rust.encode_batch_fast if fast else rust.encode_batch
             places = [i for i, (_, done) in enumerate(ready) if done == which]
             chosen = [ready[i][0] for i in places]
-            made = call_backend(lambda call=call, chosen=chosen: call(chosen, add_special_tokens=special))
+            made = call_backend(functools.partial(call, chosen, add_special_tokens=special))
             for i, encoding in zip(places, made, strict=True):
                 rows[i] = encoding
         return rows
@@ -379,19 +374,13 @@ class Tokenizer:
     def prepare_with_origins(self, text: str) -> tuple[str, list[int] | None]:
         """A text made ready, and for each character of it where it comes from; None: nothing was changed."""
         if self.charsmap is not None:
-            return self.apply_charsmap(text) if JOINING_CHARACTERS.search(text) else (text, None)
+            return self.charsmap.apply(text) if JOINING_CHARACTERS.search(text) else (text, None)
         if not self.has_morphemes or text.isascii():
             return text, None
         return mark_with_origins(text)
 
-    def apply_charsmap(self, text: str) -> tuple[str, list[int]]:
-        """A text with SentencePiece's table applied."""
-        assert self.charsmap is not None
-        return self.charsmap.apply(text)
-
     def get_backend(self, mapped: bool, parse_special: bool) -> Any:
-        """The Rust tokenizer for text that SentencePiece's table has been applied to or not, and that may spell special
-        tokens or not."""
+        """The Rust tokenizer for text that has passed SentencePiece's table or not, and may spell special tokens."""
         key = mapped and self.charsmap is not None, parse_special or not self.reserved_tokens
         if key not in self.backends:
             hide = () if key[1] else self.reserved_tokens
@@ -508,7 +497,7 @@ class Tokenizer:
         special, mark = self.reserved_tokens - {self.special.get("unk", "")}, self.end_of_word_suffix
         return np.array([p in special or bool(mark and p.endswith(mark)) for p in pieces], bool)
 
-    def find_word_starts(self, ids: Any) -> np.ndarray:
+    def find_word_starts(self, ids: ArrayLike) -> np.ndarray:
         """Of each id of a text whether it begins a word, whichever way this tokenizer marks that."""
         ids = np.asarray(ids, np.int64)
         after = np.append(True, self.word_ends[ids[:-1]])[: len(ids)]
@@ -517,7 +506,8 @@ class Tokenizer:
     def get_template(self, pair: bool = False) -> Template:
         """The template around one text, or around two."""
         for probe in ("a", "가", "1", "the", "."):
-            made = call_backend(lambda p=probe: self.backend.encode(p, p if pair else None, add_special_tokens=True))
+            texts = (probe, probe) if pair else (probe,)
+            made = call_backend(functools.partial(self.backend.encode, *texts, add_special_tokens=True))
             places = made.sequence_ids
             if 0 in places and (1 in places or not pair):
                 break
@@ -536,7 +526,7 @@ class Tokenizer:
         """Shorter texts are filled up at the left: the classifier's token comes last (XLNet)."""
         return self.get_template().after[-2:] == (self.id("sep"), self.id("cls"))
 
-    def save(self, path: Any) -> None:
+    def save(self, path: str | Path) -> None:
         """Write tokenizer.json as it was read or trained, into a folder or as a file; the other side's beside it."""
         file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
         file.write_text(self.json_text, encoding="utf-8")
@@ -544,7 +534,7 @@ class Tokenizer:
             self.target.save(file.with_suffix(".target.json"))
 
 
-def call_backend(call: Any, where: object = None) -> Any:
+def call_backend(call: Callable[[], Result], where: object = None) -> Result:
     """The Rust library's failures, panics included, as our error."""
     try:
         with hide_panic():

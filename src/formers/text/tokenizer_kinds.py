@@ -52,7 +52,9 @@ class TokenizerStyle:
 
     def add_to_backend(self, rust: Rust, ids: Mapping[str, int]) -> None:
         """Give a Rust tokenizer the marks and the templates."""
-        rust.add_special_tokens([make_special_token(token) for token in self.special_tokens])
+        rust.add_special_tokens([  # a mask takes the space before it along, as in RoBERTa and XLNet
+            AddedToken(token, special=True, normalized=False, lstrip=token == "<mask>") for token in self.special_tokens
+        ])  # fmt: skip
         parts = f"{self.single_template} {self.pair_template}".replace(":", " ").split()
         if used := [(token, ids[token]) for token in self.special_tokens if token in parts]:
             rust.post_processor = processors.TemplateProcessing(
@@ -63,11 +65,6 @@ class TokenizerStyle:
         """The tokenizer of a Rust tokenizer that has all but the marks and the templates."""
         self.add_to_backend(rust, ids)
         return Tokenizer(rust.to_str(pretty=True), self.special, where=where)
-
-
-def make_special_token(token: str) -> AddedToken:
-    """A special token; a mask takes the space before it along, as in RoBERTa and XLNet."""
-    return AddedToken(token, special=True, normalized=False, lstrip=token == "<mask>")
 
 
 def get_style(name: str) -> TokenizerStyle:

@@ -43,8 +43,7 @@ def build_word_tokenizer(
     words: Sequence[str], lower: bool = True, unknown: str = UNKNOWN_TOKEN, style: str | None = None,
     spaces: bool = False,
 ) -> Tokenizer:  # fmt: skip
-    """A tokenizer that splits as `split_words` does (or at spaces alone) and numbers the words in their order;
-    `unknown` is one of them."""
+    """A tokenizer that splits as `split_words` does, or at spaces; it numbers the words, `unknown` among them."""
     first = {"type": "NFC"}
     cut = {"type": "Split", "pattern": {"Regex": WORD_REGEX}, "behavior": "Removed", "invert": True}
     about: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """How a training step is carried out: dtypes, compilation, CUDA graphs, gradients and the update of the weights.
 
-The trainer decides what is run, and what becomes of the result. What the host need not answer for belongs into
-`Executor.start_step`: it ends with values that are still on the device.
+The trainer decides what is run, and what becomes of the result. Work that needs no decision of the host belongs in
+`Executor.start_step`, whose values stay on the device until the trainer reads them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Memory = SegmentMemory | LSTMState  # what a family carries from batch to batch
 
 
 class StatefulModel:
-    """A model as an objective sees it, with what it remembers of the batches before; its last states are kept."""
+    """A model as an objective sees it, with its memory of earlier batches; keeps its last hidden states."""
 
     def __init__(self, model: Model, memory: Memory | None):
         self.model, self.state_options = model, {} if memory is None else {memory.forward_argument: memory}
@@ -79,7 +79,7 @@ class Step(nn.Module):
 
 @torch.no_grad()
 def count_correct(model: StatefulModel, batch: Batch, objective: Objective) -> Losses:
-    """Count the tokens that are guessed right, and the documents, by the states of the pass before."""
+    """Count the tokens and documents whose label is guessed right, from the hidden states of the last pass."""
     part, pair_part, hidden = objective.part, objective.pair_part, model.hidden
     if part not in model.parts or model.parts[part].spec.directions > 1:
         return {}
@@ -93,7 +93,7 @@ def count_correct(model: StatefulModel, batch: Batch, objective: Objective) -> L
 
 class CarriedStates:
     """What a run carries from batch to batch, for families that have a memory or a state (Transformer-XL, XLNet, ELMo):
-    one for each group of streams that make a batch. Whoever trains those streams has theirs."""
+    one state for each group of streams that make a batch, in the process that trains those streams."""
 
     def __init__(self, model: Model, objective: Objective, carry: bool = True):
         self.model, self.streams = model, objective.num_streams if carry else 0

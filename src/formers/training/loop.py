@@ -92,19 +92,29 @@ def run_training_loop(
         stack.enter_context(quarantine_diverged(trainer, kept))
         if writer is not None:
             stack.callback(writer.wait)
-        for report in trainer.train(source):
-            if log is not None:
-                log.write_row(step_to_row(report))
+        unread: list[StepResult] = []  # a step whose outcome the trainer reads after it has launched the next
+
+        def log_steps() -> None:
+            while log is not None and unread:
+                log.write_row(step_to_row(result := unread.pop()))
                 if tell is not None:
-                    tell(report)
-                if sample is not None and report.step in asked:
-                    sample(report.step)
+                    tell(result)
+
+        stack.callback(lambda: log_steps() if unread and unread[0].has_outcome else None)  # of a run that breaks off
+        for report in trainer.train(source):
+            log_steps()
+            unread.append(report)
             if writer is not None and writer.error:
                 writer.wait()
             done = report.step == s.steps
             caught = [float(signals.caught_signal == number) for number in EXIT_CODES]
             stop = next((number for number, n in zip(EXIT_CODES, world.sum_over_ranks(caught), strict=True) if n), None)
             due = report.step // s.save_every > (report.step - waiting - 1) // s.save_every
+            samples = sample is not None and log is not None and report.step in asked
+            if not trainer.reads_late or samples or done or due or stop is not None or report.step % s.eval_every == 0:
+                log_steps()
+            if samples and sample is not None:
+                sample(report.step)
             regular, waiting = done or (due and not trainer.bad_steps), trainer.bad_steps
             saves = regular or stop is not None  # a stop request saves at once, without evaluating
             looks = evaluate is not None and (regular or report.step % s.eval_every == 0)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -80,6 +80,11 @@ class StepResult:
         return self.read_outcome()
 
     @property
+    def has_outcome(self) -> bool:
+        """Whether the outcome has been read."""
+        return "outcome" in vars(self)
+
+    @property
     def losses(self) -> dict[str, float]:
         """The mean of each loss."""
         return self.outcome.losses
@@ -127,7 +132,8 @@ class WeightAverage:
 
 @dataclass
 class Trainer:
-    """A model in training: weights, moments, generators, position. `train` takes steps, `get_state` is all there is.
+    """A model in training: weights, optimizer state, generators, position in the data. `train` takes steps, `get_state`
+    returns all that is needed to go on.
 
     `objectives` are those of the phases: with short examples, if the settings ask for it, and with long ones.
     """
@@ -226,15 +232,15 @@ class Trainer:
         weights = {name: self.world.size / max(1.0, count) for name, count in counts.items()}
         before = self.carried_states.snapshot()
         values = self.executor.start_step(batches, self.carried_states, objective, weights, lr)
-        outcome = cache(lambda: self.judge_step(values, counts))
-        skip = not self.reads_late and outcome().skipped
+        result = StepResult(self.step, lr, self.tokens, lambda: self.judge_step(values, counts))
+        skip = not self.reads_late and result.skipped
         self.executor.finish_step(skip)
         if skip:
             self.carried_states.roll_back(before)
         else:
             for listener in self.listeners:
                 listener.on_update(self.step)
-        return StepResult(self.step, lr, self.tokens, outcome)
+        return result
 
     def judge_step(self, values: StepValues, counts: Mapping[str, float]) -> StepOutcome:
         """Wait for a step's values and decide whether it counts; called once for each step, in their order."""

@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 import formers
 from formers.errors import Error
+from formers.evaluation.metrics import to_cost
 from formers.evaluation.task import TaskEvaluation, build_report_tables
-from formers.evaluation.task_metrics import to_cost
 from formers.inputs import ModelInputs
 from formers.interop.model_directory import save
 from formers.nn import lora

@@ -36,6 +36,7 @@ FILTER_DESCRIPTIONS = {
     "exact": "exact duplicates", "near": "near duplicates", "held": "held out", "seen_in_tests": "seen in tests",
 }  # fmt: skip
 HASH_BUFFER = 1 << 16  # hashes kept in a set until they are sorted into an array
+TestTexts = Mapping[str, Iterable[str]] | Iterable[str]  # the texts of several tests by name, or of one
 WORD_PATTERN = re.compile(r"[^\W_]+")
 SYLLABIC_PATTERN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff가-힣]")  # scripts in which words are no good measure
 # Shorter examples say nothing; those up to the full length must be found whole.
@@ -58,7 +59,7 @@ class FilterCounts:
     seen_in_tests: int = 0
 
     def to_dict(self) -> dict[str, int]:
-        """For keeping as JSON."""
+        """Return the counts as a table for JSON."""
         return asdict(self)
 
     def add(self, other: FilterCounts) -> None:
@@ -67,13 +68,13 @@ class FilterCounts:
             setattr(self, name, getattr(self, name) + count)
 
     def __str__(self) -> str:
-        return ", ".join(
-            [f"{self.documents:,} documents", *(f"{getattr(self, k):,} {w}" for k, w in FILTER_DESCRIPTIONS.items())]
-        )
+        counts = asdict(self)
+        left_out = (f"{counts[name]:,} {words}" for name, words in FILTER_DESCRIPTIONS.items())
+        return ", ".join([f"{self.documents:,} documents", *left_out])
 
 
 def batch_documents(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Some documents at a time."""
+    """Yield some documents at a time."""
     batch: list[str] = []
     size = 0
     for document in documents:
@@ -87,7 +88,7 @@ def batch_documents(documents: Iterable[str]) -> Iterator[list[str]]:
 
 
 def hash_shingles(text: str) -> np.ndarray:
-    """A 32-bit hash of each run of characters."""
+    """Return a 32-bit hash of each run of characters."""
     plain = NON_LETTERS.sub(" ", text.lower()).strip()
     codes = np.frombuffer(plain.encode("utf-32-le", "replace"), np.uint32).astype(np.uint64)
     count = max(len(codes) - SHINGLE_LENGTH + 1, 1)
@@ -99,7 +100,7 @@ def hash_shingles(text: str) -> np.ndarray:
 
 
 def compute_signature(text: str) -> np.ndarray:
-    """(128,) smallest hashes of the text's runs, under 128 orders."""
+    """Compute (128,) smallest hashes of the text's runs, under 128 orders."""
     found = np.full(NUM_HASHES, 2**32 - 1, np.uint32)
     hashes = hash_shingles(text)
     with np.errstate(over="ignore"):
@@ -110,7 +111,7 @@ def compute_signature(text: str) -> np.ndarray:
 
 
 def choose_band_rows(threshold: float, max_missed: float = 0.02) -> int:
-    """Rows of a band: as many as still find all but `max_missed` of the pairs that are just alike enough."""
+    """Choose the rows of a band: as many as still find all but `max_missed` of the pairs that are just alike enough."""
     best = 1
     for rows in range(1, NUM_HASHES + 1):
         if (1 - threshold**rows) ** (NUM_HASHES // rows) <= max_missed:
@@ -131,7 +132,7 @@ class NearDuplicateIndex:
         self.num_documents = 0
 
     def add_if_new(self, text: str) -> bool:
-        """Whether no document before is this much like it; it is kept then."""
+        """Keep a text unless a document before is this much like it; return whether it is new."""
         found = compute_signature(text)
         grid = found[: self.num_bands * self.band_rows].reshape(self.num_bands, self.band_rows).astype(np.uint64)
         keys = np.arange(self.num_bands, dtype=np.uint64)
@@ -147,7 +148,7 @@ class NearDuplicateIndex:
         return True
 
     def find_candidates(self, keys: np.ndarray) -> set[int]:
-        """Documents with one of these bands."""
+        """Return documents with one of these bands."""
         listed = keys.tolist()
         found = {self.recent_bands[key] for key in listed if key in self.recent_bands}
         for known, owners in self.sorted_bands:
@@ -179,7 +180,7 @@ class NearDuplicateIndex:
 
 
 def hash_text(text: str, seed: int = 0, size: int = 16) -> bytes:
-    """A hash of the text in NFC with single spaces; other seeds give other hashes."""
+    """Return a hash of the text in NFC with single spaces; other seeds give other hashes."""
     plain = " ".join(normalise(text).split()).encode("utf-8", "replace")
     return hashlib.blake2b(plain, digest_size=size, key=seed.to_bytes(8, "little", signed=True)).digest()
 
@@ -195,7 +196,7 @@ class SeenTexts:
         return len(self.recent_hashes) + sum(map(len, self.sorted_hashes))
 
     def add_if_new(self, texts: list[str]) -> list[bool]:
-        """For each text, whether neither it nor the same one came before; it has come then."""
+        """Remember texts; return for each whether it had not come before."""
         keys = [hash_text(text) for text in texts]
         known = np.zeros(len(keys), bool)
         asked = np.array(keys, "S16")
@@ -220,8 +221,7 @@ class SeenTexts:
 
 
 class Deduplicator:
-    """Documents without those that came before, over all calls; `near` is the likeness (0 to 1) from which two
-    documents are the same, 0.8 say."""
+    """Filter of documents that came before, in any call; `near` is the likeness (0 to 1) that makes two the same."""
 
     def __init__(self, exact: bool = True, near: float | None = None):
         if near is not None and not 0 < near <= 1:
@@ -262,13 +262,13 @@ class HoldOut:
         self.seed = seed
 
     def __call__(self, document: str) -> bool:
-        """Whether this document is held out."""
+        """Return whether this document is held out."""
         return int.from_bytes(hash_text(document, self.seed, 8), "little") < self.ratio * 2**64
 
     def mark_documents(
         self, documents: Iterable[str], counts: FilterCounts | None = None
     ) -> Iterator[tuple[str, bool]]:
-        """Each document, and whether it is held out."""
+        """Yield each document, and whether it is held out."""
         for document in documents:
             held = self(document)
             if counts is not None:
@@ -294,7 +294,7 @@ class ContaminationReport:
     examples: list[tuple[str, int]] = field(default_factory=list)  # (name, number), the first thousand
 
     def to_dict(self) -> dict[str, Any]:
-        """For keeping as JSON."""
+        """Return the counts as a table for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -303,29 +303,6 @@ class ContaminationReport:
             short = f" ({t['short']:,} too short to tell)" if t["short"] else ""
             said += f"; {name}: {t['found']:,} of {t['examples']:,} examples{short}"
         return said
-
-
-class UnitHasher:
-    """A text as numbers: one for each word, or one for each letter."""
-
-    def __init__(self) -> None:
-        self.word_hashes: dict[str, int] = {}
-
-    def hash_words(self, text: str) -> np.ndarray:
-        """A hash of each word, in lower case, without punctuation."""
-        if len(self.word_hashes) > MAX_CACHED_WORDS:
-            self.word_hashes = {}
-        found, known = WORD_PATTERN.findall(text), self.word_hashes
-        for word in set(found).difference(known):
-            known[word] = int.from_bytes(
-                hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest(), "big"
-            )
-        return np.fromiter((known[word] for word in found), np.uint64, len(found))
-
-    def hash_characters(self, text: str) -> np.ndarray:
-        """A hash of each letter, without white space and punctuation."""
-        letters = "".join(WORD_PATTERN.findall(text)).encode("utf-32-le", "replace")
-        return mix_bits(np.frombuffer(letters, np.uint32).astype(np.uint64))
 
 
 class RollingHash:
@@ -337,13 +314,13 @@ class RollingHash:
         self.inverse_powers = compute_powers(pow(HASH_BASE, -1, 2**64), len(units))
 
     def hash_runs(self, starts: np.ndarray, length: int) -> np.ndarray:
-        """The hashes of the runs that begin at `starts`: Σ unit[start + j]·factor^j."""
+        """Return the hashes of the runs that begin at `starts`: Σ unit[start + j]·factor^j."""
         sums = self.prefix_sums[starts + length] - self.prefix_sums[starts]
         return mix_bits(sums * self.inverse_powers[starts] + np.uint64(length))
 
 
 def compute_powers(factor: int, count: int) -> np.ndarray:
-    """1, factor, factor², … modulo 2⁶⁴."""
+    """Compute 1, factor, factor², … modulo 2⁶⁴."""
     found = np.full(count, factor, np.uint64)
     found[:1] = 1
     return np.cumprod(found, dtype=np.uint64)
@@ -352,27 +329,26 @@ def compute_powers(factor: int, count: int) -> np.ndarray:
 class ContaminationIndex:
     """The runs of all test examples, sorted; training documents are held against them one by one."""
 
-    def __init__(self, tests: Any, words: int = 13, characters: int = 50):
+    def __init__(self, tests: TestTexts, words: int = 13, characters: int = 50):
         if words < MIN_LENGTHS["words"] or characters < MIN_LENGTHS["characters"]:
-            raise Error(
-                f"a run of {words} words or {characters} characters is too short", fix=f"at least {MIN_LENGTHS}"
-            )
+            what = f"a run of {words} words or {characters} characters is too short"
+            raise Error(what, fix=f"at least {MIN_LENGTHS}")
         self.run_lengths = {"words": words, "characters": characters}
         self.example_names: list[tuple[str, int]] = []
         self.totals = ContaminationReport()
-        self.hasher = UnitHasher()
-        self.hash_units = {"words": self.hasher.hash_words, "characters": self.hasher.hash_characters}
-        whole: dict[str, list[tuple[np.ndarray, int]]] = {"words": [], "characters": []}
-        short: dict[str, dict[int, list[tuple[int, int, int]]]] = {"words": {}, "characters": {}}
+        self.word_hashes: dict[str, int] = {}
+        self.hash_units = {"words": self.hash_words, "characters": self.hash_characters}
+        found: dict[str, list[tuple[np.ndarray, int]]] = {"words": [], "characters": []}
+        # Of each kind: the hash of an example's first units → its length, the hash of all of it, its number.
+        self.short_examples: dict[str, dict[int, list[tuple[int, int, int]]]] = {"words": {}, "characters": {}}
         for name, texts in tests.items() if isinstance(tests, Mapping) else [("test", tests)]:
-            self.add_test(str(name), texts, whole, short)
-        self.long_runs = {kind: sort_runs(found) for kind, found in whole.items()}
-        self.short_examples = short
-        self.short_prefixes = {k: np.array(sorted(found), np.uint64) for k, found in short.items()}
+            self.add_test(str(name), texts, found)
+        self.long_runs = {kind: sort_runs(runs) for kind, runs in found.items()}
+        self.short_prefixes = {kind: np.array(sorted(known), np.uint64) for kind, known in self.short_examples.items()}
         self.matched = np.zeros(len(self.example_names), bool)
 
-    def add_test(self, name: str, texts: Iterable[str], whole: Any, short: Any) -> None:
-        """Take in the examples of one test."""
+    def add_test(self, name: str, texts: Iterable[str], found: dict[str, list[tuple[np.ndarray, int]]]) -> None:
+        """Take in the examples of one test, and the runs of the long ones among them."""
         count = self.totals.tests.setdefault(name, {"examples": 0, "found": 0, "short": 0})
         for number, text in enumerate(texts):
             kind, sums, size = self.hash_example(text)
@@ -380,22 +356,37 @@ class ContaminationIndex:
             count["examples"] += 1
             count["short"] += size < least
             if size >= length:
-                whole[kind].append((sums.hash_runs(np.arange(size - length + 1), length), len(self.example_names)))
+                found[kind].append((sums.hash_runs(np.arange(size - length + 1), length), len(self.example_names)))
             elif size >= least:
                 first, all_of_it = (int(sums.hash_runs(np.zeros(1, np.int64), n)[0]) for n in (least, size))
-                short[kind].setdefault(first, []).append((size, all_of_it, len(self.example_names)))
+                self.short_examples[kind].setdefault(first, []).append((size, all_of_it, len(self.example_names)))
             self.example_names.append((name, number))
 
     def hash_example(self, text: str) -> tuple[str, RollingHash, int]:
-        """How a test example is counted: by characters where a third of its letters are Hangul, kana or hanja."""
+        """Hash a test example by words, or by characters where a third of its letters are Hangul, kana or hanja."""
         text = normalise(text).lower()
         is_syllabic = 3 * len(SYLLABIC_PATTERN.findall(text)) > len("".join(WORD_PATTERN.findall(text)))
         kind = "characters" if is_syllabic else "words"
         units = self.hash_units[kind](text)
         return kind, RollingHash(units), len(units)
 
+    def hash_words(self, text: str) -> np.ndarray:
+        """Return a hash of each word, in lower case, without punctuation."""
+        if len(self.word_hashes) > MAX_CACHED_WORDS:
+            self.word_hashes = {}
+        found, known = WORD_PATTERN.findall(text), self.word_hashes
+        for word in set(found).difference(known):
+            digest = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest()
+            known[word] = int.from_bytes(digest, "big")
+        return np.fromiter((known[word] for word in found), np.uint64, len(found))
+
+    def hash_characters(self, text: str) -> np.ndarray:
+        """Return a hash of each letter, without white space and punctuation."""
+        letters = "".join(WORD_PATTERN.findall(text)).encode("utf-32-le", "replace")
+        return mix_bits(np.frombuffer(letters, np.uint32).astype(np.uint64))
+
     def find_contaminated(self, documents: list[str]) -> list[bool]:
-        """For each training document whether it shares text with a test; noted for the report."""
+        """Return for each training document whether it shares text with a test; it is noted for the report."""
         texts = [normalise(document).lower() for document in documents]
         touched = np.zeros(len(texts), bool)
         for kind in self.run_lengths:
@@ -405,17 +396,15 @@ class ContaminationIndex:
             # All documents in one row: a run is one if it begins and ends in the same document.
             owner = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
             sums = RollingHash(np.concatenate(rows))
-            for start, example in (
-                *self.match_long_examples(kind, sums, owner),
-                *self.match_short_examples(kind, sums, owner),
-            ):
+            matches = (self.match_long_examples, self.match_short_examples)
+            for start, example in itertools.chain.from_iterable(match(kind, sums, owner) for match in matches):
                 touched[owner[start]] = self.matched[example] = True
         self.totals.documents += len(texts)
         self.totals.contaminated += int(touched.sum())
         return touched.tolist()
 
     def match_long_examples(self, kind: str, sums: RollingHash, owner: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Where a document and an example share a run: (place, example)."""
+        """Yield where a document and an example share a run: (place, example)."""
         (keys, owners), length = self.long_runs[kind], self.run_lengths[kind]
         starts, hashes = find_runs(sums, owner, length, keys)
         for start, key in zip(starts.tolist(), hashes, strict=True):
@@ -423,23 +412,18 @@ class ContaminationIndex:
                 yield start, example
 
     def match_short_examples(self, kind: str, sums: RollingHash, owner: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Examples shorter than a run: their first units are looked for, then the whole of them."""
+        """Yield examples shorter than a run: their first units are looked for, then the whole of them."""
         starts, hashes = find_runs(sums, owner, MIN_LENGTHS[kind], self.short_prefixes[kind])
         for start, first in zip(starts.tolist(), hashes.tolist(), strict=True):
             for length, key, example in self.short_examples[kind][first]:
-                last = start + length - 1
-                if (
-                    last < len(owner)
-                    and owner[last] == owner[start]
-                    and int(sums.hash_runs(np.array([start]), length)[0]) == key
-                ):
+                is_inside = start + length <= len(owner) and owner[start + length - 1] == owner[start]
+                if is_inside and int(sums.hash_runs(np.array([start]), length)[0]) == key:
                     yield start, example
 
     def filter_documents(
         self, documents: Iterable[str], counts: FilterCounts | None = None, drop: bool = True
     ) -> Iterator[str]:
-        """Hold training documents against the tests; those that share text with one are counted, and left out if
-        `drop` says so."""
+        """Hold training documents against the tests; count, and `drop`, those that share text with one."""
         for batch in batch_documents(documents):
             touched = self.find_contaminated(batch)
             if counts is not None:
@@ -447,7 +431,7 @@ class ContaminationIndex:
             yield from (document for document, bad in zip(batch, touched, strict=True) if not (bad and drop))
 
     def build_report(self) -> ContaminationReport:
-        """What was found so far."""
+        """Return what was found so far."""
         hits = [self.example_names[i] for i in np.flatnonzero(self.matched).tolist()]
         for name, count in self.totals.tests.items():
             count["found"] = sum(n == name for n, _ in hits)
@@ -456,28 +440,27 @@ class ContaminationIndex:
 
 
 def measure_contamination(
-    train: Iterable[str], tests: Any, words: int = 13, characters: int = 50
+    train: Iterable[str], tests: TestTexts, words: int = 13, characters: int = 50
 ) -> ContaminationReport:
-    """How many test examples share text with the training documents, and which. `tests` are texts, or {name: texts}."""
+    """Find the test examples that share text with the training documents. `tests` are texts, or {name: texts}."""
     watch = ContaminationIndex(tests, words, characters)
     collections.deque(watch.filter_documents(train), maxlen=0)
     return watch.build_report()
 
 
 def find_runs(sums: RollingHash, owner: np.ndarray, length: int, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The places of runs that are among the sorted keys, and their hashes."""
-    starts = (
-        np.flatnonzero(owner[: len(owner) - length + 1] == owner[length - 1 :]) if len(owner) >= length else owner[:0]
-    )
+    """Return the places of runs that are among the sorted keys, and their hashes."""
+    none = owner[:0]
+    starts = np.flatnonzero(owner[: len(owner) - length + 1] == owner[length - 1 :]) if len(owner) >= length else none
     if not len(keys) or not len(starts):
-        return owner[:0], keys[:0]
+        return none, keys[:0]
     hashes = sums.hash_runs(starts, length)
     known = keys[np.minimum(np.searchsorted(keys, hashes), len(keys) - 1)] == hashes
     return starts[known], hashes[known]
 
 
 def sort_runs(found: list[tuple[np.ndarray, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """All runs, sorted, and the examples they are from."""
+    """Return all runs, sorted, and the examples they are from."""
     keys = np.concatenate([k for k, _ in found]) if found else np.zeros(0, np.uint64)
     owners = np.repeat([n for _, n in found], [len(k) for k, _ in found]).astype(np.int64)
     order = np.argsort(keys, kind="stable")

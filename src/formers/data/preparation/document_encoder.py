@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -20,9 +21,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import Error
-from ...text.named_entities import find_names
 from ...text.normalise import compose_nfc
-from ...text.sentences import find_sentence_spans
+from ...text.sentences import find_names, find_sentence_spans
 from ...text.tokenizer import Tokenizer
 from ...text.worker_processes import ProcessPool
 from .corpus_filters import HoldOut
@@ -67,7 +67,7 @@ def encode_documents(
     noted: list[tuple[int, list[int]]] = []  # of each text: how many sentences it has, the bits of its units
 
     def find_marked_places(text: str) -> list[int]:
-        """Where sentences begin, then where units do."""
+        """Return where sentences begin, then where units do."""
         begins = [] if split is None else list(split(text))
         bits = {} if units is None else find_unit_starts(text, units(text))
         noted.append((len(begins), list(bits.values())))
@@ -108,12 +108,12 @@ def encode_documents(
 
 
 def choose_id_dtype(vocab: int) -> type:
-    """The narrowest type that holds the ids of a vocabulary."""
+    """Return the narrowest type that holds the ids of a vocabulary."""
     return np.uint16 if vocab <= 2**16 else np.uint32
 
 
 def find_unit_starts(text: str, units: Sequence[tuple[int, int, str]]) -> dict[int, int]:
-    """Where units begin: the bits of each character at which one does. What is in no unit is its own word by word."""
+    """Return the bits of each character at which a unit begins. What is in no unit is one word by word."""
     words = [m.start() for m in WORD_PATTERN.finditer(text)]
     found: dict[int, int] = {}
     for kind, bit in UNIT_BITS.items():
@@ -136,12 +136,12 @@ def find_unit_starts(text: str, units: Sequence[tuple[int, int, str]]) -> dict[i
 
 
 def find_tab_starts(text: str) -> list[int]:
-    """Where the sides of a pair begin: behind each tab."""
+    """Return where the sides of a pair begin: behind each tab."""
     return [m.end() for m in re.finditer("\t", text)]
 
 
 def encode_pairs(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[list[int], list[int]]]:
-    """Pairs, a source and a target with a tab between them: each side is encoded by itself, as it will be in use."""
+    """Encode pairs, a source and a target with a tab between them, each side by itself, as it will be in use."""
     parts = [text.split("\t") for text in texts]
     made = iter(tokenizer.encode_batch([part for row in parts for part in row], special=False, parse_special=False))
     rows = []
@@ -156,7 +156,7 @@ def encode_pairs(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[list[
 
 
 def get_splitter(name: str | None) -> SentenceSplitter | None:
-    """How documents are cut into sentences: None (not at all), rules, kiwi, or at tabs (pairs)."""
+    """Return the function that cuts documents into sentences by rules, kiwi, or at tabs (pairs); None: not at all."""
     if name is None:
         return None
     if name == "tabs":
@@ -169,6 +169,8 @@ def get_splitter(name: str | None) -> SentenceSplitter | None:
 
 
 ChunkProgress = tuple[int, str, int]  # documents so far, a hash of their text, bytes of this chunk
+Chunk = tuple[ChunkProgress, list[str]]
+EncodedChunk = tuple[ChunkProgress, dict[str, EncodedDocuments]]  # by the part of the store
 
 
 # --- phrases: pairs of words that stand together more often than chance (Mikolov et al. 2013b, §4)
@@ -177,7 +179,7 @@ ChunkProgress = tuple[int, str, int]  # documents so far, a hash of their text, 
 def learn_phrases(
     documents: Iterable[str], *, min_count: int = 10, discount: float = 5.0, threshold: float = 100.0
 ) -> list[str]:
-    """Pairs with (count(ab) - discount) · words / (count(a) · count(b)) above the threshold, the best first."""
+    """Return pairs with (count(ab) - discount) · words / (count(a) · count(b)) above the threshold, the best first."""
     words: Counter[str] = Counter()
     pairs: Counter[tuple[str, str]] = Counter()
     for text in documents:
@@ -197,7 +199,7 @@ def learn_phrases(
 
 
 def read_phrases(path: Path) -> list[str]:
-    """A list of phrases, one a line."""
+    """Read a list of phrases, one a line."""
     try:
         text = compose_nfc(path.read_text(encoding="utf-8-sig"))
         return [line.strip().lower() for line in text.splitlines() if line.strip()]
@@ -206,8 +208,7 @@ def read_phrases(path: Path) -> list[str]:
 
 
 def build_unit_finder(phrases: Sequence[str]) -> Callable[[str], list[tuple[int, int, str]]]:
-    """A function that finds the phrases of a list in a text; pairs that share a word make one longer phrase. Names and
-    numbers are entities."""
+    """Make a finder of units: phrases of a list (pairs that share a word join); names and numbers are entities."""
     known = {tuple(phrase.split()[i : i + 2]) for phrase in phrases for i in range(len(phrase.split()) - 1)}
 
     def find_units(text: str) -> list[tuple[int, int, str]]:
@@ -253,10 +254,10 @@ class PrepareOptions:
             raise Error(f"a share of {self.held_out} cannot be held out", fix="give for example 0.01 or 1%")
         if not 0 < self.shard < 2**32:
             raise Error(f"a shard cannot have {self.shard:,} tokens", fix="take for example 100 million")
-        for name, known in (("splitter", ("rules", "kiwi", "tabs")), ("deduplicate", ("exact", "near"))):
-            if getattr(self, name) not in (None, *known):
-                fix = "choose " + " or ".join(known) + ", or leave it out"
-                raise Error(f"there is no {name} {getattr(self, name)!r}", fix=fix)
+        splitters, kinds = ("rules", "kiwi", "tabs"), ("exact", "near")
+        for name, value, known in (("splitter", self.splitter, splitters), ("deduplicate", self.deduplicate, kinds)):
+            if value not in (None, *known):
+                raise Error(f"there is no {name} {value!r}", fix=f"choose {' or '.join(known)}, or leave it out")
 
 
 class EncoderPool:
@@ -278,10 +279,8 @@ class EncoderPool:
         if self.executor is not None:
             self.executor.shutdown(wait=True, cancel_futures=True)
 
-    def map(
-        self, chunks: Iterable[tuple[ChunkProgress, list[str]]]
-    ) -> Iterator[tuple[ChunkProgress, dict[str, EncodedDocuments]]]:
-        """The chunks' arrays, in the chunks' order; a few chunks are ahead."""
+    def map(self, chunks: Iterable[Chunk]) -> Iterator[EncodedChunk]:
+        """Yield the chunks' arrays, in the chunks' order; a few chunks are ahead."""
         if self.executor is None:
             yield from map(encode_chunk, chunks)
             return
@@ -296,13 +295,11 @@ class EncoderPool:
 WORKER_STATE: tuple[Any, ...] = ()  # of this process: tokenizer, splitter, units, which documents are held out
 
 
-def start_worker(*given: Any) -> None:
-    """What a worker process begins with: one thread, and Ctrl-C is for the main process alone."""
-    import signal
-
+def start_worker(text: str, special: dict[str, str], options: PrepareOptions, where: Path) -> None:
+    """Set up a worker process: one thread, and Ctrl-C is for the main process alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    init_worker(*given)
+    init_worker(text, special, options, where)
 
 
 def init_worker(text: str, special: dict[str, str], options: PrepareOptions, where: Path) -> None:
@@ -312,14 +309,13 @@ def init_worker(text: str, special: dict[str, str], options: PrepareOptions, whe
     if options.units == "kiwi":
         from ...text.korean import find_units
     elif options.units:
-        find_units = build_unit_finder(
-            read_phrases(where / "phrases.txt" if options.units == "learn" else Path(options.units))
-        )
+        list_path = where / "phrases.txt" if options.units == "learn" else Path(options.units)
+        find_units = build_unit_finder(read_phrases(list_path))
     held = HoldOut(ratio=options.held_out) if options.held_out else None
     WORKER_STATE = (Tokenizer(text, special), get_splitter(options.splitter), find_units, held)
 
 
-def encode_chunk(chunk: tuple[ChunkProgress, list[str]]) -> tuple[ChunkProgress, dict[str, EncodedDocuments]]:
+def encode_chunk(chunk: Chunk) -> EncodedChunk:
     """Encode one chunk, for each part of the store."""
     (reached, texts), (tokenizer, split, units, held) = chunk, WORKER_STATE
     sides: dict[str, list[str]] = {"train": texts}

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ...atomic_files import hold_lock, read_checked_json, to_checked_json, write_atomically
+from ...atomic_files import hash_file, hold_lock, read_checked_json, to_checked_json, write_atomically
 from ...config import ProgressCallback
 from ...errors import Error
 from ...text.normalise import CleaningReport
@@ -33,7 +33,7 @@ from ..store import STORE_FORMAT, ArrayFileReader, ArrayFileWriter, Store
 from ..text_files import COMPRESSION_RATIOS
 from .corpus_filters import ContaminationIndex, Deduplicator, FilterCounts
 from .document_encoder import (
-    ChunkProgress,
+    Chunk,
     EncodedDocuments,
     EncoderPool,
     PrepareOptions,
@@ -45,7 +45,6 @@ from .document_encoder import (
 CHUNK_CHARACTERS = 1 << 19  # characters that are encoded at a time
 MAX_WORKERS = 1024
 EDGE_BYTES = 1 << 16  # bytes at either end of a file that tell whether it is the same
-HASH_CHUNK = 1 << 20  # bytes that are summed up at a time
 GROUP_BYTES = 64 << 20  # bytes of small files that go into one group
 NEAR_DUPLICATE_THRESHOLD = 0.8  # from this likeness on (0 to 1) two documents are nearly the same
 
@@ -77,16 +76,15 @@ def prepare(
     if units not in (None, "kiwi", "learn"):
         read_phrases(Path(units))  # what is wrong with it is said before anything is begun
     tell = tell or (lambda *_: None)
-    entry = open_source(source, unit=unit or "auto", column=column, encoding=encoding, skip=skip, delimiter=delimiter,
-                   header=header)  # fmt: skip
+    reading = {"encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header}
+    entry = open_source(source, unit=unit or "auto", column=column, **reading)
     with ExitStack() as stack:
         new = [folder for folder in (where, *where.parents) if not folder.exists()]
         try:
             where.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
-            raise Error(
-                f"cannot be made ({getattr(error, 'strerror', error)})", where=where, fix="choose another directory"
-            ) from None
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise Error(f"cannot be made ({reason})", where=where, fix="choose another directory") from None
         stack.enter_context(hold_lock(where / "lock", shared=ranks > 1))
         if ranks > 1:
             stack.enter_context(hold_lock(where / f"lock-{rank}"))
@@ -94,25 +92,19 @@ def prepare(
             stack.enter_context(remove_empty_store(where, new))
             remove_unfinished(where)
         if not begin_store(where, tokenizer, options, entry, tests):
-            files = [path for group in range(len(entry.groups)) for path in entry.list_files(group)]
-            check_unchanged(files, read_input_stamps(where), tell)
+            check_unchanged([path for group in entry.numbers for path in entry.list_files(group)],
+                            read_input_stamps(where), tell)  # fmt: skip
             return Store.open(where, tokenizer=tokenizer)
-        watch = None
-        if tests is not None:
-            watch = build_contamination_index(
-                tests, column=tests_column, encoding=encoding, skip=skip, delimiter=delimiter, header=header
-            )
+        watch = None if tests is None else build_contamination_index(tests, column=tests_column, **reading)
         if units == "learn" and not (where / "phrases.txt").exists():
-            if ranks > 1 or not entry.is_rereadable:
-                raise Error(
-                    "phrases are learned in a pass of their own", fix="give files, and one process; then --units FILE"
-                )
-            found = (text for group in range(len(entry.groups)) for text in entry.read_group(group, CleaningReport()))
+            if ranks > 1 or isinstance(entry.groups[0], Iterator):  # which can be read only once
+                fix = "give files, and one process; then --units FILE"
+                raise Error("phrases are learned in a pass of their own", fix=fix)
+            found = (text for group in entry.numbers for text in entry.read_group(group, CleaningReport()))
             write_atomically(where / "phrases.txt", "".join(f"{phrase}\n" for phrase in learn_phrases(found)))
-        run = PrepareRun(where, tokenizer, options, entry, rank, ranks, tell, watch)
         pool = stack.enter_context(EncoderPool(workers, tokenizer, options, where))
-        run.encode_groups(pool)
-        ends = [read_shard_records(where, group)[-1:] for group in range(len(entry.groups))]
+        PrepareRun(where, tokenizer, options, entry, rank, ranks, tell, watch).encode_groups(pool)
+        ends = [read_shard_records(where, group)[-1:] for group in entry.numbers]
         if all(end and end[0]["last"] for end in ends):
             finish_store(where, len(ends), {} if watch is None else {"tests": watch.build_report().to_dict()})
             return Store.open(where, tokenizer=tokenizer)
@@ -167,10 +159,8 @@ def begin_store(where: Path, tokenizer: Tokenizer, options: PrepareOptions, sour
         for key, value in asked.items():
             if there.get(key) != value:
                 what = {"fingerprint": "tokenizer", "sources": "input"}.get(key, key)
-                raise (SourceChanged if key == "sources" else Error)(
-                    f"holds a store that was begun with other settings ({what})", where=where,
-                    fix="choose another directory, or remove this one",
-                )  # fmt: skip
+                kind, fix = SourceChanged if key == "sources" else Error, "choose another directory, or remove this one"
+                raise kind(f"holds a store that was begun with other settings ({what})", where=where, fix=fix)
         if done.exists() and any("bytes" not in stamp for stamp in source.fingerprints):
             what = "holds a finished store, and text in memory cannot be compared with it"
             raise Error(what, where=where, fix="choose another directory, or open it: formers.Store.open")
@@ -196,27 +186,28 @@ class DocumentSource:
     fingerprints: list[dict[str, Any]]  # what tells whether a file has changed
     read_options: Mapping[str, Any]  # unit, column, encoding, skip: as `read_documents` wants them
 
+    @property
+    def numbers(self) -> range:
+        """The numbers of the groups."""
+        return range(len(self.groups))
+
     def read_group(self, group: int, changes: CleaningReport) -> Iterator[str]:
-        """The documents of a group."""
+        """Return the documents of a group."""
         return read_documents(self.groups[group], changes=changes, **self.read_options)
 
-    @property
-    def is_rereadable(self) -> bool:
-        """Can it be read more than once?"""
-        return not isinstance(self.groups[0], Iterator)
-
     def list_files(self, group: int) -> list[Path]:
-        """The files of a group; none if it is text in memory."""
+        """Return the files of a group; none if it is text in memory."""
         files = self.groups[group]
         return files if isinstance(files, list) and files and isinstance(files[0], Path) else []
 
-    def estimate_bytes(self, packed: Mapping[str, float], group: int) -> int:
+    def estimate_bytes(self, group: int) -> int:
         """About how many bytes of text a group has; 0 if it is not known."""
-        return int(sum(p.stat().st_size * packed.get(p.suffix.lower(), 1.0) for p in self.list_files(group)))
+        ratios = COMPRESSION_RATIOS
+        return int(sum(p.stat().st_size * ratios.get(p.suffix.lower(), 1.0) for p in self.list_files(group)))
 
 
 def open_source(source: Any, **how: Any) -> DocumentSource:
-    """A source by what it is: paths (a string, a Path, a list of Path), or documents in memory."""
+    """Open a source: paths (a string, a Path, a list of Path), or documents in memory."""
     if is_path_source(source):
         files = find_files(source)
         groups: list[list[Path]] = []
@@ -233,22 +224,13 @@ def open_source(source: Any, **how: Any) -> DocumentSource:
 
 
 def stamp_file(path: Path) -> dict[str, Any]:
-    """A file's name and size, and a hash of both its ends: what can be told of a large file at once."""
+    """Return a file's name and size, and a hash of both its ends: what can be told of a large file at once."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         whole = hashlib.sha256(file.read(EDGE_BYTES))
         file.seek(max(0, size - EDGE_BYTES))
         whole.update(file.read(EDGE_BYTES))
     return {"name": path.name, "bytes": size, "ends": whole.hexdigest()}
-
-
-def hash_file(path: Path, stopped: threading.Event | None = None) -> str:
-    """The SHA-256 of a whole file."""
-    whole = hashlib.sha256()
-    with open(path, "rb") as file:
-        while (data := file.read(HASH_CHUNK)) and not (stopped and stopped.is_set()):
-            whole.update(data)
-    return whole.hexdigest()
 
 
 class FileHasher:
@@ -262,9 +244,9 @@ class FileHasher:
         self.thread.start()
 
     def hash_files(self) -> None:
-        """The sum of each file."""
+        """Hash one file after the other."""
         for path in self.files:
-            self.hashes.append(hash_file(path, self.stop_event))
+            self.hashes.append(hash_file(path, self.stop_event.is_set))
 
     def stop(self) -> None:
         """End, whether all is read or not."""
@@ -272,15 +254,14 @@ class FileHasher:
         self.thread.join()
 
     def collect_stamps(self) -> list[dict[str, Any]]:
-        """Of each file its sum, and when it was last written to; an error if that was in the meantime."""
+        """Return each file's sum and when it was last written to; an error if that was in the meantime."""
         self.thread.join()
         if len(self.hashes) < len(self.files):
             raise Error("cannot be read", where=self.files[len(self.hashes)], fix="look at its permissions")
         for path, modified in zip(self.files, self.modified_times, strict=True):
             if path.stat().st_mtime_ns != modified:
-                raise Error(
-                    "was changed while it was read", where=path, fix="run the same again when it stays as it is"
-                )
+                fix = "run the same again when it stays as it is"
+                raise Error("was changed while it was read", where=path, fix=fix)
         return [{"sha256": sum, "time": time} for sum, time in zip(self.hashes, self.modified_times, strict=True)]
 
 
@@ -305,15 +286,13 @@ class PrepareRun:
         self.rank, self.ranks, self.tell, self.contamination_index = rank, ranks, tell, watch
         self.parts = ("train", "held") if options.held_out else ("train",)
         self.bytes_done, self.start_time = 0, time.monotonic()
-        self.bytes_total = sum(
-            entry.estimate_bytes(COMPRESSION_RATIOS, g) for g in range(len(entry.groups)) if g % ranks == rank
-        )
+        self.bytes_total = sum(entry.estimate_bytes(group) for group in entry.numbers[rank::ranks])
 
     def encode_groups(self, pool: EncoderPool) -> None:
-        """Every group that is ours and not finished. To find duplicates or tests, all text is read."""
+        """Encode every group that is ours and not finished. To find duplicates or tests, all text is read."""
         near = NEAR_DUPLICATE_THRESHOLD if self.options.deduplicate == "near" else None
         fresh = Deduplicator(near=near) if self.options.deduplicate else None
-        for group in range(len(self.source.groups)):
+        for group in self.source.numbers:
             done = read_shard_records(self.directory, group)
             mine, finished = group % self.ranks == self.rank, bool(done and done[-1]["last"])
             if mine and finished:
@@ -352,11 +331,10 @@ class PrepareRun:
                     shard.close({"documents": at[0], "text": at[1], "last": False})
                     shard, number = None, number + 1
             shard = shard or ShardWriter(self.directory, f"{group:05d}-{number:05d}", self.parts, self.tokenizer)
-            left_out = {"exact": counts.exact, "near": counts.near, "seen_in_tests": counts.seen_in_tests}
-            counted = {**dataclasses.asdict(changes), **left_out}
-            shard.close(
-                {"documents": at[0], "text": at[1], "last": True, "counts": counted, "files": sums.collect_stamps()}
-            )
+            counted = {**dataclasses.asdict(changes), "exact": counts.exact, "near": counts.near,
+                       "seen_in_tests": counts.seen_in_tests}  # fmt: skip
+            end = {"documents": at[0], "text": at[1], "last": True}
+            shard.close({**end, "counts": counted, "files": sums.collect_stamps()})
             shard = None
         finally:
             sums.stop()
@@ -364,7 +342,7 @@ class PrepareRun:
                 shard.discard()
 
     def report_progress(self, size: int) -> None:
-        """Progress, with speed and the time that is left."""
+        """Report progress, with speed and the time that is left."""
         self.bytes_done += size
         seconds = max(1e-3, time.monotonic() - self.start_time)
         speed = self.bytes_done / seconds
@@ -374,23 +352,18 @@ class PrepareRun:
 
 
 def build_contamination_index(tests: Any, **how: Any) -> ContaminationIndex:
-    """The tests to hold documents against; the column of their files has an option of its own."""
+    """Index tests, by their names or those of their files, whose column has an option of its own."""
     try:
-        return ContaminationIndex(name_tests(tests, **how))
+        if not isinstance(tests, Mapping):
+            tests = {path.name: read_documents([path], **how) for path in find_files(tests)}
+        return ContaminationIndex(tests)
     except Error as e:
         fix = "say --tests-column NAME, or tests_column='NAME'" if (e.fix or "").startswith(COLUMN_HINT) else e.fix
         raise Error(e.what, where=e.where, fix=fix) from None
 
 
-def name_tests(tests: Any, **how: Any) -> dict[str, Iterable[str]]:
-    """Tests by name: a table of texts as it is, files by their names."""
-    if isinstance(tests, Mapping):
-        return dict(tests)
-    return {path.name: read_documents([path], **how) for path in find_files(tests)}
-
-
 def stamp_tests(tests: Any) -> list[Any] | None:
-    """What tells whether tests are the same: of a table its names, of files what tells them apart."""
+    """Return what tells whether tests are the same: of a table its names, of files what tells them apart."""
     if tests is None:
         return None
     if isinstance(tests, Mapping):
@@ -398,10 +371,8 @@ def stamp_tests(tests: Any) -> list[Any] | None:
     return [[path.name, hash_file(path)] for path in find_files(tests)]
 
 
-def chunk_documents(
-    documents: Iterable[str], last_record: dict[str, Any], where: Path
-) -> Iterator[tuple[ChunkProgress, list[str]]]:
-    """Documents in chunks, from the one on where finished shards end; their text must still be what it was."""
+def chunk_documents(documents: Iterable[str], last_record: dict[str, Any], where: Path) -> Iterator[Chunk]:
+    """Yield documents in chunks, from the one on where finished shards end; their text must still be what it was."""
     whole, seen, rows, size, volume = hashlib.sha256(), 0, [], 0, 0
     for text in documents:
         data = text.encode("utf-8", "surrogatepass")
@@ -418,9 +389,8 @@ def chunk_documents(
         if size >= CHUNK_CHARACTERS:
             yield (seen, whole.hexdigest(), volume), rows
             rows, size, volume = [], 0, 0
-    if seen < last_record["documents"] or (
-        seen == last_record["documents"] and seen and whole.hexdigest() != last_record["text"]
-    ):
+    wanted = last_record["documents"]
+    if seen < wanted or (seen == wanted and seen and whole.hexdigest() != last_record["text"]):
         fix = "remove this directory and prepare the text again"
         raise Error("the text has changed since the finished shards were made", where=where, fix=fix)
     if rows:
@@ -467,9 +437,8 @@ class ShardWriter:
                 writer.add_array(name, np.uint8 if name == "units" else np.uint32, pieces)
             about[part] = {"name": writer.path.name, **writer.close()}
         counts = {**reached.get("counts", {}), **self.counts}
-        write_atomically(
-            self.directory / f"done-{self.name}.json", to_checked_json({**reached, "counts": counts, "parts": about})
-        )
+        note = to_checked_json({**reached, "counts": counts, "parts": about})
+        write_atomically(self.directory / f"done-{self.name}.json", note)
 
     def discard(self) -> None:
         """Leave nothing behind of a shard that was not finished."""
@@ -481,7 +450,7 @@ COPY_CHUNK = 1 << 20  # numbers that are moved at a time
 
 
 def read_shard_records(where: Path, group: int) -> list[dict[str, Any]]:
-    """What the finished shards of a group say, in order; a damaged note counts as none."""
+    """Return what the finished shards of a group say, in order; a damaged note counts as none."""
     out: list[dict[str, Any]] = []
     while (file := where / f"done-{group:05d}-{len(out):05d}.json").exists():
         try:
@@ -492,22 +461,24 @@ def read_shard_records(where: Path, group: int) -> list[dict[str, Any]]:
 
 
 def finish_store(where: Path, groups: int, more: dict[str, Any]) -> None:
-    """Put the shards of all groups together. Nothing is moved: the tables say where documents begin. `more` counts go
-    beside those of the groups."""
+    """Put the shards of all groups together, with `more` counts. Nothing is moved: tables say where documents begin."""
     notes = [note for group in range(groups) for note in read_shard_records(where, group)]
     about, parts = read_checked_json(where / "begun.json"), {}
     for part in ("train", "held"):
         shards = [note["parts"][part] for note in notes if part in note["parts"]]
         if shards:
-            parts[part] = {"shards": shards, "tables": write_tables(where, part, shards), **sum_sizes(shards)}
+            sizes = {
+                word: sum(shard["arrays"][name]["count"] for shard in shards)
+                for name, word in (("tokens", "tokens"), ("starts", "documents"), ("sentences", "sentences"))
+                if name in shards[0]["arrays"]
+            }
+            parts[part] = {"shards": shards, "tables": write_tables(where, part, shards), **sizes}
     if "train" not in parts:
         raise Error("there is no text to learn from", where=where, fix="give documents that are not empty")
     files = [file for note in notes for file in note.get("files", [])]
-    write_atomically(
-        where / "inputs.json", to_checked_json({"times": [file["time"] for file in files]})
-    )  # other copies have other times
-    sums = [file["sha256"] for file in files]
-    about |= {"files": sums, "counts": sum_counts(notes) | more, "parts": parts}
+    # Beside store.json, because other copies of the files have other times.
+    write_atomically(where / "inputs.json", to_checked_json({"times": [file["time"] for file in files]}))
+    about |= {"files": [file["sha256"] for file in files], "counts": sum_counts(notes) | more, "parts": parts}
     write_atomically(where / "store.json", to_checked_json(about))
     for stale in (*where.glob("done-*.json"), *where.glob("*.tmp")):
         stale.unlink(missing_ok=True)
@@ -515,7 +486,7 @@ def finish_store(where: Path, groups: int, more: dict[str, Any]) -> None:
 
 
 def read_input_stamps(where: Path) -> list[dict[str, Any]]:
-    """Of each input file of a finished store its SHA-256, and when it was last written to, if that is known."""
+    """Return the SHA-256 of each input file of a finished store, and when it was last written to, if that is known."""
     sums = read_checked_json(where / "store.json").get("files", [])
     try:
         times = read_checked_json(where / "inputs.json").get("times")
@@ -526,7 +497,7 @@ def read_input_stamps(where: Path) -> list[dict[str, Any]]:
 
 
 def sum_counts(notes: list[dict[str, Any]]) -> dict[str, Any]:
-    """The counts of the readers and of hygiene, over all groups."""
+    """Return the counts of the readers and of hygiene, over all groups."""
     total: Counter[str] = Counter()
     words: list[str] = []
     for note in notes:
@@ -538,15 +509,8 @@ def sum_counts(notes: list[dict[str, Any]]) -> dict[str, Any]:
     return {**total, "notes": words}
 
 
-def sum_sizes(shards: list[dict[str, Any]]) -> dict[str, int]:
-    """How much there is of everything."""
-    names = {"tokens": "tokens", "starts": "documents", "sentences": "sentences"}
-    known = {name: word for name, word in names.items() if name in shards[0]["arrays"]}
-    return {word: sum(shard["arrays"][name]["count"] for shard in shards) for name, word in known.items()}
-
-
 def write_tables(where: Path, part: str, shards: list[dict[str, Any]]) -> dict[str, Any]:
-    """Where documents and sentences begin, over all shards."""
+    """Write where documents and sentences begin, over all shards."""
     writer = ArrayFileWriter(where / f"{part}-tables.bin")
     for name in ("starts", "sentences"):
         if name in shards[0]["arrays"]:
@@ -555,7 +519,7 @@ def write_tables(where: Path, part: str, shards: list[dict[str, Any]]) -> dict[s
 
 
 def shift_positions(where: Path, name: str, shards: list[dict[str, Any]]) -> Iterator[np.ndarray]:
-    """The places of one shard after the other, counted from the beginning of all, and the end of all."""
+    """Yield the places of one shard after the other, counted from the beginning of all, and the end of all."""
     base = 0
     for shard in shards:
         reader = ArrayFileReader(where / shard["name"], shard)

@@ -121,8 +121,7 @@ class AttentionContext:
     def start_pass(
         cls, layout: Layout, *, cache: KVCache | None = None, segment_memory: SegmentMemory | None = None, **fields: Any
     ) -> AttentionContext:
-        """Build the context of self-attention over new tokens behind what a cache or a memory holds; check that they
-        fit there."""
+        """Build the context of self-attention over new tokens after the past of a cache or memory, if they fit."""
         state = cache if segment_memory is None else segment_memory
         past_lengths = None if state is None else state.start_batch(layout)
         return cls(layout, cache=cache, segment_memory=segment_memory, past_lengths=past_lengths, **fields)

@@ -75,8 +75,7 @@ class KVCache(CarriedState):
         return pending
 
     def get_decode_bias(self, bias: DistanceBias, size: int) -> Tensor:
-        """Return a bias by distance (H, size) for one new token in each row: first that of the token itself, then that
-        of the one before."""
+        """Return a bias by distance (H, size) for one new token in each row, from the token itself backwards."""
         key = id(bias), size
         if key not in self.decode_biases:
             assert self.lengths is not None
@@ -147,8 +146,7 @@ class KVCache(CarriedState):
         self.used_slots += layout.longest
 
     def reorder_rows(self, parents: Tensor, equal_lengths: bool = False) -> None:
-        """Row i goes on from what row parents[i] has seen; both have the same source, and with `equal_lengths` the
-        same length, with nothing forgotten."""
+        """Make row i a copy of row parents[i], which has the same source and, with `equal_lengths`, the same length."""
         if self.recurrent_state is not None:
             self.recurrent_state = tuple(x.index_select(0, parents) for x in self.recurrent_state)
         if self.lengths is None or self.written_lengths is None:
@@ -181,7 +179,7 @@ class KVCache(CarriedState):
         self.written_lengths.copy_(lengths)
 
     def make_static(self) -> None:
-        """Keep the tensors from now on, the same ones each time: what changes is written into them."""
+        """Keep the same tensors from now on: changes are written into them, so that a step can be recorded."""
         assert self.lengths is not None
         assert self.written_lengths is not None
         if self.static_tensors is None:
@@ -214,8 +212,7 @@ class KVCache(CarriedState):
         self.written_lengths.copy_(self.lengths)
 
     def copy_row_from(self, row: int, other: KVCache, source_capacity: int) -> None:
-        """A row goes on from what the only row of another cache has seen; its source has at most `source_capacity`
-        tokens."""
+        """Copy the only row of another cache into a row; its source has at most `source_capacity` tokens."""
         assert other.lengths is not None
         if self.lengths is None or self.written_lengths is None:
             self.lengths = torch.zeros(self.rows, dtype=torch.long, device=other.lengths.device)

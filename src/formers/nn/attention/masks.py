@@ -97,8 +97,7 @@ def split_mask(mask: IndexFunction | None) -> tuple[IndexFunction, ...]:
 
 
 def get_window_bounds(mask: IndexFunction | None) -> tuple[int, int] | None:
-    """Return how far back and ahead a mask lets a token see, as flash kernels count it (-1: all); None if the mask is
-    not made of `causal` and windows alone."""
+    """Return how far back and ahead a token sees, as flash kernels count it (-1: all); None for other masks."""
     left, right = -1, -1
     for part in split_mask(mask):
         if part is causal:
@@ -122,17 +121,6 @@ def build_layer_masks(pattern: Sequence[str], width: int, layers: int) -> list[I
     if not pattern or set(pattern) - set(kinds):
         raise Error(f"a pattern of layers is made of global and local, got {list(pattern)}", fix="for example local")
     return [kinds[pattern[i % len(pattern)]] for i in range(layers)]
-
-
-def compute_alibi_slopes(heads: int) -> tuple[float, ...]:
-    """Return ALiBi's slope of each head (Press et al. 2021, §3); for a count that is no power of two, first those of
-    the lower power of two, then every other slope of the doubled set."""
-    n = 2 ** math.floor(math.log2(heads))
-
-    def powers(count: int) -> list[float]:
-        return [2 ** (-8 / count * i) for i in range(1, count + 1)]
-
-    return tuple(powers(n) + powers(2 * n)[0::2][: heads - n])
 
 
 @dataclass(frozen=True)
@@ -159,8 +147,14 @@ class AlibiBias(DistanceBias):
 
 
 def build_alibi(heads: int) -> AlibiBias:
-    """Return ALiBi's penalties for this number of heads."""
-    return AlibiBias(compute_alibi_slopes(heads))
+    """Build ALiBi's penalties (Press et al. 2021, §3); for a number of heads that is no power of two, the slopes are
+    those of the lower power of two, then every other one of the doubled set."""
+    n = 2 ** math.floor(math.log2(heads))
+
+    def powers(count: int) -> list[float]:
+        return [2 ** (-8 / count * i) for i in range(1, count + 1)]
+
+    return AlibiBias(tuple(powers(n) + powers(2 * n)[0::2][: heads - n]))
 
 
 def evaluate_on_grid(

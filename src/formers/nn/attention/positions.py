@@ -75,7 +75,7 @@ class BucketBias(nn.Module, DistanceBias):
         self.buckets, self.max_distance, self.bidirectional = buckets, max_distance, bidirectional
 
     def compute_bucket(self, distance: Tensor) -> Tensor:
-        """The bucket of each distance key - query."""
+        """Return the bucket of each distance key - query."""
         count, base = self.buckets, torch.zeros_like(distance)
         if self.bidirectional:
             count //= 2
@@ -88,7 +88,7 @@ class BucketBias(nn.Module, DistanceBias):
         return base + torch.where(distance < exact, distance, spread)
 
     def forward(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        """The bias at each place."""
+        """Evaluate at each place."""
         return self.weight[self.compute_bucket(k - q), h]
 
     def compute_distance_bias(self, low: int, high: int, device: torch.device) -> Tensor:
@@ -133,8 +133,7 @@ class RelativeScores(nn.Module):
     def compute_packed_scores(
         self, q: Tensor, scale: float, attn_context: AttentionContext
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Packed queries (N, H, D) → queries, their scores by falling distance (H, N, W), and what is added (H, N) to
-        those of keys of another segment"""
+        """Packed queries (N, H, D) → queries, scores by falling distance (H, N, W), (H, N) for other segments' keys"""
         assert attn_context.relative is not None
         encodings, share = attn_context.relative.encodings, 0.0 if attn_context.relative.has_uniform_weights else 1.0
         u, v = (self.select_heads(bias).to(q.dtype) for bias in (self.biases.u, self.biases.v))  # (H, D)
@@ -147,7 +146,7 @@ class RelativeScores(nn.Module):
         return self.select_heads(r, 1).permute(1, 2, 0).to(q.dtype)
 
     def select_heads(self, t: Tensor, axis: int = 0) -> Tensor:
-        """Of a tensor with an axis of heads, those that are left."""
+        """Select the heads that are left after pruning, along an axis."""
         return t if self.kept_heads is None else t.index_select(axis, torch.tensor(self.kept_heads, device=t.device))
 
 

@@ -53,7 +53,7 @@ class SegmentMemory(CarriedState):
         self.lengths = None if self.lengths is None else (self.lengths - count).clamp(min=0)
 
     def reorder_rows(self, parents: Tensor) -> None:
-        """Row i goes on from what row parents[i] has seen."""
+        """Make row i a copy of row parents[i]."""
         self.lengths = None if self.lengths is None else self.lengths[parents]
         self.hidden_states = {layer: x.index_select(0, parents) for layer, x in self.hidden_states.items()}
 

@@ -106,10 +106,6 @@ class QueryStream:
         rows = x.new_zeros(self.context.query_layout.num_tokens, *x.shape[1:])
         return rows.index_add(0, self.target_slots, x * weights)
 
-    def gather_targets(self, x: Tensor) -> Tensor:
-        """(N, …) → (M, …) of the targets"""
-        return x if self.target_slots is None else x.index_select(0, self.target_slots)
-
 
 class TwoStreamAttention(Attention):
     """Attention of both streams over the keys and values of the content stream (§2.3, eq. of g and h)."""
@@ -131,6 +127,7 @@ class TwoStreamAttention(Attention):
                 z = self.attend_heads(q, k, v, few, layer)
             else:
                 z = self.attend_heads(stream.scatter_targets(q), k, v, stream.context, layer)
-                z = stream.gather_targets(z.masked_fill(stream.blind_queries, 0.0))
+                z = z.masked_fill(stream.blind_queries, 0.0)
+                z = z if stream.target_slots is None else z.index_select(0, stream.target_slots)  # (M, …)
             y = torch.cat((y, z))
         return self.o(y.flatten(1))

@@ -43,8 +43,7 @@ class GeneralScore(DotScore):
 
 
 class AdditiveScore(nn.Module):
-    """v · tanh(W s + U h) (Bahdanau et al. 2015, A.1.2). Luong's concat, v · tanh(W [s; h]), is the same thing: there W
-    and U are one matrix, and s is the current state."""
+    """v · tanh(W s + U h) (Bahdanau et al. 2015, A.1.2); Luong's concat is the same, with W and U as one matrix."""
 
     def __init__(self, dim: int, width: int, inner: int | None = None):
         super().__init__()
@@ -89,13 +88,9 @@ class AlignmentSource:
     values: Tensor
     lengths: Tensor
 
-    def select_rows(self, rows: Tensor) -> AlignmentSource:
-        """These documents, in this order."""
-        return AlignmentSource(*(x.index_select(0, rows) for x in (self.keys, self.values, self.lengths)))
-
-    def take_first_rows(self, n: int) -> AlignmentSource:
-        """The first n documents."""
-        return AlignmentSource(self.keys[:n], self.values[:n], self.lengths[:n])
+    def select_rows(self, rows: Tensor | slice) -> AlignmentSource:
+        """Select documents by their numbers or by a slice."""
+        return AlignmentSource(self.keys[rows], self.values[rows], self.lengths[rows])
 
 
 class Alignment(nn.Module):
@@ -129,8 +124,7 @@ class Alignment(nn.Module):
     def attend_all(
         self, query: Tensor, source: AlignmentSource, layout: Layout, past_lengths: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Packed queries (N, dim) → contexts (N, width) and weights (N, L); `past_lengths` (R,) target words came
-        before."""
+        """Packed queries (N, dim) → contexts (N, width) and weights (N, L), after `past_lengths` (R,) target words"""
         at = torch.arange(layout.longest, device=query.device).expand(layout.rows, -1)
         at = at if past_lengths is None else at + past_lengths[:, None]
         context, weights = self(layout.unpack(query), source, at)
@@ -139,22 +133,21 @@ class Alignment(nn.Module):
     def build_step_attention(
         self, source: AlignmentSource, steps: PackedSteps, past_lengths: Tensor | None
     ) -> Callable[[int, Tensor], tuple[Tensor, Tensor]]:
-        """Return the attention to call inside `run_steps`: (step, queries (n, dim)) → contexts (n, width) and weights
-        (n, L)"""
+        """Return the attention for `run_steps`: (step, queries (n, dim)) → contexts (n, width) and weights (n, L)"""
         there = source if steps.is_static else source.select_rows(steps.document_order)
         zeros = steps.layout.starts.new_zeros(steps.layout.rows)
         before = steps.sort_documents(zeros if past_lengths is None else past_lengths)
 
         def attend_step(t: int, query: Tensor) -> tuple[Tensor, Tensor]:
             n = len(query)
-            context, weights = self(query[:, None], there.take_first_rows(n), before[:n, None] + t)
+            context, weights = self(query[:, None], there.select_rows(slice(n)), before[:n, None] + t)
             return context[:, 0], weights[:, 0]
 
         return attend_step
 
 
 def build_score(kind: ScoreKind | Literal["additive"], dim: int, width: int) -> DotScore | AdditiveScore:
-    """A score by its name, of states (dim) against an encoder's output (width)."""
+    """Build a score by its name, of states (dim) against an encoder's output (width)."""
     if kind == "dot":
         return DotScore()
     return GeneralScore(dim, width) if kind == "general" else AdditiveScore(dim, width)

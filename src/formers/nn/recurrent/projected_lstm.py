@@ -46,7 +46,7 @@ class LSTMState(CarriedState):
         return first, second
 
     def reorder_rows(self, parents: Tensor) -> None:
-        """Row i goes on from what row parents[i] has seen."""
+        """Make row i a copy of row parents[i]."""
         self.layers = {i: (h.index_select(1, parents), c.index_select(1, parents)) for i, (h, c) in self.layers.items()}
 
     def copy(self) -> LSTMState:
@@ -134,7 +134,7 @@ def get_step_ranges(counts: Tensor) -> list[tuple[int, int]]:
 
 
 def group_steps(steps: list[tuple[int, int]], rows: int) -> Iterator[list[tuple[int, int]]]:
-    """Group steps into runs with at least so many places together."""
+    """Group consecutive steps until each group has at least `rows` places."""
     block: list[tuple[int, int]] = []
     for step in steps:
         block.append(step)
@@ -191,8 +191,8 @@ def compute_gradients(
     d_out: Tensor, d_h: Tensor, d_c: Tensor, x: Tensor, weight: Tensor, project: Tensor, h: Tensor, c: Tensor,
     counts: Tensor, out: Tensor, gates: Tensor, cells: Tensor, cell_clip: float, clip: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of x, weight, bias, project and the first h and c. Only what depends on the next step is in the
-    loop; a clipped value passes nothing on."""
+    """Compute the gradients of x, weight, bias, project and the first h and c; only what depends on the next step is in
+    the loop. A clipped value passes no gradient."""
     steps, width, cell = get_step_ranges(counts), x.shape[2], c.shape[2]
     # On a CPU a product with few rows is up to twice as fast with the weights in this order, copied once for all steps.
     across, up = weight[:, width:].mT.contiguous(), project.mT.contiguous()

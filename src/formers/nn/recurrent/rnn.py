@@ -151,7 +151,7 @@ class RecurrentLayer(nn.Module):
         return [self.ahead] if self.behind is None else [self.ahead, self.behind]
 
     def build_zero_state(self, x: Tensor, rows: int) -> RNNState:
-        """The state before the first token."""
+        """Return the state before the first token."""
         return tuple(x.new_zeros(rows, self.out_dim) for _ in range(self.state_parts))
 
     def forward(self, x: Tensor, steps: PackedSteps, state: RNNState | None = None) -> tuple[Tensor, RNNState]:
@@ -206,28 +206,23 @@ class RecurrentStack(nn.ModuleList):
         super().__init__(layers)
         self.dropout, self.first_residual = dropout, first_residual
 
-    def split_state(self, state: RNNState) -> list[RNNState]:
-        """A state, layer by layer."""
-        parts = len(state) // len(self) if len(self) else 0
-        return [state[i * parts : (i + 1) * parts] for i in range(len(self))]
-
     def build_zero_state(self, x: Tensor, rows: int) -> RNNState:
-        """The state before the first token."""
+        """Return the state before the first token."""
         return tuple(s for layer in self for s in cast(RecurrentLayer, layer).build_zero_state(x, rows))
 
     def run_layers(
         self, x: Tensor, state: RNNState, call: Callable[[RecurrentLayer, Tensor, RNNState], tuple[Tensor, RNNState]],
         extra_input: Tensor | None = None, record: Callable[[Tensor], None] | None = None,
     ) -> tuple[Tensor, RNNState]:  # fmt: skip
-        """Through all layers by `call`; `extra_input` is put beside what each reads, and `record` is called with what
-        is read."""
+        """Run all layers by `call`, with `extra_input` beside each layer's input; `record` gets the inputs."""
         after: list[Tensor] = []
-        for i, (layer, own) in enumerate(zip(self, self.split_state(state), strict=True)):
+        parts = len(state) // len(self) if len(self) else 0  # tensors of each layer's state
+        for i, layer in enumerate(self):
             if record is not None:
                 record(x)
             inner = F.dropout(x, self.dropout, self.training) if i else x
             inner = inner if extra_input is None else torch.cat((inner, extra_input), 1)
-            y, new = call(cast(RecurrentLayer, layer), inner, own)
+            y, new = call(cast(RecurrentLayer, layer), inner, state[i * parts : (i + 1) * parts])
             x = y if self.first_residual is None or i < self.first_residual else y + x
             after += new
         return x, tuple(after)

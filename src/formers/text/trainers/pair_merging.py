@@ -363,8 +363,7 @@ def count_spaced_words(
     lines: Iterable[str], cutter: WordCutter, alphabet: int, more: str, split_word: Callable[[str], list[str]],
     workers: int | None, tell: ProgressCallback | None,
 ) -> MergeCorpus:  # fmt: skip
-    """Count words and spaced marks, and cut those whose characters are all among the `alphabet` most frequent or in
-    `more`."""
+    """Count words and spaced marks; cut those whose characters are the `alphabet` most frequent or in `more`."""
     counts = count_words(lines, cutter, workers, tell)
     kept = choose_alphabet(counts, alphabet) | set(more)
     add_spaced_variants(counts)
@@ -383,15 +382,11 @@ JAMO_PREFIXES = sorted({jamo[:2] for jamo in JAMO_SPELLINGS})
 JAMO_PIECES = [*JAMO_PREFIXES, *JAMO_SPELLINGS]
 # These merges come before all others.
 JAMO_MERGES = [*((p[0], p[1]) for p in JAMO_PREFIXES), *((jamo[:2], jamo[2]) for jamo in JAMO_SPELLINGS)]
+# Cuts the byte-level spelling of a word into jamo, and into single bytes where it has other characters.
 JAMO_PATTERN = re.compile("|".join(map(re.escape, [*JAMO_SPELLINGS, *JAMO_PREFIXES])) + "|.", re.DOTALL)
 # GPT-2's, but for accents: taken apart, they stay with their letter.
 JAMO_WORD_REGEX = r"'(?:[sdmt]|ll|ve|re)| ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 END_OF_WORD = "</w>"  # GPT-1's mark
-
-
-def cut_jamo(word: str) -> list[str]:
-    """Cut the byte-level spelling of a word into jamo, and into single bytes where it has other characters."""
-    return JAMO_PATTERN.findall(word)
 
 
 def score_frequency(both: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
@@ -427,7 +422,7 @@ def train_bpe(
         raise Error(f"a byte-level vocabulary of {vocab_size} is too small", fix=f"take at least {least_size}")
     rust = build_byte_level(nfc, morphemes, jamo)
     cutter = WordCutter(rust.to_str(), is_byte_level=True, has_morphemes=morphemes)
-    words = MergeCorpus(count_words(lines, cutter, workers, tell), cut_jamo if jamo else list)
+    words = MergeCorpus(count_words(lines, cutter, workers, tell), JAMO_PATTERN.findall if jamo else list)
     queue = PairQueue(words, score_frequency, min_count, is_falling=True)
     ids, merges = learn_pieces(queue, marks, first, vocab_size, tell=tell)
     rust.model = models.BPE(vocab=ids, merges=[*JAMO_MERGES, *merges] if jamo else merges)
@@ -458,15 +453,8 @@ def train_end_of_word(
     rust = Rust(models.BPE(unk_token=marks.special["unk"]))
     rust.normalizer, rust.pre_tokenizer = build_spaced_normalizer(lower), build_spaced_splitter()
     cutter = WordCutter(rust.to_str(), has_spaced_punctuation=True)
-    words = count_spaced_words(
-        lines,
-        cutter,
-        alphabet or vocab_size // 3,
-        " ",
-        lambda word: [*word[:-1], word[-1] + END_OF_WORD],
-        workers,
-        tell,
-    )
+    size, split_word = alphabet or vocab_size // 3, lambda word: [*word[:-1], word[-1] + END_OF_WORD]
+    words = count_spaced_words(lines, cutter, size, " ", split_word, workers, tell)
     queue = PairQueue(words, score_frequency, min_count, is_falling=True)
     ids, merges = learn_pieces(queue, marks, words.piece_names[1:], vocab_size, tell=tell)
     rust.model = models.BPE(

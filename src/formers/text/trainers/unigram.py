@@ -191,13 +191,9 @@ def build_metaspace(lower: bool, morphemes: bool, kinds: str | None = None) -> R
 
 
 def estimate_pieces(
-    counts: Counter[str],
-    letters: list[str],
-    num_pieces: int,
-    longest: int,
-    shrink: float,
+    counts: Counter[str], letters: list[str], num_pieces: int, longest: int, shrink: float,
     tell: ProgressCallback | None,
-) -> tuple[list[str], np.ndarray]:
+) -> tuple[list[str], np.ndarray]:  # fmt: skip
     """The pieces that are left at the end, all letters among them, and their log-probabilities."""
     number = {letter: i for i, letter in enumerate(letters, 1)}
     symbols, weights = flatten_words(counts, number)

@@ -39,8 +39,7 @@ class WordCutter:
     has_spaced_punctuation: bool = False
 
     def count_chunk(self, lines: Iterable[str]) -> Counter[str]:
-        """The words of some lines; with morphemes, what stands between spaces: `split_units` cuts it when all is
-        counted."""
+        """The words of some lines; with morphemes, what stands between spaces, which `split_units` cuts later."""
         units: Counter[str] = Counter()
         find = (BYTE_LEVEL_WORDS if self.is_byte_level else SPACE_SEPARATED).findall
         for line in lines:

@@ -134,7 +134,7 @@ def stream_safetensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memory
 @dataclass
 class Checkpoints:
     """The step folders of a run. Kept are the `keep_last` newest, the `keep_best` by score (lower is better), every
-    `keep_every`-th step, and never less than two: whether the newest is any good, only the next step can tell."""
+    `keep_every`-th step, and never less than two: only the next step can tell whether the newest is any good."""
 
     folder: Path
     keep_last: int = 2
@@ -315,7 +315,8 @@ class Checkpoints:
 
 
 class BackgroundWriter:
-    """Saves in the background: the state is copied at once, and written while training goes on."""
+    """Saves in the background: the state is copied where it is, and brought to the host and written while training goes
+    on."""
 
     def __init__(self, checkpoints: Checkpoints, sharded_writer: ShardedWriter | None = None):
         self.checkpoints, self.sharded_writer = checkpoints, sharded_writer
@@ -325,16 +326,30 @@ class BackgroundWriter:
     def save(self, step: int, groups: TensorGroups, state: Mapping[str, Any], score: float | None = None) -> None:
         """Copy, and write once the one before is written."""
         self.wait()
-        groups = {n: {k: t.detach().to("cpu", copy=True) for k, t in part.items()} for n, part in groups.items()}
+        snapshot = {n: {k: t.detach() for k, t in part.items()} for n, part in groups.items()}
+        device = None if has_room_for_copy(snapshot) else "cpu"  # straight to the host: the device waits for it
+        snapshot = {
+            n: {k: t.clone() if device is None else t.to(device, copy=True) for k, t in part.items()}
+            for n, part in snapshot.items()
+        }
+        copied = torch.cuda.Event() if torch.cuda.is_available() else None
+        if copied is not None:
+            copied.record()
         plain = json.loads(json.dumps(state))
-        arguments = (step, groups, plain, score, self.sharded_writer)
-        self.thread = threading.Thread(target=self.write_checkpoint, args=arguments)
+        self.thread = threading.Thread(target=self.write_checkpoint, args=(copied, step, snapshot, plain, score))
         self.thread.start()
 
-    def write_checkpoint(self, *arguments: Any) -> None:
+    def write_checkpoint(
+        self, copied: torch.cuda.Event | None, step: int, groups: TensorGroups, state: Mapping[str, Any],
+        score: float | None,
+    ) -> None:  # fmt: skip
         """Write in the thread; an error waits for the next call of `wait`."""
         try:
-            self.checkpoints.save(*arguments)
+            with torch.cuda.stream(None if copied is None else torch.cuda.Stream()):
+                if copied is not None:
+                    torch.cuda.current_stream().wait_event(copied)
+                host = {n: {k: t.to("cpu") for k, t in part.items()} for n, part in groups.items()}
+            self.checkpoints.save(step, host, state, score, self.sharded_writer)
         except BaseException as error:
             self.error = error
 
@@ -346,6 +361,15 @@ class BackgroundWriter:
         if self.error is not None:
             error, self.error = self.error, None
             raise error
+
+
+def has_room_for_copy(groups: TensorGroups) -> bool:
+    """Return whether a second copy fits beside each tensor, with as much again left for the next step."""
+    size = sum(t.numel() * t.element_size() for part in groups.values() for t in part.values() if t.is_cuda)
+    if not size:
+        return True
+    free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return 2 * size < free
 
 
 def flatten_state(value: Any, name: str = "") -> tuple[Tensors, Any]:

@@ -17,7 +17,7 @@ from ...atomic_files import check_overwrite, replace_folder
 from ...config import ProgressCallback, build_config, coerce_value
 from ...data.counter_rng import shuffle_indices
 from ...errors import Error
-from ...evaluation.task_metrics import to_cost
+from ...evaluation.metrics import to_cost
 from ...reports.run_report import escape_markdown, render_markdown_table, write_text_file
 from ...tasks.example_tables import split_source
 from ...tasks.examples import Examples

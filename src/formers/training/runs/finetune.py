@@ -16,7 +16,7 @@ from ...config import ProgressCallback, coerce_value
 from ...data.loader import load_batches
 from ...data.readers import is_path_source
 from ...errors import Error
-from ...evaluation.baseline import describe_baselines, has_sklearn, run_baseline, run_majority_baseline
+from ...evaluation.metrics import describe_baselines, has_sklearn, run_baseline, run_majority_baseline, to_cost
 from ...evaluation.task import (
     TaskEvaluation,
     build_report_tables,
@@ -26,7 +26,6 @@ from ...evaluation.task import (
     get_metric_signatures,
     list_metric_names,
 )
-from ...evaluation.task_metrics import to_cost
 from ...former import Former, count_trainable
 from ...interop.huggingface import explain_export_limits
 from ...nn.lora import apply_adapters
@@ -34,9 +33,9 @@ from ...objectives.supervised import Supervised
 from ...option_aliases import resolve_task_name
 from ...reports.run_report import format_number
 from ...task import Task
+from ...tasks.encoding import TaskEncoder, encode_examples
 from ...tasks.example_tables import split_source
 from ...tasks.examples import Examples
-from ...tasks.task_encoder import TaskEncoder, encode
 from ...text.normalise import detect_language
 from ..config_merge import (
     DERIVED_SETTINGS,
@@ -357,7 +356,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         self.reader, self.tune = TaskEncoder.from_former(self.former, self.task), wanted.tune
         self.main_metric = choose_main_metric(self.task, wanted.tune.metric, parts["valid"])
         self.latest_value = math.nan
-        data = encode(self.task, training.rows, self.reader, self.former.labels)
+        data = encode_examples(self.task, training.rows, self.reader, self.former.labels)
         self.report_unknown_tokens("train", data, say)
         self.train_labels = data.labels if self.task.kind == "tags" else data.answers
         self.objective = build_task_objective(
@@ -397,7 +396,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         try:
             if self.task.label_as_text and (odd := {str(row["label"]) for row in rows} - set(self.task.labels)):
                 raise Error(f"the label {min(odd)!r} was not seen in training", fix="give examples of it to learn from")
-            data = encode(self.task, rows, self.reader, self.former.labels)
+            data = encode_examples(self.task, rows, self.reader, self.former.labels)
         except Error as error:
             raise Error(error.what, where=f"the {name} examples", fix=error.fix) from None
         self.report_unknown_tokens(name, data, say)

@@ -12,8 +12,7 @@ from typing import Any
 from ...data.counter_rng import shuffle_indices
 from ...data.readers import is_path_source
 from ...errors import Error
-from ...tasks.column_roles import flatten
-from ...tasks.examples import Examples, check_labels, order_labels, read_examples
+from ...tasks.examples import Examples, check_labels, flatten, order_labels, read_examples
 from ..config_merge import FinetuneDataConfig
 
 SPLITS = ("train", "valid", "test")

@@ -1,26 +1,41 @@
-"""How texts become tokens for a task: the family's marks around them, windows over what is too long. Rows of a task
-become examples: which tokens a model reads, and what is asked of it."""
+"""Step 3 of a task's data: `Examples` become `EncodedExamples`, from which batches are made.
+
+`encode_examples(task, rows, encoder)` writes each row of step 2 (examples.py) as tokens, with the family's marks around
+them, and as numbers what is asked of the model; texts that are too long become windows. A `TaskEncoder` is what one
+model needs for that. The result (data/encoded_examples.py) makes batches: `make_batch(examples)`.
+
+Texts without a task, whose tokens are looked at one by one, become `TokenizedText` by `tokenize_texts`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ..batch import IGNORE_INDEX
 from ..config import format_value
 from ..data.encoded_examples import EncodedExamples, ExampleCollector
 from ..errors import Error
+from ..former import Former
 from ..task import Task, get_frame
 from ..text import word_level
+from ..text.normalise import normalise
 from ..text.tokenizer import Offsets, Template, Tokenizer
 from ..text.word_level import WORD_PATTERN
 
 Ids = np.ndarray  # (n,) tokens, or (n, slots) characters
+Span = tuple[int, int]  # from a character, or a token, to another
+Rows = Sequence[Mapping[str, Any]]  # examples in the form of their task (examples.py)
+SENTENCE_MARKS = (word_level.SENTENCE_BEGIN, word_level.SENTENCE_END)
+DEFAULT_WINDOW = 1024  # tokens at once, for attention without a limit of its own
 
 
 @dataclass(frozen=True)
@@ -36,20 +51,17 @@ class TaskEncoder:
     prefix: str = ""
 
     @staticmethod
-    def from_former(former: Any, task: Task) -> TaskEncoder:
+    def from_former(former: Former, task: Task) -> TaskEncoder:
         """For a model and its task."""
         tokenizer = former.tokenizer
         if tokenizer is None:
             raise Error("this model has no tokenizer", fix="put its tokenizer.json beside it")
         slots = former.config.slots if former.definition.reads_characters else None
-        frames = (
-            (make_character_frame(slots), make_character_frame(slots))
-            if slots
-            else (get_frame(tokenizer, False), get_frame(tokenizer, True))
+        single, pair = (
+            make_character_frame(slots) if slots else get_frame(tokenizer, is_pair) for is_pair in (False, True)
         )
-        limit = former.context
-        length = task.length if limit is None else min(task.length, limit)
-        return TaskEncoder(tokenizer, *frames, length, former.can_read_segments, slots, task.prefix)
+        length = min(task.length, former.context or task.length)
+        return TaskEncoder(tokenizer, single, pair, length, former.can_read_segments, slots, task.prefix)
 
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
         """The tokens of texts, without marks; a text of no tokens is one unknown one."""
@@ -63,20 +75,16 @@ class TaskEncoder:
     def tokenize_with_offsets(self, texts: Sequence[str]) -> list[tuple[Ids, Offsets]]:
         """The tokens of texts, and where in its text each stands."""
         if self.slots:
-            found = [list(WORD_PATTERN.finditer(text)) for text in texts]
-            return [
-                (word_level.encode_sentence([m[0] for m in row], self.slots, marks=False), [m.span() for m in row])
-                for row in found
-            ]
+            found = [find_words(text) for text in texts]
+            return [(word_level.encode_sentence(words, self.slots, marks=False), spans) for spans, words in found]
         rows = self.tokenizer.encode_batch_with_offsets(texts, special=False, parse_special=False)
         return [(np.array(ids, np.int64), offsets) for ids, offsets in rows]
 
-    def describe_unknown(self, data: Any) -> str:
+    def describe_unknown(self, data: EncodedExamples) -> str:
         """How many of the tokens of examples the tokenizer does not know, in words; nothing where it knows all."""
         index = None if self.slots or self.tokenizer.is_byte_level else self.tokenizer.id("unk")
-        sides = [data.ids] if index is not None else []
-        count = sum(int(np.count_nonzero(side == index)) for side in sides)
-        return f"{count:,} of {sum(map(len, sides)):,} tokens unknown" if count else ""
+        count = 0 if index is None else int(np.count_nonzero(data.ids == index))
+        return f"{count:,} of {len(data.ids):,} tokens unknown" if count else ""
 
     @property
     def placeholder_id(self) -> int:
@@ -94,66 +102,56 @@ class TaskEncoder:
     def build_inputs(self, first: Ids, second: Ids | None = None) -> tuple[Ids, np.ndarray | None, int, int]:
         """The ids with their marks, the segments if the model reads them, and where the two texts begin."""
         frame = self.single_frame if second is None else self.pair_frame
-        parts = [frame.before, first, frame.between, second, frame.after] if second is not None else None
-        parts = [frame.before, first, frame.after] if parts is None else parts
-        ids = np.concatenate([np.asarray(p, np.int64).reshape(-1, *first.shape[1:]) for p in parts if p is not None])
+        before, a, between, b, after = frame.segments
+        parts, segments = [frame.before, first], [*before, *[a] * len(first)]
+        if second is not None:
+            parts += [frame.between, second]
+            segments += [*between, *[b] * len(second)]
+        ids = np.concatenate([np.asarray(p, np.int64).reshape(-1, *first.shape[1:]) for p in (*parts, frame.after)])
         begin = len(frame.before)
         then = begin + len(first) + (len(frame.between) if second is not None else 0)
-        if not self.has_segments:
-            return ids, None, begin, then
-        before, a, between, b, after = frame.segments
-        row = [*before, *[a] * len(first)]
-        row += [*after] if second is None else [*between, *[b] * len(second), *after]
-        return ids, np.array(row, np.int64), begin, then
+        return ids, np.array([*segments, *after], np.int64) if self.has_segments else None, begin, then
 
-    def iter_windows(self, count: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
+    def list_windows(self, count: int, room: int, stride: int) -> list[Span]:
         """Stretches of at most `room` tokens over so many, sharing up to `stride` with the next one."""
         step = room - min(stride, room // 2)
-        low = 0
-        while True:
-            yield low, min(count, low + room)
-            if low + room >= count:
-                return
-            low += step
+        return [(low, min(count, low + room)) for low in range(0, max(1, count - room + step), step)]
 
 
 def make_character_frame(slots: int) -> Template:
     """The marks of a sentence of words spelled out."""
-    begin, end = (
-        np.array([word_level.pad_word([mark], slots)]) for mark in (word_level.SENTENCE_BEGIN, word_level.SENTENCE_END)
-    )
+    begin, end = (np.array([word_level.pad_word([mark], slots)]) for mark in SENTENCE_MARKS)
     return Template(begin, end, end, ((0,), 0, (0,), 0, (0,)))  # type: ignore[arg-type]
 
 
-Rows = Sequence[Mapping[str, Any]]
-LabelEncoder = Callable[[Mapping[str, Any]], Any]
+def encode_examples(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str] = ()) -> EncodedExamples:
+    """Encode the rows of some examples; of a row without what is asked (label, tags, answers, target), the text alone.
 
-
-def encode(task: Task, rows: Rows, reader: TaskEncoder, labels: Sequence[str] = ()) -> EncodedExamples:
-    """The examples of some rows; a row without what is asked (label, tags, answers, target) is only read."""
+    `labels` are those that the model knows, in their order.
+    """
     ways = {"tags": encode_tags, "span": encode_questions, "choice": encode_choices, "text": encode_targets}
-    if task.kind in ways:
-        return ways[task.kind](task, rows, reader, labels)
-    return encode_classification(task, rows, reader, labels)
+    return ways.get(task.kind, encode_classification)(task, rows, encoder, labels)
 
 
-def encode_classification(task: Task, rows: Rows, reader: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
+def encode_classification(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
     """Texts, or pairs of them, of which one thing is asked: a class, several, or a number."""
     answer, sheet, lost = make_label_encoder(task, labels), ExampleCollector(), Counter[str]()
-    first = reader.tokenize([str(row["text"]) for row in rows])
-    second = tokenize_second_texts(rows, reader)
+    first = encoder.tokenize([str(row["text"]) for row in rows])
+    has_second = [i for i, row in enumerate(rows) if row.get("other") is not None]
+    others = dataclasses.replace(encoder, prefix="").tokenize([str(rows[i]["other"]) for i in has_second])
+    second = dict(zip(has_second, others, strict=True))
     for number, row in enumerate(rows):
         said = answer(row)
-        room = reader.compute_capacity(number in second)
+        room = encoder.compute_capacity(number in second)
         check_fits(task, number, len(first[number]) + len(second.get(number, ())), room)
         lost.update(find_truncated(task, first[number], second.get(number), room))
-        for a, b in split_windows(task, reader, first[number], second.get(number)):
+        for a, b in split_windows(task, encoder, first[number], second.get(number)):
             ways = [(a, b)] if b is None or not task.both_orders else [(a, b), (b, a)]
             for turn, (one, two) in enumerate(ways):
-                ids, segments, *_ = reader.build_inputs(one, two)
+                ids, segments, *_ = encoder.build_inputs(one, two)
                 sheet.add_document(ids, segments, said if not turn else ignore_label(said))
             sheet.add_example(number, len(ways))
-    warn_truncated(lost, reader)
+    warn_truncated(lost, encoder)
     return sheet.pack()
 
 
@@ -174,32 +172,25 @@ def find_truncated(task: Task, a: Ids, b: Ids | None, room: int) -> list[str]:
     return ["shorter sides of pairs"] if b is not None and min(len(a), len(b)) > room // 2 else []
 
 
-def warn_truncated(lost: Mapping[str, int], reader: TaskEncoder) -> None:
+def warn_truncated(lost: Mapping[str, int], encoder: TaskEncoder) -> None:
     """Warn of what was cut off, with how often: nothing is lost in silence."""
     some = [f"{count:,} {what}" for what, count in lost.items() if count]
     if some:
-        said = f"{' and '.join(some)} are cut to fit into {reader.max_length} tokens"
+        said = f"{' and '.join(some)} are cut to fit into {encoder.max_length} tokens"
         warnings.warn(f"{said}: tune.seq_length sets this, and long='error' refuses them", stacklevel=3)
 
 
-def tokenize_second_texts(rows: Rows, reader: TaskEncoder) -> dict[int, Ids]:
-    """The tokens of second texts, by row."""
-    has = [i for i, row in enumerate(rows) if row.get("other") is not None]
-    plain = reader if not reader.prefix else TaskEncoder(**{**vars(reader), "prefix": ""})
-    return dict(zip(has, plain.tokenize([str(rows[i]["other"]) for i in has]), strict=True))
-
-
-def make_label_encoder(task: Task, labels: Sequence[str]) -> LabelEncoder:
+def make_label_encoder(task: Task, labels: Sequence[str]) -> Callable[[Mapping[str, Any]], np.ndarray]:
     """What a row's label is in numbers; without one, nothing is asked."""
     index = {label: i for i, label in enumerate(labels)}
 
-    def look_up_label(label: Any) -> int:
+    def look_up_label(label: object) -> int:
         if str(label) not in index:
             few = ", ".join(list(index)[:8]) + (" …" if len(index) > 8 else "")
             raise Error(f"the label {format_value(label)} was not seen in training", fix=f"known labels: {few}")
         return index[str(label)]
 
-    def encode_label(row: Mapping[str, Any]) -> Any:
+    def encode_label(row: Mapping[str, Any]) -> np.ndarray:
         label = row.get("label")
         if task.kind == "number":
             return np.array([0.0, 0.0] if label is None else [float(label), 1.0], np.float32)
@@ -211,32 +202,28 @@ def make_label_encoder(task: Task, labels: Sequence[str]) -> LabelEncoder:
         if isinstance(label, list | tuple):
             fix = "leave tune.multilabel out, or set it true; else give one label and no list"
             raise Error(f"a row has a list of labels, {format_value(label)}, and one label is learnt", fix=fix)
-        return np.int64(IGNORE_INDEX if label is None else look_up_label(label))
+        return np.array(IGNORE_INDEX if label is None else look_up_label(label), np.int64)
 
     return encode_label
 
 
-def ignore_label(answer: Any) -> Any:
+def ignore_label(answer: np.ndarray) -> np.ndarray:
     """Return labels of this shape that the loss ignores."""
     return np.full_like(answer, IGNORE_INDEX)
 
 
-def split_windows(task: Task, reader: TaskEncoder, a: Ids, b: Ids | None) -> list[tuple[Ids, Ids | None]]:
+def split_windows(task: Task, encoder: TaskEncoder, a: Ids, b: Ids | None) -> list[tuple[Ids, Ids | None]]:
     """A text or a pair as it fits: whole, or in windows over the longer text (the other keeps half of the room)."""
-    room = reader.compute_capacity(b is not None)
+    room = encoder.compute_capacity(b is not None)
     size = len(a) + (0 if b is None else len(b))
     if size <= room:
         return [(a, b)]
-    if b is None:
-        spans = [(0, room)] if task.long == "cut" else list(reader.iter_windows(len(a), room, task.stride))
-        return [(a[low:high], None) for low, high in spans]
-    turned = len(a) > len(b)
-    short, long = (b, a) if turned else (a, b)
-    short = short[: room // 2]
-    left = room - len(short)
-    spans = [(0, left)] if task.long == "cut" else list(reader.iter_windows(len(long), left, task.stride))
-    parts = [(short, long[low:high]) for low, high in spans]
-    return [(y, x) for x, y in parts] if turned else list(parts)
+    turned = b is not None and len(a) > len(b)
+    short, long = (None, a) if b is None else (b[: room // 2], a) if turned else (a[: room // 2], b)
+    left = room - (0 if short is None else len(short))
+    spans = [(0, left)] if task.long == "cut" else encoder.list_windows(len(long), left, task.stride)
+    parts = [long[low:high] for low, high in spans]
+    return [(short, part) if short is not None and not turned else (part, short) for part in parts]
 
 
 def join_pair(row: Mapping[str, Any]) -> str:
@@ -244,15 +231,15 @@ def join_pair(row: Mapping[str, Any]) -> str:
     return str(row["text"]) if row.get("other") is None else f"{row['text']} {row['other']}"
 
 
-def encode_choices(task: Task, rows: Rows, reader: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
+def encode_choices(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
     """A text with each of its choices; one of them is right. What does not fit loses its beginning."""
-    sheet, room, lost = ExampleCollector(), reader.compute_capacity(True), Counter[str]()
-    first = reader.tokenize([join_pair(row) for row in rows])
+    sheet, room, lost = ExampleCollector(), encoder.compute_capacity(True), Counter[str]()
+    first = encoder.tokenize([join_pair(row) for row in rows])
     for number, row in enumerate(rows):
         choices = list(row["choices"])
         if len(choices) < 2:
             raise Error(f"question {number + 1} has {len(choices)} choice(s)", fix="give two choices or more")
-        found = reader.tokenize([str(choice) for choice in choices])
+        found = encoder.tokenize([str(choice) for choice in choices])
         longest = max(map(len, found))
         check_fits(task, number, len(first[number]) + longest, room, "question")
         lost["questions"] += len(first[number]) + longest > room
@@ -261,40 +248,38 @@ def encode_choices(task: Task, rows: Rows, reader: TaskEncoder, labels: Sequence
             b = b[: room - 1]
             a = first[number]
             a = a[max(0, len(a) + len(b) - room) :]
-            ids, segments, *_ = reader.build_inputs(a, b)
+            ids, segments, *_ = encoder.build_inputs(a, b)
             label = row.get("label")
             sheet.add_document(ids, segments, np.int64(IGNORE_INDEX if label is None else int(label) == turn))
         sheet.add_example(number, len(choices))
-    warn_truncated(lost, reader)
+    warn_truncated(lost, encoder)
     return sheet.pack()
 
 
-def encode_tags(task: Task, rows: Rows, reader: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
+def encode_tags(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
     """Words of which each has a tag; the first piece of a word answers for it. `offsets` names that word."""
     index, sheet = {label: i for i, label in enumerate(labels)}, ExampleCollector()
     texts = [" ".join(row["words"]) for row in rows]
-    for number, (row, (ids, offsets)) in enumerate(zip(rows, reader.tokenize_with_offsets(texts), strict=True)):
+    for number, (row, (ids, offsets)) in enumerate(zip(rows, encoder.tokenize_with_offsets(texts), strict=True)):
         word = find_first_pieces(row["words"], offsets)
         tags = row.get("tags")
         for tag in set(tags or ()) - set(index):
-            raise Error(
-                f"the tag {format_value(tag)} was not seen in training", fix=f"known: {', '.join(list(index)[:12])}"
-            )
+            fix = f"known: {', '.join(list(index)[:12])}"
+            raise Error(f"the tag {format_value(tag)} was not seen in training", fix=fix)
         asked = [IGNORE_INDEX if w < 0 or not tags else index[tags[w]] for w in word]
-        count, room = len(ids), reader.compute_capacity()
+        count, room = len(ids), encoder.compute_capacity()
         check_fits(task, number, count, room)
-        for low, high in reader.iter_windows(count, room, task.stride):
-            laid, segments, begin, _ = reader.build_inputs(
-                ids[low:high] if count else np.array([reader.placeholder_id])
-            )
+        for low, high in encoder.list_windows(count, room, task.stride):
+            text = ids[low:high] if count else np.array([encoder.placeholder_id])
+            laid, segments, begin, _ = encoder.build_inputs(text)
             marks = np.full(len(laid), IGNORE_INDEX)
             where = np.full((len(laid), 2), -1)
             # Of the tokens that two windows share, each window answers for the half that is nearer to its middle.
-            left = low + (0 if not low else min(task.stride, room // 2) // 2)
-            right = high if high == count else high - (min(task.stride, room // 2) - min(task.stride, room // 2) // 2)
-            for at in range(left, right):
-                marks[begin + at - low] = asked[at]
-                where[begin + at - low, 0] = word[at]
+            shared = min(task.stride, room // 2)
+            left = low + (shared // 2 if low else 0)
+            right = high if high == count else high - (shared - shared // 2)
+            here = slice(begin + left - low, begin + right - low)
+            marks[here], where[here, 0] = asked[left:right], word[left:right]
             sheet.add_document(laid, segments, labels=marks, offsets=where)
             sheet.add_example(number)
     return sheet.pack()
@@ -313,25 +298,24 @@ def find_first_pieces(words: Sequence[str], offsets: Sequence[tuple[int, int]]) 
     return found
 
 
-def encode_questions(task: Task, rows: Rows, reader: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
+def encode_questions(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
     """A question and its context in windows; the answer is from a token to a token, or nowhere: at the first mark (of
     XLNet the last). `offsets` says where in the context a token stands."""
-    sheet, whole, lost = ExampleCollector(), reader.compute_capacity(True), Counter[str]()
-    questions = reader.tokenize([str(row["question"]) for row in rows])
-    for number, (row, (ids, offsets)) in enumerate(
-        zip(rows, reader.tokenize_with_offsets([row["context"] for row in rows]), strict=True)
-    ):
+    sheet, whole, lost = ExampleCollector(), encoder.compute_capacity(True), Counter[str]()
+    questions = encoder.tokenize([str(row["question"]) for row in rows])
+    contexts = encoder.tokenize_with_offsets([row["context"] for row in rows])
+    for number, (row, (ids, offsets)) in enumerate(zip(rows, contexts, strict=True)):
         check_fits(task, number, len(questions[number]) + len(ids), whole, "question, with its context,")
         lost["questions"] += len(questions[number]) > whole // 2
         question = questions[number][: whole // 2]
         room = whole - len(question)
         spans = [(a["start"], a["start"] + len(a["text"])) for a in row.get("answers") or () if a["text"]]
         edges = np.array(offsets, np.int64).reshape(-1, 2)
-        for low, high in reader.iter_windows(len(ids), room, task.stride):
-            laid, segments, _, then = reader.build_inputs(question, ids[low:high])
+        for low, high in encoder.list_windows(len(ids), room, task.stride):
+            laid, segments, _, then = encoder.build_inputs(question, ids[low:high])
             where = np.full((len(laid), 2), -1)
             where[then : then + high - low] = edges[low:high]
-            nowhere = len(laid) - 1 if reader.tokenizer.is_left_padded else 0
+            nowhere = len(laid) - 1 if encoder.tokenizer.is_left_padded else 0
             answer = np.array([nowhere, nowhere], np.int64)
             if spans:
                 inside = np.flatnonzero((edges[low:high, 1] > spans[0][0]) & (edges[low:high, 0] < spans[0][1]))
@@ -342,18 +326,18 @@ def encode_questions(task: Task, rows: Rows, reader: TaskEncoder, labels: Sequen
                 answer = ignore_label(answer)
             sheet.add_document(laid, segments, answer, offsets=where)
             sheet.add_example(number)
-    warn_truncated(lost, reader)
+    warn_truncated(lost, encoder)
     return sheet.pack()
 
 
-def encode_targets(task: Task, rows: Rows, reader: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
+def encode_targets(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
     """A text from which a decoder writes another; both end with the end mark."""
-    other = reader.tokenizer.target or reader.tokenizer
+    other = encoder.tokenizer.target or encoder.tokenizer
     end = next((i for role in ("eos", "sep") if (i := other.id(role)) is not None), None)
     if end is None:
         raise Error("this tokenizer has no end mark", fix="train one with eos")
-    sheet, room = ExampleCollector(), reader.compute_capacity()
-    sources = reader.tokenize([join_pair(row) for row in rows])
+    sheet, room = ExampleCollector(), encoder.compute_capacity()
+    sources = encoder.tokenize([join_pair(row) for row in rows])
     wanted = [str(row.get("label" if task.label_as_text else "target") or "") for row in rows]
     targets = other.encode_batch(wanted, special=False, parse_special=False)
     over = sum(len(s) > room for s in sources), sum(len(t) >= task.max_output_tokens for t in targets)
@@ -362,7 +346,76 @@ def encode_targets(task: Task, rows: Rows, reader: TaskEncoder, labels: Sequence
         warnings.warn(f"{what}: tune.seq_length and tune.max_output_tokens set these", stacklevel=2)
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
         check_fits(task, number, len(source), room)
-        ids, segments, *_ = reader.build_inputs(source[:room])
+        ids, segments, *_ = encoder.build_inputs(source[:room])
         sheet.add_document(ids, segments, target=[*target[: task.max_output_tokens - 1], end])
         sheet.add_example(number)
     return sheet.pack()
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """The tokens of a text, their spans and their ids (or characters, or nothing), with the marks before and after."""
+
+    text: str
+    tokens: list[str]
+    spans: list[Span]
+    ids: Tensor  # (T,) or (T, slots)
+    prefix_ids: Tensor
+    suffix_ids: Tensor
+
+
+def tokenize_texts(former: Former, texts: Sequence[str]) -> list[TokenizedText]:
+    """Tokenize texts, composed to NFC first, with the family's marks beside them."""
+    whole = [normalise(text) for text in texts]
+    found: list[TokenizedText] = []
+    if former.definition.reads_characters or former.definition.is_static:  # ELMo, or a table of word vectors
+        for text in whole:
+            spans, names = find_words(text)
+            ids, *marks = (torch.zeros(0, dtype=torch.long),) * 3
+            if former.definition.reads_characters:
+                slots = former.config.slots
+                ids = torch.from_numpy(word_level.encode_sentence(names, slots, marks=False))
+                marks = [torch.tensor([word_level.pad_word([mark], slots)]) for mark in SENTENCE_MARKS]
+            found.append(TokenizedText(text, names, spans, ids, *marks))
+        return found
+    if former.tokenizer is None:
+        raise Error(f"this {former.family} has no tokenizer", fix="load it with its tokenizer, or use hidden(ids)")
+    frame = former.tokenizer.get_template()
+    before, after = (torch.tensor(part, dtype=torch.long) for part in (frame.before, frame.after))
+    rows = former.tokenizer.encode_batch_with_offsets(whole, special=False, parse_special=False)
+    for text, (row, spans) in zip(whole, rows, strict=True):
+        names = [former.tokenizer.get_token_text(i) for i in row]
+        found.append(TokenizedText(text, names, spans, torch.tensor(row, dtype=torch.long), before, after))
+    return found
+
+
+def find_words(text: str) -> tuple[list[Span], list[str]]:
+    """Find the words and punctuation marks of a text: their spans and their strings."""
+    found = list(WORD_PATTERN.finditer(text))
+    return [m.span() for m in found], [m.group() for m in found]
+
+
+def find_nearest_window(spans: list[Span], places: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Return the window whose middle is nearest to each place; of two equally near, the first."""
+    middles = np.array([(low + high - 1) / 2 for low, high in spans])
+    return np.searchsorted((middles[1:] + middles[:-1]) / 2, places)
+
+
+def make_windows(former: Former, piece: TokenizedText, window: int | None) -> list[Span]:
+    """Cut a text into windows that fit the context, each half in the next one."""
+    limit = former.context
+    if window is not None:
+        limit = window if limit is None else min(window, limit)
+    elif limit is None and hasattr(former.config, "heads"):  # attention, whose cost grows with the square
+        limit = DEFAULT_WINDOW
+    total = len(piece.ids)
+    if limit is None:
+        return [(0, total)]
+    room = limit - len(piece.prefix_ids) - len(piece.suffix_ids)
+    if room < 1:
+        raise Error(f"a window of {limit} tokens has no room for text", fix="take a larger one")
+    if total <= room:
+        return [(0, total)]
+    step = max(1, room // 2)
+    last = total - room
+    return [(low, low + room) for low in [*range(0, last, step), last]]

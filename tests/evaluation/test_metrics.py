@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.evaluation.task_metrics import compute_metrics
-from formers.evaluation.text_metrics import compute_lcs_length, get_signatures, split_units
+from formers.evaluation.metrics import compute_lcs_length, compute_metrics, get_signatures, split_units
 from formers.tasks.tagging import find_entities, find_scheme
 
 LABELS = st.lists(st.tuples(st.sampled_from("abc가"), st.sampled_from("abc가")), min_size=1, max_size=40)

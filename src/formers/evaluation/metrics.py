@@ -1,0 +1,427 @@
+"""Metrics of tasks, and the baselines that a model is compared with.
+
+`compute_metrics` has one function for each task, which returns its main metric first; a new metric is a key of that
+result. All are between 0 and 1 (correlations between -1 and 1), but BLEU and chrF, which are points out of 100 as
+sacrebleu prints them, and the errors of regress. Texts are compared by what they share with the right ones: as SQuAD's
+and KorQuAD's scripts do, by BLEU and chrF, by ROUGE. The baseline is what n-grams and a linear model make of a task
+(extra `eval`): the number that a pretrained model has to beat.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+import operator
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..config import ProgressCallback
+from ..errors import Error
+from ..tasks.examples import Row
+from ..tasks.tagging import find_entities, find_scheme
+from ..text.normalise import compose_nfc
+
+LOWER_IS_BETTER = ("loss", "perplexity", "mse", "mae")
+
+
+def to_cost(name: str, value: float) -> float:
+    """Return a metric as a cost: the lower, the better."""
+    return value if name in LOWER_IS_BETTER else -value
+
+
+def compute_metrics(task: str, truths: Sequence[Any], guesses: Sequence[Any], **more: object) -> dict[str, float]:
+    """Compute the metrics of a task; checkpoints are chosen by the first.
+
+    classify, choose: `positive`, the label that binary F1 is of. tag: lists of tags. answer: truths are lists of right
+    answers, empty where there is none; `language` is "en" or "ko", found by itself if not said. translate: `tokenize`,
+    `lowercase` of sacrebleu. summarise: `units`, words, characters or morphemes.
+    """
+    if task not in METRICS:
+        raise Error(f"there is no metric for the task {task!r}", fix="choose " + ", ".join(METRICS))
+    truths, guesses = list(truths), list(guesses)
+    if len(truths) != len(guesses):
+        raise Error(f"there are {len(truths)} truths and {len(guesses)} guesses", fix="give one guess for each truth")
+    if not truths:
+        raise Error("there is nothing to judge", fix="give at least one example")
+    known = list(inspect.signature(METRICS[task]).parameters)[2:]
+    if odd := [name for name in more if name not in known]:
+        raise Error(f"the metrics of {task} do not take {odd[0]!r}", fix="leave it out")
+    return METRICS[task](truths, guesses, **more)
+
+
+def score_labels(truths: list[Any], guesses: list[Any], positive: object = None) -> dict[str, float]:
+    """Accuracy, F1 and Matthews' correlation of one label each; of several labels each, F1 and whole matches."""
+    if any(is_label_list(v) for v in (*truths, *guesses)):
+        return score_multilabel(truths, guesses)
+    right = Counter(t for t, g in zip(truths, guesses, strict=True) if t == g)
+    scores = f1_by_label(Counter(truths), Counter(guesses), right)
+    found = {"accuracy": right.total() / len(truths), "f1_macro": sum(scores.values()) / len(scores)}
+    if positive is not None:
+        if positive not in scores:
+            raise Error(f"no example has the label {positive!r}", fix="there are " + ", ".join(map(repr, scores)))
+        found["f1"] = scores[positive]
+    return {**found, "matthews": matthews(truths, guesses)}
+
+
+def is_label_list(value: object) -> bool:
+    """A list of labels."""
+    return isinstance(value, list | tuple | set | frozenset)
+
+
+def score_multilabel(truths: list[Any], guesses: list[Any]) -> dict[str, float]:
+    """Several labels for each example: F1 over all of them, the mean over labels, and how often all are right."""
+    if not all(is_label_list(v) for v in (*truths, *guesses)):
+        raise Error("some examples have one label, others a list", fix="give a list for each")
+    pairs = [(set(t), set(g)) for t, g in zip(truths, guesses, strict=True)]
+    triples = [(t, g, t & g) for t, g in pairs]
+    true, said, both = (Counter(label for row in rows for label in row) for rows in zip(*triples, strict=True))
+    scores = f1_by_label(true, said, both)
+    macro = sum(scores.values()) / len(scores) if scores else 1.0
+    micro = f1(both.total(), said.total(), true.total())
+    return {"f1_micro": micro, "f1_macro": macro, "exact": sum(t == g for t, g in pairs) / len(pairs)}
+
+
+def f1(both: float, said: float, true: float) -> float:
+    """The harmonic mean of precision and recall; 0 where there is nothing at all."""
+    return 2 * both / (said + true) if said + true else 0.0
+
+
+def f1_by_label(true: Counter[Any], said: Counter[Any], both: Counter[Any]) -> dict[Any, float]:
+    """F1 of each label that is there or was said."""
+    return {label: f1(both[label], said[label], true[label]) for label in {**true, **said}}
+
+
+def matthews(truths: list[Any], guesses: list[Any]) -> float:
+    """Correlation of two labellings, of any number of labels (Gorodkin 2004); 0 where one of them never varies."""
+    true, said, n = Counter(truths), Counter(guesses), len(truths)
+    right = sum(bool(t == g) for t, g in zip(truths, guesses, strict=True))
+    covariance = right * n - sum(true[label] * said[label] for label in true)
+    spread = (n * n - sum(c * c for c in said.values())) * (n * n - sum(c * c for c in true.values()))
+    return covariance / math.sqrt(spread) if spread else 0.0
+
+
+def score_numbers(truths: list[float], guesses: list[float]) -> dict[str, float]:
+    """Spearman's and Pearson's correlation, mean squared and mean absolute error."""
+    gaps = [t - g for t, g in zip(truths, guesses, strict=True)]
+    mse, mae = (math.fsum(values) / len(gaps) for values in ([g * g for g in gaps], map(abs, gaps)))
+    spearman = pearson(rank_values(truths), rank_values(guesses))
+    return {"spearman": spearman, "pearson": pearson(truths, guesses), "mse": mse, "mae": mae}
+
+
+def pearson(a: Sequence[float], b: Sequence[float]) -> float:
+    """Pearson's correlation; 0 where one side never varies."""
+    if min(a) == max(a) or min(b) == max(b):
+        return 0.0
+    x, y = ([v - math.fsum(side) / len(side) for v in side] for side in (a, b))
+    sizes = math.hypot(*x) * math.hypot(*y)
+    return max(-1.0, min(1.0, math.fsum(p * q for p, q in zip(x, y, strict=True)) / sizes)) if sizes else 0.0
+
+
+def rank_values(values: Sequence[float]) -> list[float]:
+    """The rank of each value; equal ones share the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return ((2 * ends - counts - 1) / 2)[inverse].tolist()
+
+
+def score_tags(truths: list[Sequence[str]], guesses: list[Sequence[str]]) -> dict[str, float]:
+    """F1, precision and recall of whole entities, and accuracy by word; of tags without entities, accuracy and F1."""
+    for number, (true, said) in enumerate(zip(truths, guesses, strict=True), 1):
+        if len(true) != len(said):
+            what = f"example {number} has {len(true)} tags, its guess {len(said)}"
+            raise Error(what, fix="give one tag for each word")
+    flat = [t for row in truths for t in row], [g for row in guesses for g in row]
+    if not flat[0]:
+        raise Error("there is nothing to judge", fix="give at least one word")
+    if (scheme := find_scheme({*flat[0], *flat[1]})) is None:  # parts of speech
+        return score_labels(*flat)
+    suffix = scheme == "suffix"
+    there, seen = ({(n, *e) for n, row in enumerate(r) for e in find_entities(row, suffix)} for r in (truths, guesses))
+    both = len(there & seen)
+    precision, recall = (both / len(part) if part else 0.0 for part in (seen, there))
+    accuracy = sum(map(operator.eq, *flat)) / len(flat[0])
+    return {"f1": f1(both, len(seen), len(there)), "precision": precision, "recall": recall, "accuracy": accuracy}
+
+
+ARTICLE = re.compile(r"\b(a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+# The signs that KorQuAD's script takes for spaces.
+KORQUAD_BRACKETS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
+HANGUL = re.compile("[가-힣ㄱ-ㅣᄀ-ᇿ]")
+ROUGE_UNITS = ("words", "characters", "morphemes")
+
+
+def score_answers(
+    truths: list[Any], guesses: list[str], language: str | None = None, version: int | None = None
+) -> dict[str, float]:
+    """F1 and exact match as SQuAD's scripts count them; `language` ko is KorQuAD's, by characters.
+
+    `version` 2 has questions without an answer (an empty list, the guess ""), and their shares beside the whole.
+    """
+    rows = [[t] if isinstance(t, str) else list(t) for t in truths]
+    if language is None:
+        some = [t for row in rows for t in row[:1]]
+        language = "ko" if 2 * sum(bool(HANGUL.search(t)) for t in some) > len(some) else "en"
+    if language not in ("en", "ko"):
+        raise Error(f"there is no way to compare answers in {language!r}", fix="choose en or ko")
+    plain = normalise_english if language == "en" else normalise_korean
+    parts = str.split if language == "en" else lambda text: list("".join(text.split()))
+    version = version or (2 if any(not row for row in rows) else 1)
+    if version == 2:  # the script leaves out right answers of which nothing is left
+        rows = [[t for t in row if plain(t)] or [""] for row in rows]
+    elif empty := [i for i, row in enumerate(rows, 1) if not row]:
+        raise Error(f"question {empty[0]} has no right answer", fix="version=2 knows such questions")
+    scores = [score_best_match(row, guess, plain, parts, version) for row, guess in zip(rows, guesses, strict=True)]
+    groups = {"": scores}
+    if version == 2:
+        groups["_has_answer"] = [s for s, row in zip(scores, rows, strict=True) if row != [""]]
+        groups["_no_answer"] = [s for s, row in zip(scores, rows, strict=True) if row == [""]]
+    return {
+        f"{name}{group}": sum(score[i] for score in part) / len(part)
+        for group, part in groups.items()
+        if part
+        for i, name in enumerate(("f1", "exact"))
+    }
+
+
+def score_best_match(
+    row: list[str], guess: str, plain: Callable[[str], str], parts: Callable[[str], list[str]], version: int
+) -> tuple[float, float]:
+    """F1 and exact match with the right answer that is nearest."""
+    said = plain(guess)
+    return max(compute_bag_f1(parts(plain(t)), parts(said), version) for t in row), float(said in map(plain, row))
+
+
+def compute_bag_f1(true: Sequence[Hashable], said: Sequence[Hashable], version: int = 1) -> float:
+    """F1 of two bags of parts; two empty ones are equal since SQuAD 2.0."""
+    if version == 2 and not (true and said):
+        return float(true == said)
+    return f1((Counter(true) & Counter(said)).total(), len(said), len(true))
+
+
+def normalise_english(text: str) -> str:
+    """SQuAD's plain form: lower case, no punctuation, no articles."""
+    return " ".join(ARTICLE.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def normalise_korean(text: str) -> str:
+    """KorQuAD's plain form: brackets and quotes are spaces, other punctuation goes."""
+    return " ".join(compose_nfc(text).translate(KORQUAD_BRACKETS).lower().translate(PUNCTUATION).split())
+
+
+def bleu(
+    truths: list[Any], guesses: list[str], tokenize: str | None = None, lowercase: bool = False
+) -> dict[str, float]:
+    """BLEU and chrF by sacrebleu; a truth is one right translation or a list of them."""
+    scorers, references = make_bleu_scorers(tokenize, lowercase), to_reference_streams(truths)
+    return {name: scorer.corpus_score(guesses, references).score for name, scorer in scorers.items()}
+
+
+def get_signatures(
+    truths: list[Any], guesses: list[str], tokenize: str | None = None, lowercase: bool = False
+) -> dict[str, str]:
+    """What sacrebleu says about how BLEU and chrF were computed; to be quoted with the numbers."""
+    found = {}
+    for name, scorer in make_bleu_scorers(tokenize, lowercase).items():
+        scorer.corpus_score(guesses, to_reference_streams(truths))
+        found[name] = str(scorer.get_signature())
+    return found
+
+
+def to_reference_streams(truths: list[Any]) -> list[list[Any]]:
+    """Right translations as sacrebleu takes them: the first of every text, the second of every text and so on."""
+    rows = [[t] if isinstance(t, str) else list(t) for t in truths]
+    if empty := [i for i, row in enumerate(rows, 1) if not row]:
+        raise Error(f"text {empty[0]} has no right translation", fix="leave it out")
+    return [[row[i] if i < len(row) else None for row in rows] for i in range(max(map(len, rows)))]
+
+
+def make_bleu_scorers(tokenize: str | None, lowercase: bool) -> dict[str, Any]:
+    """The two scorers."""
+    try:
+        from sacrebleu.metrics import BLEU, CHRF
+    except ImportError as e:
+        raise Error("BLEU needs the package sacrebleu", fix='pip install "formers[eval]"') from e
+    try:
+        return {"bleu": BLEU(tokenize=tokenize, lowercase=lowercase), "chrf": CHRF(lowercase=lowercase)}
+    except (ValueError, KeyError, RuntimeError, AssertionError) as e:
+        raise Error(f"sacrebleu does not cut texts by {tokenize!r} ({e})", fix="take 13a, char or intl") from None
+
+
+def rouge(truths: list[Any], guesses: list[str], units: str = "words") -> dict[str, float]:
+    """ROUGE-L, -1 and -2 (F1, mean over texts) by words of any script, by characters or by Korean morphemes."""
+    if units not in ROUGE_UNITS:
+        raise Error(f"ROUGE has no units {units!r}", fix="choose " + ", ".join(ROUGE_UNITS))
+    scores: list[Sequence[float]] = []
+    for right, guess in zip(truths, guesses, strict=True):
+        said = split_units(guess, units)
+        rows = [split_units(t, units) for t in ([right] if isinstance(right, str) else right)]
+        scores.append([max(values) for values in zip(*(score_rouge_pair(row, said) for row in rows), strict=True)])
+    return {f"rouge{n}": sum(s[i] for s in scores) / len(scores) for i, n in enumerate(("L", "1", "2"))}
+
+
+def score_rouge_pair(true: list[str], said: list[str]) -> tuple[float, float, float]:
+    """ROUGE-L, -1 and -2 of one text."""
+    pairs = compute_bag_f1(list(itertools.pairwise(true)), list(itertools.pairwise(said)))
+    return f1(compute_lcs_length(true, said), len(said), len(true)), compute_bag_f1(true, said), pairs
+
+
+def compute_lcs_length(a: list[str], b: list[str]) -> int:
+    """The length of the longest common subsequence: a whole row of the table at once, as bits (Hyyrö 2004)."""
+    places: dict[str, int] = {}
+    for i, part in enumerate(a):
+        places[part] = places.get(part, 0) | 1 << i
+    everything = (1 << len(a)) - 1
+    row = everything
+    for part in b:
+        hit = row & places.get(part, 0)
+        row = ((row + hit) | (row - hit)) & everything
+    return len(a) - row.bit_count()
+
+
+def split_units(text: str, units: str) -> list[str]:
+    """A text in units: runs of letters, numbers and their marks, single characters, or morphemes."""
+    text = compose_nfc(text).lower()
+    if units == "morphemes":
+        from ..text.korean import tag_morphemes
+
+        return [text[begin:end] for begin, end, _ in tag_morphemes(text)]
+    kept = "".join(c if unicodedata.category(c)[0] in "LNM" else " " for c in text).split()
+    words = [word for word in kept if any(unicodedata.category(c)[0] != "M" for c in word)]  # not ️ of an emoji
+    return words if units == "words" else list("".join(words))
+
+
+METRICS: dict[str, Callable[..., dict[str, float]]] = {
+    "classify": score_labels, "regress": score_numbers, "tag": score_tags, "answer": score_answers,
+    "choose": score_labels, "translate": bleu, "summarise": rouge,
+}  # fmt: skip
+
+
+MIN_DF_EXAMPLES = 5000  # examples from which on n-grams that occur once are left out
+MAX_NGRAMS = 400_000  # n-grams of each kind
+
+
+def run_baseline(
+    train: Sequence[Row], valid: Sequence[Row], tell: ProgressCallback = lambda *_: None, **more: object
+) -> dict[str, float]:
+    """The measures that a linear model over n-grams reaches on `valid`; rows are those of classify or regress."""
+    model = LinearBaseline(train, tell)
+    guesses = model.predict_labels(valid)
+    tell("baseline", 3, 3, "TF-IDF + linear")
+    return compute_metrics(model.task, [row["label"] for row in valid], guesses, **more)
+
+
+def run_majority_baseline(train: Sequence[Row], valid: Sequence[Row], **more: object) -> dict[str, float]:
+    """The measures on `valid` of the label that is most frequent in `train`; none where labels are numbers or lists."""
+    labels = [row["label"] for row in train]
+    if not all(isinstance(label, str) for label in labels):
+        return {}
+    top = Counter(labels).most_common(1)[0][0]
+    return compute_metrics("classify", [row["label"] for row in valid], [top] * len(valid), **more)
+
+
+def describe_baselines(part: str, measured: Mapping[str, Mapping[str, float]]) -> str:
+    """The main measure of each baseline in one line, with the part of the data it is of; empty without baselines."""
+    found = {name: values for name, values in measured.items() if values}
+    if not found:
+        return ""
+    main = next(iter(next(iter(found.values()))))
+    shown = "{:.1f} %" if main == "accuracy" else "{:.4f}"
+    told = (f"{name} {shown.format(v[main] * 100 if main == 'accuracy' else v[main])}" for name, v in found.items())
+    return f"baseline on the {part} part ({main}): {', '.join(told)}"
+
+
+class LinearBaseline:
+    """TF-IDF of words (1 and 2) and of characters inside words (2 to 4, which is what Korean particles and verb ends
+    need), with logistic regression, or ridge regression for numbers. Of pairs, both sides and what they share."""
+
+    def __init__(self, train: Sequence[Row], tell: ProgressCallback = lambda *_: None):
+        if not has_sklearn():
+            raise Error("a baseline needs the package scikit-learn", fix='pip install "formers[eval]"')
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import LogisticRegression, Ridge
+        from sklearn.multiclass import OneVsRestClassifier
+        from sklearn.pipeline import make_union
+
+        if not train:
+            raise Error("there is nothing to learn from", fix="give at least one example for each label")
+        labels = [row["label"] for row in train]
+        if any(label is None for label in labels):
+            raise Error("some examples have no label", fix="leave them out")
+        least = 2 if len(train) > MIN_DF_EXAMPLES else 1
+        how = {
+            "sublinear_tf": True, "min_df": least, "max_features": MAX_NGRAMS, "preprocessor": normalise_text,
+            "dtype": np.float32,
+        }  # fmt: skip
+        words = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\w+|[^\w\s]", **how)
+        self.vectorizer = make_union(words, TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), **how))
+        self.has_pairs = any(row.get("other") is not None for row in train)
+        self.is_multilabel = any(map(is_label_list, labels))
+        self.task = "regress" if all(isinstance(v, float | int) for v in labels) else "classify"
+        tell("baseline", 0, 3, "TF-IDF: n-grams are counted")
+        self.vectorizer.fit([text for row in train for text in self.get_texts(row)])
+        self.labels: list[Any] = []
+        tell("baseline", 1, 3, "TF-IDF: a linear model learns")
+        features, classifier = self.build_features(train), LogisticRegression(C=10.0, max_iter=300)
+        if self.task == "classify":
+            self.labels = sorted({v for label in labels for v in (label if self.is_multilabel else [label])})
+        if self.task == "regress":
+            self.model: Any = Ridge(alpha=1.0).fit(features, labels)
+        elif self.is_multilabel:
+            truth = np.array([[name in label for name in self.labels] for label in labels], int)
+            self.model = OneVsRestClassifier(classifier).fit(features, truth)
+        elif len(self.labels) > 1:
+            self.model = classifier.fit(features, labels)
+        tell("baseline", 2, 3, "TF-IDF: it guesses")
+
+    def get_texts(self, row: Row) -> list[str]:
+        """The texts of a row."""
+        return [row["text"], row.get("other") or ""] if self.has_pairs else [row["text"]]
+
+    def build_features(self, rows: Sequence[Row]) -> Any:
+        """(rows, n-grams), sparse; of pairs both sides, their products, and how near they are."""
+        from scipy.sparse import csr_matrix, hstack
+
+        first, *rest = (self.vectorizer.transform(side) for side in zip(*map(self.get_texts, rows), strict=True))
+        if not rest:
+            return first
+        shared = first.multiply(rest[0])
+        return hstack([first, rest[0], shared, csr_matrix(shared.sum(1))]).tocsr()
+
+    def predict_labels(self, rows: Sequence[Row]) -> list[Any]:
+        """A label, a list of labels or a number for each row."""
+        if not rows:
+            return []
+        if self.task == "regress":
+            return [float(v) for v in self.model.predict(self.build_features(rows))]
+        if self.is_multilabel:
+            found = self.predict_probabilities(rows) > 0.5
+            return [[name for name, yes in zip(self.labels, row, strict=True) if yes] for row in found]
+        return [self.labels[i] for i in self.predict_probabilities(rows).argmax(1)]
+
+    def predict_probabilities(self, rows: Sequence[Row]) -> np.ndarray:
+        """(rows, labels) the probability of each label."""
+        if len(self.labels) < 2 and not self.is_multilabel:
+            return np.ones((len(rows), 1))
+        return self.model.predict_proba(self.build_features(rows)).reshape(len(rows), -1)
+
+
+def normalise_text(text: str) -> str:
+    """Composed and in lower case: decomposed Hangul would have n-grams of its own."""
+    return compose_nfc(text).lower()
+
+
+def has_sklearn() -> bool:
+    """Whether scikit-learn is installed."""
+    try:
+        import sklearn  # noqa: F401
+    except ImportError:
+        return False
+    return True
