@@ -117,7 +117,8 @@ def run_demo(console: SafeConsole, where: Path, language: Literal["en", "ko"], s
         later = sum(plan.seconds[name] for name in list(DEMO_OBJECTIVES)[number + 1 :]) + FINISH_SECONDS
         with show_progress(console, family) as tell:
             runs[family] = pretrain(
-                family, train_texts, valid=valid_texts, out=work / family, resume=(work / family / "run.json").is_file(),
+                family, train_texts, valid=valid_texts, out=work / family,
+                resume=(work / family / "run.json").is_file(),
                 tell=add_time_left(tell, plan.seconds[family] / steps, later), **tables[family],
             )  # fmt: skip
     show_results(console, where, runs, len(documents), language, seed)
