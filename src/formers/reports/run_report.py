@@ -82,13 +82,8 @@ class RunReport:
 
     def list_facts(self) -> LabelledRows:
         """List the facts of the run, each with its key for translation."""
-        data, machine, result, last, say = (
-            self.run_info["data"],
-            self.run_info["machine"],
-            self.result,
-            self.get_last_step(),
-            self.localise,
-        )
+        data, machine, result = self.run_info["data"], self.run_info["machine"], self.result
+        last, say = self.get_last_step(), self.localise
         skipped = sum(bool(row.get("skipped")) for row in self.step_rows)
         speed = last["tokens"] / last["seconds"] if last["seconds"] else 0.0
         done = {"step": last["step"], "steps": self.settings["train"]["steps"], "best": result.get("best", "–")}

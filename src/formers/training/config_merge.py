@@ -58,6 +58,12 @@ def to_plain(value: Any) -> Any:
     return [to_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
+def check_fraction(value: float) -> None:
+    """Refuse a share of the data that cannot be held out for validation."""
+    if not 0 <= value < 1:
+        raise Error(f"a share of {value} cannot be held out", fix="give for example data.valid_fraction 0.05")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PretrainDataConfig:
     """Where text comes from, and what becomes of it."""
@@ -84,10 +90,7 @@ class PretrainDataConfig:
 
     def __post_init__(self) -> None:
         check_sizes(self, "vocab_size")
-        if not 0 <= self.valid_fraction < 1:
-            raise Error(
-                f"a share of {self.valid_fraction} cannot be held out", fix="give for example data.valid_fraction 0.01"
-            )
+        check_fraction(self.valid_fraction)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,10 +120,7 @@ class FinetuneDataConfig:
 
     def __post_init__(self) -> None:
         check_sizes(self, "vocab_size", "limit")
-        if not 0 <= self.valid_fraction < 1:
-            raise Error(
-                f"a share of {self.valid_fraction} cannot be held out", fix="give for example data.valid_fraction 0.1"
-            )
+        check_fraction(self.valid_fraction)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -476,11 +476,8 @@ def derive_train_config(wanted: FinetuneConfig, sizes: Any, dim: int, processes:
     larger = sizes[:, [0, 2]].sum(0).max()
     longest = int(sizes[:, [0, 2]].max())
     values: dict[str, Any] = {"seq_length": longest, "accumulate": pieces}
-    each = (
-        t.batch_tokens
-        if "batch_tokens" in wanted.explicit_train
-        else round(tune.batch_size * larger / len(sizes) / pieces)
-    )
+    each = round(tune.batch_size * larger / len(sizes) / pieces)
+    each = t.batch_tokens if "batch_tokens" in wanted.explicit_train else each
     values["batch_tokens"] = max(each, longest)
     epoch = max(1.0, larger / (values["batch_tokens"] * pieces))
     steps = max(1, round(tune.epochs * epoch))

@@ -71,11 +71,9 @@ def run_training_loop(
     """
     s, world = trainer.config, trainer.world
     steps = folder.path / "steps"
-    kept = (
-        Checkpoints(steps, keep_last=s.keep_last, keep_best=s.keep_best, keep_every=s.keep_every)
-        if world.is_main
-        else None
-    )
+    kept: Checkpoints | None = None
+    if world.is_main:
+        kept = Checkpoints(steps, keep_last=s.keep_last, keep_best=s.keep_best, keep_every=s.keep_every)
     begun = restore_newest(trainer, kept, steps, say)
     log = MetricsLog(folder, begun, hook) if kept is not None else None
     writer: BackgroundWriter | None = None

@@ -186,8 +186,6 @@ class PlateauMonitor:
             return DEFAULT_ADVICE, {"settings": settings}
         if layers > 3 and train.residual_init == 1.0:
             settings += f" --train.residual_init {(2 * layers) ** -0.5:.2g}"
-        return (
-            (POST_NORM_STACK_ADVICE, {"layers": layers, "settings": settings})
-            if layers > 1
-            else (POST_NORM_LAYER_ADVICE, {"settings": settings})
-        )
+        if layers > 1:
+            return POST_NORM_STACK_ADVICE, {"layers": layers, "settings": settings}
+        return POST_NORM_LAYER_ADVICE, {"settings": settings}

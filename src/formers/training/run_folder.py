@@ -205,15 +205,8 @@ def summarise_run(folder: RunFolder, name: object) -> tuple[str, ...]:
     ended = bool(result) and done >= asked["train"]["steps"]  # one that had ended may go on for more steps
     early = bool(result) and result.get("ended") == [done, asked["train"]["steps"]]  # stopped by its own patience
     lost = not result and any(row.get("skipped") for row in rows if row["step"] == done)
-    state = (
-        "running"
-        if is_locked(folder.path / "lock")
-        else "done"
-        if ended or early
-        else "diverged"
-        if lost
-        else "stopped"
-    )
+    state = "done" if ended or early else "diverged" if lost else "stopped"
+    state = "running" if is_locked(folder.path / "lock") else state
     size = f"{result['parameters']:,}" if is_number(result.get("parameters")) else "–"
     family, task = str(asked.get("method") or asked["family"]), str(asked.get("task") or "pretrain")
     steps = f"{done:,} of {asked['train']['steps']:,}"

@@ -88,11 +88,9 @@ class TrainConfig:
 
     def count_batches(self, step: int, ranks: int = 1) -> int:
         """How many batches a step has; all processes have as many."""
-        wanted = (
-            self.accumulate
-            if step >= self.batch_rampup_steps
-            else 1 + (self.accumulate - 1) * step // self.batch_rampup_steps
-        )
+        wanted = self.accumulate
+        if step < self.batch_rampup_steps:
+            wanted = 1 + (self.accumulate - 1) * step // self.batch_rampup_steps
         return -(-wanted // ranks) * ranks
 
     def count_batches_between(self, low: int, high: int, ranks: int = 1) -> int:

@@ -109,11 +109,8 @@ def compare_settings(
     # Every run reads the examples: what can be read only once is kept.
     train, valid, test = (list(one) if isinstance(one, Iterator) else one for one in (train, valid, test))
     world = connect_processes(finetune_options.get("device"))  # one meeting for all runs
-    whole = (
-        world.broadcast_from_main(lambda: read_all_examples(train, task, columns, overrides or {}, finetune_options))
-        if folds
-        else None
-    )
+    read = partial(read_all_examples, train, task, columns, overrides or {}, finetune_options)
+    whole = world.broadcast_from_main(read) if folds else None
     first, every = get_first_seed(overrides or {}, finetune_options), expand_sweep(sweep)
     if seeds > 1 and any("train.seed" in settings for settings in every):
         raise Error("a sweep over seeds has its seeds already", fix="leave seeds out, or seed out of the sweep")

@@ -34,12 +34,8 @@ def dry_run(plan: RunPlan[Any, Any]) -> Rows:
         run = plan.build(*plan.prepare_excerpt(config, Path(folder), world), Path(folder), world)
         first, seconds = estimate_duration(run)
         s = run.config.train
-        size, tokens = (
-            s.batch_tokens * number
-            for number in (
-                s.count_batches(s.batch_rampup_steps, world.size), s.count_batches_between(0, s.steps, world.size)
-            )
-        )  # fmt: skip
+        size = s.batch_tokens * s.count_batches(s.batch_rampup_steps, world.size)
+        tokens = s.batch_tokens * s.count_batches_between(0, s.steps, world.size)
         saved = sum(t.nbytes for group in run.trainer.get_state()[0].values() for t in group.values())
         rows = [
             *run.list_estimates(),

@@ -304,12 +304,8 @@ def compute_extended_steps(earlier: EarlierRun, given: Mapping[str, Any]) -> dic
     return {"train.steps": wanted}
 
 
-RESULT_NEUTRAL_SETTINGS = (
-    "workers",
-    "compile",
-    "activation_checkpointing",
-    "parallel",
-)  # settings of which the results say nothing
+# Settings that change nothing in the results.
+RESULT_NEUTRAL_SETTINGS = ("workers", "compile", "activation_checkpointing", "parallel")
 
 
 def check_same_run(
@@ -358,10 +354,8 @@ class FinetuneRun(Run[FinetuneConfig]):
             tell, say,
         )  # fmt: skip
         self.reader, self.tune = TaskEncoder.from_former(self.former, self.task), wanted.tune
-        self.main_metric, self.latest_value = (
-            choose_main_metric(self.task, wanted.tune.metric, parts["valid"]),
-            math.nan,
-        )
+        self.main_metric = choose_main_metric(self.task, wanted.tune.metric, parts["valid"])
+        self.latest_value = math.nan
         data = encode_examples(self.task, training.rows, self.reader, self.former.labels)
         self.report_unknown_tokens("train", data, say)
         self.train_labels = data.labels if self.task.kind == "tags" else data.answers

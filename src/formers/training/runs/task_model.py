@@ -290,24 +290,15 @@ def find_contradictions(wanted: FinetuneConfig) -> Iterator[tuple[bool, str, str
 def find_unused_settings(wanted: FinetuneConfig, task: Task) -> Iterator[tuple[bool, str, str]]:
     """Yield (is given, message, remedy) for settings that this task or family ignores."""
     t, name = wanted.tune, task.name
-    yield (
-        t.balance and task.kind not in CLASS_KINDS,
-        f"there are no classes to balance in {name}",
-        "leave tune.balance out",
-    )
+    classes = f"there are no classes to balance in {name}"
+    yield t.balance and task.kind not in CLASS_KINDS, classes, "leave tune.balance out"
     learnt = "several labels are" if task.kind == "many" else f"{name} is"
-    yield (
-        bool(t.label_smoothing) and task.kind not in SMOOTHABLE_KINDS,
-        f"tune.label_smoothing has no meaning where {learnt} learnt",
-        "leave it out",
-    )
+    smooth = f"tune.label_smoothing has no meaning where {learnt} learnt"
+    yield bool(t.label_smoothing) and task.kind not in SMOOTHABLE_KINDS, smooth, "leave it out"
     cut = f"{name} reads long texts in windows, or refuses them"
     yield task.long == "cut" and task.kind in ("tags", "span"), cut, "take tune.long_texts windows or error"
-    yield (
-        t.label_as_text and name != "classify",
-        f"tune.label_as_text writes labels, and {name} has none to write",
-        "leave it out",
-    )
+    words = f"tune.label_as_text writes labels, and {name} has none to write"
+    yield t.label_as_text and name != "classify", words, "leave it out"
     if t.lm_loss_weight:
         causal = find_family(wanted.family).definition.objective == "causal"
         who = f"{wanted.family} is no language model that reads from left to right"

@@ -38,11 +38,7 @@ STEPS_PER_JOB = 64  # steps that a thread takes at a time, and
 PAIR_BUFFER = 2**24  # pairs that are gathered before they are summed up
 DEFAULT_LR = {"skipgram": 0.025, "cbow": 0.05, "fasttext": 0.05, "glove": 0.05}
 BLOCK_PLACES, BLOCKS_PER_STEP = 32, 32  # places of a block, and blocks of one step; four times as many diverge
-NEGATIVES_PER_BLOCK = {
-    "skipgram": 64,
-    "fasttext": 64,
-    "cbow": 32,
-}  # words drawn for a block: as good as five for each pair
+NEGATIVES_PER_BLOCK = {"skipgram": 64, "fasttext": 64, "cbow": 32}  # drawn for a block: as good as five for each pair
 CHUNK_WORDS = 100_000  # words that a thread takes at a time
 MAX_ROW_PULL = (
     2.5  # learning rate × pairs on one row in one step; what a frequent word has beyond makes its sum overshoot
@@ -370,12 +366,6 @@ def train_glove(
 
         return work
 
-    steps = range(0, n, PAIRS_PER_STEP * STEPS_PER_JOB)
-    run_jobs(
-        [
-            (min(n, begin + PAIRS_PER_STEP * STEPS_PER_JOB) - begin, job(epoch, begin))
-            for epoch in range(epochs)
-            for begin in steps
-        ]
-    )
+    size = PAIRS_PER_STEP * STEPS_PER_JOB
+    run_jobs([(min(size, n - begin), job(epoch, begin)) for epoch in range(epochs) for begin in range(0, n, size)])
     return tables[0] + tables[1]
