@@ -104,6 +104,8 @@ def run_training_loop(
         for report in trainer.train(source):
             log_steps()
             unread.append(report)
+            if not trainer.reads_late:  # before signals are looked at: a hook may send one
+                log_steps()
             if writer is not None and writer.error:
                 writer.wait()
             done = report.step == s.steps
@@ -111,7 +113,7 @@ def run_training_loop(
             stop = next((number for number, n in zip(EXIT_CODES, world.sum_over_ranks(caught), strict=True) if n), None)
             due = report.step // s.save_every > (report.step - waiting - 1) // s.save_every
             samples = sample is not None and log is not None and report.step in asked
-            if not trainer.reads_late or samples or done or due or stop is not None or report.step % s.eval_every == 0:
+            if samples or done or due or stop is not None or report.step % s.eval_every == 0:
                 log_steps()
             if samples and sample is not None:
                 sample(report.step)
