@@ -37,9 +37,7 @@ class SafeConsole(Console):
     `rich.text.Text`. Lines longer than the terminal are left to it; with `wrap`, words are kept whole (for tables)."""
 
     def __init__(self, *, stderr: bool = False, wrap: bool = False, quiet: bool = False):
-        super().__init__(
-            stderr=stderr, quiet=quiet, soft_wrap=not wrap, markup=False, emoji=False, highlight=False
-        )  # fmt: skip
+        super().__init__(stderr=stderr, quiet=quiet, soft_wrap=not wrap, markup=False, emoji=False, highlight=False)
 
     def _check_buffer(self) -> None:
         """Write what was printed; a terminal that was closed is no reason to end a run before it has saved."""

@@ -201,13 +201,11 @@ class SentenceTable:
         """List the sentences that are not empty; a document's end mark belongs to none."""
         edges = np.asarray(store.sentence_starts)
         begin, end = edges[:-1], edges[1:].copy()
-        end[np.searchsorted(edges, store.starts[1:][find_ended_documents(store, mark)]) - 1] -= (
-            1  # of each document's last sentence
-        )
+        last = np.searchsorted(edges, store.starts[1:][find_ended_documents(store, mark)]) - 1
+        end[last] -= 1  # of each document's last sentence
         keep = end > begin
         begin, end = begin[keep], end[keep]
-        document = np.searchsorted(store.starts, begin, side="right") - 1
-        first = np.flatnonzero(np.diff(document, prepend=-1))
+        first = np.flatnonzero(np.diff(np.searchsorted(store.starts, begin, side="right") - 1, prepend=-1))
         return SentenceTable(begin, end, compute_starts(end - begin), first, np.append(first[1:], len(begin)))
 
     def find_stop(self, sentence: np.ndarray, tokens: np.ndarray, last: np.ndarray) -> np.ndarray:
@@ -253,9 +251,7 @@ def bucket_by_length(
     offset = int(draw_integers(bucket_size, seed, epoch, 0xB0C8))  # where runs are cut differs too
     edges = np.unique(np.concatenate(([0], np.arange(offset, len(order), bucket_size), [len(order)])))
     pieces = np.split(order, edges[1:-1])
-    return (
-        np.concatenate([pieces[i] for i in shuffle_indices(len(pieces), seed, epoch, 0xB0C9)]) if len(order) else order
-    )
+    return np.concatenate([pieces[i] for i in shuffle_indices(len(pieces), seed, epoch, 0xB0C9)])
 
 
 def estimate_documents(total: int, sizes: np.ndarray, headroom: float = 1.25, longest: int = 0) -> int:

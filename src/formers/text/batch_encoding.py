@@ -37,8 +37,7 @@ def encode_texts(
     max_length: int | None, return_tensors: str | None, special: bool,
 ) -> BatchEncoding:  # fmt: skip
     """Encode a text, a pair of texts, or a list of either (Tokenizer.__call__ says how)."""
-    if max_length is None:
-        max_length = tokenizer.context
+    max_length = tokenizer.context if max_length is None else max_length
     check_options(padding, truncation, max_length, return_tensors)
     alone, firsts, seconds = split_pairs(texts, pairs)
     rows = tokenizer.encode_batch(firsts, special=False)
@@ -67,8 +66,9 @@ def check_options(
     if padding not in (True, False, "longest", "max_length", "do_not_pad"):
         raise Error(f"padding cannot be {padding!r}", fix="give True, 'longest', 'max_length' or False")
     if truncation not in (True, False, "do_not_truncate", *TRUNCATION_STRATEGIES):
-        fix = "give True, False or " + ", ".join(TRUNCATION_STRATEGIES)
-        raise Error(f"truncation cannot be {truncation!r}", fix=fix)
+        raise Error(
+            f"truncation cannot be {truncation!r}", fix=f"give True, False or {', '.join(TRUNCATION_STRATEGIES)}"
+        )
     if max_length is not None and (type(max_length) is not int or max_length < 1):
         raise Error(f"max_length must be at least 1, got {max_length!r}", fix="give a number of tokens")
     if max_length is None and padding == "max_length":
