@@ -84,20 +84,18 @@ def generate(
         draft: A smaller model with the same vocabulary, for speculative decoding.
     """
     given = read_prompts(prompt, file, reading, "line")
-    how = (generation or GenerationOptions()).to_keywords()
+    how = (generation or GenerationOptions()).to_keywords() | {"max_new_tokens": max_new_tokens}
     former = load_with_progress(model, placement)
     if draft is not None:
         how["draft"] = load_with_progress(draft, placement)
     is_single = len(given) == 1 and (given[0] or prompt is not None) and not {"num_samples", "num_beams"} & set(how)
     if is_single and draft is None and not as_json:
         with common.summarise_warnings():
-            for piece in former.generate(given[0], max_new_tokens, stream=True, **how):
+            for piece in former.generate(given[0], stream=True, **how):
                 print_text(piece, end="")
         print_text("")
         return
-    run_in_batches(
-        "generate", given, lambda some: former.generate(some, max_new_tokens, **how), as_json, prompt is None
-    )
+    run_in_batches("generate", given, lambda some: former.generate(some, **how), as_json, prompt is None)
 
 
 def translate(

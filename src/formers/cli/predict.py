@@ -31,14 +31,10 @@ def run_verb(
         method = getattr(former, verb)
         if isinstance(inputs, str):
             return method(inputs, *more, tell=tell, **options)
-        texts = [split_at_tab(text) for text in inputs] if can_read_pairs(former) else inputs
+        pairs = can_read_pairs(former)  # with a tab between the two
+        texts = [tuple(t.split("\t", 1)) if pairs and isinstance(t, str) and "\t" in t else t for t in inputs]
         results = iter(method([text for text in texts if text], tell=tell, **options))
         return [next(results) if text else None for text in texts]
-
-
-def split_at_tab(text: Any) -> Any:
-    """Split a text with a tab in it into a pair; return anything else unchanged."""
-    return tuple(text.split("\t", 1)) if isinstance(text, str) and "\t" in text else text
 
 
 def can_read_pairs(former: Former) -> bool:

@@ -245,8 +245,6 @@ def style_tokens(tokenizer: Tokenizer, ids: Iterable[int]) -> list[tuple[str, st
 
 def render_masked(batch: Batch, low: int, high: int, tokenizer: Tokenizer) -> Iterator[Text]:
     """Render the original text, what the model sees, and each target with what stands in its place."""
-    import numpy as np
-
     from ..batch import IGNORE_INDEX
 
     mine = (batch.chosen >= low) & (batch.chosen < high) & (batch.labels != IGNORE_INDEX)
@@ -260,7 +258,7 @@ def render_masked(batch: Batch, low: int, high: int, tokenizer: Tokenizer) -> It
         yield render_line("model sees", shown)
     else:  # one line for each stretch of a segment
         part = batch.segments[low:high]
-        cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(part)]
+        cuts = [0, *((part[1:] != part[:-1]).nonzero()[0] + 1).tolist(), len(part)]
         for a, b in itertools.pairwise(cuts):
             yield render_line(f"sees, {'AB'[int(part[a])]}" if part.max() < 2 else "sees", shown[a:b])
     answers = []
@@ -291,10 +289,8 @@ def render_encoder_decoder(raw: RawExamples, batch: Batch, row: int, tokenizer: 
 
 def render_permutation(batch: Batch, low: int, high: int, tokenizer: Tokenizer) -> Iterator[Text]:
     """Render the targets, numbered in order, and what the first and the last of them are predicted from."""
-    import numpy as np
-
     mine = batch.chosen[(batch.chosen >= low) & (batch.chosen < high)]
-    turn = {int(slot) - low: n + 1 for n, slot in enumerate(mine[np.argsort(batch.order[mine], kind="stable")])}
+    turn = {int(slot) - low: n + 1 for n, slot in enumerate(mine[batch.order[mine].argsort(kind="stable")])}
     words = style_tokens(tokenizer, batch.ids[low:high])
     yield render_line("text", [
         (f"«{word}»{str(turn[at]).translate(SUPERSCRIPT_DIGITS)}", HIDDEN_STYLE) if at in turn else (word, style)
@@ -310,12 +306,10 @@ def render_permutation(batch: Batch, low: int, high: int, tokenizer: Tokenizer) 
 
 def render_causal(ids: np.ndarray, labels: np.ndarray, tokenizer: Tokenizer) -> Iterator[Text]:
     """Render what is read, and from which token on each next one is predicted."""
-    import numpy as np
-
     from ..batch import IGNORE_INDEX
 
     words = style_tokens(tokenizer, ids)
-    targets = np.flatnonzero(labels != IGNORE_INDEX)
+    targets = (labels != IGNORE_INDEX).nonzero()[0]
     begin = int(targets[0]) + 1 if len(targets) else len(words)
     yield render_line("reads", words[:begin])
     yield render_line("predicts", [(word, TARGET_STYLE) for word, _ in words[begin:]])

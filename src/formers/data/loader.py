@@ -73,9 +73,8 @@ def pad_batch(batch: Batch, shape: BatchShape) -> Batch:
 
 def blank_batch(batch: Batch) -> Batch:
     """Return a batch of the same shape that asks for nothing: for a rank that has none while others have."""
-    labels, document_labels = (
-        None if old is None else np.full_like(old, IGNORE_INDEX) for old in (batch.labels, batch.document_labels)
-    )
+    both = (batch.labels, batch.document_labels)
+    labels, document_labels = (None if old is None else np.full_like(old, IGNORE_INDEX) for old in both)
     return batch.replace(labels=labels, document_labels=document_labels, sample=np.full_like(batch.sample, -1))
 
 

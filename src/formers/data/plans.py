@@ -88,22 +88,18 @@ class TextObjective(Objective, Protocol):
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
         """Choose the spans that make the examples of an epoch, in the order of their use."""
-        ...
 
     def measure_sizes(self, plan: Plan) -> np.ndarray:
         """Measure (E, 3) tokens, places with a loss and source tokens: the most that a corrupted example can have."""
-        ...
 
     def choose_shape(self, total: int, plan: Plan) -> BatchShape:
         """Choose the shape of batches with room for `total` tokens (on the larger side) of examples like a plan's."""
-        ...
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
         """Make the numpy batch that the model sees, unpadded: special tokens added, tokens hidden.
 
         Every draw is a function of (seed, raw.sample, place): data/counter_rng.py.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -222,8 +218,7 @@ def plan_streams(store: Store, length: int, num_streams: int, *, extra: int = 0)
     the number of all streams and a multiple of those in a batch times the ranks: each rank then keeps its own.
     """
     size = (len(store.tokens) - extra) // num_streams  # of a stream
-    count = size // length
-    if count < 1:
+    if (count := size // length) < 1:
         what = f"{len(store.tokens):,} tokens are too few for {num_streams} streams of windows of {length}"
         raise Error(what, fix="take fewer rows, shorter windows or more text")
     begin = (np.arange(count)[:, None] * length + np.arange(num_streams) * size).ravel()

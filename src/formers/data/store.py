@@ -306,9 +306,8 @@ class Store:
         if tokenizer.fingerprint != self.fingerprint:
             what = f"was made with another tokenizer ({self.fingerprint[:12]}…, not {tokenizer.fingerprint[:12]}…)"
             where = "the store" if self.directory is None else self.directory.path
-            raise Error(
-                what, where=where, fix="use the tokenizer that lies in the store, or prepare the text with this one"
-            )
+            fix = "use the tokenizer that lies in the store, or prepare the text with this one"
+            raise Error(what, where=where, fix=fix)
 
     @staticmethod
     def from_documents(
@@ -394,14 +393,12 @@ class StoreDirectory:
 
     def __init__(self, path: Path, part: str, verify: bool, damaged: str):
         self.path, self.part, self.verify, self.damaged = path, part, verify, damaged
-        file = path / "store.json"
-        if not file.is_file():
+        if not (file := path / "store.json").is_file():
             begun = (path / "begun.json").is_file()
             fix = "it is not finished: run the same formers prepare again" if begun else "make one with formers prepare"
             raise Error("is not a token store", where=path, fix=fix)
         self.metadata = read_checked_json(file)
-        version = self.metadata.get("format")
-        if version != STORE_FORMAT:
+        if (version := self.metadata.get("format")) != STORE_FORMAT:
             older = isinstance(version, int) and version < STORE_FORMAT
             fix = "prepare the text again" if older else "it was made by a newer formers: pip install --upgrade formers"
             raise Error(f"is a store of format {version!r}; this formers reads {STORE_FORMAT}", where=path, fix=fix)

@@ -153,7 +153,9 @@ def embed(
         if level == "sentence":
             found[number] = embed_sentence(read, pool, special)
         else:
-            found[number] = embed_spans(read, pool) if level == "word" else embed_tokens(read)
+            one = read.tokenized
+            tokens = SpanVectors(one.text, one.tokens, one.spans, read.vectors)  # without marks
+            found[number] = embed_spans(read, pool) if level == "word" else tokens
             if normalise:
                 found[number] = replace(found[number], vectors=F.normalize(found[number].vectors, dim=-1))
     if level != "sentence":
@@ -206,11 +208,6 @@ def embed_sentence(read: TextStates, pool: str, special: bool) -> Tensor:
     if special or not len(vectors):  # an empty text has nothing but its marks
         vectors = torch.cat((read.prefix_vectors, vectors, read.suffix_vectors))
     return pool_vectors(vectors, pool)
-
-
-def embed_tokens(read: TextStates) -> SpanVectors:
-    """Return the vectors of the tokens of a text, without marks."""
-    return SpanVectors(read.tokenized.text, read.tokenized.tokens, read.tokenized.spans, read.vectors)
 
 
 def embed_spans(read: TextStates, pool: str, spans: Sequence[Span] | None = None) -> SpanVectors:

@@ -93,9 +93,8 @@ class BidirectionalLM(BaseObjective):
         slots = torch.arange(len(words), device=words.device)
         following = torch.where(slots == behind, IGNORE_INDEX, words.roll(-1))
         preceding = torch.where(slots == before, IGNORE_INDEX, words.roll(1))
-        labels = torch.where(
-            words[:, None] == IGNORE_INDEX, IGNORE_INDEX, torch.stack((following, preceding), 1)
-        )  # (N, 2)
+        both = torch.stack((following, preceding), 1)  # (N, 2)
+        labels = torch.where(words[:, None] == IGNORE_INDEX, IGNORE_INDEX, both)
         hidden = model(batch)
         count = (labels[:, 0] != IGNORE_INDEX).sum()
         if self.num_sampled and model.training:

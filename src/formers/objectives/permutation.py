@@ -88,8 +88,7 @@ class PermutationLM(BaseObjective):
         if not self.num_streams:
             return rng.shuffle_indices(count, seed, epoch, ORDER_DRAW), np.zeros(count, bool)
         rows = self.num_streams // (2 if self.reversed else 1)  # either half of the streams reads the whole text
-        steps = count // rows
-        if not steps:
+        if not (steps := count // rows):
             what = f"{count} windows of {self.length} tokens are too few for {self.num_streams} streams"
             raise Error(what, fix="take fewer streams, shorter examples or more text")
         row = np.arange(self.num_streams)

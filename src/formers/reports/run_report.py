@@ -39,9 +39,9 @@ class RunReport:
         valid_rows = [(row["step"], row["valid"]) for row in self.history if "valid" in row]
         # What was no number is null.
         self.valid_losses = [(step, seen) for step, seen in valid_rows if seen.get("loss") is not None]
-        self.language: Language = language or self.result.get("language") or detect_language(
-            str(sample["given"]) for sample in run.read_samples()
-        )  # fmt: skip
+        self.samples = run.read_samples()
+        given = (str(sample["given"]) for sample in self.samples)
+        self.language: Language = language or self.result.get("language") or detect_language(given)
 
     def localise(self, words: str, **values: Any) -> str:
         """Translate words of the report into its language."""
@@ -123,7 +123,7 @@ class RunReport:
     def format_samples(self) -> LabelledRows:
         """Format the samples, each with a heading."""
         rows = []
-        for sample in self.run.read_samples():
+        for sample in self.samples:
             question = [("target: {text}", sample["target"])] if "target" in sample else []
             parts = [("given: {text}", sample["given"]), *question, ("model: {text}", sample["made"])]
             words = "\n".join(self.localise(form, text=text) for form, text in parts)

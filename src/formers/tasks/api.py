@@ -145,8 +145,7 @@ def tag(
         what = f"the tags of this model ({', '.join(former.labels[:4])}, …) mark no entities"
         raise Error(what, fix="leave entities out, to get the tag of each word")
     one = isinstance(texts, str)
-    given = [texts] if one else list_texts(texts)
-    if not given:
+    if not (given := [texts] if one else list_texts(texts)):
         return []
     found = [list(split_text(text, number, task)) for number, text in enumerate(given)]
     rows: list[Row] = [{"words": [normalise(word) for word, _ in row]} for row in found]

@@ -66,9 +66,8 @@ def check_options(
     if padding not in (True, False, "longest", "max_length", "do_not_pad"):
         raise Error(f"padding cannot be {padding!r}", fix="give True, 'longest', 'max_length' or False")
     if truncation not in (True, False, "do_not_truncate", *TRUNCATION_STRATEGIES):
-        raise Error(
-            f"truncation cannot be {truncation!r}", fix=f"give True, False or {', '.join(TRUNCATION_STRATEGIES)}"
-        )
+        fix = "give True, False or " + ", ".join(TRUNCATION_STRATEGIES)
+        raise Error(f"truncation cannot be {truncation!r}", fix=fix)
     if max_length is not None and (type(max_length) is not int or max_length < 1):
         raise Error(f"max_length must be at least 1, got {max_length!r}", fix="give a number of tokens")
     if max_length is None and padding == "max_length":

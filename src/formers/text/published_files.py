@@ -349,9 +349,8 @@ def number_like_fairseq(
     language = str(options.get("src_lang") or "en_XX")
     if language not in MBART_LANGUAGES:
         raise Error(f"src_lang {language!r} is not one of mBART's", fix="known: " + " ".join(MBART_LANGUAGES))
-    style = dataclasses.replace(
-        STYLES["mbart"], single_template=f"$A </s> {language}", pair_template=f"$A $B </s> {language}"
-    )
+    single, pair = f"$A </s> {language}", f"$A $B </s> {language}"
+    style = dataclasses.replace(STYLES["mbart"], single_template=single, pair_template=pair)
     return style, [*first, *pieces[3:], *((t, UNREACHABLE_SCORE) for t in style.last_tokens)]
 
 
