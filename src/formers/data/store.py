@@ -122,18 +122,15 @@ class ArrayFileReader:
             data = b""
         self.mapped_bytes: mmap.mmap | bytes = data
         self.verified_blocks = np.zeros(-(-about["bytes"] // BLOCK_BYTES), bool)
-        self._block_crcs: np.ndarray | None = None
 
-    @property
+    @cached_property
     def block_crcs(self) -> np.ndarray:
         """The sum of each block, as it was written."""
-        if self._block_crcs is None:
-            beside = self.path.with_suffix(".json")
-            said = read_checked_json(beside)
-            if said.get("sha256") != self.header["sha256"] or len(said["sums"]) != 8 * len(self.verified_blocks):
-                raise Error(f"does not belong to {self.path.name}", where=beside, fix=REBUILD_HINT)
-            self._block_crcs = np.frombuffer(bytes.fromhex(said["sums"]), "<u4")
-        return self._block_crcs
+        beside = self.path.with_suffix(".json")
+        said = read_checked_json(beside)
+        if said.get("sha256") != self.header["sha256"] or len(said["sums"]) != 8 * len(self.verified_blocks):
+            raise Error(f"does not belong to {self.path.name}", where=beside, fix=REBUILD_HINT)
+        return np.frombuffer(bytes.fromhex(said["sums"]), "<u4")
 
     def get_array(self, name: str) -> np.ndarray:
         """Return one of the arrays, as much of it as is there; nothing is read yet."""

@@ -206,14 +206,9 @@ def check_model(model: SentencePieceModel, where: object) -> None:
 
 def parse_piece(data: object, where: object) -> tuple[str, float, int]:
     """One piece: its text, score and type."""
-    text, score, kind = b"", 0.0, NORMAL
-    for number, value in iterate_fields(data, where):
-        if number == 1:
-            text = expect(bytes, value, where)
-        elif number == 2:
-            score = float(value) if isinstance(value, float) else math.nan
-        elif number == 3:
-            kind = expect(int, value, where)
+    fields = dict(iterate_fields(data, where))
+    text, kind = expect(bytes, fields.get(1, b""), where), expect(int, fields.get(3, NORMAL), where)
+    score = fields.get(2, 0.0) if isinstance(fields.get(2, 0.0), float) else math.nan
     if len(text) > MAX_PIECE_CHARACTERS or not math.isfinite(score) or not NORMAL <= kind <= BYTE:
         raise make_model_error("a piece is not in form", where)
     try:
