@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import sys
 import unicodedata
 from collections import Counter
-from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -102,7 +102,7 @@ def test_changes_are_told_added_and_kept():
     two.add_note("another")
     one.add(two)
     assert str(one) == "2 documents, 7 lines, 1 NUL removed, 1 cuts in long documents, a line is a document, another"
-    assert CleaningReport(**json.loads(json.dumps(asdict(one)))) == one
+    assert CleaningReport(**json.loads(json.dumps(dataclasses.asdict(one)))) == one
     assert str(CleaningReport(documents=1234)) == "1,234 documents, 0 lines"
 
 
