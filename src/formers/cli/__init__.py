@@ -1,1 +1,1 @@
-"""The command line: one file per verb, each a typed function."""
+"""The command line: commands grouped by subject, each a typed function."""

@@ -25,13 +25,22 @@ from typing import Any, Literal
 from ..errors import Error
 from ..text.normalise import CleaningReport, compose_and_count, scrub_text
 from . import text_files
-from .text_files import COMPRESSION_RATIOS, HEAD_BYTES, decode_chunks, limit_bytes, read_chunks, slice_text, split_lines
+from .text_files import (
+    COMPRESSION_SUFFIXES,
+    HEAD_BYTES,
+    decode_chunks,
+    limit_bytes,
+    read_chunks,
+    slice_text,
+    split_lines,
+)
 
 CORPUS_LANGUAGES = ("en", "ko")
 DOCUMENT_UNITS = ("auto", "line", "block", "file")
 MAX_DOCUMENT_CHARACTERS = 1_000_000  # characters of a document
 MAX_FILE_BYTES = 1 << 31  # bytes, unpacked, of a text that is read as a whole
 MAX_BLOCK_LINES = 500  # lines between two blank ones: with more, a blank line is an accident
+# A column of one of these names is the text; tasks know more names (COLUMN_NAMES in tasks/example_tables.py).
 TEXT_COLUMN_NAMES = (
     "text", "document", "content", "sentence", "body", "article", "review", "comment", "paragraph", "본문", "내용",
 )  # fmt: skip
@@ -125,7 +134,7 @@ def check_readable(path: Path) -> Path:
 def find_suffix(path: Path) -> str | None:
     """Return the suffix that says how to read a file, without the compression's; None if it is not known."""
     suffixes = [s.lower() for s in path.suffixes[-2:]]
-    if suffixes and suffixes[-1] in COMPRESSION_RATIOS:
+    if suffixes and suffixes[-1] in COMPRESSION_SUFFIXES:
         suffixes.pop()
     return suffixes[-1] if suffixes and suffixes[-1] in FILE_FORMATS else None
 
@@ -137,7 +146,7 @@ def find_format(path: Path) -> str:
 
 def describe_suffixes() -> str:
     """Return the suffixes in words."""
-    return f"{' '.join(FILE_FORMATS)}, each also with {' '.join(COMPRESSION_RATIOS)}"
+    return f"{' '.join(FILE_FORMATS)}, each also with {' '.join(COMPRESSION_SUFFIXES)}"
 
 
 def read_documents(
@@ -521,7 +530,7 @@ def open_parquet(path: Path) -> Iterator[Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         plain = path
-        if path.suffix.lower() in COMPRESSION_RATIOS:
+        if path.suffix.lower() in COMPRESSION_SUFFIXES:
             plain = Path(folder, "table.parquet")
             with plain.open("wb") as file:
                 file.writelines(read_chunks(path))

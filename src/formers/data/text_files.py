@@ -19,7 +19,11 @@ READ_BYTES = 1 << 18  # bytes read at once
 HEAD_BYTES = 1 << 16  # bytes that are looked at to tell what a file is
 MAX_EXPANSION = (1 << 26, 300)  # a packed file that gives more bytes than this, and so many times its size, is refused
 ZSTD_FEED_BYTES = 1 << 8
-COMPRESSION_RATIOS = {".gz": 3.0, ".xz": 4.0, ".zst": 3.5}  # about how much larger text is than its file
+COMPRESSION_SUFFIXES = {
+    ".gz": 3.0,
+    ".xz": 4.0,
+    ".zst": 3.5,
+}  # what is unpacked, and about by how much
 DAMAGE_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 SENTENCE_END = re.compile(r"(?:[.!?…]['\"”’)\]]*\s|[\n。！？])\s*")
 WHITESPACE = re.compile(r"\s+")

@@ -1,1 +1,1 @@
-"""Text out of models: continuing, filling in."""
+"""Generation: continuing, translating, filling masks, augmenting; decoding, sampling and beam search."""

@@ -1,1 +1,1 @@
-"""Looking inside: what models attend to, and pictures of it."""
+"""Looking inside a model: attention weights, hidden states, embeddings and neighbours."""

@@ -1,1 +1,1 @@
-"""Files: our own directories, other libraries' checkpoints, the hub. Untrusted input goes through `safe` alone."""
+"""Files: our own directories, other libraries' checkpoints, the hub. Untrusted input is read by safe_files.py."""

@@ -1,1 +1,1 @@
-"""One file per ancestor: what is new in it, composed of the shared parts."""
+"""One file per model family: what is new in it, composed of the parts in nn/."""

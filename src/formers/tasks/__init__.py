@@ -1,1 +1,1 @@
-"""What a pretrained model is used for: heads, and (growing) the tasks themselves."""
+"""Tasks: reading and encoding examples (table, examples, encoded examples), and the verbs of fine-tuned models."""

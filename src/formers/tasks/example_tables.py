@@ -22,7 +22,7 @@ from typing import Any, TypedDict, TypeVar
 
 from ..data import readers
 from ..data.readers import TEXT_COLUMN_NAMES
-from ..data.text_files import COMPRESSION_RATIOS, decode_chunks
+from ..data.text_files import COMPRESSION_SUFFIXES, decode_chunks
 from ..errors import Error
 from ..text.normalise import CleaningReport
 from .tagging import OUTSIDE_TAGS, PREFIX_TAG, SUFFIX_TAG
@@ -327,7 +327,7 @@ def is_conll_path(source: object) -> bool:
     """A file with a word and its tag in each line, by its name."""
     if isinstance(source, list | tuple):
         return False
-    suffixes = [s.lower() for s in Path(str(source)).suffixes if s.lower() not in COMPRESSION_RATIOS]
+    suffixes = [s.lower() for s in Path(str(source)).suffixes if s.lower() not in COMPRESSION_SUFFIXES]
     return bool(suffixes) and suffixes[-1] in CONLL_SUFFIXES
 
 

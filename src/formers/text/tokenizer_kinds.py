@@ -28,8 +28,8 @@ MBART_LANGUAGES = (
 
 @dataclass(frozen=True)
 class TokenizerStyle:
-    """A family's marks: `special` by role, `first_tokens` and `last_tokens` of the vocabulary, and the templates of one
-    text and of two ($A and $B are the texts; a number behind a colon is the segment)."""
+    """A family's special tokens (`special` by role; the `first_tokens` and `last_tokens` of the vocabulary), and its
+    templates of one text and of two ($A and $B are the texts; the number after a colon is the segment)."""
 
     special: Mapping[str, str]
     first_tokens: tuple[str, ...] = ()
@@ -43,15 +43,15 @@ class TokenizerStyle:
         return (*self.first_tokens, *self.last_tokens)
 
     def begin_vocab(self, pieces: Iterable[str], size: int) -> dict[str, None]:
-        """The beginning of a vocabulary of `size`, its last marks not counted: the first marks, then pieces."""
+        """Return a vocabulary of `size` without its last tokens: the first tokens, then pieces."""
         found = dict.fromkeys([*self.first_tokens, *pieces])
         if (count := len(found) + len(self.last_tokens)) > size:
-            what = f"{count} characters and marks do not fit into {size} pieces"
+            what = f"{count} characters and special tokens do not fit into {size} pieces"
             raise Error(what, fix="take a larger size or a smaller alphabet")
         return found
 
     def add_to_backend(self, rust: Rust, ids: Mapping[str, int]) -> None:
-        """Give a Rust tokenizer the marks and the templates."""
+        """Give a Rust tokenizer the special tokens and the templates."""
         rust.add_special_tokens([  # a mask takes the space before it along, as in RoBERTa and XLNet
             AddedToken(token, special=True, normalized=False, lstrip=token == "<mask>") for token in self.special_tokens
         ])  # fmt: skip
@@ -60,13 +60,13 @@ class TokenizerStyle:
             rust.post_processor = processors.TemplateProcessing(self.single_template, self.pair_template, used)
 
     def finish_tokenizer(self, rust: Rust, ids: Mapping[str, int], where: object = None) -> Tokenizer:
-        """The tokenizer of a Rust tokenizer that has all but the marks and the templates."""
+        """Finish a Rust tokenizer that lacks only the special tokens and the templates."""
         self.add_to_backend(rust, ids)
         return Tokenizer(rust.to_str(pretty=True), self.special, where=where)
 
 
 def get_style(name: str) -> TokenizerStyle:
-    """A family's marks by name."""
+    """Return the tokenizer style of that name."""
     if name not in STYLES:
         raise Error(f"there is no style {name!r}", fix=suggest_name(name, STYLES))
     return STYLES[name]

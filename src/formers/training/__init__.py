@@ -1,1 +1,1 @@
-"""Training: one step, one loop, evaluation against a baseline, reports."""
+"""Training: steps, the training loop, checkpoints, and the runs of `formers pretrain` and `formers finetune`."""

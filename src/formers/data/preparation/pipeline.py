@@ -30,7 +30,7 @@ from ...text.normalise import CleaningReport
 from ...text.tokenizer import Tokenizer
 from ..readers import COLUMN_HINT, find_files, is_path_source, read_documents
 from ..store import STORE_FORMAT, ArrayFileReader, ArrayFileWriter, Store
-from ..text_files import COMPRESSION_RATIOS
+from ..text_files import COMPRESSION_SUFFIXES
 from . import document_encoder
 from .corpus_filters import ContaminationIndex, Deduplicator, FilterCounts
 from .document_encoder import Chunk, EncodedDocuments, EncoderPool, PrepareOptions, choose_id_dtype
@@ -195,7 +195,7 @@ class DocumentSource:
 
     def estimate_bytes(self, group: int) -> int:
         """About how many bytes of text a group has; 0 if it is not known."""
-        ratios = COMPRESSION_RATIOS
+        ratios = COMPRESSION_SUFFIXES
         return int(sum(p.stat().st_size * ratios.get(p.suffix.lower(), 1.0) for p in self.list_files(group)))
 
 

@@ -17,7 +17,7 @@ from ...config import ProgressCallback
 from ...data.preparation.pipeline import SourceChanged, stamp_file
 from ...data.readers import COLUMN_HINT, extract_python_texts, find_files, is_path_source, read_documents
 from ...data.store import Store
-from ...data.text_files import COMPRESSION_RATIOS
+from ...data.text_files import COMPRESSION_SUFFIXES
 from ...errors import Error
 from ...interop.tokenizer_files import load_tokenizer, prepare, save_tokenizer
 from ...registry import find_family
@@ -346,5 +346,5 @@ def read_excerpt(data: PretrainDataConfig) -> tuple[Any, float]:
     text = list(limit_characters(read_documents(files, **data.reader_options), EXCERPT_CHARS))
     if sum(map(len, text)) < EXCERPT_CHARS:
         return text, 1.0
-    size = sum(path.stat().st_size * COMPRESSION_RATIOS.get(path.suffix.lower(), 1.0) for path in files)
+    size = sum(path.stat().st_size * COMPRESSION_SUFFIXES.get(path.suffix.lower(), 1.0) for path in files)
     return text, max(1.0, size / sum(len(t.encode("utf-8", "surrogatepass")) for t in text))
