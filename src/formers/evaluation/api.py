@@ -119,10 +119,9 @@ def find_pair_columns(data: Any, columns: Columns, reading: FileOptions) -> tupl
     given, names = parse_columns(columns)
     table = read_table(data, names, **reading)
     given = {side: resolve_columns(column, table.column_names) for side, column in given.items()}
-    found = {
-        side: next((name for name in table.column_names if name.lower() in known), None)
-        for side, known in PAIR_COLUMNS.items()
-    }
+    found: dict[str, Any] = dict.fromkeys(PAIR_COLUMNS)
+    for side, known in PAIR_COLUMNS.items():
+        found[side] = next((name for name in table.column_names if name.lower() in known), None)
     return table, {**found, **given}
 
 
@@ -177,8 +176,7 @@ def evaluate_choices(
 ) -> dict[str, float]:
     """Compute how often the right choice is the likeliest continuation of its text: in total, per token and per byte,
     which does not favour short choices. `separator` stands between a text and a choice."""
-    inputs: list[Any] = []
-    char_starts: list[int] = []
+    inputs, char_starts = list[Any](), list[int]()
     for row in rows:
         front = normalise(" ".join(filter(None, (row["text"], row.get("other")))))
         for choice in map(normalise, row["choices"]):
@@ -186,8 +184,7 @@ def evaluate_choices(
             inputs.append((front or " ", choice) if former.is_encoder_decoder else whole)
             char_starts.append(len(whole) - len(choice))
     found = compute_likelihood(former, inputs, char_starts=None if former.is_encoder_decoder else char_starts, **how)
-    right = {"accuracy": 0, "accuracy_token": 0, "accuracy_byte": 0}
-    at = 0
+    right, at = {"accuracy": 0, "accuracy_token": 0, "accuracy_byte": 0}, 0
     for row in rows:
         some = found[at : at + len(row["choices"])]
         at += len(some)

@@ -431,18 +431,15 @@ def write_sentence_encoder(
         write_modules(folder, bare, pool, normalise)
         write_model_card(folder, bare, find_architecture(bare), language, for_sentences=True, dtype=dtype)
 
-    write_checkpoint(
-        bare, out, dtype=dtype, shard=shard, tell=tell, language=language, write_extra_files=write_extra_files
-    )
+    how: dict[str, Any] = {"dtype": dtype, "shard": shard, "tell": tell, "language": language}
+    write_checkpoint(bare, out, **how, write_extra_files=write_extra_files)
 
 
 def write_modules(folder: Path, former: Former, pool: str, normalise: bool) -> None:
     """Write modules.json and the settings of each module."""
     steps = [("", "Transformer"), ("1_Pooling", "Pooling"), *([("2_Normalize", "Normalize")] if normalise else [])]
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(steps)
-    ]
+    kinds = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in steps]
+    modules = [{"idx": i, "name": str(i), **kind} for i, kind in enumerate(kinds)]
     safe_files.write_json(folder / "modules.json", modules)
     limit = former.context
     safe_files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})

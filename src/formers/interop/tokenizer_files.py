@@ -56,9 +56,8 @@ def load_own_tokenizer(where: Path, special: dict[str, Any], limit: int = safe_f
     named = {k: v for k, v in special.items() if isinstance(v, str)}
 
     def load_file(name: str) -> Tokenizer:
-        return Tokenizer(
-            decode_utf8(safe_files.read_bytes(where, name, limit), where / name), named, where=where / name
-        )
+        text = decode_utf8(safe_files.read_bytes(where, name, limit), where / name)
+        return Tokenizer(text, named, where=where / name)
 
     made = load_file("tokenizer.json")
     made.target = load_file(TARGET_TOKENIZER_FILE) if safe_files.has_file(where, TARGET_TOKENIZER_FILE) else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -191,25 +192,19 @@ def split_spaced_word(data: bytes, dim: int, names: WordList, line: int) -> tupl
 def parse_numbers(numbers: list[bytes], dim: int, names: WordList, first: int) -> np.ndarray:
     """Parse rows of numbers (n, dim); an error names the first row that has none."""
 
-    def parse_floats(text: bytes) -> np.ndarray:
-        with warnings.catch_warnings():
+    def parse_floats(text: bytes, count: int) -> np.ndarray | None:
+        with warnings.catch_warnings(), suppress(DeprecationWarning, RuntimeWarning, ValueError):
             warnings.simplefilter("error")
-            return np.fromstring(text, np.float32, sep=" ")
+            values = np.fromstring(text, np.float32, sep=" ")
+            if values.size == count and np.isfinite(values).all():
+                return values
+        return None
 
-    try:
-        values = parse_floats(b" ".join(numbers))
-        if values.size == len(numbers) * dim and np.isfinite(values).all():
-            return values.reshape(-1, dim)
-    except (DeprecationWarning, RuntimeWarning, ValueError):
-        pass
+    if (values := parse_floats(b" ".join(numbers), len(numbers) * dim)) is not None:
+        return values.reshape(-1, dim)
     for line, text in enumerate(numbers, first):
-        try:
-            values = parse_floats(text)
-            if values.size == dim and np.isfinite(values).all():
-                continue
-        except (DeprecationWarning, RuntimeWarning, ValueError):
-            pass
-        raise names.make_line_error(f"{format_value(text[:60])} is not {dim:,} numbers", line)
+        if parse_floats(text, dim) is None:
+            raise names.make_line_error(f"{format_value(text[:60])} is not {dim:,} numbers", line)
     raise names.make_line_error("the numbers make no sense", first)
 
 

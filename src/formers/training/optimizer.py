@@ -124,8 +124,4 @@ def build_schedule(name: str, steps: int, warmup: int) -> Callable[[int], float]
     if steps < 1 or warmup < 0:
         raise Error(f"{steps} steps with {warmup} of warm-up make no run", fix="give at least one step")
     shape = SCHEDULES[name]
-
-    def get_lr_scale(step: int) -> float:
-        return max(0.0, min((step + 1) / max(1, warmup), 1.0) if step < warmup else shape(step, steps, warmup))
-
-    return get_lr_scale
+    return lambda step: max(0.0, (step + 1) / max(1, warmup) if step < warmup else shape(step, steps, warmup))

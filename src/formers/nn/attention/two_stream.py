@@ -73,12 +73,13 @@ class QueryStream:
     factorisation `order` (N,) of the tokens and their `segments`, `target_context` describes the targets alone.
     """
 
+    target_slots: Tensor | None = None
+    target_context: AttentionContext | None = None
+
     def __init__(
         self, context: AttentionContext, targets: Tensor | None, order: Tensor | None, segments: Tensor | None
     ):
         self.context, self.blind_queries = context, context.get_blind_queries()[:, None, None]
-        self.target_slots: Tensor | None = None
-        self.target_context: AttentionContext | None = None
         if targets is None:
             return
         layout, targets = context.query_layout, targets.sort().values  # document by document

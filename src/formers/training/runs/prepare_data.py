@@ -151,7 +151,7 @@ def prepare_data(
     `text` is text in memory (a list, DataFrame or dataset), used instead of files, and so is `valid`; `tokenizer` is
     one that is loaded. `look` may see both texts before the work.
     """
-    valid_text = RunText(get_valid_source(data, valid), data)
+    valid_text = RunText(find_files(list(data.valid)) if valid is None and data.valid else valid, data)
     run = folder.parent if (folder.parent / "run.json").is_file() else None
     kept = folder / "store"
     if text is None and not data.source and (kept / "store.json").is_file():  # it was in memory when the run began
@@ -163,9 +163,8 @@ def prepare_data(
         tokenizer = tokenizer or text.tokenizer
         text.check_tokenizer(tokenizer)
         given = valid if isinstance(valid, Store) else None
-        return PreparedData(
-            tokenizer, text, given or prepare_valid_store(data, folder / "valid", valid_text, tokenizer, tell, run)
-        )
+        aside = given or prepare_valid_store(data, folder / "valid", valid_text, tokenizer, tell, run)
+        return PreparedData(tokenizer, text, aside)
     if text is None and not data.source:
         raise Error("there is no text to learn from", fix="give --data FILES, or a store made by formers prepare")
     first = Path(data.source[0]) if data.source else folder
@@ -174,10 +173,8 @@ def prepare_data(
             raise Error("only one store can be trained on", where=data.source[1], fix="prepare the texts together")
         look(RunText(None, data), valid_text)
         store = Store.open(first)
-        if tokenizer is not None:
-            store.check_tokenizer(tokenizer)
-        elif data.tokenizer is not None:
-            store.check_tokenizer(load_tokenizer(data.tokenizer))
+        if tokenizer is not None or data.tokenizer is not None:
+            store.check_tokenizer(tokenizer or load_tokenizer(str(data.tokenizer)))
         aside = prepare_valid_store(data, folder / "valid", valid_text, store.tokenizer, tell, run)
         return PreparedData(store.tokenizer, store, aside or open_valid_part(first))
     source = RunText(text if text is not None else find_files(list(data.source)), data)
@@ -188,11 +185,6 @@ def prepare_data(
     share = 0.0 if aside is not None else data.valid_fraction
     store = prepare_store(data, kept, source, tokenizer, share, tell, run)
     return PreparedData(tokenizer, store, aside or open_valid_part(kept))
-
-
-def get_valid_source(data: PretrainDataConfig, valid: Any) -> Any:
-    """Validation text of its own, in memory or by its files; None if none was given."""
-    return find_files(list(data.valid)) if valid is None and data.valid else valid
 
 
 def check_data_unchanged(folder: RunFolder, found: PreparedData, same: Mapping[str, Any] | None = None) -> None:

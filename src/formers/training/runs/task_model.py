@@ -7,7 +7,7 @@ import dataclasses
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ def build_task_model(
     tell: ProgressCallback, say: Callable[[str], None],
 ) -> tuple[Former, Task]:  # fmt: skip
     """The model that is to learn, and the task with the length that it takes."""
-    validate_settings(wanted, task)
+    refuse_first((*find_contradictions(wanted), *find_unused_settings(wanted, task)))
     tune, declared = wanted.tune, find_family(wanted.family).definition
     head = task.head
     if head == "choose" and "choose" not in declared.build_heads(declared.config_class()):
@@ -264,9 +264,9 @@ def initialise_embeddings(former: Former, vectors: Former | None, frozen: bool, 
     embed.weight.requires_grad_(learns)
 
 
-def validate_settings(wanted: FinetuneConfig, task: Task) -> None:
-    """Stop before anything is trained or written if a setting could not be obeyed."""
-    for wrong, what, fix in (*find_contradictions(wanted), *find_unused_settings(wanted, task)):
+def refuse_first(problems: Iterable[tuple[bool, str, str]]) -> None:
+    """Raise the first of some (is it so, what is wrong, what to do) that is so."""
+    for wrong, what, fix in problems:
         if wrong:
             raise Error(what, fix=fix)
 
