@@ -170,8 +170,7 @@ def parse_yaml(text: str) -> Any:
     loader = None
     try:
         loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        if node is None:
+        if (node := loader.get_single_node()) is None:
             return None
         count_nodes(node, frozenset())
         return loader.construct_document(node)

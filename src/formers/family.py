@@ -94,7 +94,6 @@ class TensorFile(Protocol):
 
     def is_equal(self, one: str, other: str) -> bool:
         """Return whether two tensors hold the same numbers."""
-        ...
 
 
 ArchitectureRule = Callable[[Any, str], str | None]  # (config, head) → their class, where the table does not say it

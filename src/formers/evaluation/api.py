@@ -127,8 +127,7 @@ def find_pair_columns(data: Any, columns: Columns, reading: FileOptions) -> tupl
 
 def read_pairs(table: Table, sides: dict[str, Any]) -> list[tuple[str, str]]:
     """Read pairs of a good and a bad sentence; refuse a table without both columns."""
-    missing = [side for side in ("good", "bad") if sides.get(side) not in table.column_names]
-    if missing:
+    if missing := [side for side in ("good", "bad") if sides.get(side) not in table.column_names]:
         names = ", ".join(map(repr, table.column_names))
         raise Error(f"which column is {missing[0]}? There are {names}", where=table.where, fix="columns='good=A bad=B'")
     rows = []
@@ -146,8 +145,7 @@ def read_pairs(table: Table, sides: dict[str, Any]) -> list[tuple[str, str]]:
 def evaluate_perplexity(former: Former, texts: Sequence[Any], **how: Unpack[ScoringOptions]) -> dict[str, float]:
     """Compute perplexity per token, word and byte, bits per byte, and the accuracy of the likeliest token."""
     found: list[Likelihood] = compute_likelihood(former, list(texts), **how)
-    tokens = sum(len(one.log_probs) for one in found)
-    if not tokens:
+    if not (tokens := sum(len(one.log_probs) for one in found)):
         raise Error("there is no token to predict", fix="give longer texts")
     nats = -math.fsum(one.total_log_prob for one in found)
     words = sum(len(one.text.split()) for one in found)

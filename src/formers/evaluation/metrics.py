@@ -330,8 +330,7 @@ def run_majority_baseline(train: Sequence[Row], valid: Sequence[Row], **more: ob
 
 def describe_baselines(part: str, measured: Mapping[str, Mapping[str, float]]) -> str:
     """The main measure of each baseline in one line, with the part of the data it is of; empty without baselines."""
-    found = {name: values for name, values in measured.items() if values}
-    if not found:
+    if not (found := {name: values for name, values in measured.items() if values}):
         return ""
     main = next(iter(next(iter(found.values()))))
     shown = "{:.1f} %" if main == "accuracy" else "{:.4f}"

@@ -254,8 +254,7 @@ def compare_outputs(
                 what = f"the {key} of the {name} " + (f"differ from ours at token {at}" if got else "are not there")
                 raise Error(f"no, transformers reads something else: {what}", fix="please report it")
         for key, ours in compute_outputs(former, ids, segments, case.get("decoder")).items():
-            theirs = tensors.get(f"{name}.{key}")
-            if theirs is None:
+            if (theirs := tensors.get(f"{name}.{key}")) is None:
                 raise make_refusal("transformers", f"it gives no {key}", "please report it")
             away = (theirs.float().reshape(ours.shape) - ours).abs().max().item()
             worst = max(worst, away)

@@ -44,8 +44,7 @@ def load_tokenizer(where: str | Path) -> Tokenizer:
         if safe_files.has_file(folder, name) and safe_files.has_file(folder, "tokenizer.json"):
             special = safe_files.read_json(folder, name).get("special")
             return load_own_tokenizer(folder, special if isinstance(special, dict) else {})
-    made = read_tokenizer(folder, {})
-    if made is None:
+    if (made := read_tokenizer(folder, {})) is None:
         what = "there is no tokenizer here"
         raise Error(what, where=folder, fix="a tokenizer.json, vocab.txt or spiece.model is one")
     return made

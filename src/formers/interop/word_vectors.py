@@ -169,8 +169,7 @@ def read_rows(file: BinaryIO, number: int, path: str | Path, line: int) -> Itera
     """Read the next lines, without their ends."""
     for _ in range(number):
         line += 1
-        data = file.readline(MAX_LINE_BYTES)
-        if not data:
+        if not (data := file.readline(MAX_LINE_BYTES)):
             return
         if len(data) == MAX_LINE_BYTES and data[-1:] != b"\n":
             what = f"a line of more than {MAX_LINE_BYTES:,} bytes"
@@ -278,8 +277,7 @@ def read_fasttext_vectors(file: BinaryIO, size: int, path: str | Path, tell: Pro
     hashed = args["maxn"] > 0 and args["bucket"] > 0
     if dim != args["dim"] or rows != words + (args["bucket"] if hashed else 0):
         claimed = f"{words:,} words and {args['bucket']:,} buckets of {args['dim']:,} numbers"
-        what = f"a table of {rows:,} × {dim:,} does not fit {claimed}"
-        raise Error(what, where=path, fix=DAMAGED_HINT)
+        raise Error(f"a table of {rows:,} × {dim:,} does not fit {claimed}", where=path, fix=DAMAGED_HINT)
     check_table_size(rows, dim, size, 4, path)
     data = bytearray(rows * dim * 4)
     if file.readinto(data) < len(data):  # type: ignore[attr-defined]

@@ -93,8 +93,7 @@ def build_optimizer(
     """Build the optimizer of a name for a model's weights; SGD's momentum is the first of the betas."""
     if name not in OPTIMIZERS:
         raise Error(f"there is no optimizer {name!r}", fix=suggest_name(name, OPTIMIZERS))
-    parts = build_param_groups(model, weight_decay, lr_scales)
-    if not parts:
+    if not (parts := build_param_groups(model, weight_decay, lr_scales)):
         raise Error("there is nothing to train: all weights are frozen", fix="leave some of them free")
     return OPTIMIZERS[name](parts, lr, betas, eps)
 

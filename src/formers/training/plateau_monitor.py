@@ -117,8 +117,7 @@ class PlateauMonitor:
             return None
         step, loss, _ = since[-1]
         stretch = min(max(PLATEAU_FRACTION * self.train_config.steps, MIN_PLATEAU_STEPS), MAX_PLATEAU_STEPS)
-        before = [seen[1] for seen in since[:-PLATEAU_EVALUATIONS] if step - seen[0] >= stretch]
-        if not before:
+        if not (before := [seen[1] for seen in since[:-PLATEAU_EVALUATIONS] if step - seen[0] >= stretch]):
             return None
         falls = min(before) - loss
         if loss < self.unigram_loss * (1 - UNIGRAM_MARGIN) or falls > MIN_IMPROVEMENT * self.unigram_loss:

@@ -120,8 +120,7 @@ class TwoStreamAttention(Attention):
         if memory_states is not None:
             k, v = self.prepend_memory(memory_states, k, v, attn_context)
         y = self.attend_heads(q, k, v, attn_context, layer)
-        stream = attn_context.query_stream
-        if stream is not None:
+        if (stream := attn_context.query_stream) is not None:
             q = self.project_parts(query, 0, 1)[0]
             few = stream.target_context
             if few is not None and can_use_biased_flash(AttentionCall(q, k, v, few, self.scale, 0.0, self.relative)):

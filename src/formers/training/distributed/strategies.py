@@ -30,15 +30,12 @@ class Strategy(Protocol):
 
     def wrap_step(self, step: nn.Module) -> nn.Module:
         """Return the module whose backward pass sees the gradients of all processes."""
-        ...
 
     def sync_gradients(self, step: nn.Module, is_last_batch: bool) -> AbstractContextManager[None]:
         """Exchange gradients after the last batch of a step only."""
-        ...
 
     def clip_grad_norm(self, model: nn.Module, max_norm: float) -> Tensor:
         """Clip the gradient to `max_norm`; return its norm before."""
-        ...
 
 
 class DataParallel:

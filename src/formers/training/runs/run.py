@@ -159,23 +159,18 @@ class Run(Protocol[ConfigT]):
 
     def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
         """Return the batches of a phase from a position on, each with the position behind it."""
-        ...
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate on the validation data; "loss" (or "cost", if there is one) decides which checkpoint is the best."""
-        ...
 
     def describe(self) -> Iterator[str]:
         """Yield what a user wants to know before the first step, a line each."""
-        ...
 
     def list_estimates(self) -> list[tuple[str, str]]:
         """List what a dry run shows beside speed and memory."""
-        ...
 
     def record(self) -> dict[str, Any]:
         """Return what run.json keeps of the data, under "data" and other keys of its own."""
-        ...
 
     def begin(self, folder: RunFolder) -> None:
         """Get ready for the first step, when run.json is written; of a run that resumes, its history is there."""
@@ -191,7 +186,6 @@ class Run(Protocol[ConfigT]):
 
     def compute_result(self, folder: RunFolder, best: int, meter: ProgressMeter) -> tuple[Any, dict[str, Any]]:
         """Evaluate the model of the best step; return what the caller gets, and what run.json keeps."""
-        ...
 
 
 class RunPlan(Protocol[ConfigT, DataT]):
@@ -202,15 +196,12 @@ class RunPlan(Protocol[ConfigT, DataT]):
     @property
     def inputs(self) -> Any:
         """Paths that it reads, which --overwrite must not remove."""
-        ...
 
     def configure(self, earlier: EarlierRun | None) -> ConfigT:
         """Merge and check the settings: of a new run, or of one that goes on."""
-        ...
 
     def get_stem(self, config: ConfigT) -> str:
         """Return what the run's folder is called if nobody names it, before its number."""
-        ...
 
     def estimate_parameters(self, config: ConfigT) -> int | None:
         """Return about how many parameters will be trained; None if that is not known yet."""
@@ -218,7 +209,6 @@ class RunPlan(Protocol[ConfigT, DataT]):
 
     def prepare(self, config: ConfigT, folder: Path, world: ProcessGroup) -> tuple[ConfigT, DataT]:
         """Prepare the data in the run's folder; returns the settings, which may follow from it, and the data."""
-        ...
 
     def prepare_excerpt(self, config: ConfigT, folder: Path, world: ProcessGroup) -> tuple[ConfigT, DataT]:
         """Prepare as much of the data as a dry run needs."""
@@ -226,7 +216,6 @@ class RunPlan(Protocol[ConfigT, DataT]):
 
     def build(self, config: ConfigT, data: DataT, folder: Path, world: ProcessGroup) -> Run[ConfigT]:
         """Build the model and the trainer."""
-        ...
 
     def carry_out(self) -> tuple[Path, Former, Any]:
         """Train; returns the folder, the model, and its result."""
@@ -407,8 +396,7 @@ def check_finite(folder: RunFolder, trainer: Trainer) -> None:
 def save_best_model(folder: RunFolder, run: Run[Any]) -> tuple[Former, int]:
     """Save the best checkpoint as a formers directory; returns the model and its step."""
     kept = Checkpoints(folder.path / "steps", remove_stale=False)
-    found = kept.load_best()
-    if found is None:
+    if (found := kept.load_best()) is None:
         raise Error("no checkpoint is whole", where=kept.folder, fix="check the disk; --resume trains again")
     best, groups, _ = found
     made = run.former

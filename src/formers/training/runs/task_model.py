@@ -363,8 +363,7 @@ def get_layer_depth(name: str, former: Former) -> int:
     """How far above the ground a weight is: embeddings 0, then the layers from 1 on, the head above all."""
     if not name.startswith("body."):
         return count_layers(former) + 1
-    found = re.search(r"(encoder|decoder)?\.?blocks\.(\d+)\.", name)
-    if found is None:
+    if (found := re.search(r"(encoder|decoder)?\.?blocks\.(\d+)\.", name)) is None:
         return count_layers(former) if ".norm." in name and "embed" not in name else 0
     return int(found[2]) + 1 + (former.config.layers if found[1] == "decoder" and former.is_encoder_decoder else 0)
 
