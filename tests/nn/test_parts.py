@@ -78,6 +78,15 @@ def test_alibi_slopes(heads):
     )
 
 
+@pytest.mark.parametrize("heads", [1, 2, 3, 12, 16, 20])
+def test_alibi_is_the_same_compiled(heads):
+    bias, places = build_alibi(heads), [torch.arange(n).view(shape) for n, shape in ((heads, (-1, 1, 1)), (3, (-1, 1)))]
+    keys = torch.arange(5)
+    plain = bias(torch.zeros(()), *places, keys)
+    compiled = torch.compile(lambda h, q, k: bias(torch.zeros(()), h, q, k), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(*places, keys), plain, rtol=1e-6, atol=0)
+
+
 # ------------------------------------------------------------------ T5's buckets
 
 

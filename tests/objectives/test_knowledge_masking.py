@@ -18,7 +18,8 @@ from formers.data.encoded_examples import EncodedSource, ExampleCollector
 from formers.data.loader import load_batches
 from formers.data.mixture import Mixture, concatenate_batches
 from formers.data.plans import TokenSource
-from formers.data.store import ENTITY_BIT, PHRASE_BIT, Store
+from formers.data.preparation.document_encoder import ENTITY_BIT, PHRASE_BIT
+from formers.data.store import Store
 from formers.objectives.bidirectional import compute_inclusion_probability, draw_by_frequency, encode_vocab_word
 from formers.objectives.causal import CausalLM
 from formers.objectives.masking import choose_units

@@ -63,7 +63,7 @@ def test_no_process_is_needed_for_what_people_use(pattern, monkeypatch):
 
 @pytest.mark.parametrize("pattern", QUICK)
 def test_others_are_tried(pattern):
-    assert not is_simple(PatternParser(pattern).parse())
+    assert not is_simple(PatternParser(pattern).parse_branches())
     assert is_quick(pattern)
 
 

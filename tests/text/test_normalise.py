@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import sys
@@ -101,7 +102,7 @@ def test_changes_are_told_added_and_kept():
     two.add_note("another")
     one.add(two)
     assert str(one) == "2 documents, 7 lines, 1 NUL removed, 1 cuts in long documents, a line is a document, another"
-    assert CleaningReport(**json.loads(json.dumps(one.to_dict()))) == one
+    assert CleaningReport(**json.loads(json.dumps(dataclasses.asdict(one)))) == one
     assert str(CleaningReport(documents=1234)) == "1,234 documents, 0 lines"
 
 

@@ -73,9 +73,8 @@ def reject_checkpoint(name: str) -> None:
 def add_children(branch: Tree, parent: str, members: list[dict[str, Any]]) -> None:
     """Hang the children of a member onto its branch, the oldest first."""
     for member in sorted((m for m in members if m["parent"] == parent), key=lambda m: (m["year"], m["name"])):
-        twig = branch.add(
-            Text.assemble((member["name"], "bold"), f"  {member['title']} ({member['year']}): {member['new']}")
-        )
+        about = f"  {member['title']} ({member['year']}): {member['new']}"
+        twig = branch.add(Text.assemble((member["name"], "bold"), about))
         for name, size in member["presets"].items():
             twig.add(Text.assemble(f"{name}  {size['parameters']:,} ", (describe_counted_head(size), "dim")))
         add_children(twig, member["name"], members)
@@ -127,8 +126,8 @@ def list_commands(member: dict[str, Any], name_given: str) -> list[str]:
         made.append(f'formers generate {model} "Once upon a time"')
     if FAMILIES[name].definition.is_static:
         method = "word2vec" if name_given == name else name_given
-        made, model = [f"formers pretrain {method} --data my.txt"], f"runs/{method}-1"
-        made.append(f"formers neighbours {model} king")
+        model = f"runs/{method}-1"
+        made = [f"formers pretrain {method} --data my.txt", f"formers neighbours {model} king"]
     if "none" in heads:
         made.append(f"formers embed {model} --file lines.txt --out vectors.npy")
     return made
@@ -188,12 +187,9 @@ def describe_gpu() -> str:
         major, minor = torch.cuda.get_device_capability()
         half = "bf16" if torch.cuda.is_bf16_supported() else "no bf16: use fp32 or fp16"
         size = torch.cuda.get_device_properties(0).total_memory / 2**30
-        return (
-            f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}, {size:.0f} GiB, sm_{major}{minor}, {half}"
-        )
-    if torch.backends.mps.is_available():
-        return "Apple MPS"
-    return "none: models run on the CPU"
+        name = f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
+        return f"{name}, {size:.0f} GiB, sm_{major}{minor}, {half}"
+    return "Apple MPS" if torch.backends.mps.is_available() else "none: models run on the CPU"
 
 
 def list_attention_kernels() -> list[tuple[str | Text, ...]]:

@@ -227,8 +227,7 @@ def check_output_file(out: Path, overwrite: bool) -> None:
 def identify_checkpoint(name: str) -> tuple[str | None, str | None]:
     """Find the family of an alias, preset or published checkpoint, and where the checkpoint is published."""
     family = next((one.name for one in FAMILIES.values() if name in (*one.aliases, *one.definition.presets)), None)
-    place = find_published_checkpoint(name)
-    if place and family is None:
+    if (place := find_published_checkpoint(name)) and family is None:
         names = sorted(FAMILIES, key=len, reverse=True)
         bare = name.rpartition("/")[2].replace("-", "_")
         family = next((one for one in names if bare.startswith(one)), None)

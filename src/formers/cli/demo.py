@@ -22,8 +22,6 @@ DEMO_PROMPTS = {
     "en": ("The people of the United States", "The Government of the ___ States"),
     "ko": ("현행법은", "이에 현행법을 ___ 하려는 것임"),
 }
-
-
 DEMO_OBJECTIVES = {"gpt2": "causal", "bert": "mlm"}
 TIME_BUDGET_SECONDS = 120.0  # for everything
 FINISH_SECONDS = 8.0  # seconds: the last evaluation, the samples, the report
@@ -92,9 +90,8 @@ def run_demo(console: SafeConsole, where: Path, language: Literal["en", "ko"], s
         shutil.rmtree(work, ignore_errors=True)
         plan = DemoPlan(language, seed)
         write_plan(work, plan)
-    tables: dict[str, Any] = {
-        name: {"objective": {"name": goal}, "train": {"seed": seed}} for name, goal in DEMO_OBJECTIVES.items()
-    }
+    goals = DEMO_OBJECTIVES.items()
+    tables: dict[str, Any] = {name: {"objective": {"name": goal}, "train": {"seed": seed}} for name, goal in goals}
     if not plan.steps:
         plan = choose_steps(console, work, train_texts, valid_texts, plan, tables, began)
         write_plan(work, plan)
@@ -106,14 +103,8 @@ def run_demo(console: SafeConsole, where: Path, language: Literal["en", "ko"], s
     for number, family in enumerate(DEMO_OBJECTIVES):
         steps = plan.steps[family]
         every = max(1, steps // EVALS_PER_MODEL)
-        train = {
-            "steps": steps,
-            "warmup_steps": max(1, min(50, steps // 10)),
-            "eval_every": every,
-            "save_every": every,
-            "samples": 0,
-        }
-        tables[family]["train"] |= train
+        tables[family]["train"] |= {"steps": steps, "warmup_steps": max(1, min(50, steps // 10)), "samples": 0}
+        tables[family]["train"] |= {"eval_every": every, "save_every": every}
         later = sum(plan.seconds[name] for name in list(DEMO_OBJECTIVES)[number + 1 :]) + FINISH_SECONDS
         with show_progress(console, family) as tell:
             runs[family] = pretrain(
@@ -154,9 +145,8 @@ def read_plan(work: Path, language: str, seed: int) -> DemoPlan | None:
         plan = DemoPlan(**json.loads((work / "plan.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    whole = all(
-        isinstance(part, dict) and set(part) in (set(), set(DEMO_OBJECTIVES)) for part in (plan.steps, plan.seconds)
-    )
+    parts, names = (plan.steps, plan.seconds), set(DEMO_OBJECTIVES)
+    whole = all(isinstance(part, dict) and set(part) in (set(), names) for part in parts)
     return plan if whole and (plan.language, plan.seed, plan.version) == (language, seed, __version__) else None
 
 
@@ -177,11 +167,9 @@ def choose_steps(
     from ..training.runs.dry_run import measure_step_seconds
 
     each, most = {}, {}
-    for family in DEMO_OBJECTIVES:
+    for family, table in tables.items():
         with show_progress(console, family) as tell:
-            each[family] = measure_step_seconds(
-                family, train_texts, valid_texts, work / family, tell=tell, **tables[family]
-            )
+            each[family] = measure_step_seconds(family, train_texts, valid_texts, work / family, tell=tell, **table)
         most[family] = get_recipe(family, "quick").train["steps"]
     looks = EVALS_PER_MODEL * 8  # as many steps would take as long
     rest = TIME_BUDGET_SECONDS - FINISH_SECONDS - (time.perf_counter() - began)
@@ -254,22 +242,15 @@ def show_results(
         "bert": [(translate_report("Filling “{text}”:", language, text=blank), filled)],
     }
     start = " ".join(text.split()[:8])  # a prompt may be a single token
-    attentions = {
-        "gpt2": attention(runs["gpt2"].former, start),
-        "bert": attention(runs["bert"].former, guesses[0].text),
-    }
+    shown = {"gpt2": start, "bert": guesses[0].text}
+    attentions = {family: attention(runs[family].former, words) for family, words in shown.items()}
     remove_old_outputs(where)
     for family, run in runs.items():
         save(run.former, where / family)
-    write_runs_page(
-        where / "report.html",
-        translate_report("Two language models, trained while you waited", language),
-        translate_report("Corpus: {documents:,} bundled documents.", language, documents=documents),
-        {family: RunFolder(run.folder) for family, run in runs.items()},
-        samples,
-        attentions,
-        language,
-    )
+    title = translate_report("Two language models, trained while you waited", language)
+    intro = translate_report("Corpus: {documents:,} bundled documents.", language, documents=documents)
+    folders = {family: RunFolder(run.folder) for family, run in runs.items()}
+    write_runs_page(where / "report.html", title, intro, folders, samples, attentions, language)
 
 
 OUTPUT_NAMES = ("gpt2", "bert", "report.html", ".formers-demo")  # what a demo writes, and the mark that it was one

@@ -9,17 +9,8 @@ from typing import IO, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from ..errors import Error
-from .common import (
-    FileOption,
-    ModelArgument,
-    OverwriteFlag,
-    Placement,
-    TextFileOptions,
-    check_output_file,
-    load_model,
-    read_file_texts,
-    summarise_warnings,
-)
+from . import common
+from .common import FileOption, ModelArgument, OverwriteFlag, Placement, TextFileOptions
 from .terminal import SafeConsole, escape_line, print_text, show_progress
 
 TEXTS_PER_WRITE = 512  # texts between two writes
@@ -65,14 +56,14 @@ def embed(
     if out.suffix not in (".npy", ".jsonl") or (array and level != "sentence"):
         what = f"vectors of level {level} are not written as {out.suffix or 'this'}"
         raise Error(what, where=out, fix="name it .jsonl")
-    check_output_file(out, overwrite)
+    common.check_output_file(out, overwrite)
     texts = read_texts(file, text, reading or TextFileOptions())
     how: dict[str, Any] = {
         "level": level, "pool": pool, "layers": parse_layers(layers), "mix": mix, "normalise": normalise,
         "special": special, "window": window, "batch": batch,
     }  # fmt: skip
-    with show_progress(SafeConsole(stderr=True), "embed", delay_seconds=2) as tell, summarise_warnings():
-        former = load_model(model, placement, tell, prepack=False)
+    with show_progress(SafeConsole(stderr=True), "embed", delay_seconds=2) as tell, common.summarise_warnings():
+        former = common.load_model(model, placement, tell, prepack=False)
         width = 4 * former.embed([texts[0].strip()[:64]], **how).shape[1] if array else None
         digest = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
         same = {key: value for key, value in how.items() if key != "batch"}
@@ -113,9 +104,8 @@ def neighbours(
     if file is not None or text:
         texts = [one for one in read_texts(file, text, reading or TextFileOptions()) if one.strip()]
         how = {"word": word, "same_word": same_word, "layers": parse_layers(layers)}
-    with show_progress(SafeConsole(stderr=True), "neighbours", delay_seconds=2) as tell, summarise_warnings():
-        former = load_model(model, placement, tell)
-        found = former.neighbours(query, k, texts, **how)
+    with show_progress(SafeConsole(stderr=True), "neighbours", delay_seconds=2) as tell, common.summarise_warnings():
+        found = common.load_model(model, placement, tell).neighbours(query, k, texts, **how)
     for row in found:
         more = "" if len(row) < 4 or row[0] == row[2] else f"  {row[2][: row[3][0]]}[{row[0]}]{row[2][row[3][1] :]}"
         print_text(f"{row[1]:.4f}  {row[0]}{more}")
@@ -125,8 +115,7 @@ def read_texts(file: Path | None, text: tuple[str, ...], reading: TextFileOption
     """Read the texts of the command line or of a file."""
     if (file is None) == (not text):
         raise Error("say where the texts are", fix="give --file or --text, one of them")
-    found = list(text) if file is None else read_file_texts(file, reading)
-    if not found:
+    if not (found := list(text) if file is None else common.read_file_texts(file, reading)):
         raise Error("there are no texts", where=file, fix="give at least one")
     return found
 

@@ -11,23 +11,8 @@ from cyclopts import Parameter
 
 from ..errors import Error
 from ..verbs import can_fill
-from .common import (
-    ColumnRoles,
-    FileOption,
-    JsonFlag,
-    ModelArgument,
-    OverwriteFlag,
-    Placement,
-    TextFileOptions,
-    TextUnit,
-    check_output_file,
-    load_model,
-    load_with_notes,
-    place_model,
-    read_file_texts,
-    read_stdin,
-    summarise_warnings,
-)
+from . import common
+from .common import ColumnRoles, FileOption, JsonFlag, ModelArgument, OverwriteFlag, Placement, TextFileOptions
 from .terminal import SafeConsole, escape_line, print_json, print_text, show_progress
 
 if TYPE_CHECKING:
@@ -99,22 +84,18 @@ def generate(
         draft: A smaller model with the same vocabulary, for speculative decoding.
     """
     given = read_prompts(prompt, file, reading, "line")
-    how = (generation or GenerationOptions()).to_keywords()
+    how = (generation or GenerationOptions()).to_keywords() | {"max_new_tokens": max_new_tokens}
     former = load_with_progress(model, placement)
     if draft is not None:
         how["draft"] = load_with_progress(draft, placement)
     is_single = len(given) == 1 and (given[0] or prompt is not None) and not {"num_samples", "num_beams"} & set(how)
     if is_single and draft is None and not as_json:
-        with summarise_warnings():
-            for piece in former.generate(given[0], max_new_tokens, stream=True, **how):
+        with common.summarise_warnings():
+            for piece in former.generate(given[0], stream=True, **how):
                 print_text(piece, end="")
         print_text("")
         return
-
-    def run(texts: list[str]) -> list[Any]:
-        return former.generate(texts, max_new_tokens, **how)
-
-    run_in_batches("generate", given, run, as_json, prompt is None)
+    run_in_batches("generate", given, lambda some: former.generate(some, **how), as_json, prompt is None)
 
 
 def translate(
@@ -182,7 +163,7 @@ def fill(
     """
     given = read_prompts(text, file, reading, "line", lines=True)
     former = load_with_progress(model, placement)
-    with summarise_warnings():
+    with common.summarise_warnings():
         found = iter(former.fill([one for one in given if one or text is not None], top_k))
     for one in given:
         guesses = next(found) if one or text is not None else []
@@ -239,11 +220,10 @@ def augment(
 
     if out.suffix != ".jsonl":
         raise Error("new examples are written as JSON lines", where=out, fix="name it .jsonl")
-    check_output_file(out, overwrite)
+    common.check_output_file(out, overwrite)
     if not teach >= 0:
         raise Error(f"a model cannot learn for {teach:g} epochs", fix="take --teach 3, or leave it out")
-    file_options = (reading or TextFileOptions()).to_keywords()
-    found = read_examples(train, "classify", columns, **file_options)
+    found = read_examples(train, "classify", columns, **(reading or TextFileOptions()).to_keywords())
     console = SafeConsole(stderr=True)
     console.print(found.summary)
     words = parse_columns(label_names)[0] if label_names else {}
@@ -251,40 +231,38 @@ def augment(
         "times": times, "min_probability": min_probability, "top_k": top_k, "temperature": temperature,
         "max_new_tokens": max_new_tokens, "seed": seed, "conditional": teach > 0, "label_names": words,
     }  # fmt: skip
-    with show_progress(console, "augment", delay_seconds=2) as tell, summarise_warnings():
-        former = load_with_notes(model, tell=tell)
+    with show_progress(console, "augment", delay_seconds=2) as tell, common.summarise_warnings():
+        former = common.load_with_notes(model, tell=tell)
         if teach > 0:
             former = train_conditional(former, found, Path(f"{out}.taught"), epochs=teach, label_names=words, tell=tell)
-        former = place_model(former, placement, prepack=False)
+        former = common.place_model(former, placement, prepack=False)
         masks = can_fill(former)
-        how |= {
-            "method": method or ("fill" if masks else "continue"),
-            "rate": (0.15 if masks else 0.5) if rate is None else rate,
-        }
+        how["method"] = method or ("fill" if masks else "continue")
+        how["rate"] = (0.15 if masks else 0.5) if rate is None else rate
         named = {"linear": "linear", "none": None}
-        checker = named[label_filter] if label_filter in named else load_model(label_filter, placement, tell)
+        checker = named[label_filter] if label_filter in named else common.load_model(label_filter, placement, tell)
         made = run_augmentation(former, found, out, label_filter=checker, tell=tell, overwrite=overwrite, **how)
     SafeConsole().print(f"{escape_line(out)}: {made.summary}")
 
 
 def read_prompts(
-    text: str | None, file: Path | None, reading: TextFileOptions | None, unit: TextUnit, lines: bool = False
+    text: str | None, file: Path | None, reading: TextFileOptions | None, unit: common.TextUnit, lines: bool = False
 ) -> list[str]:
     """Read texts from the command line, a file, or the standard input, where each line may be one."""
     if text is not None and file is not None:
         raise Error("a text and --file are two sources", fix="give one of them")
     if text is not None:
         return [text]
-    if file is not None:
-        return read_file_texts(file, reading or TextFileOptions(), unit)
     how = reading or TextFileOptions()
-    return read_file_texts(Path("-"), how) if lines else [read_stdin(how.encoding).rstrip("\n")]
+    if file is not None:
+        return common.read_file_texts(file, how, unit)
+    return common.read_file_texts(Path("-"), how) if lines else [common.read_stdin(how.encoding).rstrip("\n")]
 
 
 def load_with_progress(model: str, placement: Placement | None) -> Former:
     """Load a model, with a bar if that takes long."""
     with show_progress(SafeConsole(stderr=True), "load", delay_seconds=2) as tell:
-        return load_model(model, placement, tell)
+        return common.load_model(model, placement, tell)
 
 
 def run_in_batches(
@@ -293,7 +271,7 @@ def run_in_batches(
     """Run a verb over texts, some at a time, and print the answers as they come; with `keep_blank_lines`, a blank line
     gives a blank line."""
     several = len(given) > 1
-    with summarise_warnings(), show_progress(SafeConsole(stderr=True), verb, delay_seconds=2) as tell:
+    with common.summarise_warnings(), show_progress(SafeConsole(stderr=True), verb, delay_seconds=2) as tell:
         for at in range(0, len(given), TEXTS_PER_BATCH):
             some = given[at : at + TEXTS_PER_BATCH]
             inputs = [prompt for prompt in some if prompt or not keep_blank_lines]

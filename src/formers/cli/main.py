@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownCommandError, UnknownOptionError
 from rich.text import Text
@@ -127,37 +127,33 @@ def main(arguments: list[str] | None = None) -> Any:
         with print_warnings(out, arguments):
             return run_command(list(sys.argv[1:] if arguments is None else arguments))
     except Error as error:
-        out.print(format_error(rewrite_message(str(error), arguments)))
-        sys.exit(error.exit_code)
+        exit_with_error(out, rewrite_message(str(error), arguments), error.exit_code)
     except CycloptsError as error:
-        out.print(format_error(f"{' '.join(str(error).split())} See formers --help."))
-        sys.exit(2)
+        exit_with_error(out, f"{' '.join(str(error).split())} See formers --help.")
     except KeyboardInterrupt:
         out.print("formers: interrupted")
         sys.exit(130)
     except UnicodeEncodeError as error:  # bytes on the command line that are no UTF-8, where text is wanted
         half = ascii(error.object[error.start : error.end])[1:-1]
-        out.print(format_error(f"a text or a name holds half a character ({half}). Is the terminal's encoding UTF-8?"))
-        sys.exit(2)
+        exit_with_error(out, f"a text or a name holds half a character ({half}). Is the terminal's encoding UTF-8?")
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         fix = "Take smaller batches or a smaller model, --dtype bfloat16 where there is one, or a machine with more."
-        out.print(format_error(f"out of memory ({' '.join(str(error).split())[:200] or type(error).__name__}). {fix}"))
-        sys.exit(2)
+        exit_with_error(out, f"out of memory ({' '.join(str(error).split())[:200] or type(error).__name__}). {fix}")
     except OSError as error:  # the terminal or the file behind it takes no more
         if isinstance(error, BrokenPipeError):  # the reader of a pipe has seen enough
             sys.stderr.close()
             sys.exit(0)
         where = f"{escape_line(error.filename)}: " if error.filename else ""
-        out.print(format_error(f"{where}{error.strerror or error}"))
         sys.stdout = None  # what is left in its buffer cannot be written either
-        sys.exit(2)
+        exit_with_error(out, f"{where}{error.strerror or error}")
 
 
-def format_error(words: str) -> Text:
-    """Put the command's name in front of an error."""
-    return Text.assemble(("formers:", "bold red"), f" {words}")
+def exit_with_error(console: SafeConsole, words: str, code: int = 2) -> NoReturn:
+    """Print an error behind the command's name, and exit."""
+    console.print(Text.assemble(("formers:", "bold red"), f" {words}"))
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -12,19 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from ..errors import Error
-from .common import (
-    ColumnRoles,
-    FileOption,
-    JsonFlag,
-    ModelArgument,
-    Placement,
-    TextArgument,
-    TextFileOptions,
-    load_model,
-    read_inputs,
-    read_whole_text,
-    summarise_warnings,
-)
+from . import common
+from .common import ColumnRoles, FileOption, JsonFlag, ModelArgument, Placement, TextArgument, TextFileOptions
 from .terminal import SafeConsole, escape_line, print_json, print_text, show_progress
 
 if TYPE_CHECKING:
@@ -37,19 +26,15 @@ def run_verb(
     model: str, verb: str, inputs: str | list[Any], *more: Any, placement: Placement | None, **options: Any
 ) -> Any:
     """Load a model and apply a verb of it; of a list, one result for each text, None for a blank one."""
-    with show_progress(SafeConsole(stderr=True), verb, delay_seconds=2.0) as tell, summarise_warnings():
-        former = load_model(model, placement)
+    with show_progress(SafeConsole(stderr=True), verb, delay_seconds=2.0) as tell, common.summarise_warnings():
+        former = common.load_model(model, placement)
         method = getattr(former, verb)
         if isinstance(inputs, str):
             return method(inputs, *more, tell=tell, **options)
-        texts = [split_at_tab(text) for text in inputs] if can_read_pairs(former) else inputs
+        pairs = can_read_pairs(former)  # with a tab between the two
+        texts = [tuple(t.split("\t", 1)) if pairs and isinstance(t, str) and "\t" in t else t for t in inputs]
         results = iter(method([text for text in texts if text], tell=tell, **options))
         return [next(results) if text else None for text in texts]
-
-
-def split_at_tab(text: Any) -> Any:
-    """Split a text with a tab in it into a pair; return anything else unchanged."""
-    return tuple(text.split("\t", 1)) if isinstance(text, str) and "\t" in text else text
 
 
 def can_read_pairs(former: Former) -> bool:
@@ -60,11 +45,7 @@ def can_read_pairs(former: Former) -> bool:
 
 
 def collect_inputs(
-    texts: Iterable[str],
-    file: Path | None,
-    reading: TextFileOptions | None,
-    second_text: str | None = None,
-    words: bool = False,
+    texts: Iterable[str], file: Path | None, reading: TextFileOptions | None, other: str | None, words: bool = False
 ) -> list[Any]:
     """Collect the texts of the command line and of a file; a pair is given with --other, or has a tab between. A blank
     row of a file keeps its place."""
@@ -72,7 +53,7 @@ def collect_inputs(
     if blank := next((n for n, text in enumerate(found, 1) if not text.strip()), None):
         raise Error(f"text {blank} is empty", fix="leave empty texts out")
     if file is not None:
-        more, note = read_inputs(file, reading or TextFileOptions(), words)
+        more, note = common.read_inputs(file, reading or TextFileOptions(), words)
         if gaps := sum(not one for one in more):
             note = "; ".join(filter(None, (note, f"{gaps:,} without text, answered by null")))
         if note:
@@ -80,11 +61,11 @@ def collect_inputs(
         found += more
     if not any(found):
         raise Error("there is no text", fix="give texts behind the model, or --file FILE")
-    if second_text is None:
+    if other is None:
         return found
     if any(isinstance(one, tuple) or "\t" in one for one in found):
         raise Error("a pair has its second text already", fix="leave --other out, or name one column: --column NAME")
-    return [(one, second_text) if one else one for one in found]
+    return [(one, other) if one else one for one in found]
 
 
 def print_results(rows: Sequence[Any], format_row: Callable[[int, Any], str], as_json: bool) -> None:
@@ -147,11 +128,8 @@ def score(
     ]
 
     def format_row(number: int, row: dict[str, float] | float) -> str:
-        result = (
-            f"{row:9.4f}"
-            if not isinstance(row, dict)
-            else (f"{row['total']:9.2f} nats  perplexity {row['perplexity']:<9.4g}")
-        )
+        form = "{total:9.2f} nats  perplexity {perplexity:<9.4g}"
+        result = form.format(**row) if isinstance(row, dict) else f"{row:9.4f}"
         return f"{result}  {format_one_line(inputs[number])}"
 
     print_results(rows, format_row, as_json)
@@ -171,7 +149,7 @@ def tag(
         texts: Texts. A file may also be a conll file, of which the words are read.
         entities: Print entities such as persons and places, each with its label, instead of tagged words.
     """
-    inputs = collect_inputs(texts, file, reading, words=True)
+    inputs = collect_inputs(texts, file, reading, None, words=True)
     rows = run_verb(model, "tag", inputs, entities=entities, placement=placement)
 
     def format_row(number: int, row: list[dict[str, Any]]) -> str:
@@ -201,7 +179,7 @@ def answer(
         abstain: Allow "no answer"; --no-abstain does not. By default as the model was trained.
     """
     if file is not None:
-        context = read_whole_text(file, reading or TextFileOptions())
+        context = common.read_whole_text(file, reading or TextFileOptions())
     if context is None:
         raise Error("there is no context", fix="give it behind the question, or --file FILE")
     found = run_verb(model, "answer", question, context, best=best, abstain=abstain, placement=placement)
@@ -259,8 +237,8 @@ def evaluate(
 
     options: dict[str, Any] = {"batch": batch, "stride": stride, "memory_length": memory_length, "limit": limit}
     options |= (reading or TextFileOptions()).to_keywords()
-    with show_progress(SafeConsole(stderr=True), "evaluate", delay_seconds=2) as tell, summarise_warnings():
-        former = load_model(model, placement, tell)
+    with show_progress(SafeConsole(stderr=True), "evaluate", delay_seconds=2) as tell, common.summarise_warnings():
+        former = common.load_model(model, placement, tell)
         found = run_evaluation(former, data, kind, columns=columns, tell=tell, **options)
     if as_json:
         quoted = {"signatures": found.signatures} if found.signatures else {}

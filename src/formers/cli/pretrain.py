@@ -13,14 +13,7 @@ from cyclopts import App, Parameter
 
 from ..errors import Error
 from ..registry import FAMILIES, FamilyEntry
-from .common import (
-    ModelRunOptions,
-    RunOptions,
-    SettingWords,
-    TextFileOptions,
-    identify_checkpoint,
-    parse_overrides,
-)
+from .common import ModelRunOptions, RunOptions, SettingWords, TextFileOptions, identify_checkpoint, parse_overrides
 from .terminal import SafeConsole, escape_line, print_table, print_text, show_progress
 
 if TYPE_CHECKING:
@@ -202,12 +195,10 @@ def explain_unknown_family(*words: SettingWords) -> None:
             fix += f"; a new model of its size: formers pretrain {family} --preset {name} --data FILE"
         raise Error(f"{name!r} is a published checkpoint, not a family", fix=fix)
     if family:
-        fix = f"formers pretrain {family}" + (
-            f" --preset {name}" if name in FAMILIES[family].definition.presets else ""
-        )
-        raise Error(f"{name!r} is not the name of a family", fix=fix)
-    what = f"there is no family {name!r}"
-    raise Error(what, fix=suggest_name(name, [m.name for m in FAMILIES.values() if m.is_pretrained]))
+        preset = f" --preset {name}" if name in FAMILIES[family].definition.presets else ""
+        raise Error(f"{name!r} is not the name of a family", fix=f"formers pretrain {family}{preset}")
+    known = [member.name for member in FAMILIES.values() if member.is_pretrained]
+    raise Error(f"there is no family {name!r}", fix=suggest_name(name, known))
 
 
 pretrain = App(

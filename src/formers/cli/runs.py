@@ -25,8 +25,8 @@ def runs(folder: Path = Path("runs")) -> None:
     from ..training.run_folder import RunFolder, summarise_run
 
     if not folder.is_dir():
-        what = "there is no such folder"
-        raise Error(what, where=folder, fix="formers pretrain FAMILY --data FILE makes a run in runs/")
+        fix = "formers pretrain FAMILY --data FILE makes a run in runs/"
+        raise Error("there is no such folder", where=folder, fix=fix)
     found = sorted(p.parent for p in folder.glob("**/run.json"))
     rows = [tuple(map(str, summarise_run(RunFolder(path), path.relative_to(folder)))) for path in found]
     titles = ("run", "family", "task", "steps", "result", "parameters", "state")

@@ -140,9 +140,8 @@ def get_tokenizer(objective: str, documents: list[str], where: Path | None) -> T
     with show_progress(SafeConsole(stderr=True), "show", delay_seconds=2) as tell:
         tell("tokenizer", 0, 1, f"a small one is trained for {objective}")
         # What is said twice is worth a piece: the text at hand counts three times.
-        made = train_tokenizer(
-            TOKENIZER_FAMILIES.get(objective, "bert"), [*lines * 3, *more], max(SMALL_VOCAB_SIZE, 3 * len(known))
-        )
+        family = TOKENIZER_FAMILIES.get(objective, "bert")
+        made = train_tokenizer(family, [*lines * 3, *more], max(SMALL_VOCAB_SIZE, 3 * len(known)))
         tell("tokenizer", 1, 1, f"{len(made):,} pieces")
     return made
 
@@ -246,24 +245,20 @@ def style_tokens(tokenizer: Tokenizer, ids: Iterable[int]) -> list[tuple[str, st
 
 def render_masked(batch: Batch, low: int, high: int, tokenizer: Tokenizer) -> Iterator[Text]:
     """Render the original text, what the model sees, and each target with what stands in its place."""
-    import numpy as np
-
     from ..batch import IGNORE_INDEX
 
     mine = (batch.chosen >= low) & (batch.chosen < high) & (batch.labels != IGNORE_INDEX)
     right = dict(zip((batch.chosen[mine] - low).tolist(), batch.labels[mine].tolist(), strict=True))
     seen = style_tokens(tokenizer, batch.ids[low:high])
-    text = [
-        (f"«{format_token(tokenizer, right[at])}»", HIDDEN_STYLE) if at in right else word
-        for at, word in enumerate(seen)
-    ]
+    hidden = {at: (f"«{format_token(tokenizer, label)}»", HIDDEN_STYLE) for at, label in right.items()}
+    text = [hidden.get(at, word) for at, word in enumerate(seen)]
     shown = [(word, REPLACED_STYLE) if at in right else (word, style) for at, (word, style) in enumerate(seen)]
     yield render_line("text", text)
     if batch.segments is None:
         yield render_line("model sees", shown)
     else:  # one line for each stretch of a segment
         part = batch.segments[low:high]
-        cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(part)]
+        cuts = [0, *((part[1:] != part[:-1]).nonzero()[0] + 1).tolist(), len(part)]
         for a, b in itertools.pairwise(cuts):
             yield render_line(f"sees, {'AB'[int(part[a])]}" if part.max() < 2 else "sees", shown[a:b])
     answers = []
@@ -281,19 +276,12 @@ def render_encoder_decoder(raw: RawExamples, batch: Batch, row: int, tokenizer: 
     source, target = batch.source.ids[first:last], batch.labels[low:high]  # type: ignore[union-attr]
     whole = raw.ids[int(raw.starts[row]) : int(raw.starts[row + 1])]
     fresh = set(source.tolist()) - set(whole.tolist())
-    both = fresh & set(target.tolist())
     yield render_line("text", style_tokens(tokenizer, whole))
     marks = get_special_ids(tokenizer) - {tokenizer.id("mask")}
 
-    def style_ids(ids: Iterable[int], usual: str) -> list[tuple[str, str]]:
-        new = fresh | both
-        return [
-            (
-                format_token(tokenizer, i),
-                SPECIAL_STYLE if int(i) in marks else REPLACED_STYLE if int(i) in new else usual,
-            )
-            for i in ids
-        ]
+    def style_ids(ids: np.ndarray, usual: str) -> list[tuple[str, str]]:
+        styles = (SPECIAL_STYLE if int(i) in marks else REPLACED_STYLE if int(i) in fresh else usual for i in ids)
+        return [(format_token(tokenizer, i), style) for i, style in zip(ids, styles, strict=True)]
 
     yield render_line("encoder", style_ids(source, ""))
     yield render_line("decoder", style_ids(target, TARGET_STYLE))
@@ -301,10 +289,8 @@ def render_encoder_decoder(raw: RawExamples, batch: Batch, row: int, tokenizer: 
 
 def render_permutation(batch: Batch, low: int, high: int, tokenizer: Tokenizer) -> Iterator[Text]:
     """Render the targets, numbered in order, and what the first and the last of them are predicted from."""
-    import numpy as np
-
     mine = batch.chosen[(batch.chosen >= low) & (batch.chosen < high)]
-    turn = {int(slot) - low: n + 1 for n, slot in enumerate(mine[np.argsort(batch.order[mine], kind="stable")])}
+    turn = {int(slot) - low: n + 1 for n, slot in enumerate(mine[batch.order[mine].argsort(kind="stable")])}
     words = style_tokens(tokenizer, batch.ids[low:high])
     yield render_line("text", [
         (f"«{word}»{str(turn[at]).translate(SUPERSCRIPT_DIGITS)}", HIDDEN_STYLE) if at in turn else (word, style)
@@ -320,12 +306,10 @@ def render_permutation(batch: Batch, low: int, high: int, tokenizer: Tokenizer) 
 
 def render_causal(ids: np.ndarray, labels: np.ndarray, tokenizer: Tokenizer) -> Iterator[Text]:
     """Render what is read, and from which token on each next one is predicted."""
-    import numpy as np
-
     from ..batch import IGNORE_INDEX
 
     words = style_tokens(tokenizer, ids)
-    targets = np.flatnonzero(labels != IGNORE_INDEX)
+    targets = (labels != IGNORE_INDEX).nonzero()[0]
     begin = int(targets[0]) + 1 if len(targets) else len(words)
     yield render_line("reads", words[:begin])
     yield render_line("predicts", [(word, TARGET_STYLE) for word, _ in words[begin:]])

@@ -30,6 +30,7 @@ from ..config import ProgressCallback
 # Control characters but newline and tab, marks that turn the direction of text around, and lone surrogates.
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 LINE_BREAKS = re.compile("[\t\n\u2028\u2029]")
+LINE_INTERVAL_SECONDS = 10.0  # seconds between two lines of progress
 
 
 class SafeConsole(Console):
@@ -37,9 +38,7 @@ class SafeConsole(Console):
     `rich.text.Text`. Lines longer than the terminal are left to it; with `wrap`, words are kept whole (for tables)."""
 
     def __init__(self, *, stderr: bool = False, wrap: bool = False, quiet: bool = False):
-        super().__init__(
-            stderr=stderr, quiet=quiet, soft_wrap=not wrap, markup=False, emoji=False, highlight=False
-        )  # fmt: skip
+        super().__init__(stderr=stderr, quiet=quiet, soft_wrap=not wrap, markup=False, emoji=False, highlight=False)
 
     def _check_buffer(self) -> None:
         """Write what was printed; a terminal that was closed is no reason to end a run before it has saved."""
@@ -157,9 +156,7 @@ def show_progress(console: SafeConsole, title: str, delay_seconds: float = 0.0) 
         yield report_progress
 
 
-def build_line_reporter(
-    console: SafeConsole, title: str, delay_seconds: float = 0.0, interval_seconds: float = 10.0
-) -> ProgressCallback:
+def build_line_reporter(console: SafeConsole, title: str, delay_seconds: float = 0.0) -> ProgressCallback:
     """Build a callback that prints a line at the beginning and end of each stage, and every ten seconds in between."""
     last: dict[str, float] = {}
     began: list[float] = []  # when something was told for the first time
@@ -170,7 +167,7 @@ def build_line_reporter(
             began.append(now)
         if now - began[0] < delay_seconds:
             return
-        if what not in last or done == of or now - last[what] >= interval_seconds:
+        if what not in last or done == of or now - last[what] >= LINE_INTERVAL_SECONDS:
             last[what] = now
             console.print(f"{title}: {what} {done:,}/{of:,}" + (f", {escape_line(detail)}" if detail else ""))
 

@@ -135,12 +135,10 @@ def compare(
         out: The chart to write (HTML); tokenizers.html by default.
     """
     from ..interop.tokenizer_files import load_tokenizer
-    from .terminal import show_progress
 
     check_output_file(out, overwrite)
     console = SafeConsole(wrap=True)
-    text = [line for line in read_lines(file, reading) if line.strip()]
-    if not text:
+    if not (text := [line for line in read_lines(file, reading) if line.strip()]):
         raise Error("there is no text in it", where=file[0], fix="give a file with text")
     rows = []
     with show_progress(console, "compare", delay_seconds=2.0) as tell:
@@ -189,11 +187,8 @@ def render_comparison(rows: list[TokenizerStats], source: str) -> str:
         for i, (row, value) in enumerate(zip(rows, values, strict=True)):
             y, wide = 26 * i, 380 * value / most
             bar = f'<rect x="200" y="{y + 4}" width="{wide:.1f}" height="16" fill="{COLOURS[i % len(COLOURS)]}"/>'
-            parts += [
-                draw_text(192, y + 16, row.name[-28:], text_anchor="end"),
-                bar,
-                draw_text(206 + wide, y + 16, f"{value:.3g}"),
-            ]
+            name = draw_text(192, y + 16, row.name[-28:], text_anchor="end")
+            parts += [name, bar, draw_text(206 + wide, y + 16, f"{value:.3g}")]
         body.append(wrap_figure(660, 26 * len(rows) + 6, "".join(parts), label))
     return render_page("Tokenizers side by side", body)
 
@@ -299,8 +294,7 @@ def print_store_summary(store: Store | None, out: Path) -> None:
     from ..text.normalise import CHANGE_DESCRIPTIONS as CHANGED
 
     words = {**CHANGED, **LEFT, **COUNT_DESCRIPTIONS}
-    console = SafeConsole()
-    where = escape_line(out)
+    console, where = SafeConsole(), escape_line(out)
     if store is None or store.directory is None:
         console.print(f"{where}: this rank's share is done; the last rank to end writes store.json")
         return
@@ -309,8 +303,7 @@ def print_store_summary(store: Store | None, out: Path) -> None:
         console.print(f"{where} ({part}): {sizes} in {len(about['shards'])} shards")
     counts = {**store.directory.metadata["counts"]}
     notes, seen = counts.pop("notes", []), counts.pop("tests", None)
-    remarks = [f"{count:,} {words.get(name, name)}" for name, count in counts.items() if count] + list(notes)
-    if remarks:
+    if remarks := [f"{count:,} {words.get(name, name)}" for name, count in counts.items() if count] + list(notes):
         console.print("read: " + ", ".join(remarks))
     if (line := describe_unknown(store, store.tokenizer)) is not None:
         console.print(Text(line, "bold yellow"))

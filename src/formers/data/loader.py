@@ -20,6 +20,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -72,9 +73,8 @@ def pad_batch(batch: Batch, shape: BatchShape) -> Batch:
 
 def blank_batch(batch: Batch) -> Batch:
     """Return a batch of the same shape that asks for nothing: for a rank that has none while others have."""
-    labels, document_labels = (
-        None if old is None else np.full_like(old, IGNORE_INDEX) for old in (batch.labels, batch.document_labels)
-    )
+    both = (batch.labels, batch.document_labels)
+    labels, document_labels = (None if old is None else np.full_like(old, IGNORE_INDEX) for old in both)
     return batch.replace(labels=labels, document_labels=document_labels, sample=np.full_like(batch.sample, -1))
 
 
@@ -87,19 +87,11 @@ class BatchTask:
     is_blank: bool = False
 
 
-@dataclass(frozen=True)
-class BatchMaker:
-    """What makes batches of tasks, in this process or in a worker."""
-
-    source: ExampleSource[Any]
-    shape: BatchShape
-    seed: int
-
-    def __call__(self, task: BatchTask) -> Batch:
-        """Make one batch."""
-        samples = task.first_sample + np.arange(len(task.plan))
-        batch = pad_batch(self.source.make_batch(task.plan, samples, self.seed), self.shape)
-        return blank_batch(batch) if task.is_blank else batch
+def make_batch(source: ExampleSource[Any], shape: BatchShape, seed: int, task: BatchTask) -> Batch:
+    """Make the batch of a task, in this process or in a worker."""
+    samples = task.first_sample + np.arange(len(task.plan))
+    batch = pad_batch(source.make_batch(task.plan, samples, seed), shape)
+    return blank_batch(batch) if task.is_blank else batch
 
 
 def pack_examples(
@@ -183,7 +175,7 @@ def load_batches(
     plan = plan_epoch(source, seed, 0)
     shape = source.choose_shape(batch_tokens, plan)
     todo = select_rank_tasks(plan_tasks(source, plan, shape, seed, position, epochs), rank, ranks)
-    make, finish = BatchMaker(source, shape, seed), pin_batch if pin else (lambda batch: batch)
+    make, finish = functools.partial(make_batch, source, shape, seed), pin_batch if pin else (lambda batch: batch)
     if not workers:
         for task, position in todo:
             yield finish(make(task)), position
@@ -205,12 +197,8 @@ def load_batches(
 
 def pin_batch(batch: Batch) -> Batch:
     """Return the batch as torch tensors in page-locked memory, from which a copy to a GPU need not be waited for."""
-
-    changes: dict[str, Any] = {
-        name: torch.from_numpy(value).pin_memory()
-        for name, value in vars(batch).items()
-        if isinstance(value, np.ndarray)
-    }
+    arrays = {name: value for name, value in vars(batch).items() if isinstance(value, np.ndarray)}
+    changes: dict[str, Any] = {name: torch.from_numpy(array).pin_memory() for name, array in arrays.items()}
     return batch.replace(**changes, source=None if batch.source is None else pin_batch(batch.source))
 
 
@@ -235,8 +223,7 @@ class WorkerPool:
             warnings.simplefilter("ignore", DeprecationWarning)
             for _ in range(count):
                 mine, other = context.Pipe()
-                others = [*self.pipes, mine] if forked else []
-                given = (other, work, others, main)
+                given = (other, work, [*self.pipes, mine] if forked else [], main)
                 process = context.Process(target=run_worker, args=given, daemon=True, name="formers-loader")
                 process.start()
                 other.close()  # now only the worker holds it: when it dies, the pipe ends
@@ -312,11 +299,9 @@ class WorkerPool:
     def offer_result(self, item: tuple[str, Any]) -> bool:
         """Put something in front of the reader, unless nobody reads any more."""
         while not self.stop_event.is_set():
-            try:
+            with suppress(queue.Full):
                 self.result_queue.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return True
+                return True
         return False
 
     def close(self) -> None:

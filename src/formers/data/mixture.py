@@ -25,12 +25,10 @@ class TaskPlan(ExamplePlan, Protocol):
 
     def select_examples(self: TaskPlanType, numbers: np.ndarray) -> TaskPlanType:
         """Return a plan of some examples alone, in this order."""
-        ...
 
     @staticmethod
     def concatenate(plans: Sequence[Any]) -> Any:
         """Return one plan of the examples of several plans of one source."""
-        ...
 
 
 @dataclass(frozen=True)

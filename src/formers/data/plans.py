@@ -88,22 +88,18 @@ class TextObjective(Objective, Protocol):
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
         """Choose the spans that make the examples of an epoch, in the order of their use."""
-        ...
 
     def measure_sizes(self, plan: Plan) -> np.ndarray:
         """Measure (E, 3) tokens, places with a loss and source tokens: the most that a corrupted example can have."""
-        ...
 
     def choose_shape(self, total: int, plan: Plan) -> BatchShape:
         """Choose the shape of batches with room for `total` tokens (on the larger side) of examples like a plan's."""
-        ...
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
         """Make the numpy batch that the model sees, unpadded: special tokens added, tokens hidden.
 
         Every draw is a function of (seed, raw.sample, place): data/counter_rng.py.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -201,13 +197,11 @@ class SentenceTable:
         """List the sentences that are not empty; a document's end mark belongs to none."""
         edges = np.asarray(store.sentence_starts)
         begin, end = edges[:-1], edges[1:].copy()
-        end[np.searchsorted(edges, store.starts[1:][find_ended_documents(store, mark)]) - 1] -= (
-            1  # of each document's last sentence
-        )
+        last = np.searchsorted(edges, store.starts[1:][find_ended_documents(store, mark)]) - 1
+        end[last] -= 1  # of each document's last sentence
         keep = end > begin
         begin, end = begin[keep], end[keep]
-        document = np.searchsorted(store.starts, begin, side="right") - 1
-        first = np.flatnonzero(np.diff(document, prepend=-1))
+        first = np.flatnonzero(np.diff(np.searchsorted(store.starts, begin, side="right") - 1, prepend=-1))
         return SentenceTable(begin, end, compute_starts(end - begin), first, np.append(first[1:], len(begin)))
 
     def find_stop(self, sentence: np.ndarray, tokens: np.ndarray, last: np.ndarray) -> np.ndarray:
@@ -224,8 +218,7 @@ def plan_streams(store: Store, length: int, num_streams: int, *, extra: int = 0)
     the number of all streams and a multiple of those in a batch times the ranks: each rank then keeps its own.
     """
     size = (len(store.tokens) - extra) // num_streams  # of a stream
-    count = size // length
-    if count < 1:
+    if (count := size // length) < 1:
         what = f"{len(store.tokens):,} tokens are too few for {num_streams} streams of windows of {length}"
         raise Error(what, fix="take fewer rows, shorter windows or more text")
     begin = (np.arange(count)[:, None] * length + np.arange(num_streams) * size).ravel()
@@ -253,9 +246,7 @@ def bucket_by_length(
     offset = int(draw_integers(bucket_size, seed, epoch, 0xB0C8))  # where runs are cut differs too
     edges = np.unique(np.concatenate(([0], np.arange(offset, len(order), bucket_size), [len(order)])))
     pieces = np.split(order, edges[1:-1])
-    return (
-        np.concatenate([pieces[i] for i in shuffle_indices(len(pieces), seed, epoch, 0xB0C9)]) if len(order) else order
-    )
+    return np.concatenate([pieces[i] for i in shuffle_indices(len(pieces), seed, epoch, 0xB0C9)])
 
 
 def estimate_documents(total: int, sizes: np.ndarray, headroom: float = 1.25, longest: int = 0) -> int:

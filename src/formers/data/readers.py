@@ -24,19 +24,8 @@ from typing import Any, Literal
 
 from ..errors import Error
 from ..text.normalise import CleaningReport, compose_and_count, scrub_text
-from .text_files import (
-    COMPRESSION_RATIOS,
-    HEAD_BYTES,
-    check_encoding_name,
-    check_file_kind,
-    decode_chunks,
-    import_optional,
-    iterate_lines,
-    limit_bytes,
-    read_chunks,
-    slice_text,
-    split_lines,
-)
+from . import text_files
+from .text_files import COMPRESSION_RATIOS, HEAD_BYTES, decode_chunks, limit_bytes, read_chunks, slice_text, split_lines
 
 CORPUS_LANGUAGES = ("en", "ko")
 DOCUMENT_UNITS = ("auto", "line", "block", "file")
@@ -114,8 +103,7 @@ def expand_path(name: str) -> list[Path]:
         inside, what = [Path(p) for p in glob.glob(name, recursive=True)], "by this name"
         if not inside and not glob.has_magic(name):
             raise Error("there is no such file", where=name, fix="look at the path")
-    files = [check_readable(p) for p in inside if find_suffix(p) and p.is_file() and p.stat().st_size]
-    if not files:
+    if not (files := [check_readable(p) for p in inside if find_suffix(p) and p.is_file() and p.stat().st_size]):
         raise Error(f"there is nothing to read {what}", where=name, fix=f"formers reads {describe_suffixes()}")
     return files
 
@@ -200,14 +188,12 @@ def has_columns(path: Path, wants: TableOptions) -> bool:
 
 
 def read_file(path: Path, unit: str, longest: int, wants: TableOptions, blank: bool) -> Iterator[str]:
-    """Yield the documents of one file."""
-    changes = wants.changes
+    """Return the documents of one file."""
     if has_columns(path, wants):
         read_texts = TEXT_READERS.get(find_format(path), read_delimited_texts)  # a text file may have columns
-        yield from clean_values(read_texts(path, wants), longest, changes, blank)
-        return
-    pieces = decode_chunks(read_chunks(path), changes, wants.encoding, path)
-    yield from split_documents(pieces, unit, longest, changes)
+        return clean_values(read_texts(path, wants), longest, wants.changes, blank)
+    pieces = decode_chunks(read_chunks(path), wants.changes, wants.encoding, path)
+    return split_documents(pieces, unit, longest, wants.changes)
 
 
 def read_lines(path: Path, encoding: str = "utf-8", changes: CleaningReport | None = None) -> list[str]:
@@ -219,9 +205,8 @@ def read_lines(path: Path, encoding: str = "utf-8", changes: CleaningReport | No
 
 def read_text(path: Path, encoding: str = "utf-8", changes: CleaningReport | None = None) -> str:
     """Read a text file as it is; `changes` counts what was left out."""
-    return "".join(
-        decode_chunks(limit_bytes(read_chunks(path), MAX_FILE_BYTES, path), changes or CleaningReport(), encoding, path)
-    )
+    data = limit_bytes(read_chunks(path), MAX_FILE_BYTES, path)
+    return "".join(decode_chunks(data, changes or CleaningReport(), encoding, path))
 
 
 def split_documents(pieces: Iterator[str], unit: str, longest: int, changes: CleaningReport) -> Iterator[str]:
@@ -231,11 +216,9 @@ def split_documents(pieces: Iterator[str], unit: str, longest: int, changes: Cle
         pieces = itertools.chain([head], pieces)
         unit = guess_unit(head)
         changes.add_note(f"a {unit} is a document")
-    found = iterate_lines(pieces, longest, changes)
-    texts = (
-        (text for text, _ in found) if unit == "line" else join_blocks(found, longest, changes, blank=unit == "block")
-    )
-    for document in texts:
+    found = text_files.iterate_lines(pieces, longest, changes)
+    blocks = join_blocks(found, longest, changes, blank=unit == "block")
+    for document in (text for text, _ in found) if unit == "line" else blocks:
         if document and not document.isspace():
             changes.documents += 1
             yield document
@@ -318,9 +301,8 @@ def pick_text_column(
         named = [resolve_column(one, names) for one in column.split(",")]  # one, or several by commas: a pair
         if None not in named:
             return ",".join(map(str, named))
-        raise Error(
-            f"there is no column {column!r}; there are {format_names(names)}", where=where, fix="choose one of these"
-        )
+        what = f"there is no column {column!r}; there are {format_names(names)}"
+        raise Error(what, where=where, fix="choose one of these")
     is_word = lambda value: isinstance(value, str) and not NUMBER_CHARACTERS.issuperset(value)  # noqa: E731
     wordy = [name for name in names if any(is_word(row.get(name)) for row in rows)]
     found = next((n for known in TEXT_COLUMN_NAMES for n in names if str(n).lower() == known), None)
@@ -384,20 +366,14 @@ def extract_texts(rows: Iterator[Any], column: str | None, where: object, wants:
 def number_lines(path: Path, wants: TableOptions) -> Iterator[tuple[int, str]]:
     """Numbered lines; one that is too long for a row is broken, and is passed over without holding it."""
     number, passing = 1, False
-    for text, ended in split_lines(
-        decode_chunks(wants.read_limited(path), wants.changes, wants.encoding, path), MAX_RECORD_CHARACTERS
-    ):
+    pieces = decode_chunks(wants.read_limited(path), wants.changes, wants.encoding, path)
+    for text, ended in split_lines(pieces, MAX_RECORD_CHARACTERS):
         wants.changes.lines += ended
         if not ended and not passing:
             wants.report_broken_row(f"a row has more than {MAX_RECORD_CHARACTERS:,} characters", path, number)
         if ended and not passing:
             yield number, text
         number, passing = number + ended, not ended
-
-
-def read_json_texts(path: Path, wants: TableOptions) -> Iterator[str]:
-    """Return the texts of a file with JSON in each line."""
-    return extract_texts(read_json_lines(path, wants), wants.column, path, wants)
 
 
 def read_json_lines(path: Path, wants: TableOptions) -> Iterator[tuple[int, Any]]:
@@ -490,11 +466,10 @@ def read_head_lines(path: Path, encoding: str) -> list[str]:
         if len(data) > HEAD_BYTES:
             break
     if encoding == "utf-8":
-        check_file_kind(data, path)
-    decoder = codecs.getincrementaldecoder(check_encoding_name(encoding))("ignore")
-    found = (
-        decoder.decode(data[:HEAD_BYTES]).removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    )
+        text_files.check_file_kind(data, path)
+    decoder = codecs.getincrementaldecoder(text_files.check_encoding_name(encoding))("ignore")
+    text = decoder.decode(data[:HEAD_BYTES]).removeprefix("\ufeff")
+    found = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return found[:-1] if len(data) > HEAD_BYTES else found
 
 
@@ -507,8 +482,7 @@ def is_tab_separated(path: Path, encoding: str) -> bool:
 def read_csv_rows(path: Path, wants: TableOptions, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Yield rows of a csv file, whose fields may have several lines."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_RECORD_CHARACTERS))
-    source = (text + "\n" for _, text in number_lines(path, wants))
-    reader = csv.reader(source, delimiter=delimiter)
+    reader = csv.reader((text + "\n" for _, text in number_lines(path, wants)), delimiter=delimiter)
     while True:
         number = reader.line_num + 1
         try:
@@ -541,7 +515,7 @@ def unquote_field(field: str) -> str:
 @contextmanager
 def open_parquet(path: Path) -> Iterator[Any]:
     """Open a parquet file; a packed one is unpacked on the disk first."""
-    import_optional("pyarrow", "parquet files")
+    text_files.import_optional("pyarrow", "parquet files")
     import pyarrow
     import pyarrow.parquet
 
@@ -617,5 +591,6 @@ def is_file_name(item: object) -> bool:
 
 
 TEXT_READERS: dict[str, Callable[[Path, TableOptions], Iterator[str]]] = {
-    "json": read_json_texts, "delimited": read_delimited_texts, "parquet": read_parquet_texts,
+    "json": lambda path, wants: extract_texts(read_json_lines(path, wants), wants.column, path, wants),
+    "delimited": read_delimited_texts, "parquet": read_parquet_texts,
 }  # fmt: skip

@@ -21,25 +21,12 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..atomic_files import (
-    FolderKind,
-    get_temporary_path,
-    read_checked_json,
-    rename_durably,
-    to_checked_json,
-    write_atomically,
-)
+from .. import atomic_files
+from ..atomic_files import FolderKind, read_checked_json, to_checked_json, write_atomically
 from ..errors import Error
 from ..ragged_arrays import compute_starts, expand_ranges
 from ..text.tokenizer import Tokenizer
-from .preparation.document_encoder import (
-    ENTITY_BIT,
-    PHRASE_BIT,
-    UnitFinder,
-    choose_id_dtype,
-    encode_documents,
-    get_splitter,
-)
+from .preparation.document_encoder import UnitFinder, encode_documents, get_splitter
 
 BLOCK_BYTES = 1 << 16
 ALIGNMENT = 64
@@ -69,7 +56,7 @@ class ArrayFileWriter:
     def __init__(self, path: Path):
         self.path, self.bytes_written = path, 0
         self.arrays: dict[str, dict[str, Any]] = {}
-        self.temporary_path = get_temporary_path(path)
+        self.temporary_path = atomic_files.get_temporary_path(path)
         self.file = open(self.temporary_path, "wb")  # noqa: SIM115
         self.sha256, self.block_crc = hashlib.sha256(), 0
         self.block_crcs: list[int] = []
@@ -105,7 +92,7 @@ class ArrayFileWriter:
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()
-        rename_durably(self.temporary_path, self.path)
+        atomic_files.rename_durably(self.temporary_path, self.path)
         sums = np.array(self.block_crcs, "<u4").tobytes().hex()
         about = {"bytes": self.bytes_written, "sha256": self.sha256.hexdigest(), "arrays": self.arrays}
         write_atomically(self.path.with_suffix(".json"), to_checked_json({**about, "block": BLOCK_BYTES, "sums": sums}))
@@ -128,26 +115,22 @@ class ArrayFileReader:
                 what = f"has {size:,} bytes where {about['bytes']:,} were written: damaged from offset "
                 raise Error(f"{what}{min(size, about['bytes']):,} on", where=path, fix=REBUILD_HINT)
             with open(path, "rb") as file:
-                self.mapped_bytes: mmap.mmap | bytes = (
-                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-                )
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
         except OSError as error:
             if not (allow_truncated and isinstance(error, FileNotFoundError)):
                 raise Error(f"cannot be read ({error.strerror})", where=path, fix=REBUILD_HINT) from None
-            self.mapped_bytes = b""
+            data = b""
+        self.mapped_bytes: mmap.mmap | bytes = data
         self.verified_blocks = np.zeros(-(-about["bytes"] // BLOCK_BYTES), bool)
-        self._block_crcs: np.ndarray | None = None
 
-    @property
+    @cached_property
     def block_crcs(self) -> np.ndarray:
         """The sum of each block, as it was written."""
-        if self._block_crcs is None:
-            beside = self.path.with_suffix(".json")
-            said = read_checked_json(beside)
-            if said.get("sha256") != self.header["sha256"] or len(said["sums"]) != 8 * len(self.verified_blocks):
-                raise Error(f"does not belong to {self.path.name}", where=beside, fix=REBUILD_HINT)
-            self._block_crcs = np.frombuffer(bytes.fromhex(said["sums"]), "<u4")
-        return self._block_crcs
+        beside = self.path.with_suffix(".json")
+        said = read_checked_json(beside)
+        if said.get("sha256") != self.header["sha256"] or len(said["sums"]) != 8 * len(self.verified_blocks):
+            raise Error(f"does not belong to {self.path.name}", where=beside, fix=REBUILD_HINT)
+        return np.frombuffer(bytes.fromhex(said["sums"]), "<u4")
 
     def get_array(self, name: str) -> np.ndarray:
         """Return one of the arrays, as much of it as is there; nothing is read yet."""
@@ -318,11 +301,10 @@ class Store:
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Refuse a tokenizer that did not make this store, even one of the same size."""
         if tokenizer.fingerprint != self.fingerprint:
-            raise Error(
-                f"was made with another tokenizer ({self.fingerprint[:12]}…, not {tokenizer.fingerprint[:12]}…)",
-                where="the store" if self.directory is None else self.directory.path,
-                fix="use the tokenizer that lies in the store, or prepare the text with this one",
-            )
+            what = f"was made with another tokenizer ({self.fingerprint[:12]}…, not {tokenizer.fingerprint[:12]}…)"
+            where = "the store" if self.directory is None else self.directory.path
+            fix = "use the tokenizer that lies in the store, or prepare the text with this one"
+            raise Error(what, where=where, fix=fix)
 
     @staticmethod
     def from_documents(
@@ -408,14 +390,12 @@ class StoreDirectory:
 
     def __init__(self, path: Path, part: str, verify: bool, damaged: str):
         self.path, self.part, self.verify, self.damaged = path, part, verify, damaged
-        file = path / "store.json"
-        if not file.is_file():
+        if not (file := path / "store.json").is_file():
             begun = (path / "begun.json").is_file()
             fix = "it is not finished: run the same formers prepare again" if begun else "make one with formers prepare"
             raise Error("is not a token store", where=path, fix=fix)
         self.metadata = read_checked_json(file)
-        version = self.metadata.get("format")
-        if version != STORE_FORMAT:
+        if (version := self.metadata.get("format")) != STORE_FORMAT:
             older = isinstance(version, int) and version < STORE_FORMAT
             fix = "prepare the text again" if older else "it was made by a newer formers: pip install --upgrade formers"
             raise Error(f"is a store of format {version!r}; this formers reads {STORE_FORMAT}", where=path, fix=fix)
@@ -427,9 +407,8 @@ class StoreDirectory:
     def open_store(self) -> Store:
         """Open the store, with nothing read yet but store.json."""
         skip = self.damaged == "skip"
-        tables = ArrayFileReader(
-            self.resolve_file(self.part_metadata["tables"]["name"]), self.part_metadata["tables"], verify=True
-        )
+        table = self.part_metadata["tables"]
+        tables = ArrayFileReader(self.resolve_file(table["name"]), table)
         shards = [
             ArrayFileReader(self.resolve_file(s["name"]), s, verify=self.verify, allow_truncated=skip)
             for s in self.part_metadata["shards"]
@@ -446,9 +425,8 @@ class StoreDirectory:
         sentences: LazyArray | None = (lambda: read_table("sentences")) if "sentences" in has else None
         left = 0
         if skip:
-            spans, starts, sentences, left = drop_damaged(
-                shards, read_table("starts"), read_table("sentences") if sentences is not None else None
-            )
+            marks = read_table("sentences") if sentences is not None else None
+            spans, starts, sentences, left = drop_damaged(shards, read_table("starts"), marks)
         tokens = ChainedArray([(reader, "tokens", begin, end) for reader, begin, end in spans], dtype)
         units = None
         if self.metadata["options"].get("units"):
@@ -523,12 +501,8 @@ def drop_damaged(
     left = int((~keep).sum())
     if sentences is not None:
         owner = np.searchsorted(starts, sentences[:-1], side="right") - 1
-        moved = np.cumsum(np.where(keep, 0, lengths))
-        sentences = (sentences[:-1] - moved[owner])[keep[owner]]
+        sentences = (sentences[:-1] - np.cumsum(np.where(keep, 0, lengths))[owner])[keep[owner]]
     starts = compute_starts(lengths[keep])
     if not len(starts) - 1:
         raise Error("nothing of this store is left undamaged", where=shards[0].path.parent, fix="prepare it again")
     return spans, starts, None if sentences is None else np.append(sentences, starts[-1]), left
-
-
-__all__ = ["ENTITY_BIT", "PHRASE_BIT", "STORE_FORMAT", "Store", "choose_id_dtype"]

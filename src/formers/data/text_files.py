@@ -211,10 +211,9 @@ def score_plausibility(text: str, encoding: str) -> float:
         good += min(len(own), len(ACCENTED_LATIN.findall(text))) - 0.25 * len(re.findall("[\x80-\uffff]{3,}", text))
     else:
         good += len(HANGUL.findall(own)) if encoding in ("cp949", "utf-16-le", "utf-16-be", "utf-8") else 0
-        good += len(KANA.findall(own)) if encoding != "cp949" and encoding != "gb18030" else 0
-        good += (CP949_IDEOGRAPH_WEIGHT if encoding == "cp949" else 0.8) * len(IDEOGRAPH.findall(own)) + 0.8 * len(
-            WIDE_PUNCTUATION.findall(own)
-        )
+        good += len(KANA.findall(own)) if encoding not in ("cp949", "gb18030") else 0
+        weight = CP949_IDEOGRAPH_WEIGHT if encoding == "cp949" else 0.8
+        good += weight * len(IDEOGRAPH.findall(own)) + 0.8 * len(WIDE_PUNCTUATION.findall(own))
         if encoding == "utf-8" or encoding.startswith("utf-16"):
             good += len(re.findall("[À-ʯͰ-῿]", own))
     return max(0.0, good - 4 * own.count("\ufffd")) / (len(ascii_) + len(own))

@@ -142,7 +142,7 @@ class StopWatcher:
         self.is_stopped, self.held_back = False, ""
         for index in prompt[-PROMPT_TAIL:]:
             self.stream.push(index)
-        self.stream.drop_open_syllable()
+        self.stream.open_syllable = ""  # the prompt's last one was shown before this stream began
 
     def push(self, index: int) -> str:
         """Add an id; returns the text that is now safe to show."""

@@ -41,8 +41,7 @@ def attention(former: Former, text: str) -> Attention:
         raise nothing
     if former.tokenizer is None:
         raise Error("this model has no tokenizer", fix="load one that has, to look at text")
-    ids = former.tokenizer.encode(text, normalise=True)
-    if not ids:
+    if not (ids := former.tokenizer.encode(text, normalise=True)):
         raise Error("the text is empty", fix="give some text to look at")
     batch, _ = former.pack_inputs(ModelInputs(torch.tensor([ids])), encoder_only=former.is_encoder_decoder)
     capture = Capture(with_attention=True)

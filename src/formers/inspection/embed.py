@@ -19,14 +19,7 @@ from ..errors import Error
 from ..former import Former
 from ..inputs import list_texts
 from ..model import pool_vectors
-from ..tasks.encoding import (
-    Span,
-    TokenizedText,
-    find_nearest_window,
-    find_words,
-    make_windows,
-    tokenize_texts,
-)
+from ..tasks.encoding import Span, TokenizedText, find_nearest_window, find_words, make_windows, tokenize_texts
 from ..tasks.word_vectors import check_vectors_finite, find_nearest_words, get_unit_vectors, look_up_words
 from ..text.normalise import normalise
 from ..text.tokenizer import Template
@@ -116,11 +109,8 @@ def locate_window_parts(piece: TokenizedText, spans: list[Span]) -> list[tuple[S
     """Return each window's slots: of the marks before, of the tokens nearest to its middle, of the marks after."""
     first, end = len(piece.prefix_ids), len(piece.suffix_ids)
     own = np.searchsorted(find_nearest_window(spans, np.arange(len(piece.ids))), np.arange(len(spans) + 1)).tolist()
-    found = []
-    for (low, high), a, b in zip(spans, own, own[1:], strict=False):
-        last = first + high - low
-        found.append(((0, first), (first + a - low, first + b - low), (last, last + end)))
-    return found
+    windows = ((low, first + high - low, a, b) for (low, high), a, b in zip(spans, own, own[1:], strict=False))
+    return [((0, first), (first + a - low, first + b - low), (last, last + end)) for low, last, a, b in windows]
 
 
 LEVELS = ("sentence", "word", "token")
@@ -163,7 +153,9 @@ def embed(
         if level == "sentence":
             found[number] = embed_sentence(read, pool, special)
         else:
-            found[number] = embed_spans(read, pool) if level == "word" else embed_tokens(read)
+            one = read.tokenized
+            tokens = SpanVectors(one.text, one.tokens, one.spans, read.vectors)  # without marks
+            found[number] = embed_spans(read, pool) if level == "word" else tokens
             if normalise:
                 found[number] = replace(found[number], vectors=F.normalize(found[number].vectors, dim=-1))
     if level != "sentence":
@@ -218,18 +210,12 @@ def embed_sentence(read: TextStates, pool: str, special: bool) -> Tensor:
     return pool_vectors(vectors, pool)
 
 
-def embed_tokens(read: TextStates) -> SpanVectors:
-    """Return the vectors of the tokens of a text, without marks."""
-    return SpanVectors(read.tokenized.text, read.tokenized.tokens, read.tokenized.spans, read.vectors)
-
-
 def embed_spans(read: TextStates, pool: str, spans: Sequence[Span] | None = None) -> SpanVectors:
     """Pool the words of a text, or given spans, each from the tokens that overlap it."""
     text = read.tokenized.text
     spans = find_words(text)[0] if spans is None else list(spans)
     names = [text[low:high] for low, high in spans]
-    first = 0
-    rows = []
+    first, rows = 0, []
     for low, high in spans:
         while first < len(read.tokenized.spans) and read.tokenized.spans[first][1] <= low:
             first += 1
@@ -281,8 +267,7 @@ def neighbours(
     if word is None:
         vectors = embed(former, [query, *texts], **{**how, "level": "sentence", "normalise": True})
         return select_best([Neighbour(text, 0.0, text, (0, len(text))) for text in texts], vectors[1:] @ vectors[0], k)
-    occurrences = find_occurrences(normalise(query), word)
-    if not occurrences:
+    if not (occurrences := find_occurrences(normalise(query), word)):
         raise Error(f"there is no {word!r} in the query", fix="name a word of it")
     clean = [normalise(text) for text in texts]
     spans = [occurrences[:1], *(find_occurrences(t, word) if same_word else find_words(t)[0] for t in clean)]
@@ -308,8 +293,7 @@ def embed_in_context(
     rows: dict[int, list[tuple[Neighbour, Tensor]]] = {}
     for number, read in compute_states(former, texts, join, layer=layer, **how):
         made = embed_spans(read, pool, spans[number])
-        units = F.normalize(made.vectors, dim=-1)
-        named = zip(made.units, made.spans, units, strict=True)
+        named = zip(made.units, made.spans, F.normalize(made.vectors, dim=-1), strict=True)
         rows[number] = [(Neighbour(name, 0.0, made.text, span), vector) for name, span, vector in named]
     return [row for number in sorted(rows) for row in rows[number]]
 

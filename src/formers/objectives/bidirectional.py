@@ -12,16 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch import IGNORE_INDEX, Batch, BatchShape
-from ..data.plans import (
-    ExampleFrame,
-    Plan,
-    RawExamples,
-    add_special_tokens,
-    estimate_documents,
-    make_stream_shape,
-    plan_streams,
-    plan_texts,
-)
+from ..data import plans
+from ..data.plans import ExampleFrame, Plan, RawExamples
 from ..data.store import Store
 from ..protocols import Losses, Model
 from ..text import word_level
@@ -49,9 +41,8 @@ class BidirectionalLM(BaseObjective):
         tokenizer: Tokenizer, length: int, slots: int = word_level.WORD_SLOTS, **options: Any
     ) -> BidirectionalLM:
         """Take the words of a tokenizer, spelled out; its begin and end marks have characters of their own."""
-        spelling = np.array(
-            [encode_vocab_word(tokenizer.get_token_text(i), slots) for i in range(len(tokenizer))], np.int64
-        )
+        words = map(tokenizer.get_token_text, range(len(tokenizer)))
+        spelling = np.array([encode_vocab_word(word, slots) for word in words], np.int64)
         marks = {"bos": word_level.SENTENCE_BEGIN, "eos": word_level.SENTENCE_END}
         ids = {role: tokenizer.id(role) for role in marks}
         if ids["bos"] == ids["eos"]:
@@ -65,8 +56,8 @@ class BidirectionalLM(BaseObjective):
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
         """Plan windows in random order, with room for the marks; of streams, the store's own marks stay inside."""
         if self.num_streams:
-            return plan_streams(store, self.length, self.num_streams)
-        return plan_texts(store, self.eos, self.length - sum(map(len, self.frame)), seed, epoch)
+            return plans.plan_streams(store, self.length, self.num_streams)
+        return plans.plan_texts(store, self.eos, self.length - sum(map(len, self.frame)), seed, epoch)
 
     def measure_sizes(self, plan: Plan) -> np.ndarray:
         """Measure words and labels by the plan, with the sentence marks."""
@@ -76,12 +67,12 @@ class BidirectionalLM(BaseObjective):
     def choose_shape(self, total: int, plan: Plan) -> BatchShape:
         """Choose a shape with a loss at every word."""
         if self.num_streams:
-            return make_stream_shape(self.num_streams, self.streams_per_batch, self.length)
-        return BatchShape(estimate_documents(total, self.measure_sizes(plan)[:, 0]), total, 0, self.length)
+            return plans.make_stream_shape(self.num_streams, self.streams_per_batch, self.length)
+        return BatchShape(plans.estimate_documents(total, self.measure_sizes(plan)[:, 0]), total, 0, self.length)
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
         """Hide nothing; the labels are the words themselves, and the loss takes the one before and behind."""
-        at = add_special_tokens(raw, *(((), ()) if self.num_streams else self.frame))
+        at = plans.add_special_tokens(raw, *(((), ()) if self.num_streams else self.frame))
         return Batch(self.word_characters[at.ids], at.starts, self.length, labels=at.ids, sample=raw.sample)
 
     def count_labels(self, batch: Batch) -> dict[str, int]:
@@ -91,8 +82,8 @@ class BidirectionalLM(BaseObjective):
     def select_labels(self, batch: Batch) -> np.ndarray:
         """Return each word but an example's first, and each but its last."""
         some = np.flatnonzero(np.diff(batch.starts))
-        ways = [np.delete(batch.labels, edge[some]) for edge in (batch.starts[:-1], batch.starts[1:] - 1)]
-        labels = np.concatenate(ways)
+        edges = (batch.starts[:-1], batch.starts[1:] - 1)
+        labels = np.concatenate([np.delete(batch.labels, edge[some]) for edge in edges])
         return labels[labels != IGNORE_INDEX]
 
     def loss(self, model: Model, batch: Batch) -> Losses:
@@ -102,9 +93,8 @@ class BidirectionalLM(BaseObjective):
         slots = torch.arange(len(words), device=words.device)
         following = torch.where(slots == behind, IGNORE_INDEX, words.roll(-1))
         preceding = torch.where(slots == before, IGNORE_INDEX, words.roll(1))
-        labels = torch.where(
-            words[:, None] == IGNORE_INDEX, IGNORE_INDEX, torch.stack((following, preceding), 1)
-        )  # (N, 2)
+        both = torch.stack((following, preceding), 1)  # (N, 2)
+        labels = torch.where(words[:, None] == IGNORE_INDEX, IGNORE_INDEX, both)
         hidden = model(batch)
         count = (labels[:, 0] != IGNORE_INDEX).sum()
         if self.num_sampled and model.training:
@@ -122,14 +112,10 @@ class BidirectionalLM(BaseObjective):
         vocab, goal = weight.shape[0], labels.clamp(min=0)
         drawn = draw_by_frequency(self.num_sampled, vocab, hidden.device).sort().values
         again = F.pad(drawn[1:] == drawn[:-1], (1, 0))  # a word counts once
-        right = (
-            upcast_logits((states * weight[goal]).sum(-1) + bias[goal])
-            - compute_inclusion_probability(goal, self.num_sampled, vocab).log()
-        )  # (N, 2)
-        wrong = (
-            upcast_logits(F.linear(states, weight[drawn], bias[drawn]))
-            - compute_inclusion_probability(drawn, self.num_sampled, vocab).log()
-        )  # (N, 2, sampled)
+        right = upcast_logits((states * weight[goal]).sum(-1) + bias[goal])  # (N, 2)
+        right = right - compute_inclusion_probability(goal, self.num_sampled, vocab).log()
+        wrong = upcast_logits(F.linear(states, weight[drawn], bias[drawn]))  # (N, 2, sampled)
+        wrong = wrong - compute_inclusion_probability(drawn, self.num_sampled, vocab).log()
         wrong = wrong.masked_fill(again | (drawn == goal[..., None]), -torch.inf)  # nor is it held against itself
         nll = torch.logsumexp(torch.cat((right[..., None], wrong), -1), -1) - right
         return (nll * (labels != IGNORE_INDEX)).sum()

@@ -31,8 +31,7 @@ MAX_EMPTY_SPANS = 4  # spans that a short text may get beyond its hidden words: 
 @cache
 def compute_poisson_cdf(mean: float) -> np.ndarray:
     """P(length ≤ n) for n = 0, 1, …"""
-    terms = [math.exp(-mean + n * math.log(mean) - math.lgamma(n + 1)) for n in range(128)]
-    reach = np.cumsum(terms)
+    reach = np.cumsum([math.exp(-mean + n * math.log(mean) - math.lgamma(n + 1)) for n in range(128)])
     return reach / reach[-1]
 
 
@@ -91,10 +90,9 @@ def infill_overlapping(
     lengths, count = draw_span_lengths(words, share, mean, seed, sample)
     which = np.repeat(np.arange(rows), words)
     base, total = compute_starts(words), len(which)
+    rank = rank_within_rows(draw_bits(seed, sample[which], ragged_arange(words), PLACE_DRAW), words)
     order = np.empty(total, np.int64)
-    order[base[which] + rank_within_rows(draw_bits(seed, sample[which], ragged_arange(words), PLACE_DRAW), words)] = (
-        np.arange(total)
-    )
+    order[base[which] + rank] = np.arange(total)
     mine, real = np.repeat(np.arange(rows), count), lengths > 0
     inserts, mine = np.bincount(mine[~real], minlength=rows), mine[real]
     at = order[base[mine] + ragged_arange(np.bincount(mine, minlength=rows))]
@@ -127,15 +125,13 @@ def draw_span_lengths(
     budget = np.ceil(share * words - 1e-9).astype(np.int64)
     most = np.where(budget > 0, budget + MAX_EMPTY_SPANS, 0)
     owner, turn = np.repeat(np.arange(len(words)), most), ragged_arange(most)
-    draw = np.searchsorted(
-        compute_poisson_cdf(mean), draw_uniform(seed, sample[owner], turn, LENGTH_DRAW), side="right"
-    )
-    draw[compute_starts(most)[1:][most > 0] - 1] = len(compute_poisson_cdf(mean)) << 20  # takes what is left
+    reach = compute_poisson_cdf(mean)
+    draw = np.searchsorted(reach, draw_uniform(seed, sample[owner], turn, LENGTH_DRAW), side="right")
+    draw[compute_starts(most)[1:][most > 0] - 1] = len(reach) << 20  # takes what is left
     before = np.cumsum(draw) - draw
     before -= before[compute_starts(most)[:-1][owner]] if len(owner) else 0
     keep = before < budget[owner]
-    lengths = np.minimum(draw, budget[owner] - before)[keep]
-    return lengths, np.bincount(owner[keep], minlength=len(words))
+    return np.minimum(draw, budget[owner] - before)[keep], np.bincount(owner[keep], minlength=len(words))
 
 
 def insert_masks(text: PackedArrays, count: np.ndarray, mask: int, seed: int, sample: np.ndarray) -> PackedArrays:
@@ -152,20 +148,16 @@ def insert_masks(text: PackedArrays, count: np.ndarray, mask: int, seed: int, sa
 def mask_at_random(text: PackedArrays, share: float, mask: int, seed: int, sample: np.ndarray) -> PackedArrays:
     """Replace each token by the mask with probability `share`."""
     ids, starts = text
-    owner = compute_row_ids(starts)
-    return np.where(
-        draw_uniform(seed, sample[owner], ragged_arange(np.diff(starts)), MASK_DRAW) < share, mask, ids
-    ), starts
+    draw = draw_uniform(seed, sample[compute_row_ids(starts)], ragged_arange(np.diff(starts)), MASK_DRAW)
+    return np.where(draw < share, mask, ids), starts
 
 
 def delete_tokens(text: PackedArrays, share: float, seed: int, sample: np.ndarray) -> PackedArrays:
     """Delete each token with probability `share`; the decoder must find where. One token always stays."""
     ids, starts = text
     owner, turn = compute_row_ids(starts), ragged_arange(np.diff(starts))
-    draw = draw_uniform(seed, sample[owner], turn, DELETE_DRAW)
-    keep = draw >= share
-    none = np.bincount(owner[keep], minlength=len(starts) - 1) == 0
-    keep[starts[:-1][none]] = True
+    keep = draw_uniform(seed, sample[owner], turn, DELETE_DRAW) >= share
+    keep[starts[:-1][np.bincount(owner[keep], minlength=len(starts) - 1) == 0]] = True
     return select_tokens(ids, keep, starts)
 
 
@@ -229,8 +221,7 @@ class Denoising(TwoSidedObjective):
         if language is not None and named is None:
             raise Error(f"this tokenizer has no token {language!r}", fix="train or load one for mBART")
         ends = DecoderEnds.from_tokenizer(tokenizer, ("eos", "sep"), named if start is None else start)
-        mask = tokenizer.id("mask")
-        if mask is None:
+        if (mask := tokenizer.id("mask")) is None:
             raise Error("this tokenizer has no <mask>", fix="train or load one for BART")
         front = next((i for role in ("bos", "cls") if (i := tokenizer.id(role)) not in (None, ends.eos)), None)
         frame = (() if front is None else (front,), (ends.eos,)) if named is None else ((), (ends.eos, named))
@@ -263,9 +254,8 @@ class Denoising(TwoSidedObjective):
         """Make a batch with the spoiled text as the source, the text as the target."""
         target = add_special_tokens(raw, *self.frame)
         ids, starts = self.add_noise(raw, seed)
-        spoiled = RawExamples(
-            ids, starts, np.zeros(len(ids), np.int64), np.zeros(len(ids), bool), None, raw.label, raw.sample
-        )
+        blank = np.zeros(len(ids), np.int64)
+        spoiled = RawExamples(ids, starts, blank, blank > 0, None, raw.label, raw.sample)
         source = add_special_tokens(spoiled, *self.frame)
         sides = (source.ids, source.starts), (target.ids, target.starts)
         return make_seq2seq_batch(*sides, self.start, raw.sample, self.max_lengths)

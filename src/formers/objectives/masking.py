@@ -16,27 +16,11 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 
 from ..batch import Batch, BatchShape
-from ..data.counter_rng import (
-    draw_binomial,
-    draw_bits,
-    draw_integers,
-    draw_uniform,
-    rank_within_rows,
-    sample_harmonic,
-    shuffle_indices,
-)
-from ..data.plans import (
-    ExampleFrame,
-    FramedExamples,
-    Plan,
-    RawExamples,
-    SentenceTable,
-    add_special_tokens,
-    estimate_documents,
-    plan_texts,
-    plan_windows,
-)
-from ..data.store import ENTITY_BIT, PHRASE_BIT, Store
+from ..data import counter_rng as rng
+from ..data import plans
+from ..data.plans import ExampleFrame, FramedExamples, Plan, RawExamples, SentenceTable
+from ..data.preparation.document_encoder import ENTITY_BIT, PHRASE_BIT
+from ..data.store import Store
 from ..errors import Error
 from ..protocols import Losses, Model
 from ..ragged_arrays import compute_row_ids, compute_starts, expand_ranges, ragged_arange
@@ -68,12 +52,11 @@ def choose_tokens(
     free: np.ndarray, starts: np.ndarray, wanted: np.ndarray, seed: int, sample: np.ndarray
 ) -> np.ndarray:
     """Return (N,) bool: so many tokens of each example, each as likely as another."""
-    owner = compute_row_ids(starts)
     at = np.flatnonzero(free)
-    mine = owner[at]
-    draw = draw_bits(seed, sample[mine], at - starts[mine], CHOICE_DRAW)
+    mine = compute_row_ids(starts)[at]
+    draw = rng.draw_bits(seed, sample[mine], at - starts[mine], CHOICE_DRAW)
     chosen = np.zeros(len(free), bool)
-    chosen[at] = rank_within_rows(draw, np.bincount(mine, minlength=len(starts) - 1)) < wanted[mine]
+    chosen[at] = rng.rank_within_rows(draw, np.bincount(mine, minlength=len(starts) - 1)) < wanted[mine]
     return chosen
 
 
@@ -89,8 +72,7 @@ def group_free_tokens(
     first = np.zeros(len(free), bool)
     first[starts[:-1][starts[:-1] < len(free)]] = True
     new |= first[at]
-    group = np.cumsum(new) - 1
-    return at, group, (np.searchsorted(starts, at[new], side="right") - 1)
+    return at, np.cumsum(new) - 1, np.searchsorted(starts, at[new], side="right") - 1
 
 
 def choose_ngrams(
@@ -106,11 +88,11 @@ def choose_ngrams(
     sizes = np.bincount(owner, minlength=len(starts) - 1)  # words of each example
     reach = compute_starts(np.bincount(group, minlength=len(owner)))
     first, turn = compute_starts(sizes), ragged_arange(sizes)
-    gram = np.minimum(sample_harmonic(most, draw_uniform(seed, sample[owner], turn, NGRAM_DRAW)), sizes[owner] - turn)
+    gram = rng.sample_harmonic(most, rng.draw_uniform(seed, sample[owner], turn, NGRAM_DRAW))
+    gram = np.minimum(gram, sizes[owner] - turn)
+    rank = rng.rank_within_rows(rng.draw_bits(seed, sample[owner], turn, CHOICE_DRAW), sizes)
     order = np.empty(len(owner), np.int64)
-    order[first[owner] + rank_within_rows(draw_bits(seed, sample[owner], turn, CHOICE_DRAW), sizes)] = np.arange(
-        len(owner)
-    )
+    order[first[owner] + rank] = np.arange(len(owner))
     hidden, left = np.zeros(len(owner) + most, bool), wanted.copy()
     active, step = np.flatnonzero((sizes > 0) & (left > 0)), 0
     while len(active):
@@ -140,10 +122,9 @@ def choose_units(
     at, group, owner = group_free_tokens(free, begins, starts)
     sizes = np.bincount(group, minlength=len(owner))
     turn = ragged_arange(np.bincount(owner, minlength=len(starts) - 1))
-    hidden = draw_uniform(seed, sample[owner], turn, CHOICE_DRAW) < rate
+    hidden = rng.draw_uniform(seed, sample[owner], turn, CHOICE_DRAW) < rate
     taken = np.cumsum(sizes * hidden)
-    begin = np.searchsorted(owner, np.arange(len(starts) - 1))
-    before = np.concatenate(([0], taken))[begin][owner]
+    before = np.concatenate(([0], taken))[np.searchsorted(owner, np.arange(len(starts) - 1))][owner]
     hidden &= taken - before <= limit[owner]
     chosen = np.zeros(len(free), bool)
     chosen[at] = hidden[group]
@@ -151,20 +132,14 @@ def choose_units(
 
 
 def mask_tokens(
-    batch: Batch,
-    chosen: np.ndarray,
-    seed: int,
-    mask: int,
-    vocab: int,
-    mask_ratio: float = 0.8,
-    random_ratio: float = 0.1,
+    batch: Batch, chosen: np.ndarray, seed: int, mask: int, vocab: int, mask_ratio: float, random_ratio: float
 ) -> Batch:
     """Mask each chosen token (N,) bool, replace it by a random one, or keep it; the labels are what was there."""
     at = np.flatnonzero(chosen)
     owner = np.searchsorted(batch.starts, at, side="right") - 1
     sample, place = batch.sample[owner], at - batch.starts[owner]
-    fate = draw_uniform(seed, sample, place, FATE_DRAW)
-    word = draw_integers(vocab, seed, sample, place, WORD_DRAW)
+    fate = rng.draw_uniform(seed, sample, place, FATE_DRAW)
+    word = rng.draw_integers(vocab, seed, sample, place, WORD_DRAW)
     ids = batch.ids.copy()
     ids[at] = np.where(fate < mask_ratio, mask, np.where(fate < mask_ratio + random_ratio, word, ids[at]))
     return batch.replace(ids=ids, chosen=at, labels=batch.ids[at])
@@ -214,8 +189,8 @@ class MaskedLM(BaseObjective):
         """Plan windows in random order, with room for the special tokens."""
         inner = self.length - sum(map(len, self.frame))
         if self.across_documents:
-            return plan_windows(store, inner, seed, epoch, across=True)
-        return plan_texts(store, self.eos, inner, seed, epoch)
+            return plans.plan_windows(store, inner, seed, epoch, across=True)
+        return plans.plan_texts(store, self.eos, inner, seed, epoch)
 
     def count_special_tokens(self, plan: Plan) -> np.ndarray | int:
         """Return how many special tokens each example of a plan gets."""
@@ -231,7 +206,7 @@ class MaskedLM(BaseObjective):
         sizes = self.measure_sizes(plan)
         usual = (total // self.length + 1) * int(self.count_masked(np.array([self.length]))[0])
         mean = sizes[:, 1].sum() / max(1, sizes[:, 0].sum()) if len(sizes) else 0.0
-        rows = estimate_documents(total, sizes[:, 0], longest=self.length)
+        rows = plans.estimate_documents(total, sizes[:, 0], longest=self.length)
         return BatchShape(rows, total, max(usual, int(np.ceil(total * mean * 1.02))), self.length)
 
     def count_masked(self, lengths: np.ndarray) -> np.ndarray:
@@ -241,7 +216,7 @@ class MaskedLM(BaseObjective):
 
     def frame_examples(self, raw: RawExamples) -> tuple[FramedExamples, dict[str, Any]]:
         """Add marks around examples; return them and what else the batch says of them."""
-        return add_special_tokens(raw, *self.frame), {}
+        return plans.add_special_tokens(raw, *self.frame), {}
 
     def choose_masked(self, at: FramedExamples, free: np.ndarray, seed: int) -> np.ndarray:
         """Return (N,) bool: what is hidden."""
@@ -309,7 +284,7 @@ class PairSampler:
             turn += 1
             more = self.walk_documents(book, seed, epoch, turn)
             spans, label = np.concatenate((spans, more[0])), np.concatenate((label, more[1]))
-        order = shuffle_indices(len(label), seed, epoch, ORDER_DRAW)[:count]
+        order = rng.shuffle_indices(len(label), seed, epoch, ORDER_DRAW)[:count]
         begin, end = spans[order].reshape(-1, 2).T
         return Plan(begin, end, np.arange(count + 1) * 2, label[order].astype(np.int8))
 
@@ -326,8 +301,8 @@ class PairSampler:
         """Make one pass: spans (E, 2, 2) as (A, B) × (begin, end), and labels (E,). All documents step at once."""
         key = (seed, epoch, turn)
         document = np.arange(len(book.document_begins))
-        brief = draw_uniform(*key, document, SHORT_DRAW) < self.short_seq_prob
-        target = np.where(brief, 2 + draw_integers(self.max_tokens - 1, *key, document, SIZE_DRAW), self.max_tokens)
+        brief = rng.draw_uniform(*key, document, SHORT_DRAW) < self.short_seq_prob
+        target = np.where(brief, 2 + rng.draw_integers(self.max_tokens - 1, *key, document, SIZE_DRAW), self.max_tokens)
         at, found = book.document_begins.copy(), []
         while len(document):
             step = self.step_sentence_order if self.is_order_task else self.step_next_sentence
@@ -338,8 +313,8 @@ class PairSampler:
         a0, a1, b0, b1, label, where = map(np.concatenate, zip(*found, strict=True))
         begin_a, end_a, begin_b, end_b = book.begin[a0], book.end[a1 - 1], book.begin[b0], book.end[b1 - 1]
         lose_a, lose_b = compute_truncation(end_a - begin_a, end_b - begin_b, self.max_tokens)
-        front_a = draw_binomial(lose_a, *key, where, FRONT_A_DRAW)
-        front_b = draw_binomial(lose_b, *key, where, FRONT_B_DRAW)
+        front_a = rng.draw_binomial(lose_a, *key, where, FRONT_A_DRAW)
+        front_b = rng.draw_binomial(lose_b, *key, where, FRONT_B_DRAW)
         begin = np.stack((begin_a + front_a, begin_b + front_b), 1)
         end = np.stack((end_a - lose_a + front_a, end_b - lose_b + front_b), 1)
         return np.stack((begin, end), 2), label
@@ -349,11 +324,10 @@ class PairSampler:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Take BERT's step: which are used, A and B as (2, n) sentences, label (1 = another document's), go on at."""
         stop = book.find_stop(at, target, book.document_ends[document])
-        cut = at + 1 + np.where(stop - at > 1, draw_integers(np.maximum(stop - at - 1, 1), *key, at, CUT_DRAW), 0)
-        other = (stop - at == 1) | (draw_uniform(*key, at, COIN_DRAW) < 0.5)
-        far = self.draw_other_document(
-            book, key, document, at, target - (book.token_offsets[cut] - book.token_offsets[at])
-        )
+        cut = at + 1 + np.where(stop - at > 1, rng.draw_integers(np.maximum(stop - at - 1, 1), *key, at, CUT_DRAW), 0)
+        other = (stop - at == 1) | (rng.draw_uniform(*key, at, COIN_DRAW) < 0.5)
+        left = target - (book.token_offsets[cut] - book.token_offsets[at])
+        far = self.draw_other_document(book, key, document, at, left)
         second = np.where(other, far, np.stack((cut, stop)))
         return np.ones(len(at), bool), np.stack((at, cut)), second, other * 1, np.where(other, cut, stop)
 
@@ -361,12 +335,11 @@ class PairSampler:
         self, book: SentenceTable, key: tuple[int, ...], document: np.ndarray, at: np.ndarray, tokens: np.ndarray
     ) -> np.ndarray:
         """Draw (2, n) sentences of another document, from a random one on, until there are so many tokens."""
-        other = draw_integers(len(book.document_begins) - 1, *key, at, OTHER_DRAW)
+        other = rng.draw_integers(len(book.document_begins) - 1, *key, at, OTHER_DRAW)
         other += other >= document
-        begin = book.document_begins[other] + draw_integers(
-            book.document_ends[other] - book.document_begins[other], *key, at, WHERE_DRAW
-        )
-        return np.stack((begin, book.find_stop(begin, tokens, book.document_ends[other])))
+        begin, end = book.document_begins[other], book.document_ends[other]
+        begin = begin + rng.draw_integers(end - begin, *key, at, WHERE_DRAW)
+        return np.stack((begin, book.find_stop(begin, tokens, end)))
 
     def step_sentence_order(
         self, book: SentenceTable, key: tuple[int, ...], document: np.ndarray, at: np.ndarray, target: np.ndarray
@@ -380,14 +353,13 @@ class PairSampler:
             stop = np.minimum(np.where(alone, at + 2, stop), last)
             start = np.where(stop - at == 1, np.maximum(at - 1, book.document_begins[document]), at)
             alone = stop - start == 1
-        cut = start + 1 + np.where(alone, 0, draw_integers(np.maximum(stop - start - 1, 1), *key, at, CUT_DRAW))
-        turned = (draw_uniform(*key, at, COIN_DRAW) < 0.5) & ~alone
+        cut = start + 1 + np.where(alone, 0, rng.draw_integers(np.maximum(stop - start - 1, 1), *key, at, CUT_DRAW))
+        turned = (rng.draw_uniform(*key, at, COIN_DRAW) < 0.5) & ~alone
         a, b = np.stack((start, cut)), np.stack((cut, stop))
         first, second = np.where(turned, b, a), np.where(turned, a, b)
         if self.random_fallback:
-            far = self.draw_other_document(
-                book, key, document, at, target - (book.token_offsets[cut] - book.token_offsets[at])
-            )
+            left = target - (book.token_offsets[cut] - book.token_offsets[at])
+            far = self.draw_other_document(book, key, document, at, left)
             second, turned = np.where(alone, far, second), turned | alone
         return ~alone | self.random_fallback, first, second, turned * 1, stop
 
@@ -416,10 +388,9 @@ class NextSentence(MaskedLM):
     def frame_examples(self, raw: RawExamples) -> tuple[FramedExamples, dict[str, Any]]:
         """Segments 0 and 1; a mark belongs to the segment before it."""
         front, back = self.frame
-        at = add_special_tokens(raw, front, after_spans=(back,))
+        at = plans.add_special_tokens(raw, front, after_spans=(back,))
         span = at.scatter_values(raw.span_index, -1)
-        known = np.maximum.accumulate(np.where(span >= 0, np.arange(len(span)), 0))
-        span = span[known]
+        span = span[np.maximum.accumulate(np.where(span >= 0, np.arange(len(span)), 0))]
         span[at.starts[:-1]] = 0
         return at, {"segments": span % 2, "document_labels": self.make_answers(raw.label)}
 
@@ -442,9 +413,7 @@ class SentenceOrder(NextSentence):
     @property
     def pair_sampler(self) -> PairSampler:
         """How segments are chosen."""
-        return PairSampler(
-            self.length - 3, self.short_seq_prob, is_order_task=True, random_fallback=self.random_fallback, eos=self.eos
-        )
+        return PairSampler(self.length - 3, self.short_seq_prob, True, self.random_fallback, self.eos)
 
 
 # --- knowledge masking (ERNIE, Sun et al. 2019, §3): whole units in three stages; pairs; dialogues
@@ -485,9 +454,8 @@ class UnitMaskedLM(MaskedLM):
             raise Error(f"this store does not say where a {self.stage} begins", fix="prepare the data with units")
         else:
             first = at.scatter_values((at.raw.unit_bits & STAGE_BITS[self.stage]) > 0) | at.span_starts
-        return choose_units(
-            free, first, at.starts, self.mask_rate, self.count_masked(np.diff(at.starts)), seed, at.raw.sample
-        )
+        limit = self.count_masked(np.diff(at.starts))
+        return choose_units(free, first, at.starts, self.mask_rate, limit, seed, at.raw.sample)
 
     def loss(self, model: Model, batch: Batch) -> Losses:
         """Compute the losses; the model must have an embedding for the task."""
@@ -530,19 +498,17 @@ class DialogueLM(UnitMaskedLM, NextSentence):
         begin = book.document_begins[owner] + ragged_arange(parts) * self.num_turns
         number = np.minimum(book.document_ends[owner] - begin, self.num_turns)
         key, sentence = (seed, epoch), expand_ranges(begin, number)
-        fake = draw_uniform(*key, begin, TURN_FAKE_DRAW) < 0.5
+        fake = rng.draw_uniform(*key, begin, TURN_FAKE_DRAW) < 0.5
         at = compute_starts(number)
-        other = draw_integers(len(count) - 1, *key, begin, TURN_OTHER_DRAW)
+        other = rng.draw_integers(len(count) - 1, *key, begin, TURN_OTHER_DRAW)
         other += other >= owner
-        instead = book.document_begins[other] + draw_integers(count[other], *key, begin, TURN_WHERE_DRAW)
-        place = at[:-1] + draw_integers(number, *key, begin, TURN_WHICH_DRAW)
-        sentence[place[fake]] = instead[fake]
+        instead = book.document_begins[other] + rng.draw_integers(count[other], *key, begin, TURN_WHERE_DRAW)
+        sentence[(at[:-1] + rng.draw_integers(number, *key, begin, TURN_WHICH_DRAW))[fake]] = instead[fake]
         share = np.repeat((self.length - 1) // number - 1, number)
         if share.min() < 1:
-            raise Error(
-                f"examples of {self.length} tokens have no room for {self.num_turns} turns", fix="take longer ones"
-            )
+            what = f"examples of {self.length} tokens have no room for {self.num_turns} turns"
+            raise Error(what, fix="take longer ones")
         start, stop = book.begin[sentence], np.minimum(book.end[sentence], book.begin[sentence] + share)
-        order = shuffle_indices(len(begin), seed, epoch, TURN_ORDER_DRAW)
+        order = rng.shuffle_indices(len(begin), seed, epoch, TURN_ORDER_DRAW)
         spans = expand_ranges(at[:-1][order], number[order])
         return Plan(start[spans], stop[spans], compute_starts(number[order]), (~fake)[order].astype(np.int8))

@@ -9,14 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..batch import Batch, BatchShape
-from ..data.counter_rng import (
-    draw_bits,
-    draw_integers,
-    draw_uniform,
-    rank_within_rows,
-    sample_harmonic,
-    shuffle_indices,
-)
+from ..data import counter_rng as rng
 from ..data.plans import Plan, RawExamples, add_special_tokens, estimate_documents, make_stream_shape
 from ..data.store import Store
 from ..errors import Error
@@ -93,12 +86,9 @@ class PermutationLM(BaseObjective):
     def order_windows(self, count: int, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the windows in the order of their use (any, or streams), and whether each is read back to front."""
         if not self.num_streams:
-            return shuffle_indices(count, seed, epoch, ORDER_DRAW), np.zeros(count, bool)
-        rows = (
-            self.num_streams // 2 if self.reversed else self.num_streams
-        )  # either half of the streams reads the whole text
-        steps = count // rows
-        if not steps:
+            return rng.shuffle_indices(count, seed, epoch, ORDER_DRAW), np.zeros(count, bool)
+        rows = self.num_streams // (2 if self.reversed else 1)  # either half of the streams reads the whole text
+        if not (steps := count // rows):
             what = f"{count} windows of {self.length} tokens are too few for {self.num_streams} streams"
             raise Error(what, fix="take fewer streams, shorter examples or more text")
         row = np.arange(self.num_streams)
@@ -113,13 +103,11 @@ class PermutationLM(BaseObjective):
         lower, upper = np.searchsorted(edges, a, side="right"), np.searchsorted(edges, a + most)
         stop = edges[np.minimum(upper, len(edges) - 1)]
         some = upper > lower
-        cut = edges[
-            np.minimum(lower + draw_integers(np.maximum(upper - lower, 1), *key, begin, CUT_DRAW), len(edges) - 1)
-        ]
-        a_end = np.where(some, cut, stop)
-        far = ~some | (draw_uniform(*key, begin, COIN_DRAW) < 0.5)
+        cut = lower + rng.draw_integers(np.maximum(upper - lower, 1), *key, begin, CUT_DRAW)
+        a_end = np.where(some, edges[np.minimum(cut, len(edges) - 1)], stop)
+        far = ~some | (rng.draw_uniform(*key, begin, COIN_DRAW) < 0.5)
         size = np.minimum(np.maximum(1, most - (a_end - a)), high - low - 1)
-        other = low + draw_integers(high - low - size, *key, begin, WHERE_DRAW)
+        other = low + rng.draw_integers(high - low - size, *key, begin, WHERE_DRAW)
         other_end = edges[np.minimum(np.searchsorted(edges, other + size), len(edges) - 1)]
         other = edges[np.searchsorted(edges, other, side="right") - 1]
         b, b_end = np.where(far, other, a_end), np.where(far, other_end, stop)
@@ -137,13 +125,12 @@ class PermutationLM(BaseObjective):
 
     def choose_shape(self, total: int, plan: Plan) -> BatchShape:
         """Choose room for as many labels as full examples have; a batch of streams is one example of each."""
+        each = int(self.count_targets(np.array([self.length]))[0])
         if self.num_streams:
             whole = make_stream_shape(self.num_streams, self.streams_per_batch, self.length)
-            return dataclasses.replace(
-                whole, labels=whole.documents * int(self.count_targets(np.array([self.length]))[0])
-            )
-        usual = (total // self.length + 1) * int(self.count_targets(np.array([self.length]))[0])
-        return BatchShape(estimate_documents(total, self.measure_sizes(plan)[:, 0]), total, usual, self.length)
+            return dataclasses.replace(whole, labels=whole.documents * each)
+        rows = estimate_documents(total, self.measure_sizes(plan)[:, 0])
+        return BatchShape(rows, total, (total // self.length + 1) * each, self.length)
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
         """Choose targets, and an order for them."""
@@ -151,8 +138,7 @@ class PermutationLM(BaseObjective):
         rows = len(at.starts) - 1
         span = at.scatter_values(raw.span_index, -1)
         marks = span < 0
-        known = np.maximum.accumulate(np.where(marks, 0, np.arange(len(span))))
-        segments = np.maximum(span[known] - 1, 0)
+        segments = np.maximum(span[np.maximum.accumulate(np.where(marks, 0, np.arange(len(span))))] - 1, 0)
         segments[at.starts[1:] - 1] = 2  # CLS
         # Two lanes an example: its first half, and the rest.
         first = np.bincount(compute_row_ids(raw.starts)[raw.span_index == 0], minlength=rows)
@@ -187,8 +173,8 @@ class PermutationLM(BaseObjective):
         targets = np.zeros(count, bool)
         while len(lane):
             key = (seed, sample[lane], step * 2 + side[lane])
-            n = np.minimum(sample_harmonic(self.max_ngram, draw_uniform(*key, NGRAM_DRAW)), left[lane])
-            before = draw_integers(n * self.context_factor, *key, LEFT_DRAW)
+            n = np.minimum(rng.sample_harmonic(self.max_ngram, rng.draw_uniform(*key, NGRAM_DRAW)), left[lane])
+            before = rng.draw_integers(n * self.context_factor, *key, LEFT_DRAW)
             begin = following[np.minimum(place[lane] + before, count)]
             end = begin + n
             good = end < lanes[lane + 1]
@@ -209,8 +195,8 @@ class PermutationLM(BaseObjective):
         at = np.flatnonzero(free & ~targets)
         mine = lane[at]
         missing = goals - np.bincount(lane, targets, len(goals)).astype(np.int64)
-        draw = draw_bits(seed, sample[mine], at - lanes[mine], FILL_DRAW, mine % 2)
-        more = rank_within_rows(draw, np.bincount(mine, minlength=len(goals))) < missing[mine]
+        draw = rng.draw_bits(seed, sample[mine], at - lanes[mine], FILL_DRAW, mine % 2)
+        more = rng.rank_within_rows(draw, np.bincount(mine, minlength=len(goals))) < missing[mine]
         targets[at[more]] = True
         return targets
 
@@ -219,12 +205,11 @@ class PermutationLM(BaseObjective):
     ) -> np.ndarray:
         """(N,) what is given of the first half is 0, its targets follow in random order, then what is given of the
         second half, then its targets. A token sees lower orders, and its content stream its own."""
-        waits = targets | (marks & self.as_released)
-        lane, at = compute_row_ids(lanes), np.flatnonzero(waits)
+        lane, at = compute_row_ids(lanes), np.flatnonzero(targets | (marks & self.as_released))
         mine = lane[at]
-        draw = draw_bits(seed, sample[mine // 2], at - lanes[mine], RANK_DRAW, mine % 2)
+        draw = rng.draw_bits(seed, sample[mine // 2], at - lanes[mine], RANK_DRAW, mine % 2)
         order = np.zeros(len(targets), np.int64)
-        order[at] = 1 + rank_within_rows(draw, np.bincount(mine, minlength=len(lanes) - 1))
+        order[at] = 1 + rng.rank_within_rows(draw, np.bincount(mine, minlength=len(lanes) - 1))
         base = np.diff(lanes)[0::2] + 1  # more than the first half can need
         return order + np.where(lane % 2, base[lane // 2], 0)
 

@@ -47,10 +47,9 @@ class SpanCorruption(TwoSidedObjective):
     def from_tokenizer(tokenizer: Tokenizer, length: int, start: int | None = None, **options: Any) -> SpanCorruption:
         """Take the tokenizer's sentinels <extra_id_0>, <extra_id_1> …, which descend from its last id."""
         ends = DecoderEnds.from_tokenizer(tokenizer, ("pad", "bos"), start)
-        known, number = [], 0
-        while (one := tokenizer.backend.token_to_id(f"<extra_id_{number}>")) is not None:
+        known: list[int] = []
+        while (one := tokenizer.backend.token_to_id(f"<extra_id_{len(known)}>")) is not None:
             known.append(one)
-            number += 1
         if (mean := options.get("mean_span_length", 1)) < 1:
             raise Error(f"mean_span_length={mean} is shorter than a token", fix="take at least 1")
         made = SpanCorruption(length, ends.start, ends.eos, np.array(known, np.int64), **options)
@@ -142,8 +141,7 @@ class SpanCorruption(TwoSidedObjective):
         """Shuffle the source; the target is the text."""
         lengths, owner = np.diff(raw.starts), compute_row_ids(raw.starts)
         turn = np.arange(len(raw.ids)) - raw.starts[owner]
+        rank = rank_within_rows(draw_bits(seed, raw.sample[owner], turn, SHUFFLE_DRAW), lengths)
         ids = np.empty_like(raw.ids)
-        ids[raw.starts[owner] + rank_within_rows(draw_bits(seed, raw.sample[owner], turn, SHUFFLE_DRAW), lengths)] = (
-            raw.ids
-        )
+        ids[raw.starts[owner] + rank] = raw.ids
         return (ids, raw.starts), (raw.ids, raw.starts)

@@ -60,9 +60,7 @@ class Supervised(BaseObjective):
         }  # fmt: skip
         if self.task_kind in ways:
             return ways[self.task_kind](logits, batch, asked), asked.sum()
-        weight = (
-            torch.tensor(self.class_weights, device=logits.device, dtype=logits.dtype) if self.class_weights else None
-        )
+        weight = logits.new_tensor(self.class_weights) if self.class_weights else None
         answers = batch.labels if self.task_kind == "tags" else batch.document_labels
         if self.task_kind == "class" and batch.labels is not None:
             logits = sum_over_documents(logits, batch)
@@ -76,7 +74,7 @@ class Supervised(BaseObjective):
         labels = torch.where(asked[:, None], batch.document_labels, 0.0)
         weight = None
         if self.class_weights:
-            yes, no = torch.tensor(self.class_weights, device=logits.device, dtype=logits.dtype).chunk(2)
+            yes, no = logits.new_tensor(self.class_weights).chunk(2)
             weight = torch.where(labels > 0, yes, no)
         each = F.binary_cross_entropy_with_logits(logits, labels, weight, reduction="none").mean(1)
         return torch.where(asked, each, 0.0).sum()
@@ -93,9 +91,8 @@ class Supervised(BaseObjective):
         follows = (document == document.roll(-1)) & (batch.sample >= 0)[document]
         follows[-1] = False
         labels = torch.where(follows, batch.ids.roll(-1), IGNORE_INDEX)
-        total = F.cross_entropy(
-            upcast_logits(model.logits(hidden, part="lm")), labels, reduction="sum", ignore_index=IGNORE_INDEX
-        )
+        logits = upcast_logits(model.logits(hidden, part="lm"))
+        total = F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORE_INDEX)
         return self.lm_weight * total, follows.sum()
 
 
@@ -113,18 +110,14 @@ def select_answered(kind: str, batch: Batch) -> Any:
 def sum_over_documents(logits: Tensor, batch: Batch) -> Tensor:
     """Sum (D, C) answers over the documents of each example; every document gets its example's sum."""
     owner = find_example_ids(batch, len(logits))
-    total = torch.zeros_like(logits).index_add(0, owner, logits * (owner >= 0)[:, None])
-    return total[owner]
+    return torch.zeros_like(logits).index_add(0, owner, logits * (owner >= 0)[:, None])[owner]
 
 
 def find_example_ids(batch: Batch, documents: int) -> Tensor:
     """Return (D,) the example of each document; dummy documents have one of their own."""
     real = batch.labels != IGNORE_INDEX
-    own = torch.arange(documents, device=batch.ids.device)
-    own = own.index_copy(
-        0, torch.where(real, batch.chosen, documents - 1), torch.where(real, batch.labels, documents - 1)
-    )
-    return own
+    chosen, labels = (torch.where(real, some, documents - 1) for some in (batch.chosen, batch.labels))
+    return torch.arange(documents, device=batch.ids.device).index_copy(0, chosen, labels)
 
 
 def compute_span_loss(logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:

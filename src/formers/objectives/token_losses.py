@@ -90,8 +90,7 @@ def compute_token_loss(
         embedding = model.body.embedding_table  # adaptive too
         return out.compute_losses(hidden, batch.labels, embedding).sum(), count  # type: ignore[arg-type]
     table = getattr(model.body, "embedding_table", None)
-    fused = model.parts[part].compute_fused_loss(hidden, table, batch.labels, smoothing)
-    if fused is not None:
+    if (fused := model.parts[part].compute_fused_loss(hidden, table, batch.labels, smoothing)) is not None:
         return fused, count
     logits = upcast_logits(model.logits(hidden, part=part))
     total = F.cross_entropy(logits, batch.labels, reduction="sum", ignore_index=IGNORE_INDEX, label_smoothing=smoothing)
@@ -121,8 +120,7 @@ def compute_balanced_losses(model: Model, batch: Batch, part: str, alpha: float)
     routing, real = capture.routing or [], batch.sample >= 0
     near = sum(isinstance(m, Experts) for m in model.body.encoder.modules())
     sides = [batch.source or batch] * near + [batch] * (len(routing) - near)  # both have the same documents
-    terms = [
-        compute_balance_loss(*seen, real[side.layout.document_ids]) for seen, side in zip(routing, sides, strict=True)
-    ]
+    pairs = zip(routing, sides, strict=True)
+    terms = [compute_balance_loss(*seen, real[side.layout.document_ids]) for seen, side in pairs]
     uneven = alpha * torch.stack(terms).sum() if terms else total.new_zeros(())
     return {part: (total, count), "balance": (uneven, real.any().long())}

@@ -61,9 +61,8 @@ def compute_cbow(
         value = -float((F.logsigmoid(true) * asked).sum() + negative_weight * (F.logsigmoid(-false) * asked).sum())
     pull, push = true.sigmoid_().sub_(1).mul_(asked), false.sigmoid_().mul_(asked * negative_weight)
     back = torch.bmm(push, drawn).addcmul_(pull, words)  # (B, T, d) of the mean
-    return RowGradients(
-        torch.bmm(near.transpose(1, 2), back), pull * mean, torch.bmm(push.transpose(1, 2), mean), value
-    )
+    around_grad, drawn_grad = torch.bmm(near.transpose(1, 2), back), torch.bmm(push.transpose(1, 2), mean)
+    return RowGradients(around_grad, pull * mean, drawn_grad, value)
 
 
 def compute_glove(

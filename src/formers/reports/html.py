@@ -54,8 +54,7 @@ def compute_ticks(low: float, high: float, whole: bool = False) -> list[tuple[fl
 def draw_chart(lines: Mapping[str, Line], label: str, reference_line: tuple[str, float] | None = None) -> str:
     """Draw lines over steps, slightly smoothed; `reference_line` is a dashed horizontal line with its label."""
     width, height, left, bottom, right = 720, 260, 52, 34, 150
-    points = [p for line in lines.values() for p in line]
-    if not points:
+    if not (points := [p for line in lines.values() for p in line]):
         return ""
     values = [y for _, y in points] + ([reference_line[1]] if reference_line else [])
     low, high, last = min(values), max(values), max(x for x, _ in points) or 1
@@ -67,10 +66,8 @@ def draw_chart(lines: Mapping[str, Line], label: str, reference_line: tuple[str,
     parts = []
     for value, name in compute_ticks(low, high):
         y = to_pixels(0, value)[1]
-        parts += [
-            draw_rule(left, width - right, y, "axis"),
-            draw_text(left - 8, y + 4, name, text_anchor="end", class_="soft"),
-        ]
+        number = draw_text(left - 8, y + 4, name, text_anchor="end", class_="soft")
+        parts += [draw_rule(left, width - right, y, "axis"), number]
     for step, name in compute_ticks(0, last, whole=True):
         parts.append(draw_text(to_pixels(step, low)[0], height - 12, name, text_anchor="middle", class_="soft"))
     taken: list[float] = []
@@ -122,10 +119,9 @@ def draw_heatmap(pieces: Sequence[str], weights: Tensor, label: str) -> str:
         short = piece.strip() or "␣"
         short = short if len(short) <= 9 else short[:8] + "…"
         middle = room + cell * (i + 0.75)
+        turned = f"translate({middle:.1f} {room - 4}) rotate(-90)"
         parts.append(draw_text(room - 4, middle, short, text_anchor="end", class_="small"))
-        parts.append(
-            draw_text(0, 0, short, transform=f"translate({middle:.1f} {room - 4}) rotate(-90)", class_="small")
-        )
+        parts.append(draw_text(0, 0, short, transform=turned, class_="small"))
     for i, row in enumerate(weights.tolist()):
         for j, value in enumerate(row):
             if value > 0.005:

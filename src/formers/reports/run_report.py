@@ -37,14 +37,11 @@ class RunReport:
         self.history = run.read_history()
         self.step_rows = [row for row in self.history if "losses" in row]
         valid_rows = [(row["step"], row["valid"]) for row in self.history if "valid" in row]
-        self.valid_losses = [
-            (step, seen) for step, seen in valid_rows if seen.get("loss") is not None
-        ]  # what was no number is null
-        self.language: Language = language or self.result.get("language") or self.guess_language()
-
-    def guess_language(self) -> Language:
-        """Detect the language of the samples, for a run whose result does not name one."""
-        return detect_language(str(sample["given"]) for sample in self.run.read_samples())
+        # What was no number is null.
+        self.valid_losses = [(step, seen) for step, seen in valid_rows if seen.get("loss") is not None]
+        self.samples = run.read_samples()
+        given = (str(sample["given"]) for sample in self.samples)
+        self.language: Language = language or self.result.get("language") or detect_language(given)
 
     def localise(self, words: str, **values: Any) -> str:
         """Translate words of the report into its language."""
@@ -72,9 +69,8 @@ class RunReport:
     def render_chart(self) -> str:
         """Draw the curves as SVG."""
         words = "{title}: loss over steps" + (" ({part})" if self.loss_name else "")
-        return draw_chart(
-            self.get_curves(), self.localise(words, title=self.title, part=self.loss_name), self.get_unigram_level()
-        )
+        caption = self.localise(words, title=self.title, part=self.loss_name)
+        return draw_chart(self.get_curves(), caption, self.get_unigram_level())
 
     def get_last_step(self) -> dict[str, Any]:
         """Return the row of the last step: step, tokens and seconds."""
@@ -127,7 +123,7 @@ class RunReport:
     def format_samples(self) -> LabelledRows:
         """Format the samples, each with a heading."""
         rows = []
-        for sample in self.run.read_samples():
+        for sample in self.samples:
             question = [("target: {text}", sample["target"])] if "target" in sample else []
             parts = [("given: {text}", sample["given"]), *question, ("model: {text}", sample["made"])]
             words = "\n".join(self.localise(form, text=text) for form, text in parts)
@@ -151,11 +147,9 @@ class RunReport:
 
     def get_unigram_level(self) -> tuple[str, float] | None:
         """Return the unigram's label and loss for the chart, None where the chart shows another loss."""
-        base = self.result.get("baseline")
+        loss = (self.result.get("baseline") or {}).get("loss")
         one = self.loss_name is not None or all(len(row["losses"]) == 1 for row in self.step_rows[:1])
-        return (
-            (self.localise("unigram, validation"), base["loss"]) if base and base["loss"] is not None and one else None
-        )
+        return (self.localise("unigram, validation"), loss) if loss is not None and one else None
 
 
 def format_number(name: str, value: float, digits: int = 3) -> str:
@@ -170,10 +164,8 @@ def render_html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str
     numbers = [i > 0 and all(NUMBER_PATTERN.fullmatch(row[i]) for row in rows) for i in range(len(head))]
     style = [' class="num"' if number else "" for number in numbers]
     top = "".join(f"<th{s}>{html.escape(cell)}</th>" for s, cell in zip(style, head, strict=True))
-    body = "".join(
-        "<tr>" + "".join(f"<td{s}>{html.escape(c)}</td>" for s, c in zip(style, row, strict=True)) + "</tr>"
-        for row in rows
-    )
+    cells = ("".join(f"<td{s}>{html.escape(c)}</td>" for s, c in zip(style, row, strict=True)) for row in rows)
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
     return f"<table><tr>{top}</tr>{body}</table>"
 
 
@@ -258,16 +250,8 @@ def fence_text(text: str, kind: str = "") -> list[str]:
 
 def render_markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Render a Markdown table."""
-    return [
-        *render_markdown_row(head),
-        f"|{'---|' * len(head)}",
-        *(line for row in rows for line in render_markdown_row(row)),
-    ]
-
-
-def render_markdown_row(cells: Sequence[str]) -> list[str]:
-    """Render a row of a Markdown table."""
-    return ["| " + " | ".join(map(escape_markdown, cells)) + " |"]
+    top, *lines = (f"| {' | '.join(map(escape_markdown, cells))} |" for cells in (head, *rows))
+    return [top, f"|{'---|' * len(head)}", *lines]
 
 
 def write_runs_page(

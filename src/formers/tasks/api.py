@@ -97,16 +97,12 @@ def classify(former: Former, texts: Texts, *, long: str | None = None, tell: Pro
     probabilities are averaged; long="error" refuses them."""
     task = resolve_task(former, "classify", long)
     rows, one = make_text_rows(texts, task)
-    labels, shares = task.labels or former.labels, predict_rows(former, task, rows, tell).tolist()
-    made = [build_classification(labels, probabilities, task) for probabilities in shares]
+    labels, made = task.labels or former.labels, []
+    for shares in predict_rows(former, task, rows, tell).tolist():
+        best = max(range(len(shares)), key=shares.__getitem__)
+        several = tuple(n for n, s in zip(labels, shares, strict=True) if s > 0.5) if task.kind == "many" else ()
+        made.append(Classification(labels[best], shares[best], dict(zip(labels, shares, strict=True)), several))
     return made[0] if one else made
-
-
-def build_classification(labels: Sequence[str], probabilities: Sequence[float], task: Task) -> Classification:
-    """Probabilities with their names."""
-    best = max(range(len(probabilities)), key=probabilities.__getitem__)
-    several = tuple(n for n, s in zip(labels, probabilities, strict=True) if s > 0.5) if task.kind == "many" else ()
-    return Classification(labels[best], probabilities[best], dict(zip(labels, probabilities, strict=True)), several)
 
 
 def predict_scores(
@@ -149,18 +145,15 @@ def tag(
         what = f"the tags of this model ({', '.join(former.labels[:4])}, …) mark no entities"
         raise Error(what, fix="leave entities out, to get the tag of each word")
     one = isinstance(texts, str)
-    given = [texts] if one else list_texts(texts)
-    if not given:
+    if not (given := [texts] if one else list_texts(texts)):
         return []
     found = [list(split_text(text, number, task)) for number, text in enumerate(given)]
     rows: list[Row] = [{"words": [normalise(word) for word, _ in row]} for row in found]
     data, outputs = compute_task_outputs(former, task, rows, tell)
     made: list[Any] = []
     for row, (tags, sure) in zip(found, predict_tags(data, outputs, [len(row) for row in found]), strict=True):
-        made.append([
-            TaggedWord(word, former.labels[max(0, t)], start, start + len(word), p)
-            for (word, start), t, p in zip(row, tags.tolist(), sure.tolist(), strict=True)
-        ])  # fmt: skip
+        each = zip(row, tags.tolist(), sure.tolist(), strict=True)
+        made.append([TaggedWord(w, former.labels[max(0, t)], at, at + len(w), p) for (w, at), t, p in each])
     if entities:
         made = [list(group_entities(row, text, scheme)) for row, text in zip(made, given, strict=True)]
     return made[0] if one else made
@@ -462,8 +455,7 @@ def find_candidates(scores: np.ndarray, places: np.ndarray, context: str, most: 
     if not len(inside):
         return
     low = inside[0]
-    begin, end = scores[inside, 0], scores[inside, 1]
-    both = begin[:, None] + end[None, :]
+    both = scores[inside, 0][:, None] + scores[inside, 1][None, :]
     reach = np.arange(len(inside))[None, :] - np.arange(len(inside))[:, None]
     both = np.where((reach >= 0) & (reach < most), both, -np.inf)
     for flat in np.argsort(both, axis=None)[::-1][:best]:

@@ -53,13 +53,10 @@ class TaskEncoder:
     @staticmethod
     def from_former(former: Former, task: Task) -> TaskEncoder:
         """For a model and its task."""
-        tokenizer = former.tokenizer
-        if tokenizer is None:
+        if (tokenizer := former.tokenizer) is None:
             raise Error("this model has no tokenizer", fix="put its tokenizer.json beside it")
         slots = former.config.slots if former.definition.reads_characters else None
-        single, pair = (
-            make_character_frame(slots) if slots else get_frame(tokenizer, is_pair) for is_pair in (False, True)
-        )
+        single, pair = (make_character_frame(slots) if slots else get_frame(tokenizer, two) for two in (False, True))
         length = min(task.length, former.context or task.length)
         return TaskEncoder(tokenizer, single, pair, length, former.can_read_segments, slots, task.prefix)
 
@@ -164,8 +161,7 @@ def check_fits(task: Task, number: int, size: int, room: int, what: str = "text"
 
 def find_truncated(task: Task, a: Ids, b: Ids | None, room: int) -> list[str]:
     """What of a text or a pair no window will show."""
-    size = len(a) + (0 if b is None else len(b))
-    if size <= room:
+    if len(a) + len(() if b is None else b) <= room:
         return []
     if task.long == "cut":
         return ["texts"]
@@ -174,8 +170,7 @@ def find_truncated(task: Task, a: Ids, b: Ids | None, room: int) -> list[str]:
 
 def warn_truncated(lost: Mapping[str, int], encoder: TaskEncoder) -> None:
     """Warn of what was cut off, with how often: nothing is lost in silence."""
-    some = [f"{count:,} {what}" for what, count in lost.items() if count]
-    if some:
+    if some := [f"{count:,} {what}" for what, count in lost.items() if count]:
         said = f"{' and '.join(some)} are cut to fit into {encoder.max_length} tokens"
         warnings.warn(f"{said}: tune.seq_length sets this, and long='error' refuses them", stacklevel=3)
 
@@ -215,8 +210,7 @@ def ignore_label(answer: np.ndarray) -> np.ndarray:
 def split_windows(task: Task, encoder: TaskEncoder, a: Ids, b: Ids | None) -> list[tuple[Ids, Ids | None]]:
     """A text or a pair as it fits: whole, or in windows over the longer text (the other keeps half of the room)."""
     room = encoder.compute_capacity(b is not None)
-    size = len(a) + (0 if b is None else len(b))
-    if size <= room:
+    if len(a) + len(() if b is None else b) <= room:
         return [(a, b)]
     turned = b is not None and len(a) > len(b)
     short, long = (None, a) if b is None else (b[: room // 2], a) if turned else (a[: room // 2], b)
@@ -246,8 +240,7 @@ def encode_choices(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequenc
         lost["choices"] += sum(len(b) >= room for b in found)
         for turn, b in enumerate(found):
             b = b[: room - 1]
-            a = first[number]
-            a = a[max(0, len(a) + len(b) - room) :]
+            a = first[number][max(0, len(first[number]) + len(b) - room) :]
             ids, segments, *_ = encoder.build_inputs(a, b)
             label = row.get("label")
             sheet.add_document(ids, segments, np.int64(IGNORE_INDEX if label is None else int(label) == turn))
@@ -290,10 +283,9 @@ def find_first_pieces(words: Sequence[str], offsets: Sequence[tuple[int, int]]) 
     ends = np.cumsum([len(word) + 1 for word in words])
     found, seen = [], -1
     for begin, end in offsets:
-        last = max(begin, end - 1)  # a piece may begin with the space before its word
-        word = int(np.searchsorted(ends, last, side="right"))
-        fresh = word > seen and end > begin and word < len(words)
-        found.append(word if fresh else -1)
+        # A piece may begin with the space before its word.
+        word = int(np.searchsorted(ends, max(begin, end - 1), side="right"))
+        found.append(word if word > seen and end > begin and word < len(words) else -1)
         seen = max(seen, word)
     return found
 
@@ -319,8 +311,7 @@ def encode_questions(task: Task, rows: Rows, encoder: TaskEncoder, labels: Seque
             answer = np.array([nowhere, nowhere], np.int64)
             if spans:
                 inside = np.flatnonzero((edges[low:high, 1] > spans[0][0]) & (edges[low:high, 0] < spans[0][1]))
-                there = len(inside) and edges[low:high, 0].min() <= spans[0][0] and edges[high - 1, 1] >= spans[0][1]
-                if there:
+                if len(inside) and edges[low:high, 0].min() <= spans[0][0] and edges[high - 1, 1] >= spans[0][1]:
                     answer = np.array([then + inside[0], then + inside[-1]], np.int64)
             elif "answers" not in row:
                 answer = ignore_label(answer)
@@ -416,6 +407,5 @@ def make_windows(former: Former, piece: TokenizedText, window: int | None) -> li
         raise Error(f"a window of {limit} tokens has no room for text", fix="take a larger one")
     if total <= room:
         return [(0, total)]
-    step = max(1, room // 2)
     last = total - room
-    return [(low, low + room) for low in [*range(0, last, step), last]]
+    return [(low, low + room) for low in [*range(0, last, max(1, room // 2)), last]]

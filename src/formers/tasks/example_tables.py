@@ -146,10 +146,9 @@ def find_column_layout(
     if width < 2 or (count < MIN_AGREEMENT * len(rows) and not expect_tags):
         return None
     usual = [parts for parts in rows if len(parts) == width]
-    if delimiter is None:
-        found = find_sentence_layout([line for line in lines if line.strip()], expect_tags)
-        if found is not None:
-            return found
+    whole = [line for line in lines if line.strip()]
+    if delimiter is None and (found := find_sentence_layout(whole, expect_tags)) is not None:
+        return found
     numbers = [parts[0] for parts in usual]
     first = 1 if width > 2 and (is_word_index(numbers) or is_word_index(numbers[1:])) else 0
     for skipped in (False, True) if header is None else (header,):
@@ -301,9 +300,8 @@ class Table:
     @property
     def header_hint(self) -> str:
         """What to add to an error about the columns, where the first row looks like data."""
-        if not self.has_assumed_header:
-            return ""
-        return readers.suggest_no_header(self.column_names, (row for _, row in self.rows[:200]))
+        some = [row for _, row in self.rows[:200]]
+        return readers.suggest_no_header(self.column_names, some) if self.has_assumed_header else ""
 
 
 def read_table(
@@ -349,8 +347,7 @@ def read_table_file(path: Path, names: Sequence[str] | None, wants: readers.Tabl
         if layout is not None and layout.has_sentence_lines:
             bare = "" if layout.header else ", and there is no header"
             wants.changes.add_note(f"words and tags stand between spaces{bare}")
-            named = None if layout.header else layout.column_names
-            return read_separated(path, ".tsv", named, wants)
+            return read_separated(path, ".tsv", None if layout.header else layout.column_names, wants)
         if layout is not None:
             wants.changes.add_note(layout.describe())
             known = list(layout.header if wants.column in layout.header else names or layout.column_names)

@@ -100,8 +100,7 @@ def build_examples(
     else:
         task, roles = find_unlabelled_roles(table, task, given or {})
     builder = ExampleBuilder(table, task, roles, needs_labels, label_separator)
-    rows = builder.build_rows(limit)
-    if not rows:
+    if not (rows := builder.build_rows(limit)):
         what = f"no row can be used: {builder.describe_skipped()}; the columns are {format_names(table.column_names)}"
         raise Error(what, where=table.where, fix="name them by hand, for example --columns text=COLUMN,label=COLUMN")
     labels = order_labels(rows, task, table.class_names.get(str(roles.get("tags" if task == "tag" else "label"))))
@@ -213,8 +212,7 @@ class ExampleBuilder:
 
     def get_label(self, record: Row, place: int) -> Any:
         """A name, a list of names or a number; None where there is none."""
-        column = self.roles.get("label")
-        if column is None:
+        if (column := self.roles.get("label")) is None:
             return None
         if isinstance(column, list | tuple):
             return [name for name in column if is_true(record.get(name))]
@@ -305,8 +303,7 @@ class ExampleBuilder:
         value: Any = [record.get(n) for n in column] if is_list(column) else record.get(column)
         marks: list[str] = []
         if isinstance(value, Mapping):  # ARC: {"text": [...], "label": ["A", ...]}
-            marks = [str(mark) for mark in value.get("label", [])]
-            value = value.get("text")
+            marks, value = [str(mark) for mark in value.get("label", [])], value.get("text")
         if not is_list(value) or len(list(value)) < 2:
             raise self.make_error("there are no two choices", place)
         if gap := next((i for i, v in enumerate(value, 1) if is_missing(v)), None):
@@ -365,12 +362,12 @@ def parse_answers(value: object, start: object) -> list[tuple[str, int | None]]:
         sides: tuple[Any, Any] = value.get("text"), value.get("answer_start")
         texts, starts = (list(v) if is_list(v) else [v] for v in sides)
         pairs = list(itertools.zip_longest(texts, starts[: len(texts)]))
-        return [(str(text), parse_position(at)) for text, at in pairs if not is_missing(text)]
-    if is_list(value):
+    elif is_list(value):
         found = [v if isinstance(v, Mapping) else {"text": v} for v in value]
         pairs = [(v.get("text"), v.get("answer_start", v.get("start"))) for v in found]
-        return [(str(text), parse_position(at)) for text, at in pairs if not is_missing(text)]
-    return [] if is_missing(value) else [(str(value), parse_position(start))]
+    else:
+        pairs = [(value, start)]
+    return [(str(text), parse_position(at)) for text, at in pairs if not is_missing(text)]
 
 
 def parse_position(value: object) -> int | None:
@@ -406,8 +403,7 @@ def order_labels(rows: Iterable[Row], task: str, names: list[str] | None) -> tup
 
 def make_label_prefix(row: Mapping[str, Any], label_names: Mapping[str, str]) -> str:
     """Return what a label-conditional model reads before a text: the names of its labels and a colon."""
-    names = [label_names.get(label, label) for label in flatten([row["label"]])]
-    return f"{', '.join(names) or '-'}: "
+    return f"{', '.join(label_names.get(label, label) for label in flatten([row['label']])) or '-'}: "
 
 
 def find_roles(table: Table, task: str | None, given: Mapping[str, Any], plain_text: bool = True) -> tuple[str, Roles]:
@@ -415,8 +411,7 @@ def find_roles(table: Table, task: str | None, given: Mapping[str, Any], plain_t
     Without `plain_text`, the task lm is taken only if it is named."""
     given = {part: resolve_columns(column, table.column_names) for part, column in given.items()}
     check_columns(table, task, given)
-    left = [name for name in table.column_names if name not in set(flatten(given.values()))]
-    look = TablePreview(table, left)
+    look = TablePreview(table, [name for name in table.column_names if name not in set(flatten(given.values()))])
     for name in (task,) if task else (name for name in FINDERS if plain_text or name != "lm"):
         if not set(given) <= set(flatten(TASK_COLUMNS[name])):
             continue
@@ -575,9 +570,8 @@ def find_classify(look: TablePreview) -> Roles:
 def find_regress(look: TablePreview) -> Roles:
     """A label that is a number."""
     tuples = {"text": "0", "other": "1"} if look.column_names == ["0", "1", "2"] else {"text": "0"}
-    label = look.find_first("score", "label") or (
-        look.column_names[-1] if look.column_names in (["0", "1"], ["0", "1", "2"]) else None
-    )
+    last = look.column_names[-1] if look.column_names in (["0", "1"], ["0", "1", "2"]) else None
+    label = look.find_first("score", "label") or last
     values = [] if label is None else look.get_values(label)
     if label is None or not values or any(parse_number(v) is None for v in values if not is_missing(v)):
         return {}
@@ -665,8 +659,7 @@ def find_translate(look: TablePreview) -> Roles:
 def find_source(look: TablePreview) -> Roles:
     """The text beside a target."""
     wordy = look.list_wordy()
-    text = look.find_first("source") or (wordy[0] if len(wordy) == 1 else None)
-    return drop_missing(text=text)
+    return drop_missing(text=look.find_first("source") or (wordy[0] if len(wordy) == 1 else None))
 
 
 def find_summarise(look: TablePreview) -> Roles:
@@ -680,8 +673,7 @@ def find_lm(look: TablePreview) -> Roles:
     """A text, and nothing that could be its label."""
     if look.find_first("label", "score"):
         return {}
-    wordy = look.list_wordy()
-    named = look.find_first("plain text")
+    wordy, named = look.list_wordy(), look.find_first("plain text")
     return {"text": named or wordy[0]} if len(wordy) == 1 or named else {}
 
 

@@ -26,9 +26,7 @@ def find_scheme(tags: Iterable[str]) -> TagScheme | None:
         return "prefix"
     if found and all(map(SUFFIX_TAG.fullmatch, found)) and any(tag[-1] in "BSU" for tag in found):
         return "suffix"
-    if found <= set("BIESLU"):
-        return "bare"
-    return "prefix" if any(tag[1:2] == "-" for tag in found) else None
+    return "bare" if found <= set("BIESLU") else "prefix" if any(tag[1:2] == "-" for tag in found) else None
 
 
 def find_entities(tags: Iterable[str], suffix: bool = False) -> list[tuple[str, int, int]]:
@@ -116,9 +114,8 @@ def is_pretokenized(chunks: Sequence[str], ends: frozenset[str]) -> bool:
     """Whether a text has been cut into words before: a full stop or a comma stands by itself, or another of the marks
     that `ends` holds does and none of them is the end of a word."""
     alone = ends.intersection(chunks)
-    return bool(alone & STOP_MARKS) or (
-        bool(alone) and not any(c[-1] in ends and not set(c) <= PUNCTUATION_MARKS for c in chunks)
-    )
+    attached = any(c[-1] in ends and not set(c) <= PUNCTUATION_MARKS for c in chunks)
+    return bool(alone & STOP_MARKS) or (bool(alone) and not attached)
 
 
 def split_ends(chunk: str, begin: int, detached: str, mark_words: Collection[str]) -> Iterator[tuple[str, int]]:

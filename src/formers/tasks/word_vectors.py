@@ -44,8 +44,7 @@ def look_up_words(former: Former, words: Sequence[str]) -> tuple[Tensor, Tensor]
     vectors = table[rows.clamp(min=0)] * has[:, None]
     if c.kind == "fasttext":
         for place in (~has).nonzero()[:, 0].tolist():
-            parts = hash_ngrams(words[place], c.min_n, c.max_n, c.buckets) if words[place] else []
-            if parts:
+            if parts := hash_ngrams(words[place], c.min_n, c.max_n, c.buckets) if words[place] else []:
                 vectors[place] = table[torch.tensor(parts, device=table.device) + c.vocab].mean(0)
                 has[place] = True
     return vectors, has

@@ -213,10 +213,12 @@ def check_pattern(pattern: str, where: object) -> None:
 
 def parse_pattern(pattern: str) -> list[list[PatternNode]]:
     """The branches of a pattern; none of one whose form is not known here."""
+    parser = PatternParser(pattern)
     try:
-        return PatternParser(pattern).parse()
+        found = parser.parse_branches()
     except (ValueError, IndexError, RecursionError):
         return []
+    return found if parser.position == len(pattern) else []  # a parenthesis closes nothing
 
 
 def is_simple(branches: list[list[PatternNode]]) -> bool:
@@ -252,9 +254,7 @@ def count_items(branches: list[list[PatternNode]]) -> int:
     )
 
 
-GROUP_KINDS = {
-    "?:": "group", "?i:": "group", "?=": "look", "?!": "look", "?<=": "look", "?<!": "look", "?>": "atomic",
-}  # fmt: skip
+GROUP_KINDS = {"?:": "group", "?i:": "group", "?=": "look", "?!": "look", "?<=": "look", "?<!": "look", "?>": "atomic"}
 
 
 class PatternParser:
@@ -262,13 +262,6 @@ class PatternParser:
 
     def __init__(self, pattern: str):
         self.pattern, self.position = pattern, 0
-
-    def parse(self) -> list[list[PatternNode]]:
-        """The branches of the whole pattern."""
-        found = self.parse_branches()
-        if self.position < len(self.pattern):
-            raise ValueError("a parenthesis closes nothing")
-        return found
 
     def parse_branches(self) -> list[list[PatternNode]]:
         """Branches up to a closing parenthesis or the end."""
@@ -372,13 +365,12 @@ def is_quick(pattern: str) -> bool:
     code = f"from formers.text.backend_safety import try_pattern; try_pattern({os.getpid()})"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     try:
-        done = subprocess.run(
+        return subprocess.run(
             [sys.executable, "-c", code],
             input=pattern.encode(), capture_output=True, timeout=3 * TOTAL_SECONDS, env=environment, check=False,
-        )  # fmt: skip
+        ).returncode == 0  # fmt: skip
     except (subprocess.TimeoutExpired, OSError, ValueError):
         return False
-    return done.returncode == 0
 
 
 def try_pattern(parent: int) -> None:
@@ -425,8 +417,7 @@ def generate_probes(pattern: str) -> Iterator[str]:
     branches, dice = parse_pattern(pattern), random.Random(0)
     members: dict[str, str] = {}
     for text in sorted(set(iterate_classes(branches))):
-        members[text] = find_members(text) or "?"
-        some = members[text]
+        some = members[text] = find_members(text) or "?"
         yield dice.choice(some)
         yield "".join(dice.choice(some) for _ in range(50))
     for number in range(60 if branches else 0):

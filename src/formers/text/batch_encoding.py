@@ -37,8 +37,7 @@ def encode_texts(
     max_length: int | None, return_tensors: str | None, special: bool,
 ) -> BatchEncoding:  # fmt: skip
     """Encode a text, a pair of texts, or a list of either (Tokenizer.__call__ says how)."""
-    if max_length is None:
-        max_length = tokenizer.context
+    max_length = tokenizer.context if max_length is None else max_length
     check_options(padding, truncation, max_length, return_tensors)
     alone, firsts, seconds = split_pairs(texts, pairs)
     rows = tokenizer.encode_batch(firsts, special=False)

@@ -13,7 +13,6 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
 from typing import Any
 
 from ..errors import Error
@@ -74,10 +73,8 @@ def split_sentences(text: str) -> list[str]:
 
 def find_sentence_starts(text: str) -> list[int]:
     """Where the sentences of a text begin."""
-    found = []
-    for at, part in split_stretches(text):
-        found += [at, *(at + s.start for s in get_analyser().split_into_sents(part)[1:])]
-    return found
+    stretches = ((at, get_analyser().split_into_sents(part)[1:]) for at, part in split_stretches(text))
+    return [start for at, others in stretches for start in (at, *(at + sentence.start for sentence in others))]
 
 
 def tag_morphemes(text: str) -> list[tuple[int, int, str]]:
@@ -214,5 +211,5 @@ def mark_with_origins(text: str) -> tuple[str, list[int]]:
     ready = mark_morphemes([strip_morpheme_marks(text)])[0]
     # Decomposed, both texts are alike, so that what comes before a character has the same length in both.
     sizes = [[len(unicodedata.normalize("NFD", c)) * (c != MORPHEME_MARK) for c in part] for part in (text, ready)]
-    ends, begins = list(accumulate(sizes[0])), accumulate(sizes[1], initial=0)
+    ends, begins = list(itertools.accumulate(sizes[0])), itertools.accumulate(sizes[1], initial=0)
     return ready, [min(bisect_right(ends, begin), len(text) - 1) for begin, _ in zip(begins, ready, strict=False)]

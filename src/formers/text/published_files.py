@@ -41,8 +41,7 @@ def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tok
         pieces = [line.rpartition("\t")[0] for line in pieces]
     vocab = {piece: i for i, piece in enumerate(pieces)}
     special = resolve_special_tokens(options, STYLES["bert"].special)
-    lost = [token for role, token in special.items() if role in ("unk", "cls", "sep") and token not in vocab]
-    if lost:
+    if lost := [token for role, token in special.items() if role in ("unk", "cls", "sep") and token not in vocab]:
         raise Error(f"{lost[0]!r} is not in the vocabulary", where=where, fix="is this the vocab.txt of a BERT?")
     usual = [p for p in pieces if p not in special.values() and not (p[:1] in "[<" and p[-1:] in "]>")]
     has_capitals = any(piece.lower() != piece and any(map(str.isupper, piece)) for piece in usual)
@@ -207,14 +206,9 @@ def check_model(model: SentencePieceModel, where: object) -> None:
 
 def parse_piece(data: object, where: object) -> tuple[str, float, int]:
     """One piece: its text, score and type."""
-    text, score, kind = b"", 0.0, NORMAL
-    for number, value in iterate_fields(data, where):
-        if number == 1:
-            text = expect(bytes, value, where)
-        elif number == 2:
-            score = float(value) if isinstance(value, float) else math.nan
-        elif number == 3:
-            kind = expect(int, value, where)
+    fields = dict(iterate_fields(data, where))
+    text, kind = expect(bytes, fields.get(1, b""), where), expect(int, fields.get(3, NORMAL), where)
+    score = fields.get(2, 0.0) if isinstance(fields.get(2, 0.0), float) else math.nan
     if len(text) > MAX_PIECE_CHARACTERS or not math.isfinite(score) or not NORMAL <= kind <= BYTE:
         raise make_model_error("a piece is not in form", where)
     try:
@@ -345,15 +339,13 @@ def number_like_fairseq(
 ) -> tuple[TokenizerStyle, list[tuple[str, float]]]:
     """mBART's and XLM-R's: fairseq numbers <s> <pad> </s> <unk> first, then the model's pieces from the fourth on."""
     first = [(t, UNREACHABLE_SCORE) for t in FAIRSEQ_TOKENS]
-    kind = str(options.get("tokenizer_class", ""))
-    if "MBart" not in kind and "src_lang" not in options:
+    if "MBart" not in str(options.get("tokenizer_class", "")) and "src_lang" not in options:
         return STYLES["roberta"], [*first, *pieces[3:], ("<mask>", UNREACHABLE_SCORE)]
     language = str(options.get("src_lang") or "en_XX")
     if language not in MBART_LANGUAGES:
         raise Error(f"src_lang {language!r} is not one of mBART's", fix="known: " + " ".join(MBART_LANGUAGES))
-    style = dataclasses.replace(
-        STYLES["mbart"], single_template=f"$A </s> {language}", pair_template=f"$A $B </s> {language}"
-    )
+    single, pair = f"$A </s> {language}", f"$A $B </s> {language}"
+    style = dataclasses.replace(STYLES["mbart"], single_template=single, pair_template=pair)
     return style, [*first, *pieces[3:], *((t, UNREACHABLE_SCORE) for t in style.last_tokens)]
 
 
@@ -417,12 +409,9 @@ def build_marian_side(model: SentencePieceModel, vocab: str, options: Mapping[st
         raise Error("the vocabulary does not number its pieces from 0", where=where, fix="correct vocab.json")
     own = {p: s for p, s in score_pieces(model).items() if s > UNREACHABLE_SCORE}
     special = resolve_special_tokens(options, STYLES["t5"].special, ids)
-    codes = [p for p in ids if p.startswith(">>") and p.endswith("<<")]
-    marks = [*special.values(), *codes]
-    pieces = [
-        (p, own[p]) if p in own else (p if p in marks else FOREIGN_PREFIX + p, UNREACHABLE_SCORE)
-        for p in sorted(ids, key=lambda p: ids[p])
-    ]
+    marks = [*special.values(), *(p for p in ids if p.startswith(">>") and p.endswith("<<"))]
+    names = ((p, p if p in own or p in marks else FOREIGN_PREFIX + p) for p in sorted(ids, key=ids.__getitem__))
+    pieces = [(name, own.get(p, UNREACHABLE_SCORE)) for p, name in names]
     rust = build_rust_model(model, pieces, special.get("unk", "<unk>"), where)
     rust.normalizer = build_normalizer(model, options, quotes=False, small=False)
     style = TokenizerStyle(special, tuple(dict.fromkeys(marks)), (), "$A </s>", "$A $B </s>")

@@ -228,8 +228,6 @@ class SentenceEndRules:
 
 WORD_PATTERN = re.compile(r"[^\W_]+(?:[&.,](?=[^\W_])[^\W_]+|['’-][^\W_]+)*%?")
 POSSESSIVE = re.compile(r"['’](?:s|S|ll|re|ve|d|m)$")
-
-
 NAME_LINKS = parse_words("of the de der den di da del la le van von bin al")  # inside a name: Bank of England
 TITLES = parse_words("mr mrs ms dr prof st gen sen rep lt col capt sgt rev hon jr sr mt no vs")
 NUMBER_UNITS = parse_words("percent hundred thousand million billion trillion km kg cm mm am pm bc ad")
@@ -254,35 +252,28 @@ def find_names(text: str) -> list[tuple[int, int]]:
     words = list(WORD_PATTERN.finditer(text))
     opens = [is_sentence_start(text, a, b) for a, b in itertools.pairwise([None, *words])]
     # As words look inside a sentence.
-    inside = {strip_possessive(w.group()) for w, first in zip(words, opens, strict=True) if not first}
+    inside = {POSSESSIVE.sub("", w.group()) for w, first in zip(words, opens, strict=True) if not first}
     kinds = [classify_word(w.group()) for w in words]
-    found: list[tuple[int, int]] = []
     run: list[int] = []
+    runs = [run]
     for i, word in enumerate(words):
         if run and not can_join(text, words[run[-1]], word):
-            found += trim_name(words, run, kinds, opens, inside)
-            run = []
+            runs.append(run := [])
         counts = kinds[i] == "count" and run and kinds[run[-1]] == "number"  # what a number counts may follow it
         if kinds[i] in ("name", "number") or (kinds[i] == "link" and run) or counts:
             run.append(i)
         elif run:
-            found += trim_name(words, run, kinds, opens, inside)
-            run = []
-    return found + (trim_name(words, run, kinds, opens, inside) if run else [])
+            runs.append(run := [])
+    return [name for run in runs for name in trim_name(words, run, kinds, opens, inside)]
 
 
 def classify_word(word: str) -> str:
     """name, number, link (of), count (million), or nothing."""
     if word[0].isdigit():
         return "number"
-    if word[0].isupper() and strip_possessive(word) != "I":
+    if word[0].isupper() and POSSESSIVE.sub("", word) != "I":
         return "name"
     return "link" if word in NAME_LINKS else "count" if word in NUMBER_UNITS else ""
-
-
-def strip_possessive(word: str) -> str:
-    """A word without the 's or 'll at its end."""
-    return POSSESSIVE.sub("", word)
 
 
 def is_sentence_start(text: str, before: re.Match[str] | None, word: re.Match[str] | None) -> bool:
@@ -303,9 +294,8 @@ def is_abbreviation(word: str) -> bool:
 def can_join(text: str, before: re.Match[str], word: re.Match[str]) -> bool:
     """Whether two words may be of one name: a blank between them, or the full stop of an initial or a title."""
     gap = text[before.end() : word.start()]
-    return not POSSESSIVE.search(before.group()) and (
-        gap == " " or (gap in (".", ". ") and is_abbreviation(before.group()))
-    )
+    near = gap == " " or (gap in (".", ". ") and is_abbreviation(before.group()))
+    return near and not POSSESSIVE.search(before.group())
 
 
 def trim_name(
@@ -316,7 +306,7 @@ def trim_name(
     while run and kinds[run[-1]] == "link":
         run.pop()
     while run and kinds[run[0]] == "name" and opens[run[0]]:
-        first = strip_possessive(words[run[0]].group())
+        first = POSSESSIVE.sub("", words[run[0]].group())
         if first.lower() in COMMON_OPENERS or (first.lower() in inside and first not in inside):
             run = run[1:]  # The United Nations
         elif len(run) == 1 and first not in inside and not (len(first) > 1 and first.isupper()):

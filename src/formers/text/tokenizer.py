@@ -99,9 +99,7 @@ BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 
 def byte_level_to_bytes(piece: str) -> bytes:
     """The bytes of a byte-level piece; an added token stands for its own text."""
-    if all(c in BYTE_ALPHABET for c in piece):
-        return bytes(BYTE_ALPHABET[c] for c in piece)
-    return piece.encode()
+    return bytes(BYTE_ALPHABET[c] for c in piece) if all(c in BYTE_ALPHABET for c in piece) else piece.encode()
 
 
 def sentencepiece_to_bytes(piece: str) -> bytes:
@@ -219,9 +217,8 @@ class Tokenizer:
         stages = ("normalizer", "pre_tokenizer", "decoder")
         names = {stage: [part.get("type") for part in iterate_tables(about.get(stage))] for stage in stages}
         model = about.get("model")
-        self.model_options: dict[str, Any] = (
-            {k: v for k, v in model.items() if k not in ("vocab", "merges")} if isinstance(model, dict) else {}
-        )
+        options = model.items() if isinstance(model, dict) else ()
+        self.model_options: dict[str, Any] = {k: v for k, v in options if k not in ("vocab", "merges")}
         self.is_byte_level = "ByteLevel" in names["decoder"]
         self.has_byte_fallback = "ByteFallback" in names["decoder"]
         self.has_metaspace = "Metaspace" in (*names["decoder"], *names["pre_tokenizer"]) or self.has_byte_fallback
@@ -279,8 +276,7 @@ class Tokenizer:
         `normalise` composes the text first (NFC), for published tokenizers that do not do it themselves.
         """
         both = [self.prepare_text(t, normalise) for t in (text, pair) if t is not None]
-        mapped = any(done for _, done in both)
-        if mapped:
+        if mapped := any(done for _, done in both):
             assert self.charsmap is not None
             both = [(t if done else self.charsmap.apply(t)[0], True) for t, done in both]
         rust = self.get_backend(mapped, parse_special)
@@ -310,8 +306,7 @@ class Tokenizer:
         self, texts: Sequence[str], *, special: bool = True, parse_special: bool = True
     ) -> list[tuple[list[int], Offsets]]:
         """Ids of many texts, and where in its text each stands."""
-        traced = self.encode_with_origins(texts, special, parse_special)
-        pairs = zip(texts, traced, strict=True)
+        pairs = zip(texts, self.encode_with_origins(texts, special, parse_special), strict=True)
         return [(made.ids, find_offsets(made, origins, text)) for text, (made, origins) in pairs]
 
     def encode_and_locate(
@@ -352,8 +347,7 @@ class Tokenizer:
             rust = self.get_backend(which, parse_special)
             call = rust.encode_batch_fast if fast else rust.encode_batch
             places = [i for i, (_, done) in enumerate(ready) if done == which]
-            chosen = [ready[i][0] for i in places]
-            made = call_backend(functools.partial(call, chosen, add_special_tokens=special))
+            made = call_backend(functools.partial(call, [ready[i][0] for i in places], add_special_tokens=special))
             for i, encoding in zip(places, made, strict=True):
                 rows[i] = encoding
         return rows
@@ -375,9 +369,7 @@ class Tokenizer:
         """A text made ready, and for each character of it where it comes from; None: nothing was changed."""
         if self.charsmap is not None:
             return self.charsmap.apply(text) if JOINING_CHARACTERS.search(text) else (text, None)
-        if not self.has_morphemes or text.isascii():
-            return text, None
-        return mark_with_origins(text)
+        return mark_with_origins(text) if self.has_morphemes and not text.isascii() else (text, None)
 
     def get_backend(self, mapped: bool, parse_special: bool) -> Any:
         """The Rust tokenizer for text that has passed SentencePiece's table or not, and may spell special tokens."""
@@ -452,8 +444,7 @@ class Tokenizer:
 
     def get_token_text(self, index: int) -> str:
         """One piece, as a person would read it."""
-        piece = self.backend.id_to_token(index)
-        if piece is None:
+        if (piece := self.backend.id_to_token(index)) is None:
             return ""
         if self.is_byte_level and piece not in self.added_tokens and piece not in self.special.values():
             text = byte_level_to_bytes(piece).decode("utf-8", errors="replace")
@@ -500,8 +491,7 @@ class Tokenizer:
     def find_word_starts(self, ids: ArrayLike) -> np.ndarray:
         """Of each id of a text whether it begins a word, whichever way this tokenizer marks that."""
         ids = np.asarray(ids, np.int64)
-        after = np.append(True, self.word_ends[ids[:-1]])[: len(ids)]
-        return self.word_starts[ids] | after
+        return self.word_starts[ids] | np.append(True, self.word_ends[ids[:-1]])[: len(ids)]
 
     def get_template(self, pair: bool = False) -> Template:
         """The template around one text, or around two."""
@@ -598,10 +588,6 @@ class DecodeStream:
             at -= 1
         self.open_syllable = text[at:]
         return normalise(text[:at])
-
-    def drop_open_syllable(self) -> None:
-        """Drop the last syllable where it waits: it was shown before this stream began (a prompt)."""
-        self.open_syllable = ""
 
     def flush(self) -> str:
         """What is left when nothing more comes: the last syllable where pieces are jamo, and � for the bytes of a

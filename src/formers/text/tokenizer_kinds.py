@@ -57,9 +57,7 @@ class TokenizerStyle:
         ])  # fmt: skip
         parts = f"{self.single_template} {self.pair_template}".replace(":", " ").split()
         if used := [(token, ids[token]) for token in self.special_tokens if token in parts]:
-            rust.post_processor = processors.TemplateProcessing(
-                single=self.single_template, pair=self.pair_template, special_tokens=used
-            )
+            rust.post_processor = processors.TemplateProcessing(self.single_template, self.pair_template, used)
 
     def finish_tokenizer(self, rust: Rust, ids: Mapping[str, int], where: object = None) -> Tokenizer:
         """The tokenizer of a Rust tokenizer that has all but the marks and the templates."""

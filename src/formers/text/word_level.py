@@ -107,8 +107,7 @@ SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, SLOT_PAD = (BYTE_SHIFT + i f
 
 def encode_word(text: str, slots: int = WORD_SLOTS) -> list[int]:
     """The ids of one word. Bytes that do not fit are cut, in the middle of a character if need be."""
-    inner = text.encode("utf-8", "ignore")[: slots - 2]
-    if not inner:
+    if not (inner := text.encode("utf-8", "ignore")[: slots - 2]):
         raise Error(f"{text!r} has no characters", fix="leave empty words out")
     return pad_word([BYTE_SHIFT + byte for byte in inner], slots)
 

@@ -6,13 +6,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from ..errors import Error
 from .checkpoint.local import SHARD_FOLDER, BackgroundWriter, Checkpoints, Tensors
+from .distributed.process_group import ProcessGroup
 from .run_folder import MetricsLog, RunFolder, to_json_number
 from .trainer import BatchSource, Diverged, StepResult, Trainer
 
@@ -57,91 +58,119 @@ class SignalWatcher:
             signal.signal(number, handler)
 
 
+class StepLog:
+    """Writes the line of each step and reports it, in the main process.
+
+    Reading a step's outcome waits for the device. Where the trainer reads it late, so does the log: a step is written
+    after the next one was launched.
+    """
+
+    def __init__(self, log: MetricsLog | None, on_step: Callable[[StepResult], None] | None):
+        self.log, self.on_step = log, on_step
+        self.unwritten: StepResult | None = None
+
+    def add(self, result: StepResult) -> None:
+        """Write the step before, and keep this one."""
+        self.write()
+        self.unwritten = result
+
+    def write(self) -> None:
+        """Write the step that is kept, waiting for its outcome."""
+        result, self.unwritten = self.unwritten, None
+        if result is not None and self.log is not None:
+            self.log.write_row(step_to_row(result))
+            if self.on_step is not None:
+                self.on_step(result)
+
+    def close(self) -> None:
+        """Write what is known of a run that breaks off."""
+        if self.unwritten is not None and self.unwritten.has_outcome:
+            self.write()
+
+
 def run_training_loop(
     trainer: Trainer, source: BatchSource, folder: RunFolder, *, evaluate: Callable[[], dict[str, float]] | None = None,
-    sample: Callable[[int], None] | None = None, tell: Callable[[StepResult], None] | None = None,
+    sample: Callable[[int], None] | None = None, on_step: Callable[[StepResult], None] | None = None,
     hook: Callable[[dict[str, Any]], None] | None = None, say: Callable[[str], None] = lambda text: None,
 ) -> int:  # fmt: skip
-    """Train to the end from the newest checkpoint that is whole; the step with which it began.
+    """Train from the newest complete checkpoint to the last step; return the step it started at.
 
-    The first process holds the folder, writes and speaks. `evaluate` gives losses on the validation text, the one named
-    "loss" (or "cost", if there is one) decides which checkpoint is the best; `trainer.should_stop` ends the run early.
-    While steps give no number, a checkpoint waits for the first that does. Raises Stopped, after saving, when a signal
-    asks for it.
+    The main process holds the folder's lock, writes and reports. `evaluate` returns validation losses: the one named
+    "loss" (or "cost", if there is one) decides which checkpoint is the best. At a step that saves,
+    `trainer.should_stop` ends the run early. Raises Stopped, after saving, when a signal asks for it.
     """
-    s, world = trainer.config, trainer.world
-    steps = folder.path / "steps"
+    s, world, steps = trainer.config, trainer.world, folder.path / "steps"
     kept: Checkpoints | None = None
     if world.is_main:
         kept = Checkpoints(steps, keep_last=s.keep_last, keep_best=s.keep_best, keep_every=s.keep_every)
-    begun = restore_newest(trainer, kept, steps, say)
-    log = MetricsLog(folder, begun, hook) if kept is not None else None
-    writer: BackgroundWriter | None = None
-    if trainer.is_sharded:  # every process writes its part
-        from .checkpoint.sharded import ShardedWriter
-
-        writer = BackgroundWriter(kept or Checkpoints(steps, remove_stale=False), ShardedWriter(world.is_main))
-    elif kept is not None:
-        writer = BackgroundWriter(kept)
-    waiting = trainer.bad_steps  # steps since one gave a number
-    asked = {round(s.steps * (i + 1) / s.samples) for i in range(s.samples)}
+    first_step = restore_newest(trainer, kept, steps, say)
+    writer, sample_steps = (
+        open_writer(trainer, kept, steps),
+        {round(s.steps * (i + 1) / s.samples) for i in range(s.samples)},
+    )
     with ExitStack() as stack:
         signals = stack.enter_context(SignalWatcher())
-        if log is not None:
-            stack.callback(log.close)
+        log = None if kept is None else stack.enter_context(closing(MetricsLog(folder, first_step, hook)))
         stack.enter_context(quarantine_diverged(trainer, kept))
         if writer is not None:
             stack.callback(writer.wait)
-        unread: list[StepResult] = []  # a step whose outcome the trainer reads after it has launched the next
-
-        def log_steps() -> None:
-            while log is not None and unread:
-                log.write_row(step_to_row(result := unread.pop()))
-                if tell is not None:
-                    tell(result)
-
-        stack.callback(lambda: log_steps() if unread and unread[0].has_outcome else None)  # of a run that breaks off
-        for report in trainer.train(source):
-            log_steps()
-            unread.append(report)
+        step_log = stack.enter_context(closing(StepLog(log, on_step)))
+        overdue = trainer.bad_steps  # steps by which a checkpoint is late
+        for result in trainer.train(source):
+            step_log.add(result)
+            if not trainer.reads_late:  # before signals are looked at: a hook may send one
+                step_log.write()
             if writer is not None and writer.error:
                 writer.wait()
-            done = report.step == s.steps
-            caught = [float(signals.caught_signal == number) for number in EXIT_CODES]
-            stop = next((number for number, n in zip(EXIT_CODES, world.sum_over_ranks(caught), strict=True) if n), None)
-            due = report.step // s.save_every > (report.step - waiting - 1) // s.save_every
-            samples = sample is not None and log is not None and report.step in asked
-            if not trainer.reads_late or samples or done or due or stop is not None or report.step % s.eval_every == 0:
-                log_steps()
-            if samples and sample is not None:
-                sample(report.step)
-            regular, waiting = done or (due and not trainer.bad_steps), trainer.bad_steps
-            saves = regular or stop is not None  # a stop request saves at once, without evaluating
-            looks = evaluate is not None and (regular or report.step % s.eval_every == 0)
-            seen = evaluate() if looks and evaluate is not None else None
-            if log is not None and seen is not None:
-                log.write_row(
-                    {"step": report.step, "valid": {name: to_json_number(value) for name, value in seen.items()}}
-                )
+            step, is_last = result.step, result.step == s.steps
+            stop = agree_on_signal(signals, world)
+            # With save_every 100, step 100 saves; if it is not finite, step 101 does, or the first that is.
+            is_due = step // s.save_every > (step - overdue - 1) // s.save_every
+            samples, evaluates = sample is not None and step in sample_steps, step % s.eval_every == 0
+            if is_last or is_due or stop is not None or samples or evaluates:
+                step_log.write()
+            if samples and sample is not None and log is not None:
+                sample(step)
+            is_regular, overdue = is_last or (is_due and not trainer.bad_steps), trainer.bad_steps
+            saves = is_regular or stop is not None  # a stop request saves at once, without evaluating
+            losses = evaluate() if evaluate is not None and (is_regular or evaluates) else None
+            if losses is not None and log is not None:
+                log.write_row({"step": step, "valid": {name: to_json_number(value) for name, value in losses.items()}})
             if saves:
                 if writer is not None:
                     writer.wait()  # before another state takes its memory
-                state = trainer.get_state()
+                state = trainer.get_state()  # a collective call
                 if writer is not None:
-                    score = None if seen is None else to_json_number(seen.get("cost", seen["loss"]))
-                    writer.save(report.step, *state, score)
+                    score = None if losses is None else to_json_number(losses.get("cost", losses["loss"]))
+                    writer.save(step, *state, score)
                 del state
-            if stop is not None and not done:
+            if stop is not None and not is_last:
                 if writer is not None:
                     writer.wait()
                 world.barrier()
-                raise Stopped(stop, report.step, folder.path)
+                raise Stopped(stop, step, folder.path)
             if trainer.should_stop and saves:
                 break
     if trainer.bad_steps:
-        say(f"note: the run ended with steps that gave no number ({trainer.bad_steps}); the model may be ruined")
+        bad = f"{trainer.bad_steps} steps with a loss or gradient that is not finite"
+        say(f"note: the run ended with {bad}; the model may be unusable")
     world.barrier()
-    return begun
+    return first_step
+
+
+def open_writer(trainer: Trainer, kept: Checkpoints | None, steps: Path) -> BackgroundWriter | None:
+    """Return what saves this process's checkpoints: of shards every process writes its own, else the main one all."""
+    if not trainer.is_sharded:
+        return None if kept is None else BackgroundWriter(kept)
+    from .checkpoint.sharded import ShardedWriter
+
+    return BackgroundWriter(kept or Checkpoints(steps, remove_stale=False), ShardedWriter(trainer.world.is_main))
+
+
+def agree_on_signal(signals: SignalWatcher, world: ProcessGroup) -> signal.Signals | None:
+    """Return a signal that any process has caught; all processes get the same one."""
+    counts = world.sum_over_ranks([float(signals.caught_signal == number) for number in EXIT_CODES])
+    return next((number for number, count in zip(EXIT_CODES, counts, strict=True) if count), None)
 
 
 @contextmanager

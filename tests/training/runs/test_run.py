@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,9 @@ import formers
 from formers import Error
 from formers.registry import FAMILIES, find_pretrained_family
 from formers.training import run_folder
+from formers.training.loop import StepLog
 from formers.training.runs import pretrain, run
+from formers.training.trainer import StepOutcome, StepResult
 from formers.training.word_vectors.vector_run import VECTOR_METHODS, VectorPlan
 from tests.training.runs.test_finetune import ROWS
 from tests.training.runs.test_pretrain import pretrain as pretrain_small
@@ -109,3 +112,37 @@ def test_a_run_that_goes_on_keeps_the_machine_on_which_it_began(tmp_path):
     pretrain_small(text=None, out=tmp_path / "run", resume=True, train={"steps": 3})
     assert folder.read_info()["machine"]["name"] == "the first one"
     assert folder.read_info()["config"]["train"]["steps"] == 3
+
+
+def test_validation_text_may_be_a_store(tmp_path):
+    """As a folder in data.valid or opened, beside text of any kind; one of another tokenizer is refused."""
+    texts = [f"text {i} of many, with words and more words {i * 7}" for i in range(60)]
+    small = {"model": {"dim": 16, "layers": 1, "heads": 2}, "train": {"steps": 2, "batch_tokens": 256}}
+    tokenizer = formers.pretrain("gpt2", texts, out=tmp_path / "a", data={"vocab_size": 300}, **small).former.tokenizer
+    formers.prepare(texts[:20], tokenizer, tmp_path / "store")
+    losses = []
+    for name, how in (
+        ("b", {"valid": formers.Store.open(tmp_path / "store")}),
+        ("c", {"overrides": {"data.valid": [str(tmp_path / "store")]}}),
+    ):
+        run = formers.pretrain("gpt2", texts[20:], out=tmp_path / name, tokenizer=tokenizer, **how, **small)
+        losses.append(run.score.loss)
+    assert losses[0] == losses[1]
+    with pytest.raises(Error, match="another tokenizer"):
+        formers.pretrain("gpt2", texts[20:], out=tmp_path / "d", data={"vocab_size": 310}, **how, **small)
+
+
+@pytest.mark.parametrize("is_main", [True, False])
+def test_a_log_keeps_one_step_at_most(is_main):
+    rows, steps = [], []
+    log = StepLog(SimpleNamespace(write_row=rows.append) if is_main else None, steps.append)
+    results = [StepResult(i, 1e-3, i, lambda: StepOutcome({"lm": 1.0}, 1.0)) for i in range(1, 4)]
+    for result in results:
+        log.add(result)
+        assert log.unwritten is result
+        assert not result.has_outcome
+    log.close()
+    assert [row["step"] for row in rows] == [r.step for r in steps] == ([1, 2] if is_main else []), "the last is unread"
+    log.write()
+    assert log.unwritten is None
+    assert len(rows) == (3 if is_main else 0)

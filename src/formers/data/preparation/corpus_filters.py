@@ -16,8 +16,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,9 +31,7 @@ BAND_BUFFER = 1 << 15
 NON_LETTERS = re.compile(r"[\W_]+")
 HASH_FACTORS = draw_bits(101, np.arange(NUM_HASHES)).astype(np.uint32) | np.uint32(1)
 HASH_OFFSETS = draw_bits(102, np.arange(NUM_HASHES)).astype(np.uint32)
-FILTER_DESCRIPTIONS = {
-    "exact": "exact duplicates", "near": "near duplicates", "held": "held out", "seen_in_tests": "seen in tests",
-}  # fmt: skip
+FILTER_DESCRIPTIONS = {"exact": "exact duplicates", "near": "near duplicates", "seen_in_tests": "seen in tests"}
 HASH_BUFFER = 1 << 16  # hashes kept in a set until they are sorted into an array
 TestTexts = Mapping[str, Iterable[str]] | Iterable[str]  # the texts of several tests by name, or of one
 WORD_PATTERN = re.compile(r"[^\W_]+")
@@ -55,21 +52,10 @@ class FilterCounts:
     documents: int = 0
     exact: int = 0  # the same as one before
     near: int = 0  # nearly the same as one before
-    held: int = 0
     seen_in_tests: int = 0
 
-    def to_dict(self) -> dict[str, int]:
-        """Return the counts as a table for JSON."""
-        return asdict(self)
-
-    def add(self, other: FilterCounts) -> None:
-        """Take in another count."""
-        for name, count in asdict(other).items():
-            setattr(self, name, getattr(self, name) + count)
-
     def __str__(self) -> str:
-        counts = asdict(self)
-        left_out = (f"{counts[name]:,} {words}" for name, words in FILTER_DESCRIPTIONS.items())
+        left_out = (f"{vars(self)[name]:,} {words}" for name, words in FILTER_DESCRIPTIONS.items())
         return ", ".join([f"{self.documents:,} documents", *left_out])
 
 
@@ -112,11 +98,8 @@ def compute_signature(text: str) -> np.ndarray:
 
 def choose_band_rows(threshold: float, max_missed: float = 0.02) -> int:
     """Choose the rows of a band: as many as still find all but `max_missed` of the pairs that are just alike enough."""
-    best = 1
-    for rows in range(1, NUM_HASHES + 1):
-        if (1 - threshold**rows) ** (NUM_HASHES // rows) <= max_missed:
-            best = rows
-    return best
+    sizes = range(1, NUM_HASHES + 1)
+    return max((n for n in sizes if (1 - threshold**n) ** (NUM_HASHES // n) <= max_missed), default=1)
 
 
 class NearDuplicateIndex:
@@ -139,8 +122,7 @@ class NearDuplicateIndex:
         for column in grid.T:
             keys = mix_bits(keys ^ column)
         low = (found & np.uint32(255)).astype(np.uint8)
-        others = self.find_candidates(keys)
-        if others:
+        if others := self.find_candidates(keys):
             same = (self.signatures[sorted(others)] == low).mean(1)
             if ((same - 1 / 256) / (1 - 1 / 256)).max() >= self.threshold:  # one in 256 is equal by chance
                 return False
@@ -149,8 +131,7 @@ class NearDuplicateIndex:
 
     def find_candidates(self, keys: np.ndarray) -> set[int]:
         """Return documents with one of these bands."""
-        listed = keys.tolist()
-        found = {self.recent_bands[key] for key in listed if key in self.recent_bands}
+        found = {self.recent_bands[key] for key in keys.tolist() if key in self.recent_bands}
         for known, owners in self.sorted_bands:
             at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
             found.update(owners[at[known[at] == keys]].tolist())
@@ -265,21 +246,10 @@ class HoldOut:
         """Return whether this document is held out."""
         return int.from_bytes(hash_text(document, self.seed, 8), "little") < self.ratio * 2**64
 
-    def mark_documents(
-        self, documents: Iterable[str], counts: FilterCounts | None = None
-    ) -> Iterator[tuple[str, bool]]:
-        """Yield each document, and whether it is held out."""
-        for document in documents:
-            held = self(document)
-            if counts is not None:
-                counts.held += held
-            yield document, held
-
 
 def hold_out_documents(documents: list[str], every: int = 20) -> tuple[list[str], list[str]]:
     """Held-out documents (each twentieth) apart from the rest."""
-    held = documents[every - 1 :: every]
-    if not held:
+    if not (held := documents[every - 1 :: every]):
         raise Error(f"{len(documents)} documents are too few to hold some out", fix=f"give at least {every} documents")
     return [d for i, d in enumerate(documents) if i % every != every - 1], held
 
@@ -292,10 +262,6 @@ class ContaminationReport:
     contaminated: int = 0  # of them share text with a test
     tests: dict[str, dict[str, int]] = field(default_factory=dict)  # name → examples, found, short
     examples: list[tuple[str, int]] = field(default_factory=list)  # (name, number), the first thousand
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the counts as a table for JSON."""
-        return asdict(self)
 
     def __str__(self) -> str:
         said = f"{self.contaminated:,} of {self.documents:,} documents share text with a test"

@@ -54,20 +54,16 @@ class EncodedDocuments:
 
 
 def encode_documents(
-    documents: Sequence[str],
-    tokenizer: Tokenizer,
-    split: SentenceSplitter | None = None,
-    units: UnitFinder | None = None,
+    texts: Sequence[str], tokenizer: Tokenizer, split: SentenceSplitter | None = None, units: UnitFinder | None = None
 ) -> EncodedDocuments:
     """Encode documents, each with the end mark behind it, if the tokenizer has one.
 
     A document is text: one that spells a special token ("[SEP]", "</s>") gets the pieces of these letters.
     """
-    texts = list(documents)
+    texts = list(texts)
     noted: list[tuple[int, list[int]]] = []  # of each text: how many sentences it has, the bits of its units
 
-    def find_marked_places(text: str) -> list[int]:
-        """Return where sentences begin, then where units do."""
+    def find_marked_places(text: str) -> list[int]:  # of sentences, then of units
         begins = [] if split is None else list(split(text))
         bits = {} if units is None else find_unit_starts(text, units(text))
         noted.append((len(begins), list(bits.values())))
@@ -82,8 +78,7 @@ def encode_documents(
     else:
         rows = tokenizer.encode_and_locate(texts, find_marked_places)
     kept = [i for i, (row, _) in enumerate(rows) if row]
-    end = tokenizer.id("eos")
-    tail = [] if end is None else [end]
+    tail = [] if (end := tokenizer.id("eos")) is None else [end]
     lengths = np.array([len(rows[i][0]) + len(tail) for i in kept], np.int64)
     flat = itertools.chain.from_iterable(itertools.chain(rows[i][0], tail) for i in kept)
     tokens: np.ndarray = np.fromiter(flat, choose_id_dtype(len(tokenizer)), int(lengths.sum()))
@@ -97,11 +92,8 @@ def encode_documents(
             for token, bits in zip(found[noted[i][0] :], noted[i][1], strict=True):
                 marks[begin + token] |= bits
             marks[begin + len(row) :][: len(tail)] = PHRASE_BIT | ENTITY_BIT  # the end mark is a unit of its own
-    counts = {
-        "spelled": sum(map(tokenizer.has_special_spelling, texts)),
-        "tokenless": len(rows) - len(kept),
-        "single": int(np.count_nonzero(lengths == 1)),
-    }
+    counts = {"spelled": sum(map(tokenizer.has_special_spelling, texts)), "tokenless": len(rows) - len(kept)}
+    counts["single"] = int(np.count_nonzero(lengths == 1))
     if (unknown := tokenizer.id("unk")) is not None:
         counts["unknown"] = int(np.count_nonzero(tokens == unknown))
     return EncodedDocuments(tokens, lengths, None if split is None else np.array(sentences, np.int64), marks, counts)
@@ -192,9 +184,8 @@ def learn_phrases(
             while len(pairs) > MAX_PAIRS // 2:
                 pairs = Counter(dict(pairs.most_common(MAX_PAIRS // 4)))
     total = words.total()
-    score = {
-        f"{a} {b}": (n - discount) * total / (words[a] * words[b]) for (a, b), n in pairs.items() if n >= min_count
-    }
+    often = ((a, b, n) for (a, b), n in pairs.items() if n >= min_count)
+    score = {f"{a} {b}": (n - discount) * total / (words[a] * words[b]) for a, b, n in often}
     return sorted((p for p, s in score.items() if s > threshold), key=lambda p: (-score[p], p))
 
 

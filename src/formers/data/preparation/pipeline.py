@@ -31,16 +31,9 @@ from ...text.tokenizer import Tokenizer
 from ..readers import COLUMN_HINT, find_files, is_path_source, read_documents
 from ..store import STORE_FORMAT, ArrayFileReader, ArrayFileWriter, Store
 from ..text_files import COMPRESSION_RATIOS
+from . import document_encoder
 from .corpus_filters import ContaminationIndex, Deduplicator, FilterCounts
-from .document_encoder import (
-    Chunk,
-    EncodedDocuments,
-    EncoderPool,
-    PrepareOptions,
-    choose_id_dtype,
-    learn_phrases,
-    read_phrases,
-)
+from .document_encoder import Chunk, EncodedDocuments, EncoderPool, PrepareOptions, choose_id_dtype
 
 CHUNK_CHARACTERS = 1 << 19  # characters that are encoded at a time
 MAX_WORKERS = 1024
@@ -74,7 +67,7 @@ def prepare(
         delimiter, header,
     )  # fmt: skip
     if units not in (None, "kiwi", "learn"):
-        read_phrases(Path(units))  # what is wrong with it is said before anything is begun
+        document_encoder.read_phrases(Path(units))  # what is wrong with it is said before anything is begun
     tell = tell or (lambda *_: None)
     reading = {"encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header}
     entry = open_source(source, unit=unit or "auto", column=column, **reading)
@@ -88,7 +81,7 @@ def prepare(
         stack.enter_context(hold_lock(where / "lock", shared=ranks > 1))
         if ranks > 1:
             stack.enter_context(hold_lock(where / f"lock-{rank}"))
-        if ranks == 1:
+        else:
             stack.enter_context(remove_empty_store(where, new))
             remove_unfinished(where)
         if not begin_store(where, tokenizer, options, entry, tests):
@@ -101,12 +94,13 @@ def prepare(
                 fix = "give files, and one process; then --units FILE"
                 raise Error("phrases are learned in a pass of their own", fix=fix)
             found = (text for group in entry.numbers for text in entry.read_group(group, CleaningReport()))
-            write_atomically(where / "phrases.txt", "".join(f"{phrase}\n" for phrase in learn_phrases(found)))
+            phrases = document_encoder.learn_phrases(found)
+            write_atomically(where / "phrases.txt", "".join(f"{phrase}\n" for phrase in phrases))
         pool = stack.enter_context(EncoderPool(workers, tokenizer, options, where))
         PrepareRun(where, tokenizer, options, entry, rank, ranks, tell, watch).encode_groups(pool)
         ends = [read_shard_records(where, group)[-1:] for group in entry.numbers]
         if all(end and end[0]["last"] for end in ends):
-            finish_store(where, len(ends), {} if watch is None else {"tests": watch.build_report().to_dict()})
+            finish_store(where, len(ends), {} if watch is None else {"tests": dataclasses.asdict(watch.build_report())})
             return Store.open(where, tokenizer=tokenizer)
     return None
 
@@ -166,8 +160,7 @@ def begin_store(where: Path, tokenizer: Tokenizer, options: PrepareOptions, sour
             raise Error(what, where=where, fix="choose another directory, or open it: formers.Store.open")
         return not done.exists()
     own = ("lock", "tokenizer.json")  # of a run that was killed before it had begun
-    strange = [p.name for p in where.iterdir() if not p.name.startswith(own) and not p.name.endswith(".tmp")]
-    if strange:
+    if strange := [p.name for p in where.iterdir() if not p.name.startswith(own) and not p.name.endswith(".tmp")]:
         raise Error(f"is not empty ({strange[0]})", where=where, fix="choose another directory")
     write_atomically(where / "tokenizer.json", tokenizer.json_text)
     write_atomically(begun, to_checked_json(asked))
@@ -344,8 +337,7 @@ class PrepareRun:
     def report_progress(self, size: int) -> None:
         """Report progress, with speed and the time that is left."""
         self.bytes_done += size
-        seconds = max(1e-3, time.monotonic() - self.start_time)
-        speed = self.bytes_done / seconds
+        speed = self.bytes_done / max(1e-3, time.monotonic() - self.start_time)
         total = max(self.bytes_total, self.bytes_done)
         left = f", about {(total - self.bytes_done) / speed:,.0f} s left" if self.bytes_total > self.bytes_done else ""
         self.tell("encoding", self.bytes_done, total, f"{self.bytes_done / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s{left}")
@@ -364,10 +356,8 @@ def build_contamination_index(tests: Any, **how: Any) -> ContaminationIndex:
 
 def stamp_tests(tests: Any) -> list[Any] | None:
     """Return what tells whether tests are the same: of a table its names, of files what tells them apart."""
-    if tests is None:
-        return None
-    if isinstance(tests, Mapping):
-        return sorted(map(str, tests))
+    if tests is None or isinstance(tests, Mapping):
+        return None if tests is None else sorted(map(str, tests))
     return [[path.name, hash_file(path)] for path in find_files(tests)]
 
 
@@ -436,8 +426,7 @@ class ShardWriter:
             for name, pieces in self.pending[part].items():
                 writer.add_array(name, np.uint8 if name == "units" else np.uint32, pieces)
             about[part] = {"name": writer.path.name, **writer.close()}
-        counts = {**reached.get("counts", {}), **self.counts}
-        note = to_checked_json({**reached, "counts": counts, "parts": about})
+        note = to_checked_json({**reached, "counts": {**reached.get("counts", {}), **self.counts}, "parts": about})
         write_atomically(self.directory / f"done-{self.name}.json", note)
 
     def discard(self) -> None:
@@ -465,8 +454,7 @@ def finish_store(where: Path, groups: int, more: dict[str, Any]) -> None:
     notes = [note for group in range(groups) for note in read_shard_records(where, group)]
     about, parts = read_checked_json(where / "begun.json"), {}
     for part in ("train", "held"):
-        shards = [note["parts"][part] for note in notes if part in note["parts"]]
-        if shards:
+        if shards := [note["parts"][part] for note in notes if part in note["parts"]]:
             sizes = {
                 word: sum(shard["arrays"][name]["count"] for shard in shards)
                 for name, word in (("tokens", "tokens"), ("starts", "documents"), ("sentences", "sentences"))

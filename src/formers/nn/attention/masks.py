@@ -133,8 +133,12 @@ class AlibiBias(DistanceBias):
 
     def bind_device(self, device: torch.device) -> IndexFunction:
         """Return this bias as a function with its slopes on a device."""
-        if torch.compiler.is_compiling():  # a list would be copied from the host in every step
-            slopes = torch.stack([torch.full((), slope, device=device) for slope in self.slopes])
+        if torch.compiler.is_compiling():
+            # A list would be copied from the host in every step, and torch 2.11 inlines no stack of numbers into
+            # FlexAttention's kernel: the slopes are computed on the device, as in build_alibi.
+            heads = torch.arange(len(self.slopes), device=device)
+            n = 2 ** math.floor(math.log2(len(self.slopes)))
+            slopes = torch.exp2(torch.where(heads < n, -8 / n * (heads + 1), -4 / n * (2 * (heads - n) + 1)))
         else:
             slopes = torch.tensor(self.slopes, device=device)
         return lambda b, h, q, k: slopes[h] * (k - q)

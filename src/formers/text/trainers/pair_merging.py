@@ -130,8 +130,7 @@ class MergeCorpus:
         left = left[self.symbols[self.next_positions[left]] == b]
         if a == b and len(left):  # in a run of the same piece every second pair
             starts = np.flatnonzero(np.append(True, self.next_positions[left[:-1]] != left[1:]))
-            run = np.arange(len(left)) - np.repeat(starts, np.diff(starts, append=len(left)))
-            left = left[run % 2 == 0]
+            left = left[(np.arange(len(left)) - np.repeat(starts, np.diff(starts, append=len(left)))) % 2 == 0]
         return left
 
     def remove_pairs(self, keys: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -224,7 +223,6 @@ class PairQueue:
         self.heap_floor = np.partition(scores, spare)[spare] if spare > 0 else -np.inf
         self.heap = []
         self.push_slots(alive[scores >= self.heap_floor])
-        heapq.heapify(self.heap)
         return True
 
     def grow_arrays(self) -> None:
@@ -234,26 +232,20 @@ class PairQueue:
             self.score_bounds = np.append(self.score_bounds, np.full(max(size, 2 * old) - old, -np.inf))
             self.noted_counts = np.append(self.noted_counts, np.zeros(len(self.score_bounds) - old, np.int64))
 
-    def push_slots(self, slots: np.ndarray, heap: bool = False) -> None:
-        """Entries for these pairs, by their bounds."""
+    def push_slots(self, slots: np.ndarray) -> None:
+        """Push entries for these pairs, by their bounds."""
         w = self.corpus
         columns = (w.left_pieces, w.right_pieces, self.score_bounds, self.noted_counts)
         rows = zip(slots.tolist(), *(column[slots].tolist() for column in columns), strict=True)
         for slot, a, b, bound, count in rows:
-            entry = (-bound, -count, w.piece_names[a], w.piece_names[b], slot)
-            if heap:
-                heapq.heappush(self.heap, entry)
-            else:
-                self.heap.append(entry)
+            heapq.heappush(self.heap, (-bound, -count, w.piece_names[a], w.piece_names[b], slot))
 
     def find_best(self) -> int | None:
         """The slot of the best pair."""
         w = self.corpus
         while True:
-            if not self.heap:
-                if not self.refill_heap():
-                    return None
-                continue
+            if not self.heap and not self.refill_heap():
+                return None
             top, count, *_, slot = self.heap[0]
             here = int(w.pair_counts[slot])
             if -top != self.score_bounds[slot] or -count != self.noted_counts[slot]:
@@ -284,7 +276,7 @@ class PairQueue:
         # A new pair's bound is its score; one that keeps rising gets a little more, or it would come back each time.
         self.score_bounds[slots] = np.where(np.isneginf(old), scores, scores + BOUND_SLACK * np.abs(scores))
         self.noted_counts[slots] = counts
-        self.push_slots(slots[self.score_bounds[slots] >= self.heap_floor], heap=True)
+        self.push_slots(slots[self.score_bounds[slots] >= self.heap_floor])
 
 
 def grow_array(old: np.ndarray, size: int) -> np.ndarray:
@@ -457,9 +449,8 @@ def train_end_of_word(
     words = count_spaced_words(lines, cutter, size, " ", split_word, workers, tell)
     queue = PairQueue(words, score_frequency, min_count, is_falling=True)
     ids, merges = learn_pieces(queue, marks, words.piece_names[1:], vocab_size, tell=tell)
-    rust.model = models.BPE(
-        vocab=ids, merges=merges, unk_token=marks.special["unk"], end_of_word_suffix=END_OF_WORD, fuse_unk=False
-    )
+    unknown = marks.special["unk"]
+    rust.model = models.BPE(ids, merges, unk_token=unknown, end_of_word_suffix=END_OF_WORD, fuse_unk=False)
     rust.decoder = build_spaced_decoder([decoders.BPEDecoder(suffix=END_OF_WORD)], marks.special_tokens)
     return marks.finish_tokenizer(rust, ids)
 

@@ -122,8 +122,7 @@ def build_trie(pieces: Sequence[tuple[int, ...]], size: int) -> tuple[np.ndarray
     for number, letters in enumerate(pieces):
         node = 0
         for letter in letters:
-            key = node * (size + 1) + letter
-            node = step.setdefault(key, len(piece))
+            node = step.setdefault(node * (size + 1) + letter, len(piece))
             if node == len(piece):
                 piece.append(-1)
         piece[node] = number
@@ -195,8 +194,7 @@ def estimate_pieces(
     tell: ProgressCallback | None,
 ) -> tuple[list[str], np.ndarray]:  # fmt: skip
     """The pieces that are left at the end, all letters among them, and their log-probabilities."""
-    number = {letter: i for i, letter in enumerate(letters, 1)}
-    symbols, weights = flatten_words(counts, number)
+    symbols, weights = flatten_words(counts, {letter: i for i, letter in enumerate(letters, 1)})
     pieces: list[tuple[int, ...]] = [(i,) for i in range(1, len(letters) + 1)]
     pieces += find_seed_pieces(symbols, weights, len(letters), longest, max(50_000, 8 * num_pieces), num_pieces)
     lattice = Lattice(symbols, weights, pieces, len(letters))
@@ -229,8 +227,7 @@ def select_pieces(
     loss = expected * (logs - other)
     loss[:letters] = np.inf
     order = sorted(range(letters, len(pieces)), key=lambda i: (-loss[i], pieces[i]))
-    alive = np.zeros(len(pieces), bool)
-    alive[:letters] = True
+    alive = np.arange(len(pieces)) < letters
     alive[order[: most - letters]] = True
     return alive
 

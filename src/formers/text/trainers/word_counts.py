@@ -86,8 +86,7 @@ def count_words(
 ) -> Counter[str]:
     """How often each word occurs."""
     words: Counter[str] = Counter()
-    seen, least = 0, 1
-    number = 0
+    seen, least, number = 0, 1, 0
     for number, counts in enumerate(count_chunks(chunk_lines(lines), cutter, workers or os.cpu_count() or 1), 1):
         words.update(counts)
         seen += counts.total()

@@ -9,6 +9,7 @@ from them with any strategy.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, cast
 
@@ -176,6 +177,7 @@ def exchange_rows(x: Tensor, out: list[int], back: list[int]) -> Tensor:
 
 def select_strategy(world: ProcessGroup, parallel: Parallel) -> Strategy:
     """Return the strategy by which these processes share a model."""
-    if parallel == "ddp" or world.size == 1:
-        return DataParallel(world)
-    return FullySharded() if parallel == "fsdp" else ExpertParallel(world)
+    strategies: dict[Parallel, Callable[[], Strategy]] = {
+        "ddp": lambda: DataParallel(world), "fsdp": FullySharded, "expert": lambda: ExpertParallel(world),
+    }  # fmt: skip
+    return strategies["ddp" if world.size == 1 else parallel]()

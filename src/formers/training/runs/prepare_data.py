@@ -148,11 +148,20 @@ def prepare_data(
 ) -> PreparedData:  # fmt: skip
     """Open a finished store, or make tokenizer and store in the run's folder; what an earlier try made is kept.
 
-    `text` is text in memory (a list, DataFrame or dataset), used instead of files, and so is `valid`; `tokenizer` is
-    one that is loaded. `look` may see both texts before the work.
+    `text` is text in memory (a list, DataFrame or dataset) or a Store, used instead of files, and so is `valid`;
+    `tokenizer` is one that is loaded. `look` may see both texts before the work.
     """
-    valid_text = RunText(find_files(list(data.valid)) if valid is None and data.valid else valid, data)
+    valid_source = get_valid_source(data, valid)
+    valid_store = valid_source if isinstance(valid_source, Store) else None
+    valid_text = RunText(None if valid_store is not None else valid_source, data)
     run = folder.parent if (folder.parent / "run.json").is_file() else None
+
+    def prepare_valid(tokenizer: Tokenizer) -> Store | None:
+        if valid_store is None:
+            return prepare_valid_store(data, folder / "valid", valid_text, tokenizer, tell, run)
+        valid_store.check_tokenizer(tokenizer)
+        return valid_store
+
     kept = folder / "store"
     if text is None and not data.source and (kept / "store.json").is_file():  # it was in memory when the run began
         store, beside = Store.open(kept), folder / "valid"
@@ -162,9 +171,7 @@ def prepare_data(
         look(RunText(None, data), valid_text)
         tokenizer = tokenizer or text.tokenizer
         text.check_tokenizer(tokenizer)
-        given = valid if isinstance(valid, Store) else None
-        aside = given or prepare_valid_store(data, folder / "valid", valid_text, tokenizer, tell, run)
-        return PreparedData(tokenizer, text, aside)
+        return PreparedData(tokenizer, text, prepare_valid(tokenizer))
     if text is None and not data.source:
         raise Error("there is no text to learn from", fix="give --data FILES, or a store made by formers prepare")
     first = Path(data.source[0]) if data.source else folder
@@ -175,16 +182,24 @@ def prepare_data(
         store = Store.open(first)
         if tokenizer is not None or data.tokenizer is not None:
             store.check_tokenizer(tokenizer or load_tokenizer(str(data.tokenizer)))
-        aside = prepare_valid_store(data, folder / "valid", valid_text, store.tokenizer, tell, run)
-        return PreparedData(store.tokenizer, store, aside or open_valid_part(first))
+        return PreparedData(store.tokenizer, store, prepare_valid(store.tokenizer) or open_valid_part(first))
     source = RunText(text if text is not None else find_files(list(data.source)), data)
     look(source, valid_text)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = tokenizer or load_or_train_tokenizer(family, data, folder, source, tell, run)
-    aside = prepare_valid_store(data, folder / "valid", valid_text, tokenizer, tell, run)
+    aside = prepare_valid(tokenizer)
     share = 0.0 if aside is not None else data.valid_fraction
     store = prepare_store(data, kept, source, tokenizer, share, tell, run)
     return PreparedData(tokenizer, store, aside or open_valid_part(kept))
+
+
+def get_valid_source(data: PretrainDataConfig, valid: Any) -> Any:
+    """Return validation text of its own: in memory, its files, or a prepared store; None if none was given."""
+    if valid is not None or not data.valid:
+        return valid
+    if len(data.valid) == 1 and (Path(data.valid[0]) / "store.json").is_file():
+        return Store.open(data.valid[0])
+    return find_files(list(data.valid))
 
 
 def check_data_unchanged(folder: RunFolder, found: PreparedData, same: Mapping[str, Any] | None = None) -> None:

@@ -271,7 +271,7 @@ def carry_out(plan: RunPlan[ConfigT, DataT]) -> tuple[Path, Former, Any]:
             options.hook.begin(path, run.config.to_dict())
         first = run_training_loop(
             run.trainer, run.iter_batches, folder, evaluate=run.evaluate if run.has_validation else None,
-            sample=run.write_sample, hook=options.hook, say=say, tell=on_step,
+            sample=run.write_sample, hook=options.hook, say=say, on_step=on_step,
         )  # fmt: skip
         if first == run.config.train.steps:
             length, option = describe_run_length(folder.read_info())
