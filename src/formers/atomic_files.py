@@ -187,8 +187,8 @@ class ResumableFile:
         if not out.parent.is_dir():
             raise Error("there is no such folder", where=out.parent, fix="make it first")
         self.out_path, self.record_bytes = out, size
-        self.part_path, note = Path(f"{out}.part"), Path(f"{out}.part.json")
-        self.description_path = note
+        self.part_path, self.description_path = Path(f"{out}.part"), Path(f"{out}.part.json")
+        note = self.description_path
         text = json.dumps(description, sort_keys=True, ensure_ascii=False)
         if not (note.exists() and self.part_path.exists() and note.read_text(encoding="utf-8") == text):
             self.part_path.write_bytes(b"")
@@ -361,8 +361,7 @@ def replace_folder(
 def check_replaceable(path: Path, kind: FolderKind, inputs: object = ()) -> None:
     """Refuse to replace what formers did not make, what is in use, and what the new run itself reads."""
     fix = "choose another --out, or remove it yourself"
-    strange = describe_foreign(path, kind)
-    if strange is not None:
+    if (strange := describe_foreign(path, kind)) is not None:
         raise Error(f"is not replaced: {strange}", where=path, fix=fix)
     used = next((lock.parent for lock in path.rglob("lock*") if lock.is_file() and is_locked(lock)), None)
     if used is not None:

@@ -170,8 +170,7 @@ def parse_yaml(text: str) -> Any:
     loader = None
     try:
         loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        if node is None:
+        if (node := loader.get_single_node()) is None:
             return None
         count_nodes(node, frozenset())
         return loader.construct_document(node)
@@ -202,15 +201,15 @@ def check_rates(config: object, *names: str) -> None:
             raise Error(f"{name} must be at least 0 and below 1, got {value}", fix=f"set {name} to something like 0.1")
 
 
-def compute_head_dim(config: object, heads: str = "heads", dim: str = "dim") -> int:
+def compute_head_dim(config: Any, heads: str = "heads") -> int:
     """Compute the width of one attention head; an Error if the heads do not divide the width."""
-    n, width = getattr(config, heads), getattr(config, dim)
+    n, width = getattr(config, heads), config.dim
     if width % n:
         start = min(n, width)
         near = (h for step in range(width) for h in (start - step, start + step))
         choice = next(h for h in near if 0 < h <= width and width % h == 0)
-        what = f"{n} {heads} do not divide {dim} {width}"
-        raise Error(what, fix=f"take {choice} {heads}, or {dim} {max(1, width // n) * n}")
+        fix = f"take {choice} {heads}, or dim {max(1, width // n) * n}"
+        raise Error(f"{n} {heads} do not divide dim {width}", fix=fix)
     return width // n
 
 
@@ -226,12 +225,9 @@ def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
                 if not isinstance(here, dict):
                     what = f"setting {key!r} reaches into {part!r}, which is a single value"
                     raise Error(what, fix="drop the part behind the dot")
-            both = isinstance(value, Mapping) and isinstance(here.get(last), Mapping)
-            here[last] = (
-                merge_settings(here[last], value)
-                if both
-                else (merge_settings(value) if isinstance(value, Mapping) else value)
-            )
+            if isinstance(value, Mapping):
+                value = merge_settings(here[last] if isinstance(here.get(last), Mapping) else {}, value)
+            here[last] = value
     return merged
 
 
@@ -293,9 +289,7 @@ class ConfigMap:
         for key in theirs:
             known = self.aliases.get(key, key)
             try:
-                same = (known in self.rules or known in self.legacy_rules) and name in self.get_rule(known).read(
-                    theirs[key]
-                )
+                same = known in {**self.rules, **self.legacy_rules} and name in self.get_rule(known).read(theirs[key])
             except (Error, AttributeError, TypeError, ValueError, ArithmeticError):
                 same = False
             if same:

@@ -15,10 +15,8 @@ class Error(Exception):
     exit_code = 2
 
     def __init__(self, what: str, *, where: object = None, fix: str | None = None):
-        self.what, self.fix = (
-            to_printable_line(what[:MAX_MESSAGE_LENGTH]),
-            None if fix is None else to_printable_line(fix[:MAX_MESSAGE_LENGTH]),
-        )
+        self.what = to_printable_line(what[:MAX_MESSAGE_LENGTH])
+        self.fix = None if fix is None else to_printable_line(fix[:MAX_MESSAGE_LENGTH])
         self.where = None if where is None else to_printable_line(str(where))
         super().__init__(self.what)
 
@@ -69,9 +67,8 @@ def get_reason(error: Exception) -> str:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory has run out; torch has no type of its own for that on a CPU."""
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and bool(OUT_OF_MEMORY_PATTERN.search(str(error)))
-    )
+    says_so = OUT_OF_MEMORY_PATTERN.search(str(error)) is not None
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and says_so)
 
 
 def to_printable_line(text: str) -> str:

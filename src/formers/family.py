@@ -32,6 +32,7 @@ class ModelConfig:
     tied: bool = False  # the output layer shares the token embeddings
     causal: bool  # each token sees those before it alone, where `Family.can_be_causal`
     pruned: tuple[str, ...] = ()  # the attention heads that were removed (nn/head_pruning.py)
+    decoder_layers: int | None = 0  # None: as many as `layers`
     decoder_heads: int | None = None  # None: as many as `heads`
     pad: int | None
     bos: int | None
@@ -50,7 +51,7 @@ class ModelConfig:
     @property
     def num_decoder_layers(self) -> int:
         """The depth of the decoder, where it is a setting; else 0."""
-        return 0
+        return self.layers if self.decoder_layers is None else self.decoder_layers
 
     @property
     def has_uniform_attention(self) -> bool:
@@ -93,7 +94,6 @@ class TensorFile(Protocol):
 
     def is_equal(self, one: str, other: str) -> bool:
         """Return whether two tensors hold the same numbers."""
-        ...
 
 
 ArchitectureRule = Callable[[Any, str], str | None]  # (config, head) → their class, where the table does not say it

@@ -206,8 +206,7 @@ def apply_permutation(
     if "order" in given and len(given) > 1:
         raise Error("order says already who sees whom, and where", fix="leave perm_mask and target_mapping out")
     flat = {name: value.flatten(0, len(shape) - 2) for name, value in given.items()}  # (rows, …)
-    rows, columns = batch.layout.rows, shape[-1]
-    device = batch.ids.device
+    rows, columns, device = batch.layout.rows, shape[-1], batch.ids.device
     keep = torch.ones(rows, columns, dtype=torch.bool, device=device) if batch.keep is None else batch.keep
     first = keep.long().argmax(1)[:, None]  # (rows, 1) the column of the first real token
     more: dict[str, Any] = {}

@@ -35,16 +35,13 @@ def transpose_tensor(name: str) -> TensorOp:
     return TensorOp(name, lambda t: t.transpose(0, 1), lambda t: t.transpose(0, 1))
 
 
-def deinterleave_heads(name: str, heads: int, parts: int = 3) -> TensorOp:
+def deinterleave_heads(name: str, heads: int) -> TensorOp:
     """Theirs is [q₁ k₁ v₁ q₂ k₂ v₂ …] by head, ours is [q; k; v]."""
 
-    def load(t: Tensor) -> Tensor:
-        return t.unflatten(0, (heads, parts, -1)).transpose(0, 1).flatten(0, 2)
+    def swap(first: int, second: int) -> TensorTransform:
+        return lambda t: t.unflatten(0, (first, second, -1)).transpose(0, 1).flatten(0, 2)
 
-    def save(t: Tensor) -> Tensor:
-        return t.unflatten(0, (parts, heads, -1)).transpose(0, 1).flatten(0, 2)
-
-    return TensorOp(name, load, save)
+    return TensorOp(name, swap(heads, 3), swap(3, heads))
 
 
 @dataclass(frozen=True)

@@ -77,11 +77,8 @@ class HeadPart(nn.Module):
         if head.build_output_layer is not None:
             self.out = head.build_output_layer()
         elif head.out is not None:
-            width = (
-                {"vocab": config.output_vocab, "labels": labels or 2}[head.out]
-                if isinstance(head.out, str)
-                else head.out
-            )
+            named = {"vocab": config.output_vocab, "labels": labels or 2}
+            width = named[head.out] if isinstance(head.out, str) else head.out
             self.out = OutputLayer(dim, width, bias=head.bias, tied=tied, frozen_bias=head.frozen_bias)
 
     def forward(self, x: Tensor, tied: Tensor | nn.Module) -> Tensor:

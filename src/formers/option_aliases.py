@@ -9,7 +9,7 @@ target that the function, table or command at hand knows is the one. A sentence 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from .errors import Error
@@ -243,9 +243,9 @@ COMMAND_NAME_HINTS = {
 }
 
 
-def list_targets(name: str) -> Iterator[str]:
-    """Yield our names for one of another library, synonyms first; a sentence is not among them."""
-    yield from (*SYNONYMS.get(name, ()), *HINTS.get(name, ()))
+def list_targets(name: str) -> tuple[str, ...]:
+    """Return our names for one of another library, synonyms first; a sentence is not among them."""
+    return (*SYNONYMS.get(name, ()), *HINTS.get(name, ()))
 
 
 def resolve_setting(key: str, tables: Collection[str]) -> str:
@@ -307,7 +307,7 @@ def explain_name(name: str, known: Collection[str], tables: Collection[str] = ()
     """
     if (task := TASK_HINTS.get(name.replace("_", "-"))) in known:
         return f"formers calls it {task!r}"
-    targets = list(list_targets(name))
+    targets = list_targets(name)
     for target in targets:
         path, _, value = target.partition("=")
         bare = path.rpartition(".")[2]

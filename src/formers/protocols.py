@@ -24,11 +24,9 @@ class Body(Protocol):
     @property
     def embedding_table(self) -> Tensor:
         """(vocab, dim) the token embeddings, which a tied output layer shares."""
-        ...
 
     def __call__(self, batch: Batch, **options: Any) -> Tensor:
         """Compute hidden states; options are a cache or memory, a capture and masks of heads."""
-        ...
 
 
 class Model(Protocol):
@@ -39,20 +37,16 @@ class Model(Protocol):
     @property
     def body(self) -> Body:
         """The network under the head."""
-        ...
 
     @property
     def parts(self) -> Mapping[str, Any]:
         """The parts of the head by name, each with its output layer `out` and its declaration `spec`."""
-        ...
 
     def __call__(self, batch: Batch, **options: Any) -> Tensor:
         """Compute hidden states (N, dim); of an encoder-decoder, the decoder's."""
-        ...
 
     def logits(self, hidden: Tensor, batch: Batch | None = None, part: str | None = None) -> Tensor:
         """Compute what a part of the head answers; parts that pool need the batch of the hidden states."""
-        ...
 
 
 class Objective(Protocol):
@@ -61,39 +55,31 @@ class Objective(Protocol):
     @property
     def part(self) -> str:
         """The part of the head that it trains."""
-        ...
 
     @property
     def pair_part(self) -> str | None:
         """The part of the head that answers for whole documents: NSP, SOP."""
-        ...
 
     @property
     def num_streams(self) -> int:
         """How many parallel streams of text carry their state from batch to batch; 0: none."""
-        ...
 
     @property
     def streams_per_batch(self) -> int:
         """How many of the streams a batch has; 0: all of them."""
-        ...
 
     @property
     def reuse_length(self) -> int | None:
         """How many tokens of a segment are remembered; None: all."""
-        ...
 
     def count_labels(self, batch: Batch) -> dict[str, int]:
         """Count the places of each named loss, which is known before the model has run."""
-        ...
 
     def loss(self, model: Model, batch: Batch) -> Losses:
         """Compute the named losses as (sum, count)."""
-        ...
 
     def select_labels(self, batch: Batch) -> Any:
         """Return the labels that its own part is asked for, of a batch that is still in numpy."""
-        ...
 
 
 class ExamplePlan(Protocol):
@@ -103,7 +89,6 @@ class ExamplePlan(Protocol):
 
     def slice_examples(self: PlanType, low: int, high: int) -> PlanType:
         """Return a plan of the examples low … high - 1 alone, numbered from 0."""
-        ...
 
 
 PlanType = TypeVar("PlanType", bound=ExamplePlan)
@@ -115,20 +100,16 @@ class ExampleSource(Protocol[PlanType]):
 
     def plan_epoch(self, seed: int, epoch: int) -> PlanType:
         """Choose the examples of an epoch; every epoch has as many."""
-        ...
 
     def measure_sizes(self, plan: PlanType) -> np.ndarray:
         """Measure examples as (E, 3): at most so many tokens, places with a loss and source tokens of each."""
-        ...
 
     def choose_shape(self, total: int, plan: PlanType) -> BatchShape:
         """Choose the shape of batches with room for `total` tokens (on the larger side) of examples like a plan's."""
-        ...
 
     def make_batch(self, plan: PlanType, samples: np.ndarray, seed: int) -> Batch:
         """Make an unpadded numpy batch of all examples of a plan; `samples` (E,) are their numbers over all epochs, on
         which every random draw depends."""
-        ...
 
 
 class Listener(Protocol):
@@ -137,7 +118,6 @@ class Listener(Protocol):
     def on_update(self, step: int) -> None:
         """Act after a step has changed the weights; `step` were done before it. Skipped steps are not reported, unless
         the device skipped them by itself: they left the weights as they were."""
-        ...
 
 
 class RunRecords(Protocol):
@@ -146,16 +126,12 @@ class RunRecords(Protocol):
     @property
     def path(self) -> Path:
         """The run's folder."""
-        ...
 
     def read_info(self) -> dict[str, Any]:
         """Read run.json: settings, data, machine and result."""
-        ...
 
     def read_history(self) -> list[dict[str, Any]]:
         """Read the measurements so far, one row for each step or evaluation."""
-        ...
 
     def read_samples(self) -> list[dict[str, Any]]:
         """Read what the model could do at some steps: rows with `step`, `given`, `made` and perhaps `asked`."""
-        ...

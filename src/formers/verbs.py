@@ -49,7 +49,6 @@ class LoadedModel(Protocol):
     @property
     def definition(self) -> Family:
         """What the family's file declares."""
-        ...
 
 
 def can_generate(former: LoadedModel) -> bool:

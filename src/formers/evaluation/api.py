@@ -119,17 +119,15 @@ def find_pair_columns(data: Any, columns: Columns, reading: FileOptions) -> tupl
     given, names = parse_columns(columns)
     table = read_table(data, names, **reading)
     given = {side: resolve_columns(column, table.column_names) for side, column in given.items()}
-    found = {
-        side: next((name for name in table.column_names if name.lower() in known), None)
-        for side, known in PAIR_COLUMNS.items()
-    }
+    found: dict[str, Any] = dict.fromkeys(PAIR_COLUMNS)
+    for side, known in PAIR_COLUMNS.items():
+        found[side] = next((name for name in table.column_names if name.lower() in known), None)
     return table, {**found, **given}
 
 
 def read_pairs(table: Table, sides: dict[str, Any]) -> list[tuple[str, str]]:
     """Read pairs of a good and a bad sentence; refuse a table without both columns."""
-    missing = [side for side in ("good", "bad") if sides.get(side) not in table.column_names]
-    if missing:
+    if missing := [side for side in ("good", "bad") if sides.get(side) not in table.column_names]:
         names = ", ".join(map(repr, table.column_names))
         raise Error(f"which column is {missing[0]}? There are {names}", where=table.where, fix="columns='good=A bad=B'")
     rows = []
@@ -147,8 +145,7 @@ def read_pairs(table: Table, sides: dict[str, Any]) -> list[tuple[str, str]]:
 def evaluate_perplexity(former: Former, texts: Sequence[Any], **how: Unpack[ScoringOptions]) -> dict[str, float]:
     """Compute perplexity per token, word and byte, bits per byte, and the accuracy of the likeliest token."""
     found: list[Likelihood] = compute_likelihood(former, list(texts), **how)
-    tokens = sum(len(one.log_probs) for one in found)
-    if not tokens:
+    if not (tokens := sum(len(one.log_probs) for one in found)):
         raise Error("there is no token to predict", fix="give longer texts")
     nats = -math.fsum(one.total_log_prob for one in found)
     words = sum(len(one.text.split()) for one in found)
@@ -177,8 +174,7 @@ def evaluate_choices(
 ) -> dict[str, float]:
     """Compute how often the right choice is the likeliest continuation of its text: in total, per token and per byte,
     which does not favour short choices. `separator` stands between a text and a choice."""
-    inputs: list[Any] = []
-    char_starts: list[int] = []
+    inputs, char_starts = list[Any](), list[int]()
     for row in rows:
         front = normalise(" ".join(filter(None, (row["text"], row.get("other")))))
         for choice in map(normalise, row["choices"]):
@@ -186,8 +182,7 @@ def evaluate_choices(
             inputs.append((front or " ", choice) if former.is_encoder_decoder else whole)
             char_starts.append(len(whole) - len(choice))
     found = compute_likelihood(former, inputs, char_starts=None if former.is_encoder_decoder else char_starts, **how)
-    right = {"accuracy": 0, "accuracy_token": 0, "accuracy_byte": 0}
-    at = 0
+    right, at = {"accuracy": 0, "accuracy_token": 0, "accuracy_byte": 0}, 0
     for row in rows:
         some = found[at : at + len(row["choices"])]
         at += len(some)

@@ -154,9 +154,8 @@ def score_slots(former: Former, batch: Batch, slots: Tensor, labels: Tensor, **h
 
 def get_begin_ids(former: Former) -> list[int]:
     """Return the id put before a text: the begin mark, else the end mark, else none."""
-    named = former.tokenizer
     for role in ("bos", "eos"):
-        mark = None if named is None else named.id(role)
+        mark = None if former.tokenizer is None else former.tokenizer.id(role)
         mark = getattr(former.config, role, None) if mark is None else mark  # a config may have no marks (ELMo)
         if isinstance(mark, int):
             return [mark]

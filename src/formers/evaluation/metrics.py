@@ -9,6 +9,7 @@ and KorQuAD's scripts do, by BLEU and chrF, by ROUGE. The baseline is what n-gra
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import itertools
 import math
@@ -329,8 +330,7 @@ def run_majority_baseline(train: Sequence[Row], valid: Sequence[Row], **more: ob
 
 def describe_baselines(part: str, measured: Mapping[str, Mapping[str, float]]) -> str:
     """The main measure of each baseline in one line, with the part of the data it is of; empty without baselines."""
-    found = {name: values for name, values in measured.items() if values}
-    if not found:
+    if not (found := {name: values for name, values in measured.items() if values}):
         return ""
     main = next(iter(next(iter(found.values()))))
     shown = "{:.1f} %" if main == "accuracy" else "{:.4f}"
@@ -367,11 +367,10 @@ class LinearBaseline:
         self.task = "regress" if all(isinstance(v, float | int) for v in labels) else "classify"
         tell("baseline", 0, 3, "TF-IDF: n-grams are counted")
         self.vectorizer.fit([text for row in train for text in self.get_texts(row)])
-        self.labels: list[Any] = []
         tell("baseline", 1, 3, "TF-IDF: a linear model learns")
         features, classifier = self.build_features(train), LogisticRegression(C=10.0, max_iter=300)
-        if self.task == "classify":
-            self.labels = sorted({v for label in labels for v in (label if self.is_multilabel else [label])})
+        every = {v for label in labels for v in (label if self.is_multilabel else [label])}
+        self.labels: list[Any] = sorted(every) if self.task == "classify" else []
         if self.task == "regress":
             self.model: Any = Ridge(alpha=1.0).fit(features, labels)
         elif self.is_multilabel:
@@ -420,8 +419,4 @@ def normalise_text(text: str) -> str:
 
 def has_sklearn() -> bool:
     """Whether scikit-learn is installed."""
-    try:
-        import sklearn  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return importlib.util.find_spec("sklearn") is not None

@@ -47,11 +47,9 @@ def build_task_objective(
     them. Evaluation leaves out smoothing and the language model's loss.
     """
     starts_with_last = former.definition.starts_with_last_token
-    start = None
-    if former.is_encoder_decoder and not (starts_with_last and task.kind != "text"):
-        start = get_start_token(former.config)
-    weights: tuple[float, ...] = ()
-    answers = np.asarray(labels)
+    needs_start = former.is_encoder_decoder and not (starts_with_last and task.kind != "text")
+    start = get_start_token(former.config) if needs_start else None
+    weights, answers = tuple[float, ...](), np.asarray(labels)
     if balance:
         compute_weights = compute_label_weights if task.kind == "many" else compute_class_weights
         weights = compute_weights(answers, len(former.labels))
@@ -136,9 +134,8 @@ def evaluate_outputs(
         numbers = probabilities[:, 0].tolist()
         return TaskEvaluation(references, numbers, [-abs(t - g) for t, g in zip(references, numbers, strict=True)])
     named = [list(zip(former.labels, row, strict=True)) for row in probabilities]  # several labels for each row
-    confidences = [
-        float(np.prod([p if name in t else 1 - p for name, p in row])) for row, t in zip(named, references, strict=True)
-    ]
+    pairs = zip(named, references, strict=True)
+    confidences = [float(np.prod([p if name in t else 1 - p for name, p in row])) for row, t in pairs]
     return TaskEvaluation(references, [[name for name, p in row if p > 0.5] for row in named], confidences)
 
 

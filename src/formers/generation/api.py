@@ -159,8 +159,7 @@ class StopWatcher:
     def add_text(self, more: str) -> str:
         """Add text; returns what is now safe to show."""
         text = self.held_back + more
-        stops = [(at + len(stop), at) for stop in self.stop_strings if (at := text.find(stop)) >= 0]
-        if stops:
+        if stops := [(at + len(stop), at) for stop in self.stop_strings if (at := text.find(stop)) >= 0]:
             self.is_stopped, self.held_back = True, ""
             return text[: min(stops)[1]]
         longest = min(len(text), max(map(len, self.stop_strings), default=1) - 1)

@@ -38,6 +38,7 @@ SKIP_REASONS = {
 }
 Row = dict[str, Any]
 LabelFilter = Callable[[list[Row]], list[bool]]
+LabelScorer = Callable[[list[Row]], list[dict[str, float]]]  # rows → the probabilities of their labels
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,9 @@ def augment(
 
 def build_config(former: Former, how: dict[str, Any]) -> AugmentConfig:
     """Build the settings; the default method is what the model can do."""
-    if odd := [name for name in how if name not in AugmentConfig.__dataclass_fields__]:
-        fix = suggest_name(odd[0], AugmentConfig.__dataclass_fields__)
-        raise Error(f"augment does not take {odd[0]!r}", fix=fix)
+    known = AugmentConfig.__dataclass_fields__
+    if odd := [name for name in how if name not in known]:
+        raise Error(f"augment does not take {odd[0]!r}", fix=suggest_name(odd[0], known))
     return AugmentConfig(**{"method": "fill" if can_fill(former) else "continue", **how})
 
 
@@ -237,7 +238,7 @@ def make_label_filter(judge: Former | str | None, rows: Sequence[Row], min_proba
     return lambda new: [has_same_label(shares, row) for shares, row in zip(score(new), new, strict=True)]
 
 
-def make_linear_scorer(rows: Sequence[Row]) -> Callable[[list[Row]], list[dict[str, float]]]:
+def make_linear_scorer(rows: Sequence[Row]) -> LabelScorer:
     """Train a linear model on the rows; returns a function from rows to label probabilities."""
     from ..evaluation.metrics import LinearBaseline
 
@@ -245,9 +246,7 @@ def make_linear_scorer(rows: Sequence[Row]) -> Callable[[list[Row]], list[dict[s
     return lambda new: [dict(zip(model.labels, row.tolist(), strict=True)) for row in model.predict_probabilities(new)]
 
 
-def make_model_scorer(
-    judge: Former, rows: Sequence[Row], multilabel: bool
-) -> Callable[[list[Row]], list[dict[str, float]]]:
+def make_model_scorer(judge: Former, rows: Sequence[Row], multilabel: bool) -> LabelScorer:
     """Check that a fine-tuned model has the labels of the rows; returns a function from rows to probabilities."""
     task = get_task(judge, "classify")
     known, own = set(task.labels or judge.labels), set(flatten(row["label"] for row in rows))

@@ -15,6 +15,7 @@ from .runner import GraphedStep
 
 DEAD_SCORE = -1e9  # the score of a beam that does not count
 NO_SCORE = -math.inf  # of a complete text that is not there
+NO_ATTENTION = "coverage is of attention over a source, and this model has none"
 
 
 class BeamState:
@@ -49,7 +50,7 @@ class BeamState:
         self.step_table = torch.tensor(step_norms, device=device)
         self.attention_sums: Tensor | None = None  # (rows, source) attention so far, where coverage counts
         if options.coverage and not batch.former.is_encoder_decoder:
-            raise Error("coverage is of attention over a source, and this model has none", fix="leave coverage out")
+            raise Error(NO_ATTENTION, fix="leave coverage out")
 
     def score_next(self, step: int) -> Tensor:
         """Compute log-probabilities (rows, vocab) of the next tokens, with the constraints applied."""
@@ -62,7 +63,7 @@ class BeamState:
             logs = scores.log_softmax(-1)
         if capture is not None:
             if "cross" not in capture.attention_weights:
-                raise Error("coverage is of attention over a source, and this model has none", fix="leave coverage out")
+                raise Error(NO_ATTENTION, fix="leave coverage out")
             layers = [weights.float().mean(1)[:, -1] for weights in capture.attention_weights["cross"]]
             attention = torch.stack(layers).mean(0)  # (rows, source)
             self.attention_sums = attention if self.attention_sums is None else self.attention_sums + attention
@@ -163,11 +164,11 @@ class BeamState:
 
     def collect_hypotheses(self) -> list[list[Hypothesis]]:
         """Return the complete hypotheses of each prompt, the best first."""
-        texts, hypotheses = self.complete_texts, []
-        for keys, scores in zip(self.complete_keys.tolist(), self.complete_scores.tolist(), strict=True):
-            both = zip(keys, scores, strict=True)
-            hypotheses.append([Hypothesis(texts[tuple(key)], score) for key, score in both if score > NO_SCORE])
-        return hypotheses
+        texts = self.complete_texts
+        return [
+            [Hypothesis(texts[tuple(k)], score) for k, score in zip(keys, scores, strict=True) if score > NO_SCORE]
+            for keys, scores in zip(self.complete_keys.tolist(), self.complete_scores.tolist(), strict=True)
+        ]
 
 
 @torch.inference_mode()

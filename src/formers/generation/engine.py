@@ -64,8 +64,7 @@ class Engine:
         self.former, self.cache_size = former, cache_size or context or 1024
         self.context = min(context or self.cache_size, self.cache_size)
         if not issubclass(former.state_class, KVCache):
-            what = f"{former.family} has no KV cache, which continuous batching needs"
-            raise Error(what, fix="use generate")
+            raise Error(f"{former.family} has no KV cache, which continuous batching needs", fix="use generate")
         self.runner = Runner(former, num_slots, self.cache_size)
         self.end_ids = get_end_ids(former)
         self.active_requests: dict[int, Request] = {}

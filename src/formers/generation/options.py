@@ -93,10 +93,10 @@ class Options:
 
     def check_consistency(self) -> None:
         """Refuse options that exclude each other: sampling with beam search, search options without beams."""
-        draws, weighs = self.list_given(SAMPLING_OPTIONS), self.list_given(SEARCH_OPTIONS)
+        given = [name for name in (*SAMPLING_OPTIONS, *SEARCH_OPTIONS) if getattr(self, name) is not None]
+        draws, weighs = ([name for name in given if name in kind] for kind in (SAMPLING_OPTIONS, SEARCH_OPTIONS))
         if self.num_beams > 1:
-            wrong = [name for name in draws if name != "temperature" or self.temperature]
-            if wrong:
+            if wrong := [name for name in draws if name != "temperature" or self.temperature]:
                 what = f"num_beams is a search, and {wrong[0]} is for sampling"
                 raise Error(what, fix=f"leave {wrong[0]} out, or num_beams")
             if self.num_samples > self.num_beams:
@@ -111,10 +111,6 @@ class Options:
         if self.temperature == 0 and self.num_samples > 1:
             what = f"at temperature 0 all {self.num_samples} samples would be the same"
             raise Error(what, fix="take a temperature above 0, or beams")
-
-    def list_given(self, names: Sequence[str]) -> list[str]:
-        """Return which of these options are set."""
-        return [name for name in names if getattr(self, name) is not None]
 
     @property
     def rows_per_prompt(self) -> int:

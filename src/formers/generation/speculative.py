@@ -35,8 +35,7 @@ class SpeculativeDecoder:
     def __init__(self, former: Former, draft: Former, draft_length: int = 4):
         for one in (former, draft):
             if not issubclass(one.state_class, KVCache) or isinstance(one.model.body, RecurrentEncoderDecoder):
-                what = f"{one.family} cannot drop tokens that it has read"
-                raise Error(what, fix="take models with a KV cache")
+                raise Error(f"{one.family} cannot drop tokens that it has read", fix="take models with a KV cache")
         fingerprints = [one.tokenizer.fingerprint for one in (former, draft) if one.tokenizer is not None]
         kinds = {(one.is_encoder_decoder, one.config.vocab) for one in (former, draft)}
         if len(kinds) > 1 or len(set(fingerprints)) > 1:
@@ -85,8 +84,7 @@ class SpeculativeDecoder:
         self, draft_model: IncrementalModel, text: list[int], count: int, context: SamplingContext
     ) -> tuple[list[int], list[Tensor]]:
         """Draw the draft's next tokens, and return them with the distributions that they came from."""
-        draft_ids: list[int] = []
-        draft_probabilities: list[Tensor] = []
+        draft_ids, draft_probabilities = list[int](), list[Tensor]()
         for _ in range(count):
             probabilities = draft_model.score_tokens([*text, *draft_ids], 1, context)[0]
             draft_ids.append(sample_token(probabilities, context.draw_number(len(text) + len(draft_ids), DRAFT_STREAM)))
@@ -106,9 +104,8 @@ class SpeculativeDecoder:
                 number = context.draw_number(length + i, RESAMPLE_STREAM)
                 return [*draft_ids[:i], sample_token((p - q).clamp(min=0), number)]
             self.num_accepted += 1
-        last = len(draft_ids)
-        number = context.draw_number(length + last, RESAMPLE_STREAM)
-        return [*draft_ids, sample_token(model_probabilities[last], number)]
+        number = context.draw_number(length + len(draft_ids), RESAMPLE_STREAM)
+        return [*draft_ids, sample_token(model_probabilities[len(draft_ids)], number)]
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,8 @@ def read_checkpoint(
     form = one.definition.bilm_format
     assert form is not None
     options = flatten_options(safe_files.read_json(where, OPTIONS_FILE), path)
-    ours = settings.build_config(
-        one.definition.config_class, form.config_map.read_config(options, where=path, ignore=ignore), where=path
-    )
+    values = form.config_map.read_config(options, where=path, ignore=ignore)
+    ours = settings.build_config(one.definition.config_class, values, where=path)
     huggingface.check_layer_count(ours, weights, path)
     own = "lm" if "softmax/W" in weights else "none"
     former = build_empty(one.name, ours, own if head == "auto" else head, labels)
@@ -56,9 +55,8 @@ def read_checkpoint(
         reading = keys.plan_load(weights, mapped, optional=lambda name: name.startswith("heads."))
     except Error as error:
         raise Error(error.what, where=where, fix=error.fix) from None
-    return former, LoadPlan(
-        reading.mappings, reading.missing_parameters + sorted(set(names) - set(mapped)), reading.tied_pairs
-    )
+    missing = reading.missing_parameters + sorted(set(names) - set(mapped))
+    return former, LoadPlan(reading.mappings, missing, reading.tied_pairs)
 
 
 def write_checkpoint(

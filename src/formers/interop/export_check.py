@@ -159,23 +159,17 @@ def make_cases(former: Former) -> list[dict[str, Any]]:
         ids = [(7 * i + 3) % former.config.vocab for i in range(min(limit or 12, 12))]
         return [{"name": "text", "ids": ids, "ours": (ids, None), **more}]
     long = " ".join([SAMPLE_TEXT, SAMPLE_PAIR] * (1 if limit is None else limit // 4 + 1))
-    rows = [
-        ("text", SAMPLE_TEXT, None),
-        ("pair", SAMPLE_TEXT[:23], SAMPLE_PAIR[:18]),
-        *([] if limit is None else [("long", long, None)]),
-    ]
-    return [
-        {"name": name, "text": text, "pair": pair, "ours": encode_case(former, text, pair), **more}
-        for name, text, pair in rows
-    ]
+    rows = [("text", SAMPLE_TEXT, None), ("pair", SAMPLE_TEXT[:23], SAMPLE_PAIR[:18]), ("long", long, None)]
+    kept = rows[:2] if limit is None else rows
+    cases: list[dict[str, Any]] = [{"name": name, "text": text, "pair": pair} for name, text, pair in kept]
+    return [{**case, "ours": encode_case(former, case["text"], case["pair"]), **more} for case in cases]
 
 
 def encode_case(former: Former, text: str, pair: str | None) -> tuple[list[int], list[int] | None]:
     """Encode a text or a pair as formers reads it, cut to the model's context, with its segments if it has any."""
     assert former.tokenizer is not None
-    frame = (get_frame if former.head in END_MARKED_HEADS else Tokenizer.get_template)(
-        former.tokenizer, pair is not None
-    )
+    find_frame = get_frame if former.head in END_MARKED_HEADS else Tokenizer.get_template
+    frame = find_frame(former.tokenizer, pair is not None)
     one = former.tokenizer.encode(text, special=False)
     two = [] if pair is None else former.tokenizer.encode(pair, special=False)
     marks = len(frame.before) + len(frame.between) * (pair is not None) + len(frame.after)
@@ -205,13 +199,10 @@ def run_worker(
     """Run this module in a process of its own, without a network and with a time limit; its answers."""
     plain = [{key: value for key, value in case.items() if key != "ours"} for case in cases]
     safe_files.write_json(folder / "request.json", {"target": reader, "where": str(where.resolve()), "cases": plain})
-    environment = {
-        name: os.environ[name] for name in (*INHERITED_VARIABLES, "HOME", "USERPROFILE") if name in os.environ
-    }
-    environment |= {
+    inherited = (*INHERITED_VARIABLES, "HOME", "USERPROFILE")
+    environment = {name: os.environ[name] for name in inherited if name in os.environ} | {
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "OMP_NUM_THREADS": str(torch.get_num_threads()),
+        "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": str(torch.get_num_threads()),
     }  # fmt: skip
     try:
         done = subprocess.run(
@@ -241,8 +232,8 @@ def compare_outputs(
         if facts[kind]:
             raise make_refusal("transformers", f"tensor {facts[kind][0]} is {kind}", "please report it")
     if former.tokenizer is not None and not facts["pads"]:
-        what = "transformers"
-        raise make_refusal(what, "there is no token to fill up a batch with", "give the tokenizer a pad token")
+        why = "there is no token to fill up a batch with"
+        raise make_refusal("transformers", why, "give the tokenizer a pad token")
     if "padded" in facts:
         away = (torch.tensor(facts["padded"]) - tensors[f"{cases[0]['name']}.logits"][0]).abs().max().item()
         if not away <= TOLERANCE:
@@ -258,14 +249,12 @@ def compare_outputs(
                 continue
             got = [] if theirs is None else theirs[0].tolist()
             if got != row:
-                at = next(
-                    (i for i, (x, y) in enumerate(zip(got, row, strict=False)) if x != y), min(len(got), len(row))
-                )
+                pairs = enumerate(zip(got, row, strict=False))
+                at = next((i for i, (x, y) in pairs if x != y), min(len(got), len(row)))
                 what = f"the {key} of the {name} " + (f"differ from ours at token {at}" if got else "are not there")
                 raise Error(f"no, transformers reads something else: {what}", fix="please report it")
         for key, ours in compute_outputs(former, ids, segments, case.get("decoder")).items():
-            theirs = tensors.get(f"{name}.{key}")
-            if theirs is None:
+            if (theirs := tensors.get(f"{name}.{key}")) is None:
                 raise make_refusal("transformers", f"it gives no {key}", "please report it")
             away = (theirs.float().reshape(ours.shape) - ours).abs().max().item()
             worst = max(worst, away)
@@ -297,10 +286,8 @@ def compute_outputs(
         return {"start_logits": found[..., 0], "end_logits": found[..., 1]}
     if not isinstance(found, dict):
         return {"logits": found}
-    return {
-        OUTPUT_NAMES.get(name, "prediction_logits" if former.head == "pretraining" else "logits"): value
-        for name, value in found.items()
-    }
+    usual = "prediction_logits" if former.head == "pretraining" else "logits"
+    return {OUTPUT_NAMES.get(name, usual): value for name, value in found.items()}
 
 
 @torch.inference_mode()
@@ -329,15 +316,14 @@ def check_vllm_support(former: Former) -> str:
     one, config = find_family(former.family), build_hf_config(former, former.dtype)
     name = find_architecture(former)
     if name in VLLM_REMOVED:
-        what = "vllm"
-        raise make_refusal(what, f"{name} was taken out of it; versions up to 0.10.2 have it", "take an older version")
+        why = f"{name} was taken out of it; versions up to 0.10.2 have it"
+        raise make_refusal("vllm", why, "take an older version")
     if name not in VLLM_CLASSES:
         raise make_refusal("vllm", f"it has no {name}", suggest_heads(one, VLLM_CLASSES))
     for key, (prefix, value) in VLLM_REQUIRED_VALUES.items():
         if name.startswith(prefix) and config.get(key, value) != value:
-            raise make_refusal(
-                "vllm", f"it knows {name} with {key} = {value} only", "serve it with formers or transformers"
-            )
+            why = f"it knows {name} with {key} = {value} only"
+            raise make_refusal("vllm", why, "serve it with formers or transformers")
     note = "" if former.tokenizer is not None else "; without a tokenizer only by --skip-tokenizer-init"
     return f"{name}, {VLLM_CLASSES[name]}{note}"
 
@@ -346,9 +332,8 @@ def check_tei_support(former: Former) -> str:
     """Return how text-embeddings-inference serves this model: BERT and RoBERTa; an Error for other families."""
     config = build_hf_config(former, former.dtype)
     if former.family not in ("bert", "roberta"):
-        raise make_refusal(
-            "tei", f"of this family it serves bert and roberta, not {former.family}", "serve it with formers"
-        )
+        why = f"of this family it serves bert and roberta, not {former.family}"
+        raise make_refusal("tei", why, "serve it with formers")
     if former.head not in TEI_HEADS:
         raise make_refusal("tei", f"it has no head {former.head}", "--head none exports the encoder alone")
     if config["hidden_act"] not in TEI_ACTIVATIONS:
@@ -429,9 +414,8 @@ def run_sentence_transformers(where: str, cases: Sequence[Mapping[str, Any]]) ->
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    model = sentence_transformers.SentenceTransformer(
-        where, device="cpu", local_files_only=True, trust_remote_code=False
-    )
+    open_model = sentence_transformers.SentenceTransformer
+    model = open_model(where, device="cpu", local_files_only=True, trust_remote_code=False)
     vectors = model.encode([case["text"] for case in cases], convert_to_tensor=True, show_progress_bar=False)
     tensors = {f"{case['name']}.vector": row.float().contiguous() for case, row in zip(cases, vectors, strict=True)}
     facts = {"version": sentence_transformers.__version__, "architecture": "SentenceTransformer"}

@@ -40,10 +40,8 @@ def fetch_model(where: str, *, pickle: bool = False) -> Path:
         if safe_files.has_file(folder, single):
             break
         if safe_files.has_file(folder, index):
-            missing = [
-                name for name in safe_files.read_shard_index(folder, index) if not safe_files.has_file(folder, name)
-            ]
-            if missing:
+            shards = safe_files.read_shard_index(folder, index)
+            if missing := [name for name in shards if not safe_files.has_file(folder, name)]:
                 download_files(repo, revision, missing)
             break
     return folder
@@ -69,13 +67,11 @@ def explain_hub_error(error: Exception, repo: str, revision: str | None) -> Erro
     if isinstance(error, errors.HFValidationError):
         return make_name_error(f"hub:{name}")
     if isinstance(error, errors.GatedRepoError):
-        return Error(
-            f"{repo} asks for an agreement first", fix="accept its terms on the hub, then log in with: hf auth login"
-        )
+        fix = "accept its terms on the hub, then log in with: hf auth login"
+        return Error(f"{repo} asks for an agreement first", fix=fix)
     if isinstance(error, errors.RepositoryNotFoundError):
-        return Error(
-            f"there is no {repo} on the hub", fix="check the name; for a private model, log in with: hf auth login"
-        )
+        fix = "check the name; for a private model, log in with: hf auth login"
+        return Error(f"there is no {repo} on the hub", fix=fix)
     if isinstance(error, errors.RevisionNotFoundError):
         return Error(f"{repo} has no revision {revision or 'main'!r}", fix="check the branch, tag or commit")
     absent = isinstance(error, errors.LocalEntryNotFoundError)  # neither there nor here: why not there is its cause

@@ -93,8 +93,7 @@ def identify_family(config: dict[str, Any], where: Path, family: str | None) -> 
         one = find_family(kind)
     except Error as error:
         raise Error(f"model_type: {error.what}", where=where, fix=error.fix) from None
-    hf = one.definition.hf_format
-    if hf is None:
+    if (hf := one.definition.hf_format) is None:
         raise Error(f"{one.name} has no format in transformers", where=where, fix="use a formers directory")
     if not names:
         return one, "none", ""
@@ -139,8 +138,7 @@ def check_layer_count(config: object, weights: Weights, where: Path) -> None:
 
 def read_label_names(config: dict[str, Any], where: Path) -> tuple[str, ...]:
     """Read the labels of a config, in the order of their numbers."""
-    table = config.get("id2label")
-    if table is None:
+    if (table := config.get("id2label")) is None:
         number = config.get("num_labels", config.get("_num_labels", 2))
         if type(number) is not int or not 1 <= number <= MAX_LABELS:
             what = f"num_labels: {format_value(number)} is not a number of labels"
@@ -231,8 +229,7 @@ def write_checkpoint(
                 (folder / name).write_bytes(data)
         if former.tokenizer is not None:
             former.tokenizer.save(folder / "tokenizer.json")
-            options = build_tokenizer_config(former)
-            if options is not None:
+            if (options := build_tokenizer_config(former)) is not None:
                 safe_files.write_json(folder / "tokenizer_config.json", options)
         if can_generate(former) and "generation_config.json" not in former.source_files:
             safe_files.write_json(folder / "generation_config.json", build_generation_config(former))
@@ -431,18 +428,15 @@ def write_sentence_encoder(
         write_modules(folder, bare, pool, normalise)
         write_model_card(folder, bare, find_architecture(bare), language, for_sentences=True, dtype=dtype)
 
-    write_checkpoint(
-        bare, out, dtype=dtype, shard=shard, tell=tell, language=language, write_extra_files=write_extra_files
-    )
+    how: dict[str, Any] = {"dtype": dtype, "shard": shard, "tell": tell, "language": language}
+    write_checkpoint(bare, out, **how, write_extra_files=write_extra_files)
 
 
 def write_modules(folder: Path, former: Former, pool: str, normalise: bool) -> None:
     """Write modules.json and the settings of each module."""
     steps = [("", "Transformer"), ("1_Pooling", "Pooling"), *([("2_Normalize", "Normalize")] if normalise else [])]
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(steps)
-    ]
+    kinds = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in steps]
+    modules = [{"idx": i, "name": str(i), **kind} for i, kind in enumerate(kinds)]
     safe_files.write_json(folder / "modules.json", modules)
     limit = former.context
     safe_files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})

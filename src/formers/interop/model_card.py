@@ -161,11 +161,8 @@ def detect_language(tokenizer: Tokenizer | None) -> str:
         return "en"
     step = max(1, len(tokenizer) // MAX_SAMPLED_TOKENS)
     pieces = [tokenizer.get_token_text(i) for i in range(0, len(tokenizer), step)]
-    pieces = [
-        piece.strip(" ▁#")
-        for piece in pieces
-        if piece not in tokenizer.reserved_tokens and not BYTE_TOKEN.fullmatch(piece)
-    ]
+    pieces = [p for p in pieces if p not in tokenizer.reserved_tokens and not BYTE_TOKEN.fullmatch(p)]
+    pieces = [piece.strip(" ▁#") for piece in pieces]
     letters = [p for p in pieces if any(c.isalpha() for c in p) and (len(p) > 1 or not p.isascii())]
     korean = sum(any("가" <= c <= "힣" or "\u1100" <= c <= "\u11ff" for c in piece) for piece in letters)
     return "ko" if letters and korean / len(letters) >= KOREAN_THRESHOLD else "en"
@@ -194,17 +191,14 @@ def build_card_body(
     trained = words.trained_suffix.format(steps=steps) if steps else ""
     intro = words.intro.format(title=title, trained=trained)
     lines = [f"# {escape_cell(name)}", "", intro, "", f"## {words.facts_title}", "", "| | |", "|---|---|"]
-    lines += [
-        f"| {words.row_titles[key]} | {escape_cell(value)} |"
-        for key, value in collect_facts(words, former, dtype).items()
-    ]
+    facts = collect_facts(words, former, dtype)
+    lines += [f"| {words.row_titles[key]} | {escape_cell(value)} |" for key, value in facts.items()]
     if former.head == "none" and sentences:
         example = SENTENCE_TRANSFORMERS_EXAMPLE.format(name=name, texts=words.sample_texts)
     elif architecture:
         left = former.head == "lm" and not former.is_encoder_decoder
-        example = TRANSFORMERS_EXAMPLE.format(
-            name=name, architecture=architecture, side=', padding_side="left"' if left else ""
-        )
+        side = ', padding_side="left"' if left else ""
+        example = TRANSFORMERS_EXAMPLE.format(name=name, architecture=architecture, side=side)
         if left and former.tokenizer is not None and former.tokenizer.get_template().after:
             example = example.removesuffix("```") + PROMPT_EXAMPLE + "```"
     else:

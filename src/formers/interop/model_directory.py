@@ -87,9 +87,8 @@ def load(
             load_adapters(former, folder)
     elif safe_files.has_file(folder, "config.json"):
         with open_weights(folder, pickle) as weights:
-            former, plan = huggingface.read_checkpoint(
-                folder, weights, head, family=family, ignore=ignore, labels=label_names
-            )
+            read = huggingface.read_checkpoint
+            former, plan = read(folder, weights, head, family=family, ignore=ignore, labels=label_names)
             fill_weights(former, weights, plan, device, dtype, folder, tell)
     elif name := bilm.find_weights_file(folder):
         with open_hdf5(safe_files.resolve_file(folder, name)) as weights:
@@ -211,27 +210,21 @@ def plan_weights(former: Former, config: ModelConfig, saved_head: str, weights: 
         apart = former.head.partition("@")[2] != saved_head.partition("@")[2]
         if hf is not None and not apart:
             old = build_empty(former.family, config, saved_head, former.labels).model.named_parameters()
-            before = {
-                move.theirs: move.ours
-                for move in hf.build_key_map(config, saved_head).map_tensors((n for n, _ in old), "")
-                if ".out." not in move.ours
-            }
+            moves = hf.build_key_map(config, saved_head).map_tensors((name for name, _ in old), "")
+            before = {move.theirs: move.ours for move in moves if ".out." not in move.ours}
             for move in hf.build_key_map(former.config, former.head).map_tensors(ours, ""):
                 source.setdefault(move.ours, before.get(move.theirs, move.ours))
         fresh = {name for name in ours if name.startswith("heads.") and (apart or source.get(name, "") not in weights)}
     else:
         optional = {f"heads.{part}" for part, module in former.model.parts.items() if module.spec.optional}
         fresh = {name for name in ours if name not in weights and ".".join(name.split(".")[:2]) in optional}
-    lost = [name for name in ours if name not in fresh and source.get(name, "") not in weights]
-    if lost:
+    if lost := [name for name in ours if name not in fresh and source.get(name, "") not in weights]:
         what = f"tensor {lost[0]!r} is missing"
         raise Error(what, where=where, fix="the file is incomplete, or formers.json belongs to another model")
-    unknown = [] if former.head != saved_head else sorted(set(weights) - set(ours))
-    if unknown:
+    if unknown := [] if former.head != saved_head else sorted(set(weights) - set(ours)):
         raise Error(f"unknown tensor {unknown[0]!r}", where=where, fix="formers.json belongs to another model")
-    return LoadPlan(
-        [TensorMapping((source[name],), name, TensorOp(name)) for name in ours if name not in fresh], sorted(fresh), []
-    )
+    mappings = [TensorMapping((source[name],), name, TensorOp(name)) for name in ours if name not in fresh]
+    return LoadPlan(mappings, sorted(fresh), [])
 
 
 def fill_weights(
@@ -354,9 +347,8 @@ def save(
         **({"training": former.training_info} if former.training_info else {}),
     }  # fmt: skip
     with safe_files.replace_directory(path, overwrite) as place, stage_directory(place) as folder:
-        write_weights(
-            folder, ({name: value} for name, value in state.items()), [v.nbytes for v in state.values()], shard, tell
-        )
+        groups = ({name: value} for name, value in state.items())
+        write_weights(folder, groups, [value.nbytes for value in state.values()], shard, tell)
         if former.adapters:
             sizes = [v.nbytes for v in former.adapters.values()]
             parts = ({name: value} for name, value in former.adapters.items())

@@ -251,12 +251,8 @@ def check_output_folder(out: str | Path, overwrite: bool = False) -> None:
         return
     if not overwrite:
         raise Error("exists already", where=target, fix=OCCUPIED_HINT)
-    strange = (
-        [target]
-        if not target.is_dir() or target.is_symlink()
-        else [p for p in target.iterdir() if not is_model_file(p)]
-    )
-    if strange:
+    is_folder = target.is_dir() and not target.is_symlink()
+    if strange := [p for p in target.iterdir() if not is_model_file(p)] if is_folder else [target]:
         what = f"is not overwritten: {strange[0].name!r} is no file of a model"
         raise Error(what, where=target, fix="choose another name, or remove it first")
 
@@ -402,16 +398,14 @@ def write_weights(
     model arises. `sizes` are the groups' bytes in the same order."""
     from safetensors.torch import save_file
 
-    plan: list[int] = [0]  # how many groups each shard takes
-    filled = 0
+    plan, filled = [0], 0  # how many groups each shard takes, and the bytes of the last
     for size in sizes:
         if plan[-1] and filled + size > shard_size:
             plan.append(0)
             filled = 0
         plan[-1] += 1
         filled += size
-    listed: dict[str, str] = {}
-    total = 0
+    listed, total = dict[str, str](), 0
     for number, members in enumerate(plan, 1):
         name = f"{stem}.safetensors" if len(plan) == 1 else f"{stem}-{number:05d}-of-{len(plan):05d}.safetensors"
         tensors: dict[str, Tensor] = {}

@@ -47,9 +47,8 @@ MAX_NAMES, MAX_DEPTH, MAX_AXES = 10_000, 8, 4  # of an hdf5 file
 def convert_in_sandbox(kind: Literal["pickle", "hdf5"], source: Path, target: Path) -> None:
     """Convert one file to safetensors."""
     what, fix, memory = CONVERTERS[kind]
-    code = CONVERTER_CODE.format(
-        kind=kind, source=str(source.resolve()), target=str(target), memory=memory, seconds=TIMEOUT_SECONDS
-    )
+    names = {"kind": kind, "source": str(source.resolve()), "target": str(target)}
+    code = CONVERTER_CODE.format(**names, memory=memory, seconds=TIMEOUT_SECONDS)
     run_converter(code, source, target, TIMEOUT_SECONDS, what, fix)
 
 
@@ -73,28 +72,17 @@ def run_converter(code: str, source: Path, target: Path, seconds: int, what: str
     environment |= {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
     code = f"from formers.text.worker_processes import exit_with_parent; exit_with_parent({os.getpid()}); {code}"
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            env=environment,
-            cwd=target.parent,
-            check=False,
-        )
+        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
+        how |= {"timeout": seconds, "env": environment, "cwd": target.parent, "check": False}
+        done = subprocess.run([sys.executable, "-c", code], **how)
     except subprocess.TimeoutExpired:
         raise Error(f"converting {what} took more than {seconds} s", where=source, fix="do not use this file") from None
     except OSError as error:
         raise Error(f"the converter cannot run ({error.strerror or error})", where=source, fix="try again") from None
     if done.returncode or not target.is_file():
         lines = done.stderr.strip().splitlines()
-        raise Error(
-            f"{what} was refused ({lines[-1][:200] if lines else f'exit {done.returncode}'})",
-            where=source,
-            fix=fix,
-        )
+        said = lines[-1][:200] if lines else f"exit {done.returncode}"
+        raise Error(f"{what} was refused ({said})", where=source, fix=fix)
 
 
 def exit_process(refusal: str = "") -> None:
@@ -142,18 +130,16 @@ def convert_pickle(source: str, target: str, memory: int, seconds: int) -> None:
     warnings.simplefilter("ignore")  # to show one, Python reads other files
     preload_imports(Path(target).with_name("rehearsal.bin"))
     size = os.path.getsize(source)
-    confine_process(
-        source, Path(target).parent, memory + 2 * MAX_TENSOR_COPIES * size, MAX_TENSOR_COPIES * size + 2**24, seconds
-    )
+    most = MAX_TENSOR_COPIES * size
+    confine_process(source, Path(target).parent, memory + 2 * most, most + 2**24, seconds)
     try:
         loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=False)
         loaded = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else loaded
-        if not isinstance(loaded, dict) or not all(
-            isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in loaded.items()
-        ):
+        pairs = loaded.items() if isinstance(loaded, dict) else [(None, None)]
+        if not all(isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in pairs):
             raise Error("it does not hold a table of tensors")
         claimed = sum(value.numel() * value.element_size() for value in loaded.values())
-        if claimed > MAX_TENSOR_COPIES * size:
+        if claimed > most:
             raise Error(f"its tensors claim {claimed:,} bytes, the file has {size:,}")
         save_file({key: value.detach().clone().contiguous() for key, value in loaded.items()}, target)
     except BaseException as error:
@@ -201,9 +187,8 @@ def convert_hdf5(source: str, target: str, memory: int, seconds: int) -> None:
     confine_process(source, Path(target).parent, memory + 3 * size, size + 2**24, seconds)
     try:
         with h5py.File(source, "r") as file:
-            save_file(
-                {name: np.ascontiguousarray(array[()]) for name, array in list_arrays(file, size).items()}, target
-            )
+            arrays = list_arrays(file, size)
+            save_file({name: np.ascontiguousarray(array[()]) for name, array in arrays.items()}, target)
     except BaseException as error:
         exit_process(str(error) if isinstance(error, Error) else f"{type(error).__name__}: {str(error)[:150]}")
     exit_process()

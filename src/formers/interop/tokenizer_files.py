@@ -44,8 +44,7 @@ def load_tokenizer(where: str | Path) -> Tokenizer:
         if safe_files.has_file(folder, name) and safe_files.has_file(folder, "tokenizer.json"):
             special = safe_files.read_json(folder, name).get("special")
             return load_own_tokenizer(folder, special if isinstance(special, dict) else {})
-    made = read_tokenizer(folder, {})
-    if made is None:
+    if (made := read_tokenizer(folder, {})) is None:
         what = "there is no tokenizer here"
         raise Error(what, where=folder, fix="a tokenizer.json, vocab.txt or spiece.model is one")
     return made
@@ -56,9 +55,8 @@ def load_own_tokenizer(where: Path, special: dict[str, Any], limit: int = safe_f
     named = {k: v for k, v in special.items() if isinstance(v, str)}
 
     def load_file(name: str) -> Tokenizer:
-        return Tokenizer(
-            decode_utf8(safe_files.read_bytes(where, name, limit), where / name), named, where=where / name
-        )
+        text = decode_utf8(safe_files.read_bytes(where, name, limit), where / name)
+        return Tokenizer(text, named, where=where / name)
 
     made = load_file("tokenizer.json")
     made.target = load_file(TARGET_TOKENIZER_FILE) if safe_files.has_file(where, TARGET_TOKENIZER_FILE) else None

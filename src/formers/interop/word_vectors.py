@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -168,8 +169,7 @@ def read_rows(file: BinaryIO, number: int, path: str | Path, line: int) -> Itera
     """Read the next lines, without their ends."""
     for _ in range(number):
         line += 1
-        data = file.readline(MAX_LINE_BYTES)
-        if not data:
+        if not (data := file.readline(MAX_LINE_BYTES)):
             return
         if len(data) == MAX_LINE_BYTES and data[-1:] != b"\n":
             what = f"a line of more than {MAX_LINE_BYTES:,} bytes"
@@ -191,25 +191,19 @@ def split_spaced_word(data: bytes, dim: int, names: WordList, line: int) -> tupl
 def parse_numbers(numbers: list[bytes], dim: int, names: WordList, first: int) -> np.ndarray:
     """Parse rows of numbers (n, dim); an error names the first row that has none."""
 
-    def parse_floats(text: bytes) -> np.ndarray:
-        with warnings.catch_warnings():
+    def parse_floats(text: bytes, count: int) -> np.ndarray | None:
+        with warnings.catch_warnings(), suppress(DeprecationWarning, RuntimeWarning, ValueError):
             warnings.simplefilter("error")
-            return np.fromstring(text, np.float32, sep=" ")
+            values = np.fromstring(text, np.float32, sep=" ")
+            if values.size == count and np.isfinite(values).all():
+                return values
+        return None
 
-    try:
-        values = parse_floats(b" ".join(numbers))
-        if values.size == len(numbers) * dim and np.isfinite(values).all():
-            return values.reshape(-1, dim)
-    except (DeprecationWarning, RuntimeWarning, ValueError):
-        pass
+    if (values := parse_floats(b" ".join(numbers), len(numbers) * dim)) is not None:
+        return values.reshape(-1, dim)
     for line, text in enumerate(numbers, first):
-        try:
-            values = parse_floats(text)
-            if values.size == dim and np.isfinite(values).all():
-                continue
-        except (DeprecationWarning, RuntimeWarning, ValueError):
-            pass
-        raise names.make_line_error(f"{format_value(text[:60])} is not {dim:,} numbers", line)
+        if parse_floats(text, dim) is None:
+            raise names.make_line_error(f"{format_value(text[:60])} is not {dim:,} numbers", line)
     raise names.make_line_error("the numbers make no sense", first)
 
 
@@ -283,8 +277,7 @@ def read_fasttext_vectors(file: BinaryIO, size: int, path: str | Path, tell: Pro
     hashed = args["maxn"] > 0 and args["bucket"] > 0
     if dim != args["dim"] or rows != words + (args["bucket"] if hashed else 0):
         claimed = f"{words:,} words and {args['bucket']:,} buckets of {args['dim']:,} numbers"
-        what = f"a table of {rows:,} × {dim:,} does not fit {claimed}"
-        raise Error(what, where=path, fix=DAMAGED_HINT)
+        raise Error(f"a table of {rows:,} × {dim:,} does not fit {claimed}", where=path, fix=DAMAGED_HINT)
     check_table_size(rows, dim, size, 4, path)
     data = bytearray(rows * dim * 4)
     if file.readinto(data) < len(data):  # type: ignore[attr-defined]

@@ -78,11 +78,6 @@ class BARTConfig(ModelConfig):
             compute_head_dim(self, "decoder_heads")
         get_activation(self.act)
 
-    @property
-    def num_decoder_layers(self) -> int:
-        """The number of the decoder's layers."""
-        return self.layers if self.decoder_layers is None else self.decoder_layers
-
 
 def build_stack(c: BARTConfig, decoder: bool) -> TransformerStack:
     """Blocks with learned norms; pre-norm sides end with one more."""

@@ -80,9 +80,8 @@ class ELMo(nn.Module):
         super().__init__()
         c, half = config, config.dim // 2
         self.embed = CharacterCNN(c.characters, c.char_dim, c.filters, c.highways, half, c.act)
-        self.layers = nn.ModuleList(
-            ProjectedLSTM(half, c.cell, half, cell_clip=c.cell_clip, clip=c.clip) for _ in range(c.layers)
-        )
+        layers = (ProjectedLSTM(half, c.cell, half, cell_clip=c.cell_clip, clip=c.clip) for _ in range(c.layers))
+        self.layers = nn.ModuleList(layers)
         self.dropout, self.skip = nn.Dropout(c.dropout), c.skip
 
     def forward(self, batch: Batch, *, cache: LSTMState | None = None, capture: Capture | None = None) -> Tensor:

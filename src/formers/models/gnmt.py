@@ -48,11 +48,6 @@ class GNMTConfig(seq2seq.RecurrentConfig):
         if self.layers < 2:
             raise Error("an encoder of 1 layer has a memory of two directions", fix="take 2 layers or more")
 
-    @property
-    def num_decoder_layers(self) -> int:
-        """The number of the decoder's layers."""
-        return self.layers if self.decoder_layers is None else self.decoder_layers
-
 
 class Encoder(nn.Module):
     """A layer of both directions, then layers of one."""

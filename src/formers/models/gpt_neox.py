@@ -168,9 +168,7 @@ FAMILY = Family(
     GPTNeoXConfig, GPTNeoX, lambda c: gpt2.build_decoder_heads(c.head_dropout), pretraining_head="lm",
     counted_head="lm", presets=PRESETS, build_init_rules=build_init_rules, tokenizer="bpe", tokenizer_style="gpt_neox",
     objective="causal",
-    paper_recipe=Recipe(
-        {**gpt3.PAPER_TRAIN, "lr": 9.7e-5, "weight_decay": 0.01, "steps": 150_000, "accumulate": 48}
-    ),
+    paper_recipe=Recipe({**gpt3.PAPER_TRAIN, "lr": 9.7e-5, "weight_decay": 0.01, "steps": 150_000, "accumulate": 48}),
     hub_checkpoints=("EleutherAI/gpt-neox-20b", *(f"EleutherAI/pythia-{size}" for size in ("70m", "160m", "410m"))),
     hf_format=CheckpointFormat("gpt_neox", {
         "GPTNeoXModel": "none", "GPTNeoXForCausalLM": "lm", "GPTNeoXForSequenceClassification": "classify",

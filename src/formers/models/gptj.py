@@ -120,10 +120,7 @@ def build_key_map(c: GPTJConfig, head: str) -> KeyMap:
             "h.{i}.mlp.fc_out.*": "blocks.{i}.ff.down.*",
             "ln_f.*": "norm.*",
         },
-        heads={
-            "lm": {"lm_head.*": "out.*"},
-            **{part: gpt2.DECODER_HEAD_KEYS[part] for part in ("classify", "answer")},
-        },
+        heads={"lm": {"lm_head.*": "out.*"}, **{part: gpt2.DECODER_HEAD_KEYS[part] for part in ("classify", "answer")}},
         prefix="" if head == "none" else "transformer.",
         prefixes=("transformer.",),
         tied={"lm_head.weight": "wte.weight"} if c.tied else {},
@@ -136,9 +133,7 @@ PRESETS: dict[str, dict[str, Any]] = {"gpt-j-6b": {}}
 FAMILY = Family(
     GPTJConfig, GPTJ, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
     tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
-    paper_recipe=Recipe(
-        {**gpt3.PAPER_TRAIN, "lr": 1.2e-4, "warmup_steps": 3000, "steps": 383_500, "accumulate": 16}
-    ),
+    paper_recipe=Recipe({**gpt3.PAPER_TRAIN, "lr": 1.2e-4, "warmup_steps": 3000, "steps": 383_500, "accumulate": 16}),
     hub_checkpoints=("EleutherAI/gpt-j-6b",),
     hf_format=CheckpointFormat("gptj", {
         "GPTJModel": "none", "GPTJForCausalLM": "lm", "GPTJForSequenceClassification": "classify",

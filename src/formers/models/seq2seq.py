@@ -271,9 +271,7 @@ QUICK_MODEL = {"layers": 1, "attention": "additive", "cell": "gru", "bidirection
 PAPER_TRAIN = make_adamw_settings(
     1e-3, weight_decay=0.0, schedule="constant", warmup_steps=0, steps=200_000, batch_tokens=4096, seq_length=64,
 )  # fmt: skip
-SCRATCH_TRAIN = {
-    "lr": 1e-3, "schedule": "linear", "warmup_steps": 100, "weight_decay": 0.0, "betas": (0.9, 0.999),
-}  # fmt: skip
+SCRATCH_TRAIN = {"lr": 1e-3, "schedule": "linear", "warmup_steps": 100, "weight_decay": 0.0, "betas": (0.9, 0.999)}
 
 FAMILY = Family(
     Seq2SeqConfig, Seq2Seq, build_heads, pretraining_head="lm", counted_head="lm",

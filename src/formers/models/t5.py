@@ -75,11 +75,6 @@ class T5Config(ModelConfig):
         if self.heads * self.head_dim > MAX_SIZE:
             raise Error(f"{self.heads} heads of {self.head_dim} are too many", fix="take fewer or smaller heads")
 
-    @property
-    def num_decoder_layers(self) -> int:
-        """The number of the decoder's layers."""
-        return self.layers if self.decoder_layers is None else self.decoder_layers
-
 
 def build_stack(
     c: T5Config, layers: int, decoder: bool, build_feed_forward: Callable[[int, bool], nn.Module] | None = None
@@ -111,11 +106,9 @@ class T5(EncoderDecoder):
 
     def __init__(self, config: T5Config):
         c = config
-        super().__init__(
-            Embeddings(c.dim, c.vocab, dropout=c.dropout),
-            build_stack(c, c.layers, decoder=False),
-            build_stack(c, c.num_decoder_layers, decoder=True) if c.num_decoder_layers else None,
-        )
+        embed, encoder = Embeddings(c.dim, c.vocab, dropout=c.dropout), build_stack(c, c.layers, decoder=False)
+        decoder = build_stack(c, c.num_decoder_layers, decoder=True) if c.num_decoder_layers else None
+        super().__init__(embed, encoder, decoder)
 
 
 def build_heads(c: T5Config) -> dict[str, dict[str, Head]]:

@@ -101,9 +101,8 @@ class AdaptiveSoftmax(nn.Module):
     def __init__(self, clusters: VocabClusters, *, tied: bool, projection_ties: Sequence[bool]):
         super().__init__()
         self.clusters, self.projection_ties = clusters, tuple(projection_ties)
-        self.tables: Any = nn.ModuleList(
-            OutputLayer(width, size, bias=True, tied=tied) for size, width in clusters.table_sizes
-        )
+        tables = (OutputLayer(width, size, bias=True, tied=tied) for size, width in clusters.table_sizes)
+        self.tables: Any = nn.ModuleList(tables)
         self.cluster = nn.Linear(clusters.embed, clusters.num_clusters - 1) if clusters.num_clusters > 1 else None
         own = [i for i in range(clusters.num_clusters) if clusters.is_projected and not self.projection_ties[i]]
         widths = [clusters.table_sizes[0 if clusters.shrink == 1 else i][1] for i in range(clusters.num_clusters)]

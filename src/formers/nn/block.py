@@ -130,10 +130,12 @@ class BlockStack(nn.ModuleList):
         the layers share of a learned bias is not theirs alone."""
         if attn_context.segment_memory is None and not isinstance(attn_context.bias, nn.Module):
             return checkpoint(self[index], x, attn_context, cross_context, layer, use_reentrant=False)
-        own = attn_context.copy_for_recomputation()
+        memory = attn_context.segment_memory
+        copied = None if memory is None else memory.copy()  # stays as it is now while the other goes on
+        own = attn_context.copy_with(segment_memory=copied)
         x = checkpoint(lambda x: self[index](x, own.copy_without_bias(), cross_context, layer), x, use_reentrant=False)
-        if attn_context.segment_memory is not None and own.segment_memory is not None:
-            attn_context.segment_memory.merge_new_states(own.segment_memory)
+        if memory is not None and copied is not None:
+            memory.merge_new_states(copied)
         return x
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -49,13 +50,13 @@ class RunConfig:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
 
-def to_plain(value: Any) -> Any:
-    """Dataclasses as tables and tuples as lists, all the way down."""
+def to_plain(value: Any, change: Callable[[Any], Any] = lambda one: one) -> Any:
+    """Dataclasses as tables and tuples as lists, all the way down, with a change of every single value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
     if isinstance(value, Mapping):
-        return {key: to_plain(inner) for key, inner in value.items()}
-    return [to_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: to_plain(inner, change) for key, inner in value.items()}
+    return [to_plain(inner, change) for inner in value] if isinstance(value, list | tuple) else change(value)
 
 
 def check_fraction(value: float) -> None:
@@ -162,10 +163,8 @@ class TuneConfig:
         if not self.epochs > 0 or not self.evals_per_epoch > 0:
             raise Error("epochs and evals_per_epoch must be above 0", fix="take for example tune.epochs 3")
         if not self.lm_loss_weight >= 0 or not self.lora_alpha > 0:
-            what = (
-                f"lm_loss_weight must be at least 0 and lora_alpha above 0, got {self.lm_loss_weight} and"
-                f" {self.lora_alpha}"
-            )
+            got = f"{self.lm_loss_weight} and {self.lora_alpha}"
+            what = f"lm_loss_weight must be at least 0 and lora_alpha above 0, got {got}"
             raise Error(what, fix="take for example tune.lm_loss_weight 0.5, tune.lora_alpha 16")
         if not 0 < self.layer_decay <= 1:
             raise Error(f"layer_decay must be above 0 and at most 1, got {self.layer_decay}", fix="take 0.9")
@@ -213,7 +212,7 @@ class FinetuneConfig(RunConfig):
         if self.tune.seq_length and "context" not in self.model_overrides:
             table["model"].pop("context", None)
         words = f"# {', '.join(derived)} of train follow from the examples, tune.epochs and tune.batch_size.\n"
-        return words + yaml.safe_dump(floats_to_ints(table), sort_keys=False, allow_unicode=True)
+        return words + yaml.safe_dump(to_plain(table, shorten_float), sort_keys=False, allow_unicode=True)
 
 
 # Settings of `train` that follow from the examples unless they are given.
@@ -222,12 +221,8 @@ DERIVED_SETTINGS = (
 )  # fmt: skip
 
 
-def floats_to_ints(value: Any) -> Any:
-    """Floats without a fraction as integers, all the way down: people write epochs: 3."""
-    if isinstance(value, dict):
-        return {key: floats_to_ints(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [floats_to_ints(inner) for inner in value]
+def shorten_float(value: Any) -> Any:
+    """A float without a fraction as an integer: people write epochs: 3."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
@@ -242,10 +237,8 @@ class GivenSettings:
     def read(file: Any, overrides: Mapping[str, Any], tables: tuple[str, ...], keys: tuple[str, ...]) -> GivenSettings:
         """Read a file (a path, or a table of the same); dotted `overrides` ({"model.layers": 4}) win over it."""
         told, single = read_config_tables(file, tables, keys), unflatten_tables(overrides, tables)
-        return GivenSettings(
-            {key: value for key, value in told.items() if key in keys},
-            {name: {**told[name], **single.get(name, {})} for name in tables},
-        )
+        merged = {name: {**told[name], **single.get(name, {})} for name in tables}
+        return GivenSettings({key: value for key, value in told.items() if key in keys}, merged)
 
     def merge_over(self, recipe: Mapping[str, Mapping[str, Any]]) -> Tables:
         """Return the tables of a recipe with the given settings over them."""
@@ -282,9 +275,8 @@ def collect_overrides(
             given[name] = value
         else:
             known = f"settings are {', '.join(short)}" if short else f"tables of settings are {', '.join(tables)}"
-            raise Error(
-                f"{verb} has no argument {name!r}", fix=explain_name(name, (*short, *arguments), tables) or known
-            )
+            fix = explain_name(name, (*short, *arguments), tables) or known
+            raise Error(f"{verb} has no argument {name!r}", fix=fix)
     return resolve_settings(given | dict(overrides or {}), tables)
 
 
@@ -308,10 +300,8 @@ def configure_pretraining(
 ) -> PretrainConfig:
     """Merge and check the settings of a pretraining run. `file` is a path or a table; `overrides` are dotted; `top` is
     recipe, preset or init."""
-    given, where = (
-        GivenSettings.read(file, overrides or {}, PRETRAIN_TABLES, PRETRAIN_KEYS),
-        None if file is None or isinstance(file, Mapping) else file,
-    )
+    given = GivenSettings.read(file, overrides or {}, PRETRAIN_TABLES, PRETRAIN_KEYS)
+    where = None if file is None or isinstance(file, Mapping) else file
     keys = {**given.top, **{k: v for k, v in top.items() if v is not None}}
     family = family or keys.get("family")
     if family is None:
@@ -350,10 +340,8 @@ def choose_continued_lr(init: str, train: Mapping[str, Any]) -> dict[str, Any]:
 def adjust_warmup(train: dict[str, Any], given: Mapping[str, Any]) -> None:
     """Refuse a warm-up that was given and never ends; shorten the recipe's where fewer steps are asked for. The inverse
     square root keeps its warm-up: that sets the height of the curve."""
-    steps, warmup = (
-        coerce_value(train.get(name, getattr(TrainConfig, name)), int, f"train.{name}")
-        for name in ("steps", "warmup_steps")
-    )
+    usual = {"steps": TrainConfig.steps, "warmup_steps": TrainConfig.warmup_steps}
+    steps, warmup = (coerce_value(train.get(name, n), int, f"train.{name}") for name, n in usual.items())
     if warmup <= steps:
         return
     if "warmup_steps" in given:
@@ -488,9 +476,8 @@ def derive_train_config(wanted: FinetuneConfig, sizes: Any, dim: int, processes:
     if wanted.source is not None and t.optimizer in ("adamw", "adam"):
         # Adapters and heads alone take ten times as much.
         values["lr"] = LR_TIMES_DIM / dim * (10 if tune.lora or tune.features != "no" or tune.freeze < 0 else 1)
-    made = dataclasses.replace(
-        t, **{k: v for k, v in values.items() if k not in wanted.explicit_train or k == "seq_length"}
-    )
+    free = {k: v for k, v in values.items() if k not in wanted.explicit_train or k == "seq_length"}
+    made = dataclasses.replace(t, **free)
     if made.warmup_steps > made.steps and made.schedule != "inverse_sqrt":
         raise make_warmup_error(made.warmup_steps, made.steps, "--epochs")
     return made
@@ -520,10 +507,9 @@ def resolve_model(model: str) -> tuple[str, str | None, str | None]:
 
 def describe_random_start(family: str, preset: str | None) -> str:
     """What to tell somebody who names a model by its published name and gets new weights."""
-    name = preset or family
-    place = find_published_checkpoint(name)
+    place = find_published_checkpoint(preset or family)
     hint = f"; the published weights are {place}" if place else ""
-    return f"{name} starts from random weights{hint}"
+    return f"{preset or family} starts from random weights{hint}"
 
 
 def flatten_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -551,14 +537,10 @@ def parse_value(text: str) -> Any:
         value = parse_yaml(text)
     except ValueError:
         return text
-    if isinstance(value, dict):  # "translate: " is a text
-        return text
     if isinstance(value, str):  # YAML 1.1 does not take 1e-3 for a number
-        try:
+        with suppress(ValueError):
             return float(value)
-        except ValueError:
-            return value
-    return value
+    return text if isinstance(value, dict) else value  # "translate: " is a text
 
 
 def read_config(file: Any) -> dict[str, Any]:

@@ -93,8 +93,7 @@ def build_optimizer(
     """Build the optimizer of a name for a model's weights; SGD's momentum is the first of the betas."""
     if name not in OPTIMIZERS:
         raise Error(f"there is no optimizer {name!r}", fix=suggest_name(name, OPTIMIZERS))
-    parts = build_param_groups(model, weight_decay, lr_scales)
-    if not parts:
+    if not (parts := build_param_groups(model, weight_decay, lr_scales)):
         raise Error("there is nothing to train: all weights are frozen", fix="leave some of them free")
     return OPTIMIZERS[name](parts, lr, betas, eps)
 
@@ -124,8 +123,4 @@ def build_schedule(name: str, steps: int, warmup: int) -> Callable[[int], float]
     if steps < 1 or warmup < 0:
         raise Error(f"{steps} steps with {warmup} of warm-up make no run", fix="give at least one step")
     shape = SCHEDULES[name]
-
-    def get_lr_scale(step: int) -> float:
-        return max(0.0, min((step + 1) / max(1, warmup), 1.0) if step < warmup else shape(step, steps, warmup))
-
-    return get_lr_scale
+    return lambda step: max(0.0, (step + 1) / max(1, warmup) if step < warmup else shape(step, steps, warmup))

@@ -86,9 +86,8 @@ class PlateauMonitor:
         """Follow the training loss; losses that are not finite are passed over."""
         loss = losses.get(self.loss_name)
         if loss is not None and loss == loss:
-            self.training_loss = (
-                loss if self.training_loss != self.training_loss else 0.95 * self.training_loss + 0.05 * loss
-            )
+            mean = self.training_loss
+            self.training_loss = loss if mean != mean else 0.95 * mean + 0.05 * loss
 
     def record_evaluation(self, step: int, loss: float) -> str | None:
         """Note a validation loss; a line for the user where this evaluation shows something new."""
@@ -109,8 +108,7 @@ class PlateauMonitor:
     @property
     def final_note(self) -> NoteParts | None:
         """The line that still holds at the end of the run."""
-        lines = {"unigram": self.find_unigram_plateau(), "best": self.find_decline()}
-        return next((line for line in lines.values() if line is not None), None)
+        return self.find_unigram_plateau() or self.find_decline()
 
     def find_unigram_plateau(self) -> NoteParts | None:
         """A line if the run has learned nothing but token frequencies so far."""
@@ -119,8 +117,7 @@ class PlateauMonitor:
             return None
         step, loss, _ = since[-1]
         stretch = min(max(PLATEAU_FRACTION * self.train_config.steps, MIN_PLATEAU_STEPS), MAX_PLATEAU_STEPS)
-        before = [seen[1] for seen in since[:-PLATEAU_EVALUATIONS] if step - seen[0] >= stretch]
-        if not before:
+        if not (before := [seen[1] for seen in since[:-PLATEAU_EVALUATIONS] if step - seen[0] >= stretch]):
             return None
         falls = min(before) - loss
         if loss < self.unigram_loss * (1 - UNIGRAM_MARGIN) or falls > MIN_IMPROVEMENT * self.unigram_loss:
@@ -163,10 +160,8 @@ class PlateauMonitor:
         values = {"loss": loss, "step": step, "best": best, "best_step": best_step}
         if training < training_then:
             return [(DECLINE_NOTE, values), (OVERFITTING_ADVICE, {})]
-        return [
-            (DECLINE_NOTE, values),
-            (LR_TOO_HIGH_ADVICE, {"settings": f"--train.lr {self.train_config.lr / 3:.2g}"}),
-        ]
+        settings = f"--train.lr {self.train_config.lr / 3:.2g}"
+        return [(DECLINE_NOTE, values), (LR_TOO_HIGH_ADVICE, {"settings": settings})]
 
     def suggest_settings(self) -> tuple[str, dict[str, Any]]:
         """Why a run does not get off the ground, and which settings help, by the model's depth and norms."""

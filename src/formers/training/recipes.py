@@ -74,11 +74,8 @@ def fit_sizes(small: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
     if "heads" in own:
         most = max(own["heads"], dim // 64)
         heads = given.get("heads") or next(n for n in range(most, 0, -1) if dim % n == 0)
-        own["heads"] = heads
-        if "head_dim" in own and dim % heads == 0:
-            own["head_dim"] = dim // heads
-        if "rotary" in own and dim % heads == 0:
-            own["rotary"] = max(2, dim // heads // 4 * 2)
+        fitting = {"head_dim": dim // heads, "rotary": max(2, dim // heads // 4 * 2)} if dim % heads == 0 else {}
+        own |= {"heads": heads, **{key: size for key, size in fitting.items() if key in own}}
     return own
 
 
@@ -109,9 +106,8 @@ def scale_training(train: Mapping[str, Any], model: Mapping[str, Any], family: F
         rate = deeper**-0.25 * wider**-0.5
     made["lr"] = float(f"{train['lr'] * rate:.2g}") if rate < 1 else train["lr"]
     made["warmup_steps"] = max(train["warmup_steps"], min(train["steps"] // 5, round(train["warmup_steps"] * deeper)))
-    if (
-        family.lr_falls_with_dim and rate < 1
-    ):  # its small batch is for a CPU; a recurrence reads four times the rows as fast
+    # Its small batch is for a CPU; a recurrence reads four times the rows as fast.
+    if family.lr_falls_with_dim and rate < 1:
         made["batch_tokens"] = 4 * train["batch_tokens"]
     if post and deeper > 1:
         made["residual_init"] = round((2 * layers) ** -0.5, 4)

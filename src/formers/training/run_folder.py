@@ -73,9 +73,8 @@ class RunFolder:
         except BrokenPipeError:  # who listened is gone: no matter of this folder
             raise
         except OSError as error:
-            what = (
-                "the disk is full" if is_disk_full(error) else f"cannot be written or read ({error.strerror or error})"
-            )
+            reason = error.strerror or error
+            what = "the disk is full" if is_disk_full(error) else f"cannot be written or read ({reason})"
             fix = advise_on_write(error, "go on with --resume")
             raise Error(what, where=error.filename or self.path, fix=fix) from None
 
@@ -93,10 +92,9 @@ class RunFolder:
             about = json.loads(where.read_text(encoding="utf-8"))
             self.refuse_earlier_format(about)
             asked, result = about["config"], about.get("result") or {}
+            tables = asked["train"], asked["data"], about["data"], result
             good = isinstance(asked["train"]["steps"], int) and isinstance(asked["family"], str)
-            good = good and all(
-                isinstance(part, dict) for part in (asked["train"], asked["data"], about["data"], result)
-            )
+            good = good and all(isinstance(table, dict) for table in tables)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             good = False
         if not good:

@@ -78,10 +78,8 @@ class TrainConfig:
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise Error(f"betas are two numbers from 0 to below 1, got {self.betas}", fix="take 0.9 and 0.98")
         if self.short_length is not None and self.short_length >= self.seq_length:
-            raise Error(
-                f"short_length {self.short_length} is not shorter than seq_length {self.seq_length}",
-                fix="leave train.short_length out",
-            )
+            what = f"short_length {self.short_length} is not shorter than seq_length {self.seq_length}"
+            raise Error(what, fix="leave train.short_length out")
         if self.seq_length > self.batch_tokens:
             what = f"an example of {self.seq_length} tokens does not fit into a batch of {self.batch_tokens}"
             raise Error(what, fix="raise train.batch_tokens or lower train.seq_length")

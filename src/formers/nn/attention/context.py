@@ -133,10 +133,6 @@ class AttentionContext:
             object.__setattr__(new, name, value)
         return new
 
-    def copy_for_recomputation(self) -> AttentionContext:
-        """Return a copy whose memory stays as it is now while this one's goes on."""
-        return self.copy_with(segment_memory=None if self.segment_memory is None else self.segment_memory.copy())
-
     def copy_without_bias(self) -> AttentionContext:
         """Return a copy that computes its bias anew, so that the layers share nothing of its gradient."""
         forms = copy.copy(self.forms)

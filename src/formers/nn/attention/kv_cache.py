@@ -118,8 +118,7 @@ class KVCache(CarriedState):
         if self._slot_indices is None or self._slot_indices[0] is not layout:
             assert self.lengths is not None
             slot = self.lengths[layout.document_ids] + layout.positions
-            if self.is_static:  # a token that does not count needs a place
-                slot = slot.clamp(max=self.capacity - 1)
+            slot = slot.clamp(max=self.capacity - 1) if self.is_static else slot  # what does not count needs a place
             sources = None
             if self.slot_table is not None:
                 self.slot_table.index_put_((layout.document_ids, slot), layout.document_ids)

@@ -85,9 +85,7 @@ class MaskIntersection:
 
 def combine_masks(*masks: IndexFunction | None) -> IndexFunction | None:
     """Return the intersection of masks; None is no restriction."""
-    parts: list[IndexFunction] = []
-    for mask in masks:
-        parts += split_mask(mask)
+    parts = [part for mask in masks for part in split_mask(mask)]
     return None if not parts else parts[0] if len(parts) == 1 else MaskIntersection(tuple(parts))
 
 

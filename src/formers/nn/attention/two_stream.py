@@ -73,12 +73,13 @@ class QueryStream:
     factorisation `order` (N,) of the tokens and their `segments`, `target_context` describes the targets alone.
     """
 
+    target_slots: Tensor | None = None
+    target_context: AttentionContext | None = None
+
     def __init__(
         self, context: AttentionContext, targets: Tensor | None, order: Tensor | None, segments: Tensor | None
     ):
         self.context, self.blind_queries = context, context.get_blind_queries()[:, None, None]
-        self.target_slots: Tensor | None = None
-        self.target_context: AttentionContext | None = None
         if targets is None:
             return
         layout, targets = context.query_layout, targets.sort().values  # document by document
@@ -119,8 +120,7 @@ class TwoStreamAttention(Attention):
         if memory_states is not None:
             k, v = self.prepend_memory(memory_states, k, v, attn_context)
         y = self.attend_heads(q, k, v, attn_context, layer)
-        stream = attn_context.query_stream
-        if stream is not None:
+        if (stream := attn_context.query_stream) is not None:
             q = self.project_parts(query, 0, 1)[0]
             few = stream.target_context
             if few is not None and can_use_biased_flash(AttentionCall(q, k, v, few, self.scale, 0.0, self.relative)):

@@ -45,18 +45,18 @@ class GeneralScore(DotScore):
 class AdditiveScore(nn.Module):
     """v · tanh(W s + U h) (Bahdanau et al. 2015, A.1.2); Luong's concat is the same, with W and U as one matrix."""
 
-    def __init__(self, dim: int, width: int, inner: int | None = None):
+    def __init__(self, dim: int, width: int):
         super().__init__()
-        self.query = nn.Linear(dim, inner or dim, bias=False)
-        self.memory = nn.Linear(width, inner or dim, bias=False)
-        self.out = nn.Linear(inner or dim, 1, bias=False)
+        self.query = nn.Linear(dim, dim, bias=False)
+        self.memory = nn.Linear(width, dim, bias=False)
+        self.out = nn.Linear(dim, 1, bias=False)
 
     def project_keys(self, encoder_output: Tensor) -> Tensor:
         """U h"""
         return self.memory(encoder_output)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        """(R, T, dim), (R, L, inner) → (R, T, L)"""
+        """(R, T, dim), (R, L, dim) → (R, T, L)"""
         return self.out(torch.tanh(self.query(query)[:, :, None] + keys[:, None])).squeeze(-1)
 
 

@@ -38,8 +38,7 @@ class LSTMState(CarriedState):
 
     def get_initial_state(self, layer: int, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """Return the state a layer starts from, in the shapes of these zeros."""
-        known = self.layers.get(layer)
-        if known is None:
+        if (known := self.layers.get(layer)) is None:
             return h, c
         old = [k[:, : z.shape[1]].to(z) for k, z in zip(known, (h, c), strict=True)]
         first, second = (torch.cat((o, z[:, o.shape[1] :]), 1) for o, z in zip(old, (h, c), strict=True))

@@ -27,6 +27,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -98,10 +99,8 @@ class FileSystem:
 
     def remove(self, folder: Path) -> None:
         """Remove a folder: first its name, so that half of it is never taken for the whole."""
-        gone = folder.with_name(f"{TEMPORARY_PREFIX}gone-{folder.name}")
         if not folder.name.startswith(TEMPORARY_PREFIX):
-            os.rename(folder, gone)
-            folder = gone
+            folder = folder.rename(folder.with_name(f"{TEMPORARY_PREFIX}gone-{folder.name}"))
         shutil.rmtree(folder)
 
 
@@ -326,12 +325,9 @@ class BackgroundWriter:
     def save(self, step: int, groups: TensorGroups, state: Mapping[str, Any], score: float | None = None) -> None:
         """Copy, and write once the one before is written."""
         self.wait()
-        snapshot = {n: {k: t.detach() for k, t in part.items()} for n, part in groups.items()}
-        device = None if has_room_for_copy(snapshot) else "cpu"  # straight to the host: the device waits for it
-        snapshot = {
-            n: {k: t.clone() if device is None else t.to(device, copy=True) for k, t in part.items()}
-            for n, part in snapshot.items()
-        }
+        # Without room it goes straight to the host: the device waits for it.
+        copy = torch.Tensor.clone if has_room_for_copy(groups) else partial(torch.Tensor.to, device="cpu", copy=True)
+        snapshot = {n: {k: copy(t.detach()) for k, t in part.items()} for n, part in groups.items()}
         copied = torch.cuda.Event() if torch.cuda.is_available() else None
         if copied is not None:
             copied.record()
@@ -420,11 +416,8 @@ def set_rng_state(states: Mapping[str, Tensor]) -> None:
 def get_weights(model: nn.Module) -> Tensors:
     """Return a model's parameters and buffers; one that has two names is there once."""
     seen: dict[int, str] = {}
-    return {
-        name: tensor
-        for name, tensor in model.state_dict(keep_vars=True).items()
-        if seen.setdefault(id(tensor), name) == name
-    }
+    every = model.state_dict(keep_vars=True).items()
+    return {name: tensor for name, tensor in every if seen.setdefault(id(tensor), name) == name}
 
 
 @torch.no_grad()

@@ -31,15 +31,12 @@ class Strategy(Protocol):
 
     def wrap_step(self, step: nn.Module) -> nn.Module:
         """Return the module whose backward pass sees the gradients of all processes."""
-        ...
 
     def sync_gradients(self, step: nn.Module, is_last_batch: bool) -> AbstractContextManager[None]:
         """Exchange gradients after the last batch of a step only."""
-        ...
 
     def clip_grad_norm(self, model: nn.Module, max_norm: float) -> Tensor:
         """Clip the gradient to `max_norm`; return its norm before."""
-        ...
 
 
 class DataParallel:
@@ -54,15 +51,13 @@ class DataParallel:
         """Exchange gradients during the backward pass; a head's part that an objective leaves out has none."""
         if self.world.size == 1:
             return step
-        device = self.world.device
+        device, parallel = self.world.device, nn.parallel.DistributedDataParallel
         where = [device.index] if device.type == "cuda" else None
         # torch complains, past Python's filters, if all parameters are used: so one is there that never is.
         step.register_parameter("unused", nn.Parameter(torch.zeros(1, device=device)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # the newest torch has another word for broadcast_buffers
-            return nn.parallel.DistributedDataParallel(
-                step, device_ids=where, broadcast_buffers=False, find_unused_parameters=True
-            )
+            return parallel(step, device_ids=where, broadcast_buffers=False, find_unused_parameters=True)
 
     def sync_gradients(self, step: nn.Module, is_last_batch: bool) -> AbstractContextManager[None]:
         """Exchange gradients after the last batch of a step only."""

@@ -28,8 +28,8 @@ from ..distributed.process_group import ProcessGroup
 from ..recipes import LR_TIMES_DIM
 from ..run_folder import RunFolder
 from ..validation import Score
-from .prepare_data import PreparedData, RunText
-from .pretrain import PretrainPlan
+from .prepare_data import RunText
+from .pretrain import Prepared, PretrainPlan
 from .run import EarlierRun, RunOptions
 from .splits import format_overlap_warnings, hash_content
 
@@ -37,7 +37,6 @@ MAX_COMPARED_DOCUMENTS = 100_000  # documents that are compared
 MIN_EPOCH_STEPS = 10  # of an epoch, at least, if the text is long enough
 PRETRAIN_SETTING_NAMES = {"data.columns": "data.column"}  # what pretraining calls otherwise
 LM_TUNE_SETTINGS = ("tune.epochs", "tune.batch_size", "tune.seq_length", "tune.warmup_ratio", "tune.evals_per_epoch")
-Measures = dict[str, dict[str, float]]
 
 
 def is_text_run(task: str | None, options: RunOptions) -> bool:
@@ -52,11 +51,8 @@ def plan_text_run(
     model: Any, sources: Mapping[str, Any], given: Mapping[str, Any], config: Any, options: RunOptions
 ) -> TextPlan:
     """Plan pretraining that starts from `model`; settings of `tune` become steps and tokens."""
-    single = {
-        PRETRAIN_SETTING_NAMES.get(key, key): value
-        for key, value in given.items()
-        if key not in ("data.train", "data.valid")
-    }
+    mine = (key for key in given if key not in ("data.train", "data.valid"))
+    single = {PRETRAIN_SETTING_NAMES.get(key, key): given[key] for key in mine}
     if "=" in str(single.get("data.column", "")):  # --columns text=NAME
         single["data.column"] = parse_columns(single["data.column"])[0].get("text")
     if sources.get("test") is not None:
@@ -84,8 +80,7 @@ class TextPlan(PretrainPlan):
 
     def carry_out(self) -> tuple[Path, Former, Any]:
         """Train; returns the folder, the model, and measures like those of any task."""
-        say = self.options.say
-        say("plain text: the model goes on with its own objective, as formers pretrain --init does")
+        self.options.say("plain text: the model goes on with its own objective, as formers pretrain --init does")
         folder, former, (score, baseline) = super().carry_out()
         measures = {"valid": compute_lm_metrics(score), "baseline": compute_lm_metrics(baseline)}
         return folder, former, {**measures, "test": {}, "majority": {}}
@@ -113,15 +108,13 @@ class TextPlan(PretrainPlan):
         self.family, self.top["init"] = self.former.family, source
         return configure_pretraining(self.family, self.file, {**self.given, "train.seq_length": 1}, init=source)
 
-    def prepare(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> tuple[PretrainConfig, PreparedData]:
+    def prepare(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> Prepared:
         """Make a store of the checkpoint's own tokens; steps, tokens and rate follow from their number."""
         if (folder / "run.json").is_file():
             return super().prepare(config, folder, world)
         text: Any = [Path(one) for one in config.data.source] if self.text is None else self.text
-        told = {
-            name: self.tune.get(f"tune.{name}", getattr(TuneConfig(), name))
-            for name in ("epochs", "batch_size", "warmup_ratio", "evals_per_epoch")
-        }
+        names, usual = ("epochs", "batch_size", "warmup_ratio", "evals_per_epoch"), vars(TuneConfig())
+        told = {name: self.tune.get(f"tune.{name}", usual[name]) for name in names}
         length = self.tune.get("tune.seq_length") or choose_length(self.former.context)
         (folder / "data").mkdir(parents=True, exist_ok=True)
         (folder / "data" / "tune.json").write_text(json.dumps({**told, "seq_length": length}), encoding="utf-8")
@@ -148,9 +141,7 @@ class TextPlan(PretrainPlan):
         for line in find_shared_documents(text, valid):
             self.options.say(line)
 
-    def prepare_excerpt(
-        self, config: PretrainConfig, folder: Path, world: ProcessGroup
-    ) -> tuple[PretrainConfig, PreparedData]:
+    def prepare_excerpt(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> Prepared:
         """Prepare all of the text: the number of its tokens says how long the run is."""
         if self.text is not None or self.valid is not None:
             raise Error("only text in files can be planned", fix="give the path of a file")
@@ -178,10 +169,8 @@ def find_shared_documents(text: RunText, valid: RunText) -> list[str]:
     compared, of a stream none."""
     if not all(one.is_text and not isinstance(one.source, Iterator) for one in (text, valid)):
         return []
-    learnt, asked = (
-        [hash_content({"text": document}) for document in itertools.islice(one.look(), MAX_COMPARED_DOCUMENTS)]
-        for one in (text, valid)
-    )
+    documents = (itertools.islice(one.look(), MAX_COMPARED_DOCUMENTS) for one in (text, valid))
+    learnt, asked = ([hash_content({"text": document}) for document in some] for some in documents)
     known = set(learnt)
     shared = sum(key in known for key in asked)
     return format_overlap_warnings([("valid", "train", shared, len(asked))] if shared else [], "documents")

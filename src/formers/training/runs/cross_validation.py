@@ -34,9 +34,9 @@ from ..config_merge import (
 from ..distributed.process_group import ProcessGroup, connect_processes
 from ..run_folder import COMPARISON_FOLDER, RunFolder, claim_run_folder
 from ..trainer import Diverged
-from .finetune import FinetuneResult, check_same_run, collect_settings, finetune
+from .finetune import check_same_run, collect_settings, finetune
 from .splits import group_by_context, read_split, select_examples
-from .task_model import find_contradictions, read_checkpoint_family
+from .task_model import find_contradictions, read_checkpoint_family, refuse_first
 
 EXAMPLE_READER_SETTINGS = ("columns", "label_separator", *READER_SETTINGS)  # settings that say how examples are read
 
@@ -172,9 +172,7 @@ def check_settings(
     given = collect_settings(bare, overrides, {}, None)
     kind = family or read_checkpoint_family(str(source))
     wanted = configure_finetuning(kind, source, preset, task or "classify", finetune_options.get("config"), given)
-    for wrong, what, fix in find_contradictions(wanted):
-        if wrong:
-            raise Error(what, fix=fix)
+    refuse_first(find_contradictions(wanted))
 
 
 def read_all_examples(
@@ -182,11 +180,10 @@ def read_all_examples(
 ) -> Examples:
     """All examples, to be parted into folds; how they are read is said by the overrides, single settings or a file."""
     tables = [read_config(finetune_options.get("config")).get("data") or {}, finetune_options.get("data") or {}]
-    single = {key: value for key, value in finetune_options.items() if key in EXAMPLE_READER_SETTINGS}
-    given = {**tables[0], **tables[1], **single, **unflatten_tables(overrides, FINETUNE_TABLES).get("data", {})}
-    data = build_config(
-        FinetuneDataConfig, {key: value for key, value in given.items() if key in EXAMPLE_READER_SETTINGS}, where="data"
-    )
+    own = unflatten_tables(overrides, FINETUNE_TABLES).get("data", {})
+    given = {**tables[0], **tables[1], **finetune_options, **own}
+    mine = {key: value for key, value in given.items() if key in EXAMPLE_READER_SETTINGS}
+    data = build_config(FinetuneDataConfig, mine, where="data")
     return read_split(train, task, columns or data.columns, data.label_separator, **data.reader_options)
 
 
@@ -198,21 +195,20 @@ def run_trial(
     before, begun = world.broadcast_from_main(lambda: (read_finished_metrics(where), (where / "run.json").is_file()))
     if begun:
         world.broadcast_from_main(partial(check_same_run, where, model, train, valid, **asked))
-    return before or get_result_metrics(
-        finetune(model, train, valid, out=where, resume=begun, tell=tell, say=say, **asked)
-    )
+    if before:
+        return before
+    run = finetune(model, train, valid, out=where, resume=begun, tell=tell, say=say, **asked)
+    return run.test or run.valid
 
 
 def write_comparison(made: Comparison) -> None:
     """All trials, and their table, into the folder."""
     rows, path = made.to_rows(), made.folder
-    write_text_file(
-        path / "summary.json", json.dumps([dataclasses.asdict(t) for t in made.trials], indent=1, default=str)
-    )
-    left = (
-        [f"Diverged, and left out: {escape_markdown(', '.join(made.diverged_runs))}", ""] if made.diverged_runs else []
-    )
-    lines = [f"# {escape_markdown(path.name)}", "", *render_markdown_table(rows[0], rows[1:]), "", *left]
+    trials = [dataclasses.asdict(trial) for trial in made.trials]
+    write_text_file(path / "summary.json", json.dumps(trials, indent=1, default=str))
+    lines = [f"# {escape_markdown(path.name)}", "", *render_markdown_table(rows[0], rows[1:]), ""]
+    if made.diverged_runs:
+        lines += [f"Diverged, and left out: {escape_markdown(', '.join(made.diverged_runs))}", ""]
     write_text_file(path / "report.md", "\n".join(lines))
 
 
@@ -225,10 +221,8 @@ def name_run(settings: Mapping[str, Any], seed: int, fold: int | None) -> str:
 
 def get_first_seed(overrides: Mapping[str, Any], finetune_options: Mapping[str, Any]) -> int:
     """The seed that was given, wherever it was; 0 if none was."""
-    tables = [
-        (table.get("train") or {}).get("seed")
-        for table in (finetune_options, read_config(finetune_options.get("config")))
-    ]
+    given = finetune_options, read_config(finetune_options.get("config"))
+    tables = [(table.get("train") or {}).get("seed") for table in given]
     found = [overrides.get("train.seed"), finetune_options.get("seed"), *tables]
     return next((coerce_value(seed, int, "train.seed") for seed in found if seed is not None), 0)
 
@@ -244,11 +238,6 @@ def read_finished_metrics(where: Path) -> dict[str, float]:
     file = where / "evaluation.json"
     found = json.loads(file.read_text(encoding="utf-8"))["metrics"] if file.is_file() else {}
     return found.get("test") or found.get("valid") or {}
-
-
-def get_result_metrics(run: FinetuneResult) -> dict[str, float]:
-    """What a run is judged by."""
-    return run.test or run.valid
 
 
 def split_fold(whole: Examples, folds: int, fold: int) -> tuple[Examples, Examples]:
@@ -273,9 +262,8 @@ def expand_sweep(sweep: str | Mapping[str, Any]) -> list[dict[str, Any]]:
     if isinstance(sweep, str):
         words = [word.partition("=") for word in sweep.split()]
         if any(not equal or not value for _, equal, value in words):
-            raise Error(
-                f"{sweep!r} names no settings with values", fix='say for example "lr=1e-4,3e-4 batch_size=16,32"'
-            )
+            what = f"{sweep!r} names no settings with values"
+            raise Error(what, fix='say for example "lr=1e-4,3e-4 batch_size=16,32"')
         sweep = {name: [parse_value(value) for value in values.split(",")] for name, _, values in words}
     full = {"lr": "train.lr", "seed": "train.seed"}
     names = [name if "." in name else full.get(name, f"tune.{name}") for name in sweep]

@@ -54,10 +54,8 @@ def dry_run_pretraining(
     family: str, config: Any, overrides: Mapping[str, Any], *, device: Any = None, **top: str | None
 ) -> Rows:
     """A dry run of pretraining on text in files; `top` is recipe, preset or init."""
-    top = {"recipe": None, "preset": None, "init": None, **top}
-    return dry_run(
-        PretrainPlan(family, None, None, config, dict(overrides), top, None, None, RunOptions(device=device))
-    )
+    top, options = {"recipe": None, "preset": None, "init": None, **top}, RunOptions(device=device)
+    return dry_run(PretrainPlan(family, None, None, config, dict(overrides), top, None, None, options))
 
 
 def dry_run_finetuning(model: Any, train: Any, valid: Any = None, *, device: Any = None, **asked: Any) -> Rows:

@@ -61,7 +61,7 @@ from ..train_config import RESUMABLE_SETTINGS
 from ..trainer import Trainer
 from ..validation import evaluate
 from .continue_pretraining import TextPlan, check_text_settings, is_text_run, plan_text_run
-from .run import EarlierRun, Run, RunOptions, RunPlan, carry_out, check_batch_split
+from .run import EarlierRun, Run, RunOptions, RunPlan, check_batch_split
 from .splits import (
     SPLITS,
     find_overlap,
@@ -84,6 +84,7 @@ from .task_model import (
 )
 
 SPLIT_NAMES = {"valid": "validation", "test": "test"}  # as reports call them
+Prepared = tuple[FinetuneConfig, dict[str, Examples]]
 
 
 @dataclass(frozen=True)
@@ -169,10 +170,6 @@ class FinetunePlan(RunPlan[FinetuneConfig, dict[str, Examples]]):
     options: RunOptions
     splits: dict[str, Examples] = field(default_factory=dict)  # the examples, when they are read: `configure` does
 
-    def carry_out(self) -> tuple[Path, Former, dict[str, dict[str, float]]]:
-        """Train; returns the folder, the model, and its measures."""
-        return carry_out(self)
-
     @property
     def inputs(self) -> Any:
         """The file of settings."""
@@ -226,9 +223,7 @@ class FinetunePlan(RunPlan[FinetuneConfig, dict[str, Examples]]):
 
         return earlier.merge_settings(told, given, configure, free)
 
-    def prepare(
-        self, config: FinetuneConfig, folder: Path, world: ProcessGroup
-    ) -> tuple[FinetuneConfig, dict[str, Examples]]:
+    def prepare(self, config: FinetuneConfig, folder: Path, world: ProcessGroup) -> Prepared:
         """Say what was read, and compare the examples of a run that goes on with those that it began with."""
         for name, part in self.splits.items():
             self.options.say(f"{name}: {part.summary}")
@@ -242,15 +237,11 @@ class FinetunePlan(RunPlan[FinetuneConfig, dict[str, Examples]]):
                     raise Error(what, where=folder, fix="begin a new run")
         return config, self.splits
 
-    def prepare_excerpt(
-        self, config: FinetuneConfig, folder: Path, world: ProcessGroup
-    ) -> tuple[FinetuneConfig, dict[str, Examples]]:
+    def prepare_excerpt(self, config: FinetuneConfig, folder: Path, world: ProcessGroup) -> Prepared:
         """Take all examples: a dry run lists them itself."""
         return config, self.splits
 
-    def build(
-        self, config: FinetuneConfig, data: dict[str, Examples], folder: Path, world: ProcessGroup
-    ) -> FinetuneRun:
+    def build(self, config: FinetuneConfig, data: Any, folder: Path, world: ProcessGroup) -> FinetuneRun:
         """Build the model with the head of the task, and the trainer."""
         return FinetuneRun(config, data, folder, world, self.options.report, self.options.say, self.sources)
 
@@ -325,17 +316,12 @@ def check_same_run(
             raise Error(f"the run here has other {name} examples", where=path, fix=fix)
     now, then = json.loads(json.dumps(wanted.to_dict())), about["config"]
     kept = {key for side in (wanted.explicit_train, about.get("explicit_train", ())) for key in side}
-    free = {
-        *(f"data.{name}" for name in SPLITS),
-        *(f"train.{name}" for name in (*RESULT_NEUTRAL_SETTINGS, *{*DERIVED_SETTINGS} - kept)),
-    }
-    for key in ("family", "source", "preset", "task"):
-        if now[key] != then[key]:
-            raise Error(f"the run here has {key} {then[key]}, not {now[key]}", where=path, fix=fix)
-    before, after = (
-        {f"{t}.{name}": value for t in FINETUNE_TABLES for name, value in side[t].items()} for side in (then, now)
-    )
-    for key in sorted({*before, *after} - free):
+    free = {f"data.{name}" for name in SPLITS}
+    free |= {f"train.{name}" for name in (*RESULT_NEUTRAL_SETTINGS, *{*DERIVED_SETTINGS} - kept)}
+    before, after = (flatten_tables({table: side[table] for table in FINETUNE_TABLES}) for side in (then, now))
+    differing = sorted({*before, *after} - free)
+    before, after = {**then, **before}, {**now, **after}
+    for key in (*FINETUNE_KEYS, *differing):
         if before.get(key) != after.get(key):
             raise Error(f"the run here has {key} {before.get(key)}, not {after.get(key)}", where=path, fix=fix)
 
@@ -363,9 +349,8 @@ class FinetuneRun(Run[FinetuneConfig]):
             self.former, self.task, data, self.train_labels, balance=wanted.tune.balance,
             label_smoothing=wanted.tune.label_smoothing, lm_loss_weight=wanted.tune.lm_loss_weight,
         )  # fmt: skip
-        self.eval_objectives = {
-            name: self.encode_split(name, say) for name in parts if name != "train"
-        }  # odd labels end it here
+        # odd labels end it here
+        self.eval_objectives = {name: self.encode_split(name, say) for name in parts if name != "train"}
         if self.task.kind == "number" and data.answers is not None:
             initialise_number_head(self.former, self.objective.part, data.answers)
         select_trainable(self.former, wanted.tune)
@@ -413,16 +398,12 @@ class FinetuneRun(Run[FinetuneConfig]):
             return made
         return ((drop_dummy_documents(batch), behind) for batch, behind in made)
 
-    def autocast(self) -> Any:
-        """The type in which products are computed, as in training."""
-        return self.trainer.executor.autocast()
-
     def evaluate(self) -> dict[str, float]:
         """Loss and metrics on the validation examples; "cost" is what the run is after, the lower the better."""
         with self.trainer.use_ema_weights():
             seen = {"loss": self.compute_text_loss(self.eval_objectives["valid"])} if self.task.kind == "text" else {}
             if not seen or self.task.label_as_text or self.main_metric != "loss":  # to write texts takes long
-                told = (self.splits["valid"].rows, delay_progress(self.tell), self.autocast)
+                told = (self.splits["valid"].rows, delay_progress(self.tell), self.trainer.executor.autocast)
                 found = evaluate_task(self.former, self.task, self.eval_objectives["valid"], *told)
                 seen = {"loss": found.loss, **seen, **found.metrics}
         self.latest_value = seen[self.main_metric]
@@ -433,14 +414,10 @@ class FinetuneRun(Run[FinetuneConfig]):
 
     def compute_text_loss(self, goal: Supervised) -> float:
         """The mean loss of the tokens of the validation texts."""
-        s = self.config.train
+        s, forward = self.config.train, self.trainer.executor.forward
         some = load_batches(goal.source, s.batch_tokens, s.seed + 1, epochs=1)
-        device = self.world.device
-        found = evaluate(
-            self.former.model, goal, (drop_dummy_documents(batch) for batch, _ in some), self.trainer.executor.forward,
-            device=device,
-        )  # fmt: skip
-        return found.metrics[goal.part]
+        batches = (drop_dummy_documents(batch) for batch, _ in some)
+        return evaluate(self.former.model, goal, batches, forward, device=self.world.device).metrics[goal.part]
 
     def describe_latest(self) -> str:
         """The main metric of the last evaluation, in words."""
@@ -513,24 +490,20 @@ class FinetuneRun(Run[FinetuneConfig]):
         gets the tables of the report."""
         apply_adapters(self.former.model.body, self.former.adapters)
         self.former.adapters = {}
-        seen = {
-            name: evaluate_task(
-                self.former, self.task, self.eval_objectives[name], self.splits[name].rows, self.tell, self.autocast
-            )
-            for name in SPLIT_NAMES
-            if name in self.splits
-        }
+        seen, how = dict[str, TaskEvaluation](), (self.tell, self.trainer.executor.autocast)
+        for name, goal in self.eval_objectives.items():
+            seen[name] = evaluate_task(self.former, self.task, goal, self.splits[name].rows, *how)
         last = "test" if "test" in seen else "valid"
-        found: dict[str, dict[str, float]] = {
-            **{name: seen[name].metrics if name in seen else {} for name in SPLIT_NAMES},
-            "baseline": compute_baseline(self, last), "majority": {},
-        }  # fmt: skip
+        found: dict[str, dict[str, float]] = {name: seen[name].metrics if name in seen else {} for name in SPLIT_NAMES}
+        found |= {"baseline": {}, "majority": {}}
+        rows = self.splits["train"].rows, self.splits[last].rows
+        if self.tune.baseline and self.task.name in ("classify", "regress") and has_sklearn():
+            found["baseline"] = run_baseline(*rows, tell=self.tell)
         if self.tune.baseline and self.task.name == "classify":
-            found["majority"] = run_majority_baseline(self.splits["train"].rows, self.splits[last].rows)
+            found["majority"] = run_majority_baseline(*rows)
         quoted = get_metric_signatures(self.task, seen[last])
-        tables = {
-            "metrics": found, "signatures": quoted, "sections": self.build_sections(found, quoted, last, seen[last]),
-        }  # fmt: skip
+        sections = self.build_sections(found, quoted, last, seen[last])
+        tables = {"metrics": found, "signatures": quoted, "sections": sections}
         file = folder.path / "evaluation.json"
         file.write_text(json.dumps(tables, ensure_ascii=False, indent=1), encoding="utf-8")
         text = self.task.kind == "text"
@@ -549,11 +522,9 @@ class FinetuneRun(Run[FinetuneConfig]):
         names = {SPLIT_NAMES[name]: found[name] for name in SPLIT_NAMES}  # a baseline's row says which one it is of
         names |= {f"TF-IDF + linear, {SPLIT_NAMES[last]}": found["baseline"]}
         head = ["", *found[last]]
-        rows = [
-            [name, *(format_number(key, values[key], 4) if key in values else "–" for key in head[1:])]
-            for name, values in names.items()
-            if values
-        ]
+        measured = [(name, values) for name, values in names.items() if values]
+        cells = [[format_number(k, v[k], 4) if k in v else "–" for k in head[1:]] for _, v in measured]
+        rows = [[name, *row] for (name, _), row in zip(measured, cells, strict=True)]
         sections: list[dict[str, Any]] = [{"title": "Metrics", "head": head, "rows": rows}]
         if shared := find_overlap(self.splits):
             told = [[name, before, f"{count:,}", f"{of:,}"] for name, before, count, of in shared]
@@ -563,13 +534,6 @@ class FinetuneRun(Run[FinetuneConfig]):
             told = [[name, words] for name, words in quoted.items()]
             sections.append({"title": "How they were computed", "head": ["metric", "signature"], "rows": told})
         return [*sections, *build_report_tables(self.task, self.former.labels, seen, self.splits[last].rows)]
-
-
-def compute_baseline(run: FinetuneRun, part: str) -> dict[str, float]:
-    """What a linear model over counted words gives on the same examples."""
-    if not run.tune.baseline or run.task.name not in ("classify", "regress") or not has_sklearn():
-        return {}
-    return run_baseline(run.splits["train"].rows, run.splits[part].rows, tell=run.tell)
 
 
 def choose_main_metric(task: Task, named: str | None, valid: Examples) -> str:
@@ -583,32 +547,19 @@ def choose_main_metric(task: Task, named: str | None, valid: Examples) -> str:
     return named or known[0]
 
 
-def delay_progress(tell: ProgressCallback, quiet: float = 2.0) -> ProgressCallback:
-    """Wrap a progress callback so that it stays silent for the first `quiet` seconds."""
+def delay_progress(tell: ProgressCallback) -> ProgressCallback:
+    """Wrap a progress callback so that it stays silent for the first two seconds."""
     began = time.monotonic()
-
-    def later(what: str, done: int, of: int, detail: str) -> None:
-        if time.monotonic() - began > quiet:
-            tell(what, done, of, detail)
-
-    return later
+    return lambda *progress: tell(*progress) if time.monotonic() - began > 2 else None
 
 
 def drop_dummy_documents(batch: Batch) -> Batch:
     """A filled batch without its dummies: where nothing is compiled, one shape for all is worth nothing."""
     real = int((batch.sample >= 0).sum())
     end = int(batch.starts[real])
-    cut: dict[str, Any] = {
-        name: value[:end]
-        for name in ("ids", "positions", "segments", "tasks", "order")
-        if (value := getattr(batch, name)) is not None
-    }
-    if batch.labels is not None:
-        cut["labels"] = batch.labels[: real if batch.chosen is not None else end]
-    if batch.chosen is not None:
-        cut["chosen"] = batch.chosen[:real]
-    if batch.document_labels is not None:
-        cut["document_labels"] = batch.document_labels[:real]
+    sizes = {"chosen": real, "document_labels": real, "labels": end if batch.chosen is None else real}
+    sizes |= dict.fromkeys(("ids", "positions", "segments", "tasks", "order"), end)
+    cut: dict[str, Any] = {n: v[:size] for n, size in sizes.items() if (v := getattr(batch, n)) is not None}
     source = batch.source
     if source is not None:
         source = drop_dummy_documents(source.replace(sample=batch.sample)).replace(sample=None)

@@ -180,10 +180,8 @@ def prepare_data(
             raise Error("only one store can be trained on", where=data.source[1], fix="prepare the texts together")
         look(RunText(None, data), valid_text)
         store = Store.open(first)
-        if tokenizer is not None:
-            store.check_tokenizer(tokenizer)
-        elif data.tokenizer is not None:
-            store.check_tokenizer(load_tokenizer(data.tokenizer))
+        if tokenizer is not None or data.tokenizer is not None:
+            store.check_tokenizer(tokenizer or load_tokenizer(str(data.tokenizer)))
         return PreparedData(store.tokenizer, store, prepare_valid(store.tokenizer) or open_valid_part(first))
     source = RunText(text if text is not None else find_files(list(data.source)), data)
     look(source, valid_text)

@@ -54,10 +54,11 @@ from ..trainer import StepResult, Trainer, close_batches
 from ..validation import Score, compute_unigram_baseline, evaluate
 from ..word_vectors.vector_run import VectorPlan
 from .prepare_data import PreparedData, RunText, check_data_unchanged, check_texts, prepare_data, read_excerpt
-from .run import EarlierRun, Run, RunOptions, RunPlan, carry_out, check_batch_split, measure_deterministic_cost
+from .run import EarlierRun, Run, RunOptions, RunPlan, check_batch_split, measure_deterministic_cost
 from .vocab_transfer import check_checkpoint_family, transfer_vocabulary
 
 LANGUAGE_SAMPLE_TOKENS = 4000  # tokens of the text that say which language it is in
+Prepared = tuple[PretrainConfig, PreparedData]
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,8 @@ def pretrain(
     path = find_newest_run(family) if out is None and resume else out
     options = RunOptions(path, resume, overwrite, device, tell, say, hook)
     top = {"recipe": recipe, "preset": preset, "init": None if init is None else str(init)}
-    given = collect_overrides(
-        "pretrain", tables, overrides, PRETRAIN_TABLES, arguments=("valid", "out", "init", "resume")
-    )
+    others = ("valid", "out", "init", "resume")
+    given = collect_overrides("pretrain", tables, overrides, PRETRAIN_TABLES, arguments=others)
     if is_path_source(text):
         paths = [str(one) for one in (text if isinstance(text, list | tuple) else [text])]
         text, given = None, {"data.source": paths, **given}
@@ -130,10 +130,6 @@ class PretrainPlan(RunPlan[PretrainConfig, PreparedData]):
     tokenizer: Tokenizer | None
     same: Mapping[str, Any] | None  # fingerprints of data that is to be the same again
     options: RunOptions
-
-    def carry_out(self) -> tuple[Path, Former, tuple[Score | None, Score | None]]:
-        """Train; returns the folder, the model, its score and that of the unigram."""
-        return carry_out(self)
 
     @property
     def inputs(self) -> Any:
@@ -174,13 +170,11 @@ class PretrainPlan(RunPlan[PretrainConfig, PreparedData]):
         head = find_family(config.family).definition.pretraining_head
         return count_trainable(build_empty(config.family, sizes, head).model)
 
-    def prepare(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> tuple[PretrainConfig, PreparedData]:
+    def prepare(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> Prepared:
         """Make tokenizer and token stores, or open those that are there."""
         check_batch_split(config.train, world, (folder / "run.json").is_file())
-        where, report = folder / "data", self.options.report
-        data = prepare_data(
-            config.family, config.data, where, self.text, self.tokenizer, self.valid, report, self.look_at
-        )
+        texts = self.text, self.tokenizer, self.valid
+        data = prepare_data(config.family, config.data, folder / "data", *texts, self.options.report, self.look_at)
         check_data_unchanged(RunFolder(folder), data, self.same)
         return config, data
 
@@ -189,9 +183,7 @@ class PretrainPlan(RunPlan[PretrainConfig, PreparedData]):
         for line in check_texts(text, valid):
             self.options.say(line)
 
-    def prepare_excerpt(
-        self, config: PretrainConfig, folder: Path, world: ProcessGroup
-    ) -> tuple[PretrainConfig, PreparedData]:
+    def prepare_excerpt(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> Prepared:
         """Prepare the beginning of the text."""
         text, ratio = read_excerpt(config.data)
         data = prepare_data(config.family, config.data, folder / "data", text, self.tokenizer)
@@ -216,10 +208,8 @@ class PretrainRun(Run[PretrainConfig]):
     ):  # fmt: skip
         self.config, self.data, self.world, self.say = asked, found, world, say
         s = asked.train
-        self.objectives = [
-            self.build_objective(s.get_phase_length(phase), found.store)
-            for phase in ((0, 1) if s.short_length else (1,))
-        ]
+        lengths = [s.get_phase_length(phase) for phase in ((0, 1) if s.short_length else (1,))]
+        self.objectives = [self.build_objective(length, found.store) for length in lengths]
         self.former = load_or_build_model(asked, found.tokenizer, self.objectives[-1], say)
         self.former.model.to(world.device)
         self.trainer = Trainer(self.former.model, self.objectives, s, world)
@@ -296,10 +286,8 @@ class PretrainRun(Run[PretrainConfig]):
         with self.trainer.use_ema_weights():
             score = evaluate(self.former.model, self.valid_objective, batches, forward, add, self.world.device)
         self.latest_score = score
-        if self.monitor is not None:
-            line = self.monitor.record_evaluation(self.trainer.step, score.loss)
-            if line is not None:
-                self.say(line)
+        if self.monitor is not None and (line := self.monitor.record_evaluation(self.trainer.step, score.loss)):
+            self.say(line)
         losses = [v for k, v in score.metrics.items() if not k.endswith("/accuracy") and k != "balance"]
         return {"loss": sum(losses) if losses else math.nan, **score.metrics}
 
@@ -308,9 +296,8 @@ class PretrainRun(Run[PretrainConfig]):
         """What token frequencies alone would give, on the same places, those of all processes."""
         if self.data.valid_store is None or self.get_valid_batches()[0].labels is None:
             return None
-        return compute_unigram_baseline(
-            self.data.store, self.valid_objective, self.load_valid_batches(self.data.valid_store)
-        )
+        every = self.load_valid_batches(self.data.valid_store)
+        return compute_unigram_baseline(self.data.store, self.valid_objective, every)
 
     def describe(self) -> Iterator[str]:
         """Yield the run in a few lines: where it starts, its size, and what to know of its text and its export."""
@@ -408,11 +395,10 @@ def load_or_build_model(asked: PretrainConfig, tokenizer: Tokenizer, goal: Any, 
     head = declared.pretraining_head
     if asked.objective["name"] != declared.objective:  # another objective may need another head
         wanted = {part for part in (goal.part, goal.pair_part) if part is not None}
-        heads = declared.build_heads(
-            build_model_config(asked, **get_tokenizer_config(tokenizer, goal))
-            if asked.init is None
-            else declared.config_class()
-        )
+        sizes = declared.config_class()
+        if asked.init is None:
+            sizes = build_model_config(asked, **get_tokenizer_config(tokenizer, goal))
+        heads = declared.build_heads(sizes)
         head = next((name for name, parts in heads.items() if set(parts) == wanted), head)
     if asked.init is not None:
         check_checkpoint_family(asked)
@@ -439,10 +425,8 @@ def check_first_batch(path: Path, run: PretrainRun) -> None:
     close_batches(first)
     ids_ = batch.ids if batch.source is None else np.concatenate((batch.ids, batch.source.ids))
     vocab = getattr(run.former.config, "vocab", None)
-    if vocab is not None and ids_.ndim == 1 and int(ids_.max()) >= vocab:
-        raise Error(
-            f"token {int(ids_.max())} is beyond the model's vocabulary of {vocab}", where=path, fix="take its own"
-        )
+    if vocab is not None and ids_.ndim == 1 and (top := int(ids_.max())) >= vocab:
+        raise Error(f"token {top} is beyond the model's vocabulary of {vocab}", where=path, fix="take its own")
 
 
 SAMPLE_TOKENS = 40  # that are continued

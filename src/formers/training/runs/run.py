@@ -159,23 +159,18 @@ class Run(Protocol[ConfigT]):
 
     def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
         """Return the batches of a phase from a position on, each with the position behind it."""
-        ...
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate on the validation data; "loss" (or "cost", if there is one) decides which checkpoint is the best."""
-        ...
 
     def describe(self) -> Iterator[str]:
         """Yield what a user wants to know before the first step, a line each."""
-        ...
 
     def list_estimates(self) -> list[tuple[str, str]]:
         """List what a dry run shows beside speed and memory."""
-        ...
 
     def record(self) -> dict[str, Any]:
         """Return what run.json keeps of the data, under "data" and other keys of its own."""
-        ...
 
     def begin(self, folder: RunFolder) -> None:
         """Get ready for the first step, when run.json is written; of a run that resumes, its history is there."""
@@ -191,7 +186,6 @@ class Run(Protocol[ConfigT]):
 
     def compute_result(self, folder: RunFolder, best: int, meter: ProgressMeter) -> tuple[Any, dict[str, Any]]:
         """Evaluate the model of the best step; return what the caller gets, and what run.json keeps."""
-        ...
 
 
 class RunPlan(Protocol[ConfigT, DataT]):
@@ -202,15 +196,12 @@ class RunPlan(Protocol[ConfigT, DataT]):
     @property
     def inputs(self) -> Any:
         """Paths that it reads, which --overwrite must not remove."""
-        ...
 
     def configure(self, earlier: EarlierRun | None) -> ConfigT:
         """Merge and check the settings: of a new run, or of one that goes on."""
-        ...
 
     def get_stem(self, config: ConfigT) -> str:
         """Return what the run's folder is called if nobody names it, before its number."""
-        ...
 
     def estimate_parameters(self, config: ConfigT) -> int | None:
         """Return about how many parameters will be trained; None if that is not known yet."""
@@ -218,7 +209,6 @@ class RunPlan(Protocol[ConfigT, DataT]):
 
     def prepare(self, config: ConfigT, folder: Path, world: ProcessGroup) -> tuple[ConfigT, DataT]:
         """Prepare the data in the run's folder; returns the settings, which may follow from it, and the data."""
-        ...
 
     def prepare_excerpt(self, config: ConfigT, folder: Path, world: ProcessGroup) -> tuple[ConfigT, DataT]:
         """Prepare as much of the data as a dry run needs."""
@@ -226,7 +216,10 @@ class RunPlan(Protocol[ConfigT, DataT]):
 
     def build(self, config: ConfigT, data: DataT, folder: Path, world: ProcessGroup) -> Run[ConfigT]:
         """Build the model and the trainer."""
-        ...
+
+    def carry_out(self) -> tuple[Path, Former, Any]:
+        """Train; returns the folder, the model, and its result."""
+        return carry_out(self)
 
 
 def carry_out(plan: RunPlan[ConfigT, DataT]) -> tuple[Path, Former, Any]:
@@ -260,7 +253,9 @@ def carry_out(plan: RunPlan[ConfigT, DataT]) -> tuple[Path, Former, Any]:
 
         def begin() -> None:
             check_disk_space(path, run.config.train, count_trainable(run.former.model))  # now its size is known
-            record_run(folder, run)
+            facts, known = run.record(), folder.read_info() if (path / "run.json").is_file() else {}
+            about = {**facts, "machine": describe_hardware(world), **known}
+            folder.write_info({**about, "config": run.config.to_dict(), "data": facts["data"]})  # as it is asked now
             for remove in remove_replaced:
                 remove()
 
@@ -286,22 +281,13 @@ def carry_out(plan: RunPlan[ConfigT, DataT]) -> tuple[Path, Former, Any]:
     return path, run.former, result
 
 
-def record_run(folder: RunFolder, run: Run[Any]) -> None:
-    """Write run.json; of a run that goes on, what it is asked now."""
-    facts = run.record()
-    before = folder.read_info() if (folder.path / "run.json").is_file() else {}
-    machine = describe_hardware(run.world)
-    folder.write_info({**facts, "machine": machine, **before, "config": run.config.to_dict(), "data": facts["data"]})
-
-
 def conclude(folder: RunFolder, run: Run[Any], meter: ProgressMeter) -> Any:
     """Save the best checkpoint, evaluate it, and write the result and the report."""
     check_finite(folder, run.trainer)
     run.former, best = save_best_model(folder, run)
     result, more = run.compute_result(folder, best, meter)
-    common = {
-        "best": best, "parameters": count_trainable(run.former.model), "memory": get_peak_memory(run.world.device),
-    }  # fmt: skip
+    size, memory = count_trainable(run.former.model), get_peak_memory(run.world.device)
+    common = {"best": best, "parameters": size, "memory": memory}
     folder.write_info({**folder.read_info(), "result": {**more, **common}})
     write_report(folder)
     return result
@@ -346,10 +332,8 @@ def check_batch_split(train: TrainConfig, world: ProcessGroup, begun: bool = Fal
     if train.accumulate % world.size:
         half = train.batch_tokens * train.accumulate // world.size
         fix = f"--train.accumulate {world.size} --train.batch_tokens {half} keeps the size of a step"
-        raise Error(
-            f"{train.accumulate} batches of a step cannot be shared by {world.size} processes",
-            fix=f"go on with a number of processes that divides {train.accumulate}" if begun else fix,
-        )
+        fix = f"go on with a number of processes that divides {train.accumulate}" if begun else fix
+        raise Error(f"{train.accumulate} batches of a step cannot be shared by {world.size} processes", fix=fix)
     if train.optimizer == "adafactor" and select_strategy(world, train.parallel).is_sharded:
         what = "adafactor needs whole rows and columns, which shards do not have"
         raise Error(what, fix="--train.optimizer rms-adamw, or --train.parallel ddp")
@@ -374,15 +358,12 @@ def collect_training_facts(folder: RunFolder, step: int) -> dict[str, Any]:
     """What the run knows of the model of one step, kept in its formers.json for a model card: no path, names only."""
     about = folder.read_info()
     asked, data = about["config"], about.get("data") or {}
-    seen: dict[str, Any] = next(
-        (row["valid"] for row in folder.read_history() if row["step"] == step and "valid" in row), {}
-    )
-    sources = [asked["data"].get(name) for name in ("source", "train")]
+    looks = (row["valid"] for row in folder.read_history() if row["step"] == step and "valid" in row)
+    seen: dict[str, Any] = next(looks, {})
+    sources = [asked["data"].get(name) or () for name in ("source", "train")]
     base = asked.get("init") or asked.get("source")
     base = base if base is None or base.startswith("hub:") else Path(base).name
-    names = [
-        Path(str(one)).name for value in sources if value for one in ([value] if isinstance(value, str) else value)
-    ]
+    names = [Path(str(one)).name for value in sources for one in ([value] if isinstance(value, str) else value)]
     counts = {key: data[key] for key in ("tokens", "documents", "examples") if isinstance(data.get(key), int)}
     found = {
         "steps": step, "objective": (asked.get("objective") or {}).get("name"), "task": asked.get("task"),
@@ -415,17 +396,14 @@ def check_finite(folder: RunFolder, trainer: Trainer) -> None:
 def save_best_model(folder: RunFolder, run: Run[Any]) -> tuple[Former, int]:
     """Save the best checkpoint as a formers directory; returns the model and its step."""
     kept = Checkpoints(folder.path / "steps", remove_stale=False)
-    found = kept.load_best()
-    if found is None:
+    if (found := kept.load_best()) is None:
         raise Error("no checkpoint is whole", where=kept.folder, fix="check the disk; --resume trains again")
     best, groups, _ = found
-    if not run.trainer.is_sharded:
-        set_weights(run.former.model, groups.get("ema", groups["model"]))
-        made = run.former
-    else:
+    made = run.former
+    if run.trainer.is_sharded:
         made = build(run.config.family, head=run.former.head, **dataclasses.asdict(run.former.config))
         made.tokenizer = run.former.tokenizer
-        set_weights(made.model, groups.get("ema", groups["model"]))
+    set_weights(made.model, groups.get("ema", groups["model"]))
     if not all(bool(weight.isfinite().all()) for weight in made.model.state_dict().values()):
         what = f"the weights of step {best:,} are not finite"
         raise Diverged(what, where=folder.path, fix="begin again with a lower --train.lr; no model was written")

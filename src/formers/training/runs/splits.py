@@ -35,10 +35,9 @@ def read_splits(
             continue
         parts[name] = read_split(source, task, columns or data.columns, data.label_separator, **data.reader_options)
         task = parts[name].task
-    if "train" in parts:
-        check_labels(parts["train"])
-    else:
+    if "train" not in parts:
         raise Error("there are no examples to learn from", fix="give --train FILE")
+    check_labels(parts["train"])
     if data.limit is not None:
         parts["train"] = sample_examples(parts["train"], data.limit)
     if "valid" not in parts:

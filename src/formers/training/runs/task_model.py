@@ -7,7 +7,7 @@ import dataclasses
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ def build_task_model(
     tell: ProgressCallback, say: Callable[[str], None],
 ) -> tuple[Former, Task]:  # fmt: skip
     """The model that is to learn, and the task with the length that it takes."""
-    validate_settings(wanted, task)
+    refuse_first((*find_contradictions(wanted), *find_unused_settings(wanted, task)))
     tune, declared = wanted.tune, find_family(wanted.family).definition
     head = task.head
     if head == "choose" and "choose" not in declared.build_heads(declared.config_class()):
@@ -264,9 +264,9 @@ def initialise_embeddings(former: Former, vectors: Former | None, frozen: bool, 
     embed.weight.requires_grad_(learns)
 
 
-def validate_settings(wanted: FinetuneConfig, task: Task) -> None:
-    """Stop before anything is trained or written if a setting could not be obeyed."""
-    for wrong, what, fix in (*find_contradictions(wanted), *find_unused_settings(wanted, task)):
+def refuse_first(problems: Iterable[tuple[bool, str, str]]) -> None:
+    """Raise the first of some (is it so, what is wrong, what to do) that is so."""
+    for wrong, what, fix in problems:
         if wrong:
             raise Error(what, fix=fix)
 
@@ -363,8 +363,7 @@ def get_layer_depth(name: str, former: Former) -> int:
     """How far above the ground a weight is: embeddings 0, then the layers from 1 on, the head above all."""
     if not name.startswith("body."):
         return count_layers(former) + 1
-    found = re.search(r"(encoder|decoder)?\.?blocks\.(\d+)\.", name)
-    if found is None:
+    if (found := re.search(r"(encoder|decoder)?\.?blocks\.(\d+)\.", name)) is None:
         return count_layers(former) if ".norm." in name and "embed" not in name else 0
     return int(found[2]) + 1 + (former.config.layers if found[1] == "decoder" and former.is_encoder_decoder else 0)
 

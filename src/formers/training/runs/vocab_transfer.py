@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...errors import Error
 from ...former import Former, build, build_empty
@@ -72,7 +71,8 @@ def resize_vocabulary(former: Former, old: Tokenizer, new: Tokenizer, changes: d
             if name not in following:
                 tensor.copy_(given)
             elif (*given.shape[:1], *tensor.shape) == (former.config.vocab, len(new), *given.shape[1:]):
-                tensor.copy_(average_rows(given, table))
+                mean = given.mean(0)  # of all, where a new piece has no old ones
+                tensor.copy_(torch.stack([given[row].mean(0) if row else mean for row in table]))
             else:
                 what = f"{name} {tuple(given.shape)} cannot follow a vocabulary of {len(new)} pieces"
                 raise Error(what, fix="keep the checkpoint's own tokenizer for this family")
@@ -90,21 +90,9 @@ def find_vocab_weights(former: Former) -> set[str]:
 def map_token_origins(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
     """Of each new piece, the old pieces that it starts from: itself, its role, or those that spell it."""
     known = {old.get_token_text(i): i for i in range(len(old))}
-    special = {token: i for role, token in new.special.items() if (i := old.id(role)) is not None}
+    known |= {token: i for role, token in new.special.items() if (i := old.id(role)) is not None}
     rows: list[list[int]] = []
     for i in range(len(new)):
         token = new.get_token_text(i)
-        if token in special:
-            rows.append([special[token]])
-        elif token in known:
-            rows.append([known[token]])
-        else:
-            text = new.decode([i]) or token
-            rows.append(old.encode(text, special=False))
+        rows.append([known[token]] if token in known else old.encode(new.decode([i]) or token, special=False))
     return rows
-
-
-def average_rows(tensor: Tensor, rows: list[list[int]]) -> Tensor:
-    """The mean of some rows for each new row; where there is none, the mean of all."""
-    everything = tensor.mean(0)
-    return torch.stack([tensor[row].mean(0) if row else everything for row in rows])

@@ -32,9 +32,8 @@ from .word2vec import train_word_vectors
 VECTOR_METHODS = {"word2vec": "skipgram", "glove": "glove", "fasttext": "fasttext"}
 VECTOR_TABLES = ("data", "model", "train")
 VECTOR_DATA_SETTINGS = ("source", "column", "unit", "encoding", "skip")
-VECTOR_MODEL_SETTINGS = tuple(
-    name for name in get_schema(VectorsConfig) if name != "vocab"
-)  # the text decides how many words there are
+# The text decides how many words there are.
+VECTOR_MODEL_SETTINGS = tuple(name for name in get_schema(VectorsConfig) if name != "vocab")
 METHOD_KINDS = {"word2vec": ("skipgram", "cbow"), "glove": ("glove",), "fasttext": ("fasttext",)}
 DEFAULT_EPOCHS = {"word2vec": 5, "fasttext": 5, "glove": 15}  # as the released programs have them by default
 NGRAM_BUCKETS = 200_000  # of fastText's n-grams: the released 2,000,000 take 800 MB at 100 numbers each
@@ -230,9 +229,7 @@ def write_vector_run(
     steps = rows[-1]["step"] if rows else 0
     table["train"]["steps"] = steps
     data = {"tokenizer": former.tokenizer.fingerprint, **facts}
-    size = former.config.num_rows * former.config.dim
-    result = {
-        "score": None, "baseline": None, "best": steps, "parameters": size, "memory": get_peak_memory(world.device),
-    }  # fmt: skip
+    size, memory = former.config.num_rows * former.config.dim, get_peak_memory(world.device)
+    result = {"score": None, "baseline": None, "best": steps, "parameters": size, "memory": memory}
     folder.write_info({"config": table, "data": data, "machine": describe_hardware(world), "result": result})
     write_report(folder)

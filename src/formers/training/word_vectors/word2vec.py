@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -40,9 +40,9 @@ DEFAULT_LR = {"skipgram": 0.025, "cbow": 0.05, "fasttext": 0.05, "glove": 0.05}
 BLOCK_PLACES, BLOCKS_PER_STEP = 32, 32  # places of a block, and blocks of one step; four times as many diverge
 NEGATIVES_PER_BLOCK = {"skipgram": 64, "fasttext": 64, "cbow": 32}  # drawn for a block: as good as five for each pair
 CHUNK_WORDS = 100_000  # words that a thread takes at a time
-MAX_ROW_PULL = (
-    2.5  # learning rate × pairs on one row in one step; what a frequent word has beyond makes its sum overshoot
-)
+# Learning rate × pairs on one row in one step; what a frequent word has beyond makes its sum overshoot.
+MAX_ROW_PULL = 2.5
+RunJobs = Callable[[Sequence[tuple[int, Callable[[], float]]]], None]
 
 
 @dataclass(frozen=True)
@@ -192,10 +192,8 @@ def build_ngram_table(corpus: Corpus, c: VectorsConfig, table: Tensor, pulls: Te
     sizes = torch.tensor([len(one) for one in lists])
     parts = torch.tensor([row for one in lists for row in one])
     share = (pulls / sizes).repeat_interleave(sizes).float()  # a row is one of several that make up the word
-    return NgramTable(
-        table, compute_row_scales(torch.zeros(len(table)).index_add_(0, parts, share)), parts,
-        F.pad(sizes.cumsum(0), (1, 0)),
-    )  # fmt: skip
+    pace = compute_row_scales(torch.zeros(len(table)).index_add_(0, parts, share))
+    return NgramTable(table, pace, parts, F.pad(sizes.cumsum(0), (1, 0)))
 
 
 def compute_row_scales(pulls: Tensor) -> Tensor:
@@ -203,9 +201,7 @@ def compute_row_scales(pulls: Tensor) -> Tensor:
     return (MAX_ROW_PULL / pulls).clamp(max=1.0).float()
 
 
-def train_blockwise(
-    corpus: Corpus, c: VectorsConfig, epochs: int, lr: float, seed: int, run_jobs: Callable[[Any], None]
-) -> Tensor:
+def train_blockwise(corpus: Corpus, c: VectorsConfig, epochs: int, lr: float, seed: int, run_jobs: RunJobs) -> Tensor:
     """Skip-gram, CBOW or fastText: the finished table, words first."""
     n, words = len(corpus.ids), len(corpus.words)
     share = corpus.counts / corpus.counts.sum()
@@ -220,37 +216,30 @@ def train_blockwise(
     g = torch.Generator().manual_seed(seed)
     rows, width = words + (c.buckets if c.kind == "fasttext" else 0), 0.5 if c.kind != "fasttext" else 1.0
     table = torch.empty(rows, c.dim).uniform_(-width / c.dim, width / c.dim, generator=g)
-    inner = (
-        build_ngram_table(corpus, c, table, inner_pulls)
-        if c.kind == "fasttext"
-        else EmbeddingTable(table, compute_row_scales(inner_pulls))
-    )
+    inner = EmbeddingTable(table, compute_row_scales(inner_pulls))
+    if c.kind == "fasttext":
+        inner = build_ngram_table(corpus, c, table, inner_pulls)
     outer = EmbeddingTable(torch.zeros(words, c.dim), compute_row_scales(outer_pulls))
 
-    def job(epoch: int, begin: int) -> Callable[[], float]:
-        def work() -> float:
-            end = min(n, begin + CHUNK_WORDS)
-            ids, left, right = subsample_chunk(corpus, kept, c.window, seed, epoch, begin, end)
-            steps, loss = len(left), 0.0
-            own = torch.Generator().manual_seed(int(draw_bits(seed, epoch, begin, 3)) >> 1)
-            pick = torch.rand(steps, BLOCKS_PER_STEP * NEGATIVES_PER_BLOCK[c.kind], generator=own, dtype=torch.float64)
-            others = torch.searchsorted(bounds, pick)
-            for i in range(steps):
-                far = (epoch * n + begin + (end - begin) * i / steps) / (epochs * n)
-                rate, asked = lr * max(1 - far, 1e-4), i == steps - 1
-                span = ids[i * places : (i + 1) * places + 2 * c.window]
-                loss = update_blocks(c, inner, outer, span, left[i], right[i], others[i], rate, asked) or loss
-            return loss
+    def work(epoch: int, begin: int) -> float:
+        end = min(n, begin + CHUNK_WORDS)
+        ids, left, right = subsample_chunk(corpus, kept, c.window, seed, epoch, begin, end)
+        steps, loss = len(left), 0.0
+        own = torch.Generator().manual_seed(int(draw_bits(seed, epoch, begin, 3)) >> 1)
+        pick = torch.rand(steps, BLOCKS_PER_STEP * NEGATIVES_PER_BLOCK[c.kind], generator=own, dtype=torch.float64)
+        others = torch.searchsorted(bounds, pick)
+        for i in range(steps):
+            far = (epoch * n + begin + (end - begin) * i / steps) / (epochs * n)
+            rate, asked = lr * max(1 - far, 1e-4), i == steps - 1
+            span = ids[i * places : (i + 1) * places + 2 * c.window]
+            loss = update_blocks(c, inner, outer, span, left[i], right[i], others[i], rate, asked) or loss
+        return loss
 
-        return work
-
-    run_jobs([(min(n, b + CHUNK_WORDS) - b, job(e, b)) for e in range(epochs) for b in range(0, n, CHUNK_WORDS)])
-    if isinstance(
-        inner, NgramTable
-    ):  # known words as fastText's .vec files have them; the n-grams stay for unknown ones
+    chunks = [(epoch, begin) for epoch in range(epochs) for begin in range(0, n, CHUNK_WORDS)]
+    run_jobs([(min(CHUNK_WORDS, n - begin), partial(work, epoch, begin)) for epoch, begin in chunks])
+    if c.kind == "fasttext":  # known words as fastText's .vec files have them; the n-grams stay for unknown ones
         for part in torch.arange(words).split(4096):
-            finished = inner.look_up(part)[0]
-            outer.table[part] = finished
+            outer.table[part] = inner.look_up(part)[0]
         table[:words] = outer.table
     return table
 
@@ -332,9 +321,7 @@ def count_cooccurrences(corpus: Corpus, window: int) -> tuple[np.ndarray, np.nda
     )
 
 
-def train_glove(
-    corpus: Corpus, c: VectorsConfig, epochs: int, lr: float, seed: int, run_jobs: Callable[[Any], None]
-) -> Tensor:
+def train_glove(corpus: Corpus, c: VectorsConfig, epochs: int, lr: float, seed: int, run_jobs: RunJobs) -> Tensor:
     """Train on all counts, both ways round; the result is the sum of a word's two vectors (§4.2)."""
     i, j, counts = (torch.from_numpy(part) for part in count_cooccurrences(corpus, c.window))
     if not len(i):
@@ -347,25 +334,21 @@ def train_glove(
 
     order = lru_cache(2)(lambda epoch: torch.from_numpy(shuffle_indices(n, seed, epoch)))
 
-    def job(epoch: int, begin: int) -> Callable[[], float]:
-        def work() -> float:
-            total, places = 0.0, order(epoch)[begin : begin + PAIRS_PER_STEP * STEPS_PER_JOB]
-            for part in places.split(PAIRS_PER_STEP):
-                a, b = i[part], j[part]
-                w, v = tables[0].index_select(0, a), tables[1].index_select(0, b)
-                pulls = word_vector_losses.compute_glove(
-                    w, v, biases[0][a] + biases[1][b], counts[part], c.x_max, c.alpha
-                )
-                values = (*tables, *biases)
-                for at, value, square, pull in zip((a, b, a, b), values, squares, (*pulls[:3], pulls[2]), strict=True):
-                    # AdaGrad; the squares come first, since one step holds many counts of a frequent word
-                    square.index_add_(0, at, pull * pull)
-                    value.index_add_(0, at, (pull * -lr).div_(square.index_select(0, at).sqrt_()))
-                total += float(pulls[3].sum())
-            return total / len(places)
-
-        return work
+    def work(epoch: int, begin: int) -> float:
+        total, places = 0.0, order(epoch)[begin : begin + size]
+        for part in places.split(PAIRS_PER_STEP):
+            a, b = i[part], j[part]
+            w, v, bias = tables[0].index_select(0, a), tables[1].index_select(0, b), biases[0][a] + biases[1][b]
+            pulls = word_vector_losses.compute_glove(w, v, bias, counts[part], c.x_max, c.alpha)
+            values = (*tables, *biases)
+            for at, value, square, pull in zip((a, b, a, b), values, squares, (*pulls[:3], pulls[2]), strict=True):
+                # AdaGrad; the squares come first, since one step holds many counts of a frequent word
+                square.index_add_(0, at, pull * pull)
+                value.index_add_(0, at, (pull * -lr).div_(square.index_select(0, at).sqrt_()))
+            total += float(pulls[3].sum())
+        return total / len(places)
 
     size = PAIRS_PER_STEP * STEPS_PER_JOB
-    run_jobs([(min(size, n - begin), job(epoch, begin)) for epoch in range(epochs) for begin in range(0, n, size)])
+    chunks = [(epoch, begin) for epoch in range(epochs) for begin in range(0, n, size)]
+    run_jobs([(min(size, n - begin), partial(work, epoch, begin)) for epoch, begin in chunks])
     return tables[0] + tables[1]

@@ -86,9 +86,7 @@ def merge_chunks(OUT, LOG, JOINED, dim, parts, D: tl.constexpr, P: tl.constexpr)
 
 
 @triton.jit
-def add_norm(
-    X, Y, W, B, SUM, OUT, dim, eps, x_n, y_n, MEAN: tl.constexpr, BIASED: tl.constexpr, D: tl.constexpr
-):  # fmt: skip
+def add_norm(X, Y, W, B, SUM, OUT, dim, eps, x_n, y_n, MEAN: tl.constexpr, BIASED: tl.constexpr, D: tl.constexpr):
     """Add x and y of one row, and compute the layer norm (MEAN) or the RMS norm of the sum."""
     n, d = tl.program_id(0).to(tl.int64), tl.arange(0, D)
     real = d < dim
