@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .batch import Batch, BatchShape
 
-Losses = dict[str, tuple[Tensor, Tensor]]  # by name: the sum, and the number of places that it is divided by
+Losses = dict[str, tuple[Tensor, Tensor]]  # by name: the sum, and the number of labels that it is divided by
 
 
 class Body(Protocol):
@@ -73,7 +73,7 @@ class Objective(Protocol):
         """How many tokens of a segment are remembered; None: all."""
 
     def count_labels(self, batch: Batch) -> dict[str, int]:
-        """Count the places of each named loss, which is known before the model has run."""
+        """Count the labels of each named loss, which is known before the model has run."""
 
     def loss(self, model: Model, batch: Batch) -> Losses:
         """Compute the named losses as (sum, count)."""
@@ -102,7 +102,7 @@ class ExampleSource(Protocol[PlanType]):
         """Choose the examples of an epoch; every epoch has as many."""
 
     def measure_sizes(self, plan: PlanType) -> np.ndarray:
-        """Measure examples as (E, 3): at most so many tokens, places with a loss and source tokens of each."""
+        """Measure examples as (E, 3): at most so many tokens, labels and source tokens of each."""
 
     def choose_shape(self, total: int, plan: PlanType) -> BatchShape:
         """Choose the shape of batches with room for `total` tokens (on the larger side) of examples like a plan's."""

@@ -22,7 +22,8 @@ from formers.objectives.causal import CausalLM
 from formers.objectives.token_losses import BaseObjective
 from formers.training.checkpoint.local import CHECKPOINT_FORMAT, TrainerState
 from formers.training.executor import Step
-from formers.training.hardware import ProgressMeter, estimate_flops_per_token
+from formers.training.hardware import estimate_flops_per_token
+from formers.training.progress import ProgressMeter
 from formers.training.train_config import TrainConfig
 from formers.training.trainer import Diverged, StepOutcome, StepResult, Trainer
 from formers.training.validation import Score, compute_unigram_baseline, evaluate

@@ -104,7 +104,7 @@ class TextFileOptions:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class RunOptions:
+class RunFlags:
     """What every training run takes: where it is written, and how it is followed."""
 
     out: Annotated[Path | None, Parameter(help="The run's folder; the next free number in runs/ by default.")] = None
@@ -125,7 +125,7 @@ class RunOptions:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class ModelRunOptions(RunOptions):
+class ModelRunFlags(RunFlags):
     """What a run that trains a network takes besides."""
 
     resume: Annotated[

@@ -187,7 +187,7 @@ def count_saved_steps(run: Path) -> int:
 
 def format_time_left(seconds: float) -> str:
     """Return a time in words; "about 2 min left"."""
-    from ..training.hardware import format_time_left as words
+    from ..training.progress import format_time_left as words
 
     return f"about {words(max(1.0, seconds))}"
 

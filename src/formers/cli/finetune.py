@@ -10,7 +10,7 @@ from cyclopts import Parameter, Token
 
 from ..errors import Error
 from ..option_aliases import resolve_task_name
-from .common import ColumnRoles, ModelRunOptions, SettingWords, TextFileOptions, parse_overrides
+from .common import ColumnRoles, ModelRunFlags, SettingWords, TextFileOptions, parse_overrides
 from .terminal import SafeConsole, escape_line, print_table, print_text, show_progress
 
 TABLES = ("data", "model", "tune", "train")  # of settings, as --TABLE.NAME
@@ -35,7 +35,7 @@ def finetune(
     lr: float | None = None, lora: int | None = None,
     features: Literal["last", "second", "sum4", "cat4", "mix"] | None = None, vectors: str | None = None,
     freeze_vectors: bool = False, folds: int | None = None, seeds: int | None = None, sweep: str | None = None,
-    run: ModelRunOptions | None = None, reading: TextFileOptions | None = None,
+    run: ModelRunFlags | None = None, reading: TextFileOptions | None = None,
 ) -> None:  # fmt: skip
     """Fine-tune MODEL on the examples of a task, evaluate it, and write a report.
 
@@ -79,7 +79,7 @@ def finetune(
         sweep: Train with each combination of settings: "lr=1e-4,3e-4 batch_size=16,32".
         settings: Dotted settings with their values: --tune.patience 3.
     """
-    run = run or ModelRunOptions()
+    run = run or ModelRunFlags()
     if folds == 0:
         raise Error("0 folds make no comparison", fix="take --folds 5, or leave it out")
     words = list(settings)
@@ -113,7 +113,7 @@ def finetune(
 
 
 def run_finetuning(
-    model: str | None, train: str | None, valid: str | None, run: ModelRunOptions, options: dict[str, Any],
+    model: str | None, train: str | None, valid: str | None, run: ModelRunFlags, options: dict[str, Any],
     comparison: dict[str, Any] | None,
 ) -> None:  # fmt: skip
     """Train once, or once for each fold, seed and setting of a comparison, and print the progress and the result."""

@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 
 from ..errors import Error
 from ..registry import FAMILIES, FamilyEntry
-from .common import ModelRunOptions, RunOptions, SettingWords, TextFileOptions, identify_checkpoint, parse_overrides
+from .common import ModelRunFlags, RunFlags, SettingWords, TextFileOptions, identify_checkpoint, parse_overrides
 from .terminal import SafeConsole, escape_line, print_table, print_text, show_progress
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def build_family_command(member: FamilyEntry) -> Callable[..., None]:
     def pretrain(
         *settings: SettingWords, data: DataOption = None, recipe: Literal["quick", "paper"] | None = None,
         preset: str | None = None, init: str | None = None, tokenizer: Path | None = None, deterministic: bool = False,
-        run: ModelRunOptions | None = None, reading: TextFileOptions | None = None,
+        run: ModelRunFlags | None = None, reading: TextFileOptions | None = None,
     ) -> None:  # fmt: skip
-        run = run or ModelRunOptions()
+        run = run or ModelRunFlags()
         given = {**(reading or TextFileOptions()).to_overrides(), **parse_overrides(settings, pretrain, TABLES)}
         run.add_settings(given)
         short: dict[str, Any] = {"train.deterministic": deterministic or None, "data.source": data or None}
@@ -88,7 +88,7 @@ formers pretrain {member.name} --data pairs.txt
 formers pretrain {member.name} --data pairs.csv --column de,en"""
 
 
-def run_pretraining(family: str, overrides: dict[str, Any], run: RunOptions, **more: Any) -> None:
+def run_pretraining(family: str, overrides: dict[str, Any], run: RunFlags, **more: Any) -> None:
     """Train, and print the progress and the result; `more` are arguments of formers.pretrain."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of a cost that is known
     from ..training.runs.pretrain import pretrain
@@ -96,7 +96,7 @@ def run_pretraining(family: str, overrides: dict[str, Any], run: RunOptions, **m
 
     first = os.environ.get("RANK", "0") == "0"
     console = SafeConsole(stderr=True, quiet=not first)
-    if isinstance(run, ModelRunOptions):
+    if isinstance(run, ModelRunFlags):
         more |= {"resume": run.resume, "device": run.device}
     more = {"config": run.config} | more
     with open_trackers(run.tensorboard and first, run.wandb and first) as hook, show_progress(console, family) as tell:
@@ -152,10 +152,10 @@ def build_vector_command(method: str) -> Callable[..., None]:
 
     def pretrain(
         *settings: SettingWords, data: DataOption = None, dim: int | None = None, window: int | None = None,
-        min_count: int | None = None, epochs: int | None = None, run: RunOptions | None = None,
+        min_count: int | None = None, epochs: int | None = None, run: RunFlags | None = None,
         reading: TextFileOptions | None = None,
     ) -> None:  # fmt: skip
-        run = run or RunOptions()
+        run = run or RunFlags()
         given = {**(reading or TextFileOptions()).to_overrides(), **parse_overrides(settings, pretrain, VECTOR_TABLES)}
         short = {"model.dim": dim, "model.window": window, "model.min_count": min_count, "data.source": data}
         short |= {"train.epochs": epochs, "train.seed": run.seed}

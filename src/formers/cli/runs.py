@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from ..errors import Error
-from .common import ModelRunOptions, SettingWords
+from .common import ModelRunFlags, SettingWords
 from .pretrain import run_pretraining
 from .terminal import SafeConsole, escape_line, print_table, print_text, show_progress
 
@@ -81,7 +81,7 @@ def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = Fal
     if not source and not given:
         what = "the text of this run was in memory, and its store is gone"
         raise Error(what, where=run, fix="give the text to pretrain")
-    options = ModelRunOptions(out=out, resume=resume, device=device)
+    options = ModelRunFlags(out=out, resume=resume, device=device)
     run_pretraining(config["family"], given, options, config=config, same=about["data"])
 
 

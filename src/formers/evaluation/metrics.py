@@ -1,10 +1,10 @@
 """Metrics of tasks, and the baselines that a model is compared with.
 
-`compute_metrics` has one function for each task, which returns its main metric first; a new metric is a key of that
-result. All are between 0 and 1 (correlations between -1 and 1), but BLEU and chrF, which are points out of 100 as
-sacrebleu prints them, and the errors of regress. Texts are compared by what they share with the right ones: as SQuAD's
-and KorQuAD's scripts do, by BLEU and chrF, by ROUGE. The baseline is what n-grams and a linear model make of a task
-(extra `eval`): the number that a pretrained model has to beat.
+METRICS has one function for each task, which returns its main metric first; a new metric is a key of that result, and
+an entry of LOWER_IS_BETTER if it is an error. All are between 0 and 1 (correlations between -1 and 1), but BLEU and
+chrF, which are points out of 100 as sacrebleu prints them, and the errors of regress. Texts are compared by what they
+share with the right ones: as SQuAD's and KorQuAD's scripts do, by BLEU and chrF, by ROUGE. The baseline is what n-grams
+and a linear model make of a task (extra `eval`): the number that a pretrained model has to beat.
 """
 
 from __future__ import annotations
@@ -37,38 +37,43 @@ def to_cost(name: str, value: float) -> float:
     return value if name in LOWER_IS_BETTER else -value
 
 
-def compute_metrics(task: str, truths: Sequence[Any], guesses: Sequence[Any], **more: object) -> dict[str, float]:
+def compute_metrics(
+    task: str, references: Sequence[Any], predictions: Sequence[Any], **more: object
+) -> dict[str, float]:
     """Compute the metrics of a task; checkpoints are chosen by the first.
 
-    classify, choose: `positive`, the label that binary F1 is of. tag: lists of tags. answer: truths are lists of right
+    classify, choose: `positive`, the label that binary F1 is of. tag: lists of tags. answer: references are the right
     answers, empty where there is none; `language` is "en" or "ko", found by itself if not said. translate: `tokenize`,
     `lowercase` of sacrebleu. summarise: `units`, words, characters or morphemes.
     """
     if task not in METRICS:
         raise Error(f"there is no metric for the task {task!r}", fix="choose " + ", ".join(METRICS))
-    truths, guesses = list(truths), list(guesses)
-    if len(truths) != len(guesses):
-        raise Error(f"there are {len(truths)} truths and {len(guesses)} guesses", fix="give one guess for each truth")
-    if not truths:
+    references, predictions = list(references), list(predictions)
+    if len(references) != len(predictions):
+        raise Error(
+            f"there are {len(references)} references and {len(predictions)} predictions",
+            fix="give one guess for each truth",
+        )
+    if not references:
         raise Error("there is nothing to judge", fix="give at least one example")
     known = list(inspect.signature(METRICS[task]).parameters)[2:]
     if odd := [name for name in more if name not in known]:
         raise Error(f"the metrics of {task} do not take {odd[0]!r}", fix="leave it out")
-    return METRICS[task](truths, guesses, **more)
+    return METRICS[task](references, predictions, **more)
 
 
-def score_labels(truths: list[Any], guesses: list[Any], positive: object = None) -> dict[str, float]:
+def score_labels(references: list[Any], predictions: list[Any], positive: object = None) -> dict[str, float]:
     """Accuracy, F1 and Matthews' correlation of one label each; of several labels each, F1 and whole matches."""
-    if any(is_label_list(v) for v in (*truths, *guesses)):
-        return score_multilabel(truths, guesses)
-    right = Counter(t for t, g in zip(truths, guesses, strict=True) if t == g)
-    scores = f1_by_label(Counter(truths), Counter(guesses), right)
-    found = {"accuracy": right.total() / len(truths), "f1_macro": sum(scores.values()) / len(scores)}
+    if any(is_label_list(v) for v in (*references, *predictions)):
+        return score_multilabel(references, predictions)
+    right = Counter(t for t, g in zip(references, predictions, strict=True) if t == g)
+    scores = f1_by_label(Counter(references), Counter(predictions), right)
+    found = {"accuracy": right.total() / len(references), "f1_macro": sum(scores.values()) / len(scores)}
     if positive is not None:
         if positive not in scores:
             raise Error(f"no example has the label {positive!r}", fix="there are " + ", ".join(map(repr, scores)))
         found["f1"] = scores[positive]
-    return {**found, "matthews": matthews(truths, guesses)}
+    return {**found, "matthews": matthews(references, predictions)}
 
 
 def is_label_list(value: object) -> bool:
@@ -76,11 +81,11 @@ def is_label_list(value: object) -> bool:
     return isinstance(value, list | tuple | set | frozenset)
 
 
-def score_multilabel(truths: list[Any], guesses: list[Any]) -> dict[str, float]:
+def score_multilabel(references: list[Any], predictions: list[Any]) -> dict[str, float]:
     """Several labels for each example: F1 over all of them, the mean over labels, and how often all are right."""
-    if not all(is_label_list(v) for v in (*truths, *guesses)):
+    if not all(is_label_list(v) for v in (*references, *predictions)):
         raise Error("some examples have one label, others a list", fix="give a list for each")
-    pairs = [(set(t), set(g)) for t, g in zip(truths, guesses, strict=True)]
+    pairs = [(set(t), set(g)) for t, g in zip(references, predictions, strict=True)]
     triples = [(t, g, t & g) for t, g in pairs]
     true, said, both = (Counter(label for row in rows for label in row) for rows in zip(*triples, strict=True))
     scores = f1_by_label(true, said, both)
@@ -99,21 +104,21 @@ def f1_by_label(true: Counter[Any], said: Counter[Any], both: Counter[Any]) -> d
     return {label: f1(both[label], said[label], true[label]) for label in {**true, **said}}
 
 
-def matthews(truths: list[Any], guesses: list[Any]) -> float:
+def matthews(references: list[Any], predictions: list[Any]) -> float:
     """Correlation of two labellings, of any number of labels (Gorodkin 2004); 0 where one of them never varies."""
-    true, said, n = Counter(truths), Counter(guesses), len(truths)
-    right = sum(bool(t == g) for t, g in zip(truths, guesses, strict=True))
+    true, said, n = Counter(references), Counter(predictions), len(references)
+    right = sum(bool(t == g) for t, g in zip(references, predictions, strict=True))
     covariance = right * n - sum(true[label] * said[label] for label in true)
     spread = (n * n - sum(c * c for c in said.values())) * (n * n - sum(c * c for c in true.values()))
     return covariance / math.sqrt(spread) if spread else 0.0
 
 
-def score_numbers(truths: list[float], guesses: list[float]) -> dict[str, float]:
+def score_numbers(references: list[float], predictions: list[float]) -> dict[str, float]:
     """Spearman's and Pearson's correlation, mean squared and mean absolute error."""
-    gaps = [t - g for t, g in zip(truths, guesses, strict=True)]
+    gaps = [t - g for t, g in zip(references, predictions, strict=True)]
     mse, mae = (math.fsum(values) / len(gaps) for values in ([g * g for g in gaps], map(abs, gaps)))
-    spearman = pearson(rank_values(truths), rank_values(guesses))
-    return {"spearman": spearman, "pearson": pearson(truths, guesses), "mse": mse, "mae": mae}
+    spearman = pearson(rank_values(references), rank_values(predictions))
+    return {"spearman": spearman, "pearson": pearson(references, predictions), "mse": mse, "mae": mae}
 
 
 def pearson(a: Sequence[float], b: Sequence[float]) -> float:
@@ -132,19 +137,21 @@ def rank_values(values: Sequence[float]) -> list[float]:
     return ((2 * ends - counts - 1) / 2)[inverse].tolist()
 
 
-def score_tags(truths: list[Sequence[str]], guesses: list[Sequence[str]]) -> dict[str, float]:
+def score_tags(references: list[Sequence[str]], predictions: list[Sequence[str]]) -> dict[str, float]:
     """F1, precision and recall of whole entities, and accuracy by word; of tags without entities, accuracy and F1."""
-    for number, (true, said) in enumerate(zip(truths, guesses, strict=True), 1):
+    for number, (true, said) in enumerate(zip(references, predictions, strict=True), 1):
         if len(true) != len(said):
             what = f"example {number} has {len(true)} tags, its guess {len(said)}"
             raise Error(what, fix="give one tag for each word")
-    flat = [t for row in truths for t in row], [g for row in guesses for g in row]
+    flat = [t for row in references for t in row], [g for row in predictions for g in row]
     if not flat[0]:
         raise Error("there is nothing to judge", fix="give at least one word")
     if (scheme := find_scheme({*flat[0], *flat[1]})) is None:  # parts of speech
         return score_labels(*flat)
     suffix = scheme == "suffix"
-    there, seen = ({(n, *e) for n, row in enumerate(r) for e in find_entities(row, suffix)} for r in (truths, guesses))
+    there, seen = (
+        {(n, *e) for n, row in enumerate(r) for e in find_entities(row, suffix)} for r in (references, predictions)
+    )
     both = len(there & seen)
     precision, recall = (both / len(part) if part else 0.0 for part in (seen, there))
     accuracy = sum(map(operator.eq, *flat)) / len(flat[0])
@@ -160,13 +167,13 @@ ROUGE_UNITS = ("words", "characters", "morphemes")
 
 
 def score_answers(
-    truths: list[Any], guesses: list[str], language: str | None = None, version: int | None = None
+    references: list[Any], predictions: list[str], language: str | None = None, version: int | None = None
 ) -> dict[str, float]:
     """F1 and exact match as SQuAD's scripts count them; `language` ko is KorQuAD's, by characters.
 
     `version` 2 has questions without an answer (an empty list, the guess ""), and their shares beside the whole.
     """
-    rows = [[t] if isinstance(t, str) else list(t) for t in truths]
+    rows = [[t] if isinstance(t, str) else list(t) for t in references]
     if language is None:
         some = [t for row in rows for t in row[:1]]
         language = "ko" if 2 * sum(bool(HANGUL.search(t)) for t in some) > len(some) else "en"
@@ -179,7 +186,7 @@ def score_answers(
         rows = [[t for t in row if plain(t)] or [""] for row in rows]
     elif empty := [i for i, row in enumerate(rows, 1) if not row]:
         raise Error(f"question {empty[0]} has no right answer", fix="version=2 knows such questions")
-    scores = [score_best_match(row, guess, plain, parts, version) for row, guess in zip(rows, guesses, strict=True)]
+    scores = [score_best_match(row, guess, plain, parts, version) for row, guess in zip(rows, predictions, strict=True)]
     groups = {"": scores}
     if version == 2:
         groups["_has_answer"] = [s for s, row in zip(scores, rows, strict=True) if row != [""]]
@@ -218,27 +225,27 @@ def normalise_korean(text: str) -> str:
 
 
 def bleu(
-    truths: list[Any], guesses: list[str], tokenize: str | None = None, lowercase: bool = False
+    references: list[Any], predictions: list[str], tokenize: str | None = None, lowercase: bool = False
 ) -> dict[str, float]:
     """BLEU and chrF by sacrebleu; a truth is one right translation or a list of them."""
-    scorers, references = make_bleu_scorers(tokenize, lowercase), to_reference_streams(truths)
-    return {name: scorer.corpus_score(guesses, references).score for name, scorer in scorers.items()}
+    scorers, references = make_bleu_scorers(tokenize, lowercase), to_reference_streams(references)
+    return {name: scorer.corpus_score(predictions, references).score for name, scorer in scorers.items()}
 
 
 def get_signatures(
-    truths: list[Any], guesses: list[str], tokenize: str | None = None, lowercase: bool = False
+    references: list[Any], predictions: list[str], tokenize: str | None = None, lowercase: bool = False
 ) -> dict[str, str]:
     """What sacrebleu says about how BLEU and chrF were computed; to be quoted with the numbers."""
     found = {}
     for name, scorer in make_bleu_scorers(tokenize, lowercase).items():
-        scorer.corpus_score(guesses, to_reference_streams(truths))
+        scorer.corpus_score(predictions, to_reference_streams(references))
         found[name] = str(scorer.get_signature())
     return found
 
 
-def to_reference_streams(truths: list[Any]) -> list[list[Any]]:
+def to_reference_streams(references: list[Any]) -> list[list[Any]]:
     """Right translations as sacrebleu takes them: the first of every text, the second of every text and so on."""
-    rows = [[t] if isinstance(t, str) else list(t) for t in truths]
+    rows = [[t] if isinstance(t, str) else list(t) for t in references]
     if empty := [i for i, row in enumerate(rows, 1) if not row]:
         raise Error(f"text {empty[0]} has no right translation", fix="leave it out")
     return [[row[i] if i < len(row) else None for row in rows] for i in range(max(map(len, rows)))]
@@ -256,12 +263,12 @@ def make_bleu_scorers(tokenize: str | None, lowercase: bool) -> dict[str, Any]:
         raise Error(f"sacrebleu does not cut texts by {tokenize!r} ({e})", fix="take 13a, char or intl") from None
 
 
-def rouge(truths: list[Any], guesses: list[str], units: str = "words") -> dict[str, float]:
+def rouge(references: list[Any], predictions: list[str], units: str = "words") -> dict[str, float]:
     """ROUGE-L, -1 and -2 (F1, mean over texts) by words of any script, by characters or by Korean morphemes."""
     if units not in ROUGE_UNITS:
         raise Error(f"ROUGE has no units {units!r}", fix="choose " + ", ".join(ROUGE_UNITS))
     scores: list[Sequence[float]] = []
-    for right, guess in zip(truths, guesses, strict=True):
+    for right, guess in zip(references, predictions, strict=True):
         said = split_units(guess, units)
         rows = [split_units(t, units) for t in ([right] if isinstance(right, str) else right)]
         scores.append([max(values) for values in zip(*(score_rouge_pair(row, said) for row in rows), strict=True)])
@@ -312,15 +319,15 @@ MAX_NGRAMS = 400_000  # n-grams of each kind
 def run_baseline(
     train: Sequence[Row], valid: Sequence[Row], tell: ProgressCallback = lambda *_: None, **more: object
 ) -> dict[str, float]:
-    """The measures that a linear model over n-grams reaches on `valid`; rows are those of classify or regress."""
+    """Return the metrics that a linear model over n-grams reaches on `valid`; rows are those of classify or regress."""
     model = LinearBaseline(train, tell)
-    guesses = model.predict_labels(valid)
+    predictions = model.predict_labels(valid)
     tell("baseline", 3, 3, "TF-IDF + linear")
-    return compute_metrics(model.task, [row["label"] for row in valid], guesses, **more)
+    return compute_metrics(model.task, [row["label"] for row in valid], predictions, **more)
 
 
 def run_majority_baseline(train: Sequence[Row], valid: Sequence[Row], **more: object) -> dict[str, float]:
-    """The measures on `valid` of the label that is most frequent in `train`; none where labels are numbers or lists."""
+    """Return the metrics on `valid` of the most frequent label in `train`; none where labels are numbers or lists."""
     labels = [row["label"] for row in train]
     if not all(isinstance(label, str) for label in labels):
         return {}
@@ -378,7 +385,7 @@ class LinearBaseline:
             self.model = OneVsRestClassifier(classifier).fit(features, truth)
         elif len(self.labels) > 1:
             self.model = classifier.fit(features, labels)
-        tell("baseline", 2, 3, "TF-IDF: it guesses")
+        tell("baseline", 2, 3, "TF-IDF: it predictions")
 
     def get_texts(self, row: Row) -> list[str]:
         """The texts of a row."""

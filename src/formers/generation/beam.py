@@ -42,10 +42,10 @@ class BeamState:
         self.pending_steps: list[Tensor] = []  # (2, rows) tokens and parents of steps not yet copied to the host
         self.complete_texts: dict[tuple[int, ...], list[int]] = {}  # complete texts, by their three numbers
         self.alpha = 1.0 if options.length_penalty is None else options.length_penalty
-        farthest = options.early_stopping == "never" and self.alpha > 0
+        bounds_by_longest = options.early_stopping == "never" and self.alpha > 0
         is_gnmt, lengths = options.length_normalisation == "gnmt", range(1, options.max_new_tokens + 1)
         norms = [compute_length_penalty(n, self.alpha) if is_gnmt else n**self.alpha for n in lengths]
-        step_norms = [(step, norm, norms[-1] if farthest else norm) for step, norm in enumerate(norms)]
+        step_norms = [(step, norm, norms[-1] if bounds_by_longest else norm) for step, norm in enumerate(norms)]
         # (steps, 3) number, divisor of scores, divisor of the stopping bound
         self.step_table = torch.tensor(step_norms, device=device)
         self.attention_sums: Tensor | None = None  # (rows, source) attention so far, where coverage counts
@@ -141,10 +141,10 @@ class BeamState:
     def close_finished(self, step_norms: Tensor) -> None:
         """Close the prompts whose running beams cannot beat the worst complete hypothesis any more."""
         worst = self.complete_scores[:, -1]
-        hopeful = worst == NO_SCORE
+        can_improve = worst == NO_SCORE
         if self.options.early_stopping is not True:
-            hopeful = hopeful | (self.running_scores[:, 0] / step_norms[2] > worst)
-        self.open_prompts.logical_and_(hopeful)
+            can_improve = can_improve | (self.running_scores[:, 0] / step_norms[2] > worst)
+        self.open_prompts.logical_and_(can_improve)
 
     def flush_steps(self, step: int) -> None:
         """Append the tokens of all steps since `step` to the batch, and finish the rows of closed prompts."""

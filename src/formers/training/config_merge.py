@@ -21,6 +21,7 @@ from ..objectives.registry import OBJECTIVES, list_options, resolve_objective
 from ..option_aliases import explain_name, resolve_setting, resolve_settings, resolve_tables
 from ..registry import FAMILIES, find_family, find_preset, find_published_checkpoint, list_published_checkpoints
 from ..task import TASKS
+from .optimizer import WARMUP_SCALED_SCHEDULES
 from .recipes import LR_TIMES_DIM, SMALL_MODEL, get_recipe, is_positive_int
 from .train_config import TrainConfig
 
@@ -132,7 +133,7 @@ class TuneConfig:
     batch_size: int = 32  # examples of a step, about: batches are packed by tokens
     warmup_ratio: float = 0.1  # the share of the steps that warms up
     evals_per_epoch: float = 1.0  # evaluations on the validation examples in an epoch
-    patience: int = 0  # looks without a better score before the run ends; 0: it goes on
+    patience: int = 0  # evaluations without a better score before the run ends; 0: never
     seq_length: int | None = None  # tokens of a document; None: what the model takes, up to 512
     long_texts: Literal["windows", "cut", "error"] = "windows"  # what becomes of longer ones
     stride: int = 128  # tokens that two windows share
@@ -206,7 +207,7 @@ class FinetuneConfig(RunConfig):
         """Return the settings as YAML, without those that follow from the examples, so that they are derived again."""
         table = self.to_dict()
         # A recipe whose schedule has a warm-up of its own keeps it, whatever the examples are.
-        kept = {*self.explicit_train, *(("warmup_steps",) if self.train.schedule == "inverse_sqrt" else ())}
+        kept = {*self.explicit_train, *(("warmup_steps",) if self.train.schedule in WARMUP_SCALED_SCHEDULES else ())}
         derived = [name for name in DERIVED_SETTINGS if name not in kept]
         table["train"] = {name: value for name, value in table["train"].items() if name not in derived}
         if self.tune.seq_length and "context" not in self.model_overrides:
@@ -346,7 +347,7 @@ def adjust_warmup(train: dict[str, Any], given: Mapping[str, Any]) -> None:
         return
     if "warmup_steps" in given:
         raise make_warmup_error(warmup, steps, "--train.steps")
-    if train.get("schedule") != "inverse_sqrt":
+    if train.get("schedule") not in WARMUP_SCALED_SCHEDULES:
         train["warmup_steps"] = steps // 10
 
 
@@ -456,8 +457,8 @@ def resolve_conflicts(task: str, merged: Tables, given: Tables) -> None:
 
 
 def derive_train_config(wanted: FinetuneConfig, sizes: Any, dim: int, processes: int = 1) -> TrainConfig:
-    """The `train:` table with steps, tokens, rate and looks for examples of these (E, 3) sizes; the batch is that of
-    all processes together."""
+    """Return the `train:` table with steps, tokens, rate and evaluations for examples of these (E, 3) sizes; the batch
+    is that of all processes together."""
     t, tune = wanted.train, wanted.tune
     shared = processes > 1 and not {"batch_tokens", "accumulate"} & set(wanted.explicit_train)
     pieces = processes if shared else t.accumulate
@@ -471,14 +472,14 @@ def derive_train_config(wanted: FinetuneConfig, sizes: Any, dim: int, processes:
     steps = max(1, round(tune.epochs * epoch))
     values |= {"steps": steps, "eval_every": max(1, round(epoch / tune.evals_per_epoch))}
     values["save_every"] = values["eval_every"]
-    if wanted.train.schedule != "inverse_sqrt" or "warmup_steps" in wanted.explicit_train:
+    if wanted.train.schedule not in WARMUP_SCALED_SCHEDULES or "warmup_steps" in wanted.explicit_train:
         values["warmup_steps"] = round(tune.warmup_ratio * steps)
     if wanted.source is not None and t.optimizer in ("adamw", "adam"):
         # Adapters and heads alone take ten times as much.
         values["lr"] = LR_TIMES_DIM / dim * (10 if tune.lora or tune.features != "no" or tune.freeze < 0 else 1)
     free = {k: v for k, v in values.items() if k not in wanted.explicit_train or k == "seq_length"}
     made = dataclasses.replace(t, **free)
-    if made.warmup_steps > made.steps and made.schedule != "inverse_sqrt":
+    if made.warmup_steps > made.steps and made.schedule not in WARMUP_SCALED_SCHEDULES:
         raise make_warmup_error(made.warmup_steps, made.steps, "--epochs")
     return made
 

@@ -26,7 +26,7 @@ from ..protocols import Losses, Objective
 from .checkpoint.local import Tensors, flatten_state, unflatten_state
 from .distributed.process_group import ProcessGroup
 from .distributed.strategies import select_strategy
-from .optimizer import build_optimizer
+from .optimizer import DEVICE_SKIPPING_OPTIMIZERS, build_optimizer
 from .train_config import TrainConfig
 
 WARMUP_BATCHES = 3  # batches that run as usual before one is recorded as a CUDA graph
@@ -257,7 +257,7 @@ class Executor:
             torch.compiler.reset()  # torch compiles one function for so many models only, and then none, with no error
             self.step_module.compile(dynamic=False)  # batches have one shape
         alone = self.device.type == "cuda" and world.size == 1 and not self.scaler.is_enabled()
-        self.skips_on_device = alone and s.optimizer in ("adam", "adamw") and not s.spike_factor
+        self.skips_on_device = alone and s.optimizer in DEVICE_SKIPPING_OPTIMIZERS and not s.spike_factor
         self.uses_cuda_graphs = alone and self.is_compiled and not s.activation_checkpointing
         # Recorded functions by name, objective and shape. What differs from step to step, a graph reads from here.
         self.cuda_graphs: dict[tuple[str, int, torch.Size], GraphedStep[Any]] = {}

@@ -1,6 +1,8 @@
 """Optimizers and learning-rate schedules by name: fused AdamW and those that single papers ask for.
 
-A new one is an entry of OPTIMIZERS or SCHEDULES, which the settings are checked against.
+A new one is an entry of OPTIMIZERS or SCHEDULES, which the settings are checked against; an optimizer that skips
+non-finite gradients on the device (`found_inf`) also of DEVICE_SKIPPING_OPTIMIZERS, a schedule whose warm-up is its
+time scale also of WARMUP_SCALED_SCHEDULES.
 """
 
 from __future__ import annotations
@@ -63,27 +65,28 @@ def build_param_groups(
 ) -> list[dict[str, Any]]:
     """Group weights by decay and learning rate. Matrices decay; norms and biases do not, those of many heads or
     directions neither. `lr_scales` are factors on the learning rate by a weight's name."""
-    parts: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    param_groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, p in model.named_parameters():
         if p.requires_grad:
-            still = p.dim() <= 1 or "bias" in name or name.endswith("relative.s")  # XLNet's r_s_bias
-            parts.setdefault(((lr_scales or {}).get(name, 1.0), not still), []).append(p)
+            no_decay = p.dim() <= 1 or "bias" in name or name.endswith("relative.s")  # XLNet's r_s_bias
+            param_groups.setdefault(((lr_scales or {}).get(name, 1.0), not no_decay), []).append(p)
     return [
         {"params": params, "weight_decay": decay if decays else 0.0, **({} if scale == 1.0 else {"lr_scale": scale})}
-        for (scale, decays), params in sorted(parts.items(), key=lambda item: item[0], reverse=True)
+        for (scale, decays), params in sorted(param_groups.items(), key=lambda item: item[0], reverse=True)
     ]
 
 
 OptimizerFactory = Callable[[list[dict[str, Any]], float, tuple[float, float], float], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, OptimizerFactory] = {
-    "adamw": lambda parts, lr, betas, eps: torch.optim.AdamW(parts, lr=lr, betas=betas, eps=eps, fused=True),
-    "adam": lambda parts, lr, betas, eps: torch.optim.Adam(parts, lr=lr, betas=betas, eps=eps, fused=True),
-    "adafactor": lambda parts, lr, betas, eps: torch.optim.Adafactor(parts, lr=lr),
-    "rms-adamw": lambda parts, lr, betas, eps: ScaledAdam(parts, lr, betas, eps, scale_by_rms),  # for T5
-    "lamb": lambda parts, lr, betas, eps: ScaledAdam(parts, lr, betas, eps, scale_by_norm_ratio),  # for ALBERT
-    "adagrad": lambda parts, lr, betas, eps: torch.optim.Adagrad(parts, lr=lr, initial_accumulator_value=1.0),
-    "sgd": lambda parts, lr, betas, eps: torch.optim.SGD(parts, lr=lr, momentum=betas[0]),
+    "adamw": lambda groups, lr, betas, eps: torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True),
+    "adam": lambda groups, lr, betas, eps: torch.optim.Adam(groups, lr=lr, betas=betas, eps=eps, fused=True),
+    "adafactor": lambda groups, lr, betas, eps: torch.optim.Adafactor(groups, lr=lr),
+    "rms-adamw": lambda groups, lr, betas, eps: ScaledAdam(groups, lr, betas, eps, scale_by_rms),  # for T5
+    "lamb": lambda groups, lr, betas, eps: ScaledAdam(groups, lr, betas, eps, scale_by_norm_ratio),  # for ALBERT
+    "adagrad": lambda groups, lr, betas, eps: torch.optim.Adagrad(groups, lr=lr, initial_accumulator_value=1.0),
+    "sgd": lambda groups, lr, betas, eps: torch.optim.SGD(groups, lr=lr, momentum=betas[0]),
 }
+DEVICE_SKIPPING_OPTIMIZERS = {"adam", "adamw"}
 
 
 def build_optimizer(
@@ -93,9 +96,9 @@ def build_optimizer(
     """Build the optimizer of a name for a model's weights; SGD's momentum is the first of the betas."""
     if name not in OPTIMIZERS:
         raise Error(f"there is no optimizer {name!r}", fix=suggest_name(name, OPTIMIZERS))
-    if not (parts := build_param_groups(model, weight_decay, lr_scales)):
+    if not (param_groups := build_param_groups(model, weight_decay, lr_scales)):
         raise Error("there is nothing to train: all weights are frozen", fix="leave some of them free")
-    return OPTIMIZERS[name](parts, lr, betas, eps)
+    return OPTIMIZERS[name](param_groups, lr, betas, eps)
 
 
 # (step, steps, warm-up steps) → factor on the highest rate after the warm-up. It depends on the step alone, so resuming
@@ -114,6 +117,7 @@ SCHEDULES: dict[str, Callable[[int, int, int], float]] = {
     # plateau: they learn late, and then all at once.
     "wsd": lambda step, steps, warmup: min(1.0, (steps - step) / max(1.0, 0.2 * steps)),
 }
+WARMUP_SCALED_SCHEDULES = {"inverse_sqrt"}  # a shorter run keeps their warm-up
 
 
 def build_schedule(name: str, steps: int, warmup: int) -> Callable[[int], float]:

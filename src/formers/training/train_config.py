@@ -24,7 +24,7 @@ RESUMABLE_SETTINGS = (
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """Steps, rates and habits of a run. A step sums the gradients of `accumulate` batches of `batch_tokens` tokens
-    each, over all processes together; every loss is divided by the number of places of the whole step."""
+    each, over all processes together; every loss is divided by the number of labels of the whole step."""
 
     steps: int = 1000
     batch_tokens: int = 8192  # of a batch, on its larger side
@@ -74,7 +74,7 @@ class TrainConfig:
             raise Error(f"the learning rate must be above 0, got {self.lr}", fix="take for example --train.lr 1e-3")
         for name in ("weight_decay", "grad_clip", "spike_factor", "eps", "residual_init"):
             if not getattr(self, name) >= 0:
-                raise Error(f"{name} must be at least 0, got {getattr(self, name)}", fix=f"set train.{name}")
+                raise Error(f"{name} must be at least 0, got {getattr(self, name)}", fix=f"--train.{name} 0 or more")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise Error(f"betas are two numbers from 0 to below 1, got {self.betas}", fix="take 0.9 and 0.98")
         if self.short_length is not None and self.short_length >= self.seq_length:

@@ -1,4 +1,4 @@
-"""Trainer: the loop over steps, one for all objectives and families.
+"""Trainer: takes optimizer steps and holds all that a checkpoint must have; one for all objectives and families.
 
 A step takes `accumulate` batches, sums their gradients as if they were one batch, and changes the weights only if the
 loss and the gradient are finite. executor.py carries it out; what a checkpoint holds is listed in checkpoint/local.py.
@@ -225,7 +225,7 @@ class Trainer:
         return self.executor.skips_on_device and not self.carried_states.streams
 
     def train_step(self, batches: Sequence[Batch], objective: Objective) -> StepResult:
-        """Take one step: gradients of all batches, divided by the number of places of all, then the weights."""
+        """Take one step: gradients of all batches, divided by the number of labels of all, then the weights."""
         counts = self.world.sum_counts([{**objective.count_labels(batch), "": len(batch.ids)} for batch in batches])
         self.tokens += int(counts.pop(""))
         lr = self.config.lr * self.lr_schedule(self.step)

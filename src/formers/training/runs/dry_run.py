@@ -11,7 +11,8 @@ from typing import Any
 from ...config import ProgressCallback
 from ..config_merge import configure_pretraining
 from ..distributed.process_group import connect_processes
-from ..hardware import explain_out_of_memory, format_time_left, get_peak_memory, use_deterministic
+from ..hardware import explain_out_of_memory, get_peak_memory, use_deterministic
+from ..progress import format_time_left
 from .finetune import plan_finetuning
 from .prepare_data import prepare_data
 from .pretrain import PretrainPlan, PretrainRun

@@ -55,13 +55,13 @@ from ..config_merge import (
     unflatten_tables,
 )
 from ..distributed.process_group import ProcessGroup
-from ..hardware import ProgressMeter
+from ..progress import ProgressMeter
 from ..run_folder import RunFolder, to_json_number
 from ..train_config import RESUMABLE_SETTINGS
 from ..trainer import Trainer
 from ..validation import evaluate
 from .continue_pretraining import TextPlan, check_text_settings, is_text_run, plan_text_run
-from .run import EarlierRun, Run, RunOptions, RunPlan, check_batch_split
+from .run import EarlierRun, Run, RunOptions, RunPlan, check_parallel_settings
 from .splits import (
     SPLITS,
     find_overlap,
@@ -359,7 +359,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         sizes = source.measure_sizes(source.plan_epoch(0, 0))
         dim = getattr(self.former.config, "dim", 768)
         self.config = dataclasses.replace(wanted, train=derive_train_config(wanted, sizes, dim, world.size))
-        check_batch_split(self.config.train, world, (path / "run.json").is_file())
+        check_parallel_settings(self.config.train, world, (path / "run.json").is_file())
         self.trainer = Trainer(
             self.former.model, [self.objective], self.config.train, world,
             compute_lr_scales(self.former, wanted.tune.layer_decay), list_listeners(self.former),
@@ -424,7 +424,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         return "" if math.isnan(self.latest_value) else f"validation {self.main_metric} {self.latest_value:.3f}"
 
     def update_early_stopping(self, cost: float) -> None:
-        """End the run if no look of the last few was better than those before."""
+        """End the run if none of the last few evaluations was better than those before."""
         if not self.tune.patience:
             return
 

@@ -46,15 +46,15 @@ from ..config_merge import (
     read_config_tables,
 )
 from ..distributed.process_group import ProcessGroup
-from ..hardware import ProgressMeter
 from ..plateau_monitor import PlateauMonitor, format_english
+from ..progress import ProgressMeter
 from ..run_folder import RunFolder, find_newest_run, to_json_number
 from ..train_config import RESUMABLE_SETTINGS
 from ..trainer import StepResult, Trainer, close_batches
 from ..validation import Score, compute_unigram_baseline, evaluate
 from ..word_vectors.vector_run import VectorPlan
 from .prepare_data import PreparedData, RunText, check_data_unchanged, check_texts, prepare_data, read_excerpt
-from .run import EarlierRun, Run, RunOptions, RunPlan, check_batch_split, measure_deterministic_cost
+from .run import EarlierRun, Run, RunOptions, RunPlan, check_parallel_settings, measure_deterministic_cost
 from .vocab_transfer import check_checkpoint_family, transfer_vocabulary
 
 LANGUAGE_SAMPLE_TOKENS = 4000  # tokens of the text that say which language it is in
@@ -172,7 +172,7 @@ class PretrainPlan(RunPlan[PretrainConfig, PreparedData]):
 
     def prepare(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> Prepared:
         """Make tokenizer and token stores, or open those that are there."""
-        check_batch_split(config.train, world, (folder / "run.json").is_file())
+        check_parallel_settings(config.train, world, (folder / "run.json").is_file())
         texts = self.text, self.tokenizer, self.valid
         data = prepare_data(config.family, config.data, folder / "data", *texts, self.options.report, self.look_at)
         check_data_unchanged(RunFolder(folder), data, self.same)
@@ -272,7 +272,7 @@ class PretrainRun(Run[PretrainConfig]):
         return self.valid_batches
 
     def load_valid_batches(self, store: Store, rank: int = 0, ranks: int = 1) -> list[Batch]:
-        """A process's share of the batches that are looked at."""
+        """Return a process's share of the validation batches."""
         s, most = self.config.train, self.config.train.eval_batches
         source = TokenSource(store, self.valid_objective)
         some = load_batches(source, s.batch_tokens, s.seed + 1, epochs=1, rank=rank, ranks=ranks)
@@ -426,10 +426,11 @@ def check_first_batch(path: Path, run: PretrainRun) -> None:
     ids_ = batch.ids if batch.source is None else np.concatenate((batch.ids, batch.source.ids))
     vocab = getattr(run.former.config, "vocab", None)
     if vocab is not None and ids_.ndim == 1 and (top := int(ids_.max())) >= vocab:
-        raise Error(f"token {top} is beyond the model's vocabulary of {vocab}", where=path, fix="take its own")
+        what = f"token {top} is beyond the model's vocabulary of {vocab}"
+        raise Error(what, where=path, fix="use the tokenizer that belongs to the model")
 
 
-SAMPLE_TOKENS = 40  # that are continued
+SAMPLE_TOKENS = 40  # tokens generated for a sample
 MAX_SHOWN_TOKENS = 60  # tokens of an example that are shown
 
 

@@ -30,7 +30,6 @@ from ..config_merge import FinetuneConfig, PretrainConfig
 from ..distributed.process_group import ProcessGroup, connect_processes, explain_lost_peer
 from ..distributed.strategies import select_strategy
 from ..hardware import (
-    ProgressMeter,
     describe_hardware,
     explain_out_of_memory,
     get_peak_memory,
@@ -38,6 +37,7 @@ from ..hardware import (
     use_deterministic,
 )
 from ..loop import run_training_loop
+from ..progress import ProgressMeter
 from ..run_folder import RunFolder, open_run_folder
 from ..tracking import Tracker
 from ..train_config import TrainConfig
@@ -327,7 +327,7 @@ def measure_deterministic_cost(build_run: Callable[[], Run[Any]]) -> str:
     return f"{seconds[1]:.3f} s a step, {seconds[1] / seconds[0]:.2f} times the {seconds[0]:.3f} s without"
 
 
-def check_batch_split(train: TrainConfig, world: ProcessGroup, begun: bool = False) -> None:
+def check_parallel_settings(train: TrainConfig, world: ProcessGroup, begun: bool = False) -> None:
     """All processes must have as many batches of a step, which cannot change once a run has `begun`."""
     if train.accumulate % world.size:
         half = train.batch_tokens * train.accumulate // world.size
