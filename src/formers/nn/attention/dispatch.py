@@ -118,8 +118,9 @@ def can_use_cudnn(call: AttentionCall) -> bool:
 
 
 def can_use_biased_flash(call: AttentionCall) -> bool:
-    """Return whether the biased flash kernel applies: half precision on a GPU, no mask or one given by ranks (a query sees keys of its own rank or lower), and
-    what no other packed kernel takes: dropout, a learned bias by distance, or scores by distance."""
+    """Return whether the biased flash kernel applies: half precision on a GPU, no mask or one given by ranks (a query
+    sees keys of its own rank or lower), and what no other packed kernel takes: dropout with a bias, a learned bias by
+    distance, or scores by distance."""
     context = call.attn_context
     if not (is_packed(call) and call.q.is_cuda and _supports_biased_flash(call.q)):
         return False
