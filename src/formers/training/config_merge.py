@@ -379,6 +379,11 @@ def build_model_config(asked: PretrainConfig, **more: Any) -> Any:
     """The model's configuration, checked against the length of examples; `more` is what the tokenizer says."""
     known = get_schema(find_family(asked.family).definition.config_class)
     values = {**asked.model, **{key: value for key, value in more.items() if key in known}}
+    if (rows := asked.model_overrides.get("vocab")) is not None and "vocab" in more:
+        if rows < more["vocab"]:
+            what = f"model.vocab {rows} is smaller than the tokenizer, which has {more['vocab']:,} tokens"
+            raise Error(what, fix="leave --model.vocab out, or take a smaller --data.vocab_size")
+        values["vocab"] = rows  # a table may have rows to spare, for example up to a multiple of 64
     config = build_config(find_family(asked.family).definition.config_class, values, where="model")
     context = getattr(config, "context", None)
     if context is not None and asked.train.seq_length > context:
