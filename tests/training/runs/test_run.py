@@ -149,7 +149,7 @@ def test_a_log_keeps_one_step_at_most(is_main):
 
 
 def test_a_vocabulary_with_rows_to_spare(tmp_path):
-    """model.vocab is kept if the tokenizer fits into it, and refused if not; a resumed run and an export have it too."""
+    """model.vocab is kept if the tokenizer fits into it, else refused; a resumed run and an export have it too."""
     texts = [f"text {i} of many, with words and more words {i * 7}" for i in range(60)]
     small = {"model": {"dim": 16, "layers": 1, "heads": 2, "vocab": 512}, "data": {"vocab_size": 300}}
     steps = {"steps": 2, "batch_tokens": 256}
@@ -158,6 +158,6 @@ def test_a_vocabulary_with_rows_to_spare(tmp_path):
     assert former.config.vocab == 512
     formers.export(former, tmp_path / "out")
     assert formers.load(tmp_path / "out").config.vocab == 512
+    small["model"]["vocab"] = 100
     with pytest.raises(Error, match="model.vocab 100 is smaller than the tokenizer"):
-        small["model"]["vocab"] = 100
         formers.pretrain("gpt2", texts, out=tmp_path / "b", train=steps, **small)
