@@ -1,74 +1,172 @@
-"""The whole loop on one GPU: data, copies, step, clipping, checks, metrics; GPT-2 124M and BERT-base on made-up text.
+"""GPU: the whole loop of nine members, as `formers pretrain` runs it, beside transformers' Trainer.
 
-python -m benchmarks.loop
+    python -m benchmarks.loop gpt2 bert
+    python -m benchmarks.loop --no-peer --steps 80
+
+Ours reads documents of real lengths (WikiText-2 under FORMERS_DATA: articles, for ragged BERT paragraphs) from worker
+processes, with the published dropout, clipping, checks and metrics. The peer's Trainer (it needs accelerate) has the
+best settings that it offers (bf16, compile, fused AdamW, workers, pinned memory) and rows that are full from the start,
+made by benchmarks/gpu_works.py. The figure is real tokens a second between the 20th step and the last, by the wall clock.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import json
+import lzma
+import os
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 
 import formers
-from formers.batch import Batch
-from formers.data.loader import load_batches
-from formers.data.plans import TokenSource
-from formers.data.store import Store
-from formers.objectives.causal import CausalLM
-from formers.objectives.masking import MaskedLM
-from formers.training.distributed.process_group import ProcessGroup
-from formers.training.train_config import TrainConfig
-from formers.training.trainer import Trainer
+from benchmarks.gpu_works import IS_DRY_RUN, TRAINING_CASES, choose_size
+from benchmarks.harness import describe_machine, synchronise_gpu
 
-TRAIN_STEPS = 60
+WARMUP_STEPS = choose_size(20, 2)
+PIECES = choose_size(8192, 400)  # of the tokenizer; the model's vocabulary is the published one
 
 
-def time_training(
-    name: str, family: str, head: str, objective: Any, tokens: int, length: int, workers: int, special_tokens: int = 0
-) -> None:
-    """Tokens a second of the loop, after its first steps."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    edges = np.arange(0, 4_000_000, length - special_tokens)
-    store = Store(np.random.default_rng(0).integers(10, 30000, edges[-1]).astype(np.uint16), edges, 30522, "x")
-    f = formers.build(family, head=head)
-    settings = TrainConfig(
-        steps=TRAIN_STEPS, batch_tokens=tokens, seq_length=length, lr=1e-4, warmup_steps=10, workers=workers
-    )
-    t = Trainer(f.model.to(device), [objective], settings, ProcessGroup(device=device))
+@dataclass(frozen=True)
+class LoopCase:
+    """One work of ours: a preset or sizes, the shape of a step, and which documents it reads."""
 
-    def make_batches(phase: int, position: int) -> Iterator[tuple[Batch, int]]:
-        return load_batches(
-            TokenSource(store, objective), tokens, 0, position, workers=workers, pin=device.type == "cuda"
-        )
+    family: str
+    vocab: int
+    seq_length: int
+    rows: int
+    preset: str | None = None
+    by_paragraph: bool = False
+    model: Mapping[str, Any] = field(default_factory=dict)
+    objective: Mapping[str, Any] = field(default_factory=dict)
 
-    began = time.perf_counter()
-    steps = t.train(make_batches)
-    next(steps)
-    first = time.perf_counter() - began
-    for _ in itertools.islice(steps, 19):
-        pass
-    began, before = time.perf_counter(), t.tokens
-    for _ in steps:
-        pass
-    speed = (t.tokens - before) / (time.perf_counter() - began)
-    peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
-    print(f"{name}: {speed:,.0f} tokens/s, first step {first:.0f} s, {peak:.1f} GiB", flush=True)
+    def build_overrides(self, steps: int) -> dict[str, Any]:
+        """Return the settings of a run: on a CPU those of a dry run of this script."""
+        length, rows = choose_size((self.seq_length, self.rows), (32, 4))
+        sizes = choose_size(dict(self.model), {"dim": 64, "layers": 2, "heads": 2})
+        tables = {
+            "model": {"vocab": choose_size(self.vocab, 1024), **sizes},
+            "objective": self.objective,
+            "data": {"vocab_size": PIECES},
+            "train": {
+                "steps": steps, "warmup_steps": 2, "lr": 1e-4, "seq_length": length, "batch_tokens": rows * length,
+                "accumulate": 1, "optimizer": "adamw", "schedule": "constant", "short_length": None, "samples": 0,
+                "workers": 4, "eval_every": 10 * steps, "save_every": 10 * steps,
+            },
+        }  # fmt: skip
+        return {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
+
+
+LOOP_CASES = {
+    "gpt2": LoopCase("gpt2", 50257, 1024, 32, "gpt2"),
+    "bert": LoopCase("bert", 30522, 512, 64, "bert-base", by_paragraph=True, objective={"name": "mlm"}),
+    "bert-full": LoopCase("bert", 30522, 512, 64, "bert-base", objective={"name": "mlm"}),
+    "t5": LoopCase("t5", 32128, 512, 32, "t5-base"),
+    "bart": LoopCase("bart", 50265, 512, 32, "bart-base"),
+    "switch": LoopCase("switch", 32128, 512, 32, "switch-base-8"),
+    "xlnet": LoopCase("xlnet", 32000, 512, 32, "xlnet-base"),
+    "albert": LoopCase("albert", 30000, 512, 32, "albert-base", objective={"name": "mlm"}),
+    "bloom": LoopCase("bloom", 32000, 1024, 32, model={"dim": 768, "layers": 12, "heads": 12}),
+}
+
+
+def read_documents(by_paragraph: bool) -> list[str]:
+    """Return WikiText-2's articles, or its paragraphs."""
+    file = Path(os.environ["FORMERS_DATA"]) / "lm" / "wikitext2.train.txt.xz"
+    with lzma.open(file, "rt", encoding="utf-8") as stream:
+        lines = [line.strip() for line in stream]
+    if by_paragraph:
+        return [line for line in lines if line and not line.startswith("=")]
+    articles: list[list[str]] = [[]]
+    for line in lines:
+        if line.startswith("= ") and not line.startswith("= ="):
+            articles.append([])
+        articles[-1].append(line)
+    return ["\n".join(lines) for lines in articles if any(lines)]
+
+
+class StepClock:
+    """Notes when each step was logged, and how many tokens there were until then."""
+
+    def __init__(self) -> None:
+        self.began, self.rows = time.perf_counter(), list[tuple[int, int, float]]()
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        """Take a line of metrics.jsonl."""
+        if "tokens" in row:
+            self.rows.append((row["step"], row["tokens"], time.perf_counter() - self.began))
+
+    def summarise(self) -> dict[str, Any]:
+        """Return tokens a second and milliseconds a step after the warm-up."""
+        (first, before, start), (last, after, end) = self.rows[WARMUP_STEPS - 1], self.rows[-1]
+        return {
+            "tokens_per_second": round((after - before) / (end - start)),
+            "ms": round((end - start) / (last - first) * 1e3, 2),
+        }
+
+
+def time_ours(case: LoopCase, steps: int) -> dict[str, Any]:
+    """Pretrain for some steps in a folder that is removed again."""
+    texts = read_documents(case.by_paragraph)
+    texts = texts[: choose_size(len(texts), 60)]
+    options = {"recipe": "paper"} if case.preset and not IS_DRY_RUN else {}
+    clock = StepClock()
+    with tempfile.TemporaryDirectory() as folder:
+        formers.pretrain(
+            case.family, texts, out=Path(folder) / "run", preset=None if IS_DRY_RUN else case.preset, hook=clock,
+            overrides=case.build_overrides(steps), **options,
+        )  # fmt: skip
+    return clock.summarise()
+
+
+def time_peer(name: str, steps: int) -> dict[str, Any]:
+    """Train the peer's model with transformers' Trainer on rows that lie ready in memory."""
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    case = TRAINING_CASES[name]()
+    inputs = case.peer_inputs
+    rows = len(next(iter(inputs.values())))
+    data = [{key: value[i % rows] for key, value in inputs.items()} for i in range(rows * 8)]
+    times: list[float] = []
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            times.append(time.perf_counter())
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings = TrainingArguments(
+            folder, per_device_train_batch_size=rows, max_steps=steps, bf16=not IS_DRY_RUN,
+            torch_compile=not IS_DRY_RUN, optim="adamw_torch_fused", learning_rate=1e-4, logging_steps=10,
+            save_strategy="no", report_to=[], dataloader_num_workers=choose_size(4, 0), disable_tqdm=True,
+        )  # fmt: skip
+        Trainer(model=case.build_peer(), args=settings, train_dataset=data, callbacks=[Clock()]).train()
+    synchronise_gpu()
+    seconds = time.perf_counter() - times[WARMUP_STEPS - 1]
+    count = len(times) - WARMUP_STEPS
+    return {"tokens_per_second": round(case.tokens * count / seconds), "ms": round(seconds / count * 1e3, 2)}
 
 
 def main() -> None:
-    """Both works."""
+    """All works, ours and the peer's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("works", nargs="*", metavar="WORK", help=f"of {', '.join(LOOP_CASES)}; all without any")
+    parser.add_argument("--steps", type=int, default=choose_size(80, 6))
+    parser.add_argument("--no-peer", action="store_true")
     given = parser.parse_args()
     torch.set_float32_matmul_precision("high")
-    time_training("GPT-2 124M, 32 x 1024", "gpt2", "lm", CausalLM(1024), 32 * 1024, 1024, given.workers)
-    masked = MaskedLM(512, 30522, 103, tuple(range(5)), ((101,), (102,)))
-    time_training("BERT-base, 64 x 512", "bert", "mlm", masked, 64 * 512, 512, given.workers, 2)
+    print(json.dumps(describe_machine()), flush=True)
+    for name in given.works or LOOP_CASES:
+        row: dict[str, Any] = {"work": name, "formers": time_ours(LOOP_CASES[name], given.steps)}
+        if not given.no_peer:
+            row["transformers"] = time_peer(name, given.steps)
+            row["ratio"] = round(row["formers"]["tokens_per_second"] / row["transformers"]["tokens_per_second"], 2)
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":
