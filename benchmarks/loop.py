@@ -6,7 +6,7 @@
 Ours reads documents of real lengths (WikiText-2 under FORMERS_DATA: articles, for ragged BERT paragraphs) from worker
 processes, with the published dropout, clipping, checks and metrics. The peer's Trainer (it needs accelerate) has the
 best settings that it offers (bf16, compile, fused AdamW, workers, pinned memory) and rows that are full from the start,
-made by benchmarks/gpu_works.py. The figure is real tokens a second between the 20th step and the last, by the wall clock.
+made by benchmarks/gpu_works.py. The figure is real tokens a second between the 20th step and the last, by wall clock.
 """
 
 from __future__ import annotations
