@@ -31,7 +31,7 @@ from ...task import SCORE_LABEL, TASKS, Task, choose_length, list_tasks
 from ...tasks.examples import Examples
 from ...tasks.tagging import find_detached, find_mark_words
 from ...text.tokenizer import Tokenizer
-from ...text.tokenizer_kinds import get_style, train_by_kind
+from ...text.tokenizer_kinds import train_by_kind
 from ..config_merge import SMOOTHABLE_KINDS, FinetuneConfig, TuneConfig
 from ..distributed.process_group import ProcessGroup
 from .vocab_transfer import resize_vocabulary
@@ -174,7 +174,7 @@ def add_task_tokens(former: Former) -> Former:
     old = former.tokenizer
     assert old is not None
     rust = tokenizers.Tokenizer.from_str(old.json_text)
-    wanted = get_style(former.definition.tokenizer_style)
+    wanted = former.definition.tokenizer_style
     rust.add_special_tokens(list(wanted.last_tokens))
     wanted.add_to_backend(rust, {token: rust.token_to_id(token) or 0 for token in wanted.last_tokens})
     roles = {role: token for role, token in wanted.special.items() if token in wanted.last_tokens}
