@@ -179,6 +179,7 @@ class Family:
     hub_tag: str = "text-generation"  # the hub's name of what its language model does
     hf_format: CheckpointFormat | None = None
     bilm_format: CheckpointFormat | None = None  # options.json and hdf5 weights (interop/bilm.py)
+    is_served_by_tei: bool = False  # text-embeddings-inference knows its exported encoder
     export_remedy: str = ""  # without `hf_format`: what to do instead, as the remedy of an error
 
 

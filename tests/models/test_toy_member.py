@@ -23,6 +23,7 @@ from formers.nn.attention.masks import causal
 from formers.nn.block import Block, BlockStack, TransformerBody
 from formers.nn.layers import Embeddings, FeedForward, LayerNorm
 from formers.registry import FAMILIES, FamilyEntry, train_tokenizer
+from formers.task import find_head
 from formers.text.tokenizer_kinds import TokenizerStyle
 from formers.training.recipes import get_recipe
 from tests.tolerance import assert_equal_weights
@@ -158,6 +159,7 @@ def test_a_member_is_found_by_name(toy):
     row = formers.tree("toy")[0]
     assert (row["title"], row["objective"], row["tokenizer"]) == ("Toy", "causal", "bpe")
     assert row["tasks"] == ["classify", "regress", "lm"]
+    assert find_head({"none": {}, "both": {"lm": Head(), "choose": Head()}}, "choose") == "both"
     wide = formers.build("toy", preset="toy-wide")
     assert wide.config.dim == 64
     assert wide.logits(torch.ones(1, 5, dtype=torch.long)).shape == (1, 5, 400)

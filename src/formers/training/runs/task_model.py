@@ -27,7 +27,7 @@ from ...nn.lora import add_adapters, get_adapter_tensors, remove_adapters
 from ...objectives.seq2seq import DecoderEnds
 from ...protocols import Listener
 from ...registry import find_family
-from ...task import SCORE_LABEL, TASKS, Task, choose_length, list_tasks
+from ...task import SCORE_LABEL, TASKS, Task, choose_length, find_head, list_tasks
 from ...tasks.examples import Examples
 from ...tasks.tagging import find_detached, find_mark_words
 from ...text.tokenizer import Tokenizer
@@ -97,9 +97,7 @@ def build_task_model(
     """The model that is to learn, and the task with the length that it takes."""
     refuse_first((*find_contradictions(wanted), *find_unused_settings(wanted, task)))
     tune, declared = wanted.tune, find_family(wanted.family).definition
-    head = task.head
-    if head == "choose" and "choose" not in declared.build_heads(declared.config_class()):
-        head = "double"  # GPT's: the choice and the language model
+    head = find_head(declared.build_heads(declared.config_class()), task.head)
     if tune.lm_loss_weight and head in ("classify", "choose"):
         head += "+lm"
     if tune.features != "no":
