@@ -29,6 +29,7 @@ import formers
 from formers.batch import Batch
 from formers.data.store import Store
 from formers.evaluation.likelihood import compute_id_log_probs
+from formers.models import transformer_xl
 from formers.registry import train_tokenizer
 from formers.text.tokenizer import Tokenizer
 from formers.text.word_level import train_words as train_words
@@ -95,7 +96,7 @@ def get_loss_curve(run: Any) -> list[tuple[int, float]]:
 def train_wikitext2(out: Path, **more: Any) -> dict[str, Any]:
     """Words: those seen fewer than 3 times are unknown, every line ends with a mark. Published small models: 115."""
     parts = {name: mark_line_ends(read_text(f"wikitext2.{name}")) for name in ("train", "valid", "test")}
-    tokenizer = train_words([parts["train"]], 10**6, style="transformer_xl", min_count=3, spaces=True)
+    tokenizer = train_words([parts["train"]], 10**6, style=transformer_xl.STYLE, min_count=3, spaces=True)
     ids = {k: np.array(tokenizer.encode(text, special=False), np.uint16) for k, text in parts.items()}
     model = {"dim": 384, "layers": 6, "heads": 8, "ff": 1536, "context": 256, "dropout": 0.4, "attention_dropout": 0.2,
              "embed_dropout": 0.4}  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from .config import ConfigMap, rename_key
 from .keymap import KeyMap
+from .text.tokenizer_kinds import STYLES, TokenizerStyle
 
 if TYPE_CHECKING:
     from .nn.layers import MixNorm
@@ -162,7 +163,7 @@ class Family:
     norm_order: Literal["pre", "post"] = "pre"  # of its blocks, where the config does not choose: norms first or last
     lr_falls_with_dim: bool = False  # the highest stable rate falls faster than 1/√dim, and batches must grow
     tokenizer: str = "words"  # the kind that it was published with: a name in text/tokenizer_kinds.py
-    tokenizer_style: str = "words"  # its special tokens and templates: a name in text/tokenizer_kinds.py
+    tokenizer_style: TokenizerStyle = STYLES["words"]  # its special tokens and templates
     objective: str = ""  # its own pretraining objective, a name in objectives/registry.py; none if not pretrained
     quick_recipe: Recipe = Recipe()  # what differs from the small model and its training in training/recipes.py
     paper_recipe: Recipe = Recipe()  # what its paper pretrained the published size with
@@ -178,6 +179,7 @@ class Family:
     hub_tag: str = "text-generation"  # the hub's name of what its language model does
     hf_format: CheckpointFormat | None = None
     bilm_format: CheckpointFormat | None = None  # options.json and hdf5 weights (interop/bilm.py)
+    is_served_by_tei: bool = False  # text-embeddings-inference knows its exported encoder
     export_remedy: str = ""  # without `hf_format`: what to do instead, as the remedy of an error
 
 

@@ -18,6 +18,7 @@ from .errors import Error
 if TYPE_CHECKING:
     from .family import Family
     from .text.tokenizer import Tokenizer
+    from .text.tokenizer_kinds import TokenizerStyle
 
 CARD_FIELDS = ("Parent", "New", "Shapes", "Differs from the reference:")
 
@@ -129,11 +130,22 @@ def find_pretrained_family(name: str) -> FamilyEntry:
     return next((member for member in FAMILIES.values() if name in member.methods), None) or find_family(name)
 
 
+def find_tokenizer_style(name: str) -> TokenizerStyle:
+    """Find a tokenizer style by its name or a family's."""
+    from .text.tokenizer_kinds import STYLES
+
+    if name not in STYLES and name not in FAMILIES:
+        raise Error(f"there is no style {name!r}", fix=suggest_name(name, [*STYLES, *FAMILIES]))
+    return STYLES[name] if name in STYLES else FAMILIES[name].definition.tokenizer_style
+
+
 def train_tokenizer(name: str, lines: Iterable[str], vocab_size: int, **options: Any) -> Tokenizer:
     """Train a tokenizer of a family (bert, t5, …: its kind, special tokens and template), or of a kind with the options
-    of text/tokenizer_kinds.py."""
+    of text/tokenizer_kinds.py; a `style` may be the name of a family."""
     from .text.tokenizer_kinds import TRAINERS, train_by_kind
 
+    if isinstance(options.get("style"), str):
+        options["style"] = find_tokenizer_style(options["style"])
     if name in FAMILIES:
         declared = FAMILIES[name].definition
         return train_by_kind(declared.tokenizer, lines, vocab_size, **{"style": declared.tokenizer_style, **options})

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .config import check_sizes, suggest_name
 from .errors import Error
-from .family import Family
+from .family import Family, HeadTable
 from .text.tokenizer import Template, Tokenizer
 
 AnswerKind = Literal["class", "many", "number", "tags", "span", "choice", "text"]
@@ -61,10 +61,15 @@ class Task:
         return dataclasses.asdict(self)
 
 
+def find_head(heads: HeadTable, name: str) -> str:
+    """Return the head of that name; where there is none, the first with such a part (GPT's choice beside an lm)."""
+    return name if name in heads else next((head for head, parts in heads.items() if name in parts), name)
+
+
 def list_tasks(family: Family, config: object) -> list[str]:
     """Return the tasks that a family has a head for and can learn; translating and summarising need two sides."""
     heads = family.build_heads(config)
-    can = [name for name, (_, head) in TASKS.items() if head in heads or (head == "choose" and "double" in heads)]
+    can = [name for name, (_, head) in TASKS.items() if find_head(heads, head) in heads]
     return can if family.is_encoder_decoder else [name for name in can if name not in ("translate", "summarise")]
 
 

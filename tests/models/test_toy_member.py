@@ -22,7 +22,9 @@ from formers.nn.attention.attention import Attention
 from formers.nn.attention.masks import causal
 from formers.nn.block import Block, BlockStack, TransformerBody
 from formers.nn.layers import Embeddings, FeedForward, LayerNorm
-from formers.registry import FAMILIES, FamilyEntry
+from formers.registry import FAMILIES, FamilyEntry, train_tokenizer
+from formers.task import find_head
+from formers.text.tokenizer_kinds import TokenizerStyle
 from formers.training.recipes import get_recipe
 from tests.tolerance import assert_equal_weights
 
@@ -97,10 +99,11 @@ def build_key_map(c: ToyConfig, head: str) -> KeyMap:
     )
 
 
+STYLE = TokenizerStyle("toy", {"bos": "<toy>", "eos": "</toy>"}, ("<toy>", "</toy>"), (), "<toy> $A </toy>")
 FAMILY = Family(
     ToyConfig, Toy, build_heads, pretraining_head="lm", counted_head="lm",
     build_init_rules=lambda c: {"*": c.init}, presets={"toy-wide": {"dim": 64}},
-    tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
+    tokenizer="bpe", tokenizer_style=STYLE, objective="causal",
     quick_recipe=Recipe({**STEPS, "lr": 3e-3}, {"dim": 32, "layers": 1, "heads": 2, "ff": 64, "context": 48}),
     hf_format=CheckpointFormat("toy-decoder", {
         "ToyModel": "none", "ToyForCausalLM": "lm", "ToyForSequenceClassification": "classify",
@@ -119,6 +122,7 @@ def test_a_member_is_one_module_and_one_line(toy, tmp_path):
     run = formers.pretrain("toy", texts * 12, out=tmp_path / "run", data={"vocab_size": 300})
     assert run.former.family == "toy"
     assert run.former.config.dim == 32
+    assert run.former.tokenizer.special == {"bos": "<toy>", "eos": "</toy>"}
     written = run.former.generate("the red cat", max_new_tokens=4, temperature=0)
     assert isinstance(written, str)
     assert run.former.score(texts[:2])[0].tokens
@@ -142,10 +146,20 @@ def test_a_member_is_one_module_and_one_line(toy, tmp_path):
         assert tuned.former.classify(texts[0]).label in tuned.former.labels
 
 
+def test_a_member_declares_its_own_template(toy):
+    """By the family's name, and by that of its style: its special tokens come first, and stand around a text."""
+    made = train_tokenizer("toy", ["the red cat"] * 3, 300)
+    assert made.get_token_text(0) == "<toy>"
+    assert made.encode("the cat") == [0, *made.encode("the cat", special=False), 1]
+    assert train_tokenizer("bpe", ["the red cat"] * 3, 300, style="toy").json_text == made.json_text
+    assert train_tokenizer("gpt2", ["the red cat"] * 3, 300).special == {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}
+
+
 def test_a_member_is_found_by_name(toy):
     row = formers.tree("toy")[0]
     assert (row["title"], row["objective"], row["tokenizer"]) == ("Toy", "causal", "bpe")
     assert row["tasks"] == ["classify", "regress", "lm"]
+    assert find_head({"none": {}, "both": {"lm": Head(), "choose": Head()}}, "choose") == "both"
     wide = formers.build("toy", preset="toy-wide")
     assert wide.config.dim == 64
     assert wide.logits(torch.ones(1, 5, dtype=torch.long)).shape == (1, 5, 400)

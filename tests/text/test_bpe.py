@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
+from formers.models import gpt
+from formers.registry import train_tokenizer
 from formers.text.normalise import normalise
 from formers.text.tokenizer import BYTE_ALPHABET
 from formers.text.trainers import pair_merging, word_counts
@@ -44,7 +46,7 @@ def test_equal_to_brute_force(lines, more):
 @given(st.lists(st.text("ab c", max_size=14), min_size=1, max_size=6), st.integers(1, 30))
 def test_ends_of_words_equal_to_brute_force(lines, more):
     lines = [*lines, "ab ab"]
-    made = model(train_bpe(lines, 10 + more, style="gpt", alphabet=4))
+    made = model(train_bpe(lines, 10 + more, style=gpt.STYLE, alphabet=4))
     words = Counter((*w[:-1], w[-1] + "</w>") for line in lines for w in line.split())
     letters = sorted({p for w in words for p in w})
     merges, vocab = brute.bpe(words, ["<unk>", *letters], 10 + more - 3)
@@ -119,7 +121,7 @@ def test_decomposed_hangul_is_composed_first():
 
 
 def test_gpt1_keeps_syllables():
-    made = train_bpe([*LINES, "Café ÉCOLE"] * 2, 90, style="gpt", alphabet=60)
+    made = train_bpe([*LINES, "Café ÉCOLE"] * 2, 90, style=gpt.STYLE, alphabet=60)
     text = "The cat: 현행법은 café école"
     assert made.decode(made.encode(text.replace(":", ""), special=False)) == text.lower().replace(":", "")
     assert made.encode(unicodedata.normalize("NFD", text)) == made.encode(text)
@@ -132,6 +134,6 @@ def test_options():
     with pytest.raises(Error, match="bytes have no case"):
         train_bpe(LINES, 300, lower=True)
     with pytest.raises(Error, match="no style 'gtp2'"):
-        train_bpe(LINES, 300, style="gtp2")
+        train_tokenizer("bpe", LINES, 300, style="gtp2")
     assert len(train_bpe([], 300)) == 257
-    assert train_bpe(LINES, 300, style="bloom").id("pad") == 3
+    assert train_tokenizer("bpe", LINES, 300, style="bloom").id("pad") == 3

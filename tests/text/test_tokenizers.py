@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.registry import FAMILIES, train_tokenizer
+from formers.registry import FAMILIES, find_tokenizer_style, train_tokenizer
 from formers.text import korean
 from formers.text.normalise import CleaningReport, normalise, scrub_text
 from formers.text.tokenizer import DecodeStream, Tokenizer, byte_level_to_bytes, call_backend
-from formers.text.tokenizer_kinds import STYLES
 from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
 
 LINES = [
@@ -93,7 +92,8 @@ def test_bytes_of_pieces():
 def test_every_family_has_its_tokenizer(name):
     """By the family's name, and by the kind that its model file declares."""
     made = train_tokenizer(name, LINES, 420)
-    assert FAMILIES[name].definition.tokenizer_style in STYLES
+    style = FAMILIES[name].definition.tokenizer_style
+    assert find_tokenizer_style(style.name) is style
     assert len(train_tokenizer(FAMILIES[name].definition.tokenizer, LINES, 420)) >= 15
     ids = made.encode("the cat sat", "the dog")
     frame = made.get_template(pair=True)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from formers import Error
 from formers.data.readers import load_bundled_corpus
 from formers.text.tokenizer import DecodeStream
+from formers.text.tokenizer_kinds import STYLES
 from formers.text.trainers import unigram, word_counts
 from formers.text.trainers.unigram import SPACE_MARK, Lattice, train_unigram
 from tests.text import brute
@@ -84,10 +85,10 @@ def test_seeds_are_the_substrings_that_are_not_always_part_of_a_longer_one(words
 @pytest.mark.parametrize("style", ["t5", "albert", "xlnet", "mbart"])
 def test_exact_size_and_marks(style):
     size, lines = 203, load_bundled_corpus("en")[0][0][:15_000].split("\n")
-    made = train_unigram(lines, size, style=style, alphabet=40)
+    made = train_unigram(lines, size, style=STYLES[style], alphabet=40)
     assert len(made) == size
     assert made.decode(made.encode("the war is on")) == "the war is on"
-    assert made.json_text == train_unigram(iter(lines), size, style=style, alphabet=40, workers=1).json_text
+    assert made.json_text == train_unigram(iter(lines), size, style=STYLES[style], alphabet=40, workers=1).json_text
     if style == "t5":
         assert made.backend.token_to_id("<extra_id_0>") == size - 1
         assert made.encode("cat <extra_id_0> the")[-3:-2] == [size - 1]
@@ -110,7 +111,7 @@ def test_shorter_than_a_peer(data):
     peer = pytest.importorskip("sentencepiece")
     with lzma.open(data / "lm/tinyshakespeare.txt.xz", "rt", encoding="utf-8") as file:
         lines = [line for line in itertools.islice(file, 8000) if line.strip()]
-    made, out = train_unigram(lines, 2000, style="albert"), io.BytesIO()
+    made, out = train_unigram(lines, 2000, style=STYLES["albert"]), io.BytesIO()
     peer.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=out, vocab_size=2000, minloglevel=2, num_threads=1
     )

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
+from formers.models import transformer_xl
 from formers.text.word_level import build_word_tokenizer, choose_cutoffs, hash_ngrams, split_words, train_words
 
 HASHES = {
@@ -64,13 +65,13 @@ def test_grams():
 
 
 def test_the_most_frequent_words_come_first():
-    made = train_words(["b b b a a c", "b c c d"], 6, style="transformer_xl")
+    made = train_words(["b b b a a c", "b c c d"], 6, style=transformer_xl.STYLE)
     assert [made.get_token_text(i) for i in range(len(made))] == ["<eos>", "<unk>", "b", "c", "a", "d"]
     assert made.encode("a b x") == [4, 2, 1, 0]
-    assert len(train_words(["b b a"], 60, style="transformer_xl", min_count=2)) == 3
+    assert len(train_words(["b b a"], 60, style=transformer_xl.STYLE, min_count=2)) == 3
     assert train_words(["don't, 'A'"], 60).decode(train_words(["don't, 'A'"], 60).encode("don't A")) == "don't A"
     with pytest.raises(Error, match="leave no room"):
-        train_words(["a"], 2, style="transformer_xl")
+        train_words(["a"], 2, style=transformer_xl.STYLE)
 
 
 def test_types_of_wikitext(data):
@@ -79,7 +80,7 @@ def test_types_of_wikitext(data):
 
     with lzma.open(data / "lm/wikitext2.train.txt.xz", "rt", encoding="utf-8") as file:
         lines = file.read().split("\n")
-    made = train_words(lines, 10**6, style="transformer_xl", min_count=3)
+    made = train_words(lines, 10**6, style=transformer_xl.STYLE, min_count=3)
     assert len(made) == 33278
 
 

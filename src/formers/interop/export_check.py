@@ -26,7 +26,7 @@ from torch import Tensor
 from ..errors import Error
 from ..former import Former
 from ..model import pool_vectors
-from ..registry import FamilyEntry, find_family
+from ..registry import FAMILIES, FamilyEntry, find_family
 from ..task import END_MARKED_HEADS, get_frame
 from ..text.tokenizer import Tokenizer
 from . import huggingface, safe_files
@@ -329,10 +329,11 @@ def check_vllm_support(former: Former) -> str:
 
 
 def check_tei_support(former: Former) -> str:
-    """Return how text-embeddings-inference serves this model: BERT and RoBERTa; an Error for other families."""
+    """Return how text-embeddings-inference serves this model; an Error where it does not."""
     config = build_hf_config(former, former.dtype)
-    if former.family not in ("bert", "roberta"):
-        why = f"of this family it serves bert and roberta, not {former.family}"
+    if not former.definition.is_served_by_tei:
+        known = " and ".join(name for name, member in FAMILIES.items() if member.definition.is_served_by_tei)
+        why = f"of this family it serves {known}, not {former.family}"
         raise make_refusal("tei", why, "serve it with formers")
     if former.head not in TEI_HEADS:
         raise make_refusal("tei", f"it has no head {former.head}", "--head none exports the encoder alone")

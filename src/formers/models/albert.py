@@ -20,6 +20,7 @@ from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm
+from ..text.tokenizer_kinds import STYLES
 from . import bert
 
 
@@ -128,7 +129,7 @@ PAPER_TRAIN = {
 
 FAMILY = Family(
     ALBERTConfig, ALBERT, build_heads, pretraining_head="pretraining", counted_head="none", presets=PRESETS,
-    reads_segments=True, can_be_causal=True, tokenizer="unigram", tokenizer_style="albert", objective="sop",
+    reads_segments=True, can_be_causal=True, tokenizer="unigram", tokenizer_style=STYLES["albert"], objective="sop",
     norm_order="post",
     quick_recipe=Recipe(bert.QUICK_TRAIN, bert.QUICK_MODEL | {"embed": 64}),
     paper_recipe=Recipe(PAPER_TRAIN),

@@ -20,6 +20,7 @@ from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
+from ..text.tokenizer_kinds import STYLES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +170,7 @@ PAPER_TRAIN = make_adamw_settings(  # §A.2: 256 examples of 512
 FAMILY = Family(
     BERTConfig, BERT, build_heads, pretraining_head="pretraining", counted_head="none", presets=PRESETS,
     reads_segments=True, can_be_causal=True,
-    tokenizer="wordpiece", tokenizer_style="bert", objective="nsp", norm_order="post",
+    tokenizer="wordpiece", tokenizer_style=STYLES["bert"], objective="nsp", norm_order="post", is_served_by_tei=True,
     quick_recipe=Recipe(QUICK_TRAIN, QUICK_MODEL),
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=tuple(

@@ -20,6 +20,7 @@ from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_alibi, causal
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm
+from ..text.tokenizer_kinds import TokenizerStyle
 from . import gpt2, gpt3
 
 
@@ -117,9 +118,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     "bloom": {"dim": 14336, "layers": 70, "heads": 112},
 }
 
+BLOOM_TOKENS = {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "pad": "<pad>"}
+STYLE = TokenizerStyle("bloom", BLOOM_TOKENS, tuple(BLOOM_TOKENS.values()))
 FAMILY = Family(
     BLOOMConfig, BLOOM, lambda c: gpt2.build_decoder_heads(c.dropout), pretraining_head="lm", counted_head="lm",
-    presets=PRESETS, build_init_rules=gpt2.build_init_rules, tokenizer="bpe", tokenizer_style="bloom",
+    presets=PRESETS, build_init_rules=gpt2.build_init_rules, tokenizer="bpe", tokenizer_style=STYLE,
     objective="causal",
     paper_recipe=Recipe({**gpt3.PAPER_TRAIN, "lr": 3e-4, "steps": 400_000}),
     hub_checkpoints=tuple(f"bigscience/bloom{size}" for size in ("-560m", "-1b1", "-1b7", "-3b", "-7b1", "")),

@@ -27,6 +27,7 @@ from ..nn.attention.context import Capture
 from ..nn.layers import ConstantInit, MixNorm, get_activation, to_autocast_dtype
 from ..nn.recurrent.convolution import CharacterCNN
 from ..nn.recurrent.projected_lstm import BidirectionalSteps, LSTMState, ProjectedLSTM
+from ..text.tokenizer_kinds import STYLES
 
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
@@ -199,8 +200,8 @@ PAPER_TRAIN = {
 
 FAMILY = Family(
     ELMoConfig, ELMo, build_heads, pretraining_head="lm", counted_head="none", build_init_rules=build_init_rules,
-    presets=PRESETS, tokenizer="characters", tokenizer_style="elmo", objective="bidirectional", lr_falls_with_dim=True,
-    reads_characters=True, state_class=LSTMState,
+    presets=PRESETS, tokenizer="characters", tokenizer_style=STYLES["elmo"], objective="bidirectional",
+    lr_falls_with_dim=True, reads_characters=True, state_class=LSTMState,
     quick_recipe=Recipe(
         {"batch_tokens": 512, "seq_length": 16, "lr": 1e-3},
         {"dim": 64, "layers": 2, "filters": ((1, 16), (2, 16), (3, 32), (4, 64)), "highways": 1},

@@ -67,8 +67,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     ERNIEConfig, ERNIE, bert.build_heads, pretraining_head="pretraining", counted_head="none", presets=PRESETS,
-    reads_segments=True, can_be_causal=True, reads_tasks=True, tokenizer="wordpiece", tokenizer_style="bert",
-    objective="ernie-units", norm_order="post",
+    reads_segments=True, can_be_causal=True, reads_tasks=True, tokenizer="wordpiece",
+    tokenizer_style=bert.FAMILY.tokenizer_style, objective="ernie-units", norm_order="post",
     quick_recipe=bert.FAMILY.quick_recipe,
     paper_recipe=Recipe({**bert.PAPER_TRAIN, "lr": 5e-5, "warmup_steps": 4000, "short_length": None}),
     hub_checkpoints=tuple(

@@ -128,8 +128,9 @@ PAPER_TRAIN = make_adamw_settings(
 )  # fmt: skip
 
 FAMILY = Family(
-    GNMTConfig, GNMT, build_heads, pretraining_head="lm", counted_head="lm",
-    presets=PRESETS, tokenizer="wordpiece", tokenizer_style="translation", objective="seq2seq", is_encoder_decoder=True,
+    GNMTConfig, GNMT, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS,
+    tokenizer="wordpiece", tokenizer_style=seq2seq.FAMILY.tokenizer_style, objective="seq2seq",
+    is_encoder_decoder=True,
     quick_recipe=Recipe(model={"layers": 2}),
     paper_recipe=Recipe(PAPER_TRAIN),
     scratch_recipe=Recipe(

@@ -31,6 +31,7 @@ from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
+from ..text.tokenizer_kinds import GPT_TOKENS, TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,9 +156,13 @@ PAPER_TRAIN = make_adamw_settings(
     seq_length=512,
 )  # fmt: skip
 
+STYLE = TokenizerStyle(
+    "gpt", GPT_TOKENS, ("<unk>",), ("<start>", "<delimiter>", "<classify>"),
+    "<start> $A <classify>", "<start> $A <delimiter> $B <classify>", has_word_ends=True,
+)  # fmt: skip
 FAMILY = Family(
     GPTConfig, GPT, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
-    tokenizer="bpe", tokenizer_style="gpt", objective="causal", norm_order="post",
+    tokenizer="bpe", tokenizer_style=STYLE, objective="causal", norm_order="post",
     quick_recipe=Recipe({"lr": 1e-3}),  # it stalls at rates that other post-norm families bear
     paper_recipe=Recipe(PAPER_TRAIN),
     finetune_recipe=Recipe(tune={"lm_loss_weight": 0.5}),  # §3.2

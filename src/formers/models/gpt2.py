@@ -20,6 +20,7 @@ from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm
+from ..text.tokenizer_kinds import STYLES
 from . import gpt
 
 
@@ -134,7 +135,7 @@ PAPER_TRAIN = make_adamw_settings(  # GPT-3's: its own is not published
 
 FAMILY = Family(
     GPT2Config, GPT2, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, reads_segments=True, tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
+    presets=PRESETS, reads_segments=True, tokenizer="bpe", tokenizer_style=STYLES["gpt2"], objective="causal",
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=tuple(f"openai-community/gpt2{size}" for size in ("", "-medium", "-large", "-xl")),
     hf_format=CheckpointFormat("gpt2", {

@@ -56,7 +56,7 @@ PAPER_TRAIN = {**gpt2.PAPER_TRAIN, "seq_length": 2048}
 FAMILY = Family(
     GPT3Config, GPT3, gpt2.build_heads, pretraining_head="lm", counted_head="lm",
     build_init_rules=gpt2.build_init_rules, presets=PRESETS, reads_segments=True,
-    tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
+    tokenizer="bpe", tokenizer_style=gpt2.FAMILY.tokenizer_style, objective="causal",
     paper_recipe=Recipe(PAPER_TRAIN),
     export_remedy="pretrain gpt2, the same model without bands, or gpt_neo, whose bands transformers knows",
 )  # fmt: skip

@@ -138,7 +138,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     GPTNeoConfig, GPTNeo, lambda c: gpt2.build_decoder_heads(c.head_dropout), pretraining_head="lm", counted_head="lm",
-    presets=PRESETS, reads_segments=True, tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
+    presets=PRESETS, reads_segments=True, tokenizer="bpe", tokenizer_style=gpt2.FAMILY.tokenizer_style,
+    objective="causal",
     paper_recipe=Recipe({**gpt3.PAPER_TRAIN, "lr": 2e-4, "warmup_steps": 3000, "steps": 400_000}),
     hub_checkpoints=tuple(f"EleutherAI/gpt-neo-{size}" for size in ("125m", "1.3B", "2.7B")),
     hf_format=CheckpointFormat("gpt_neo", {

@@ -22,6 +22,7 @@ from ..nn.attention.masks import causal
 from ..nn.attention.positions import RotaryEmbedding
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
+from ..text.tokenizer_kinds import GPT_NEOX_TOKENS, TokenizerStyle
 from . import gpt2, gpt3
 
 
@@ -164,9 +165,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     "pythia-410m": PYTHIA | {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
 }
 
+STYLE = TokenizerStyle("gpt_neox", GPT_NEOX_TOKENS, ("<|endoftext|>", "<|padding|>"))
 FAMILY = Family(
     GPTNeoXConfig, GPTNeoX, lambda c: gpt2.build_decoder_heads(c.head_dropout), pretraining_head="lm",
-    counted_head="lm", presets=PRESETS, build_init_rules=build_init_rules, tokenizer="bpe", tokenizer_style="gpt_neox",
+    counted_head="lm", presets=PRESETS, build_init_rules=build_init_rules, tokenizer="bpe", tokenizer_style=STYLE,
     objective="causal",
     paper_recipe=Recipe({**gpt3.PAPER_TRAIN, "lr": 9.7e-5, "weight_decay": 0.01, "steps": 150_000, "accumulate": 48}),
     hub_checkpoints=("EleutherAI/gpt-neox-20b", *(f"EleutherAI/pythia-{size}" for size in ("70m", "160m", "410m"))),

@@ -132,7 +132,7 @@ PRESETS: dict[str, dict[str, Any]] = {"gpt-j-6b": {}}
 
 FAMILY = Family(
     GPTJConfig, GPTJ, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
-    tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
+    tokenizer="bpe", tokenizer_style=gpt2.FAMILY.tokenizer_style, objective="causal",
     paper_recipe=Recipe({**gpt3.PAPER_TRAIN, "lr": 1.2e-4, "warmup_steps": 3000, "steps": 383_500, "accumulate": 16}),
     hub_checkpoints=("EleutherAI/gpt-j-6b",),
     hf_format=CheckpointFormat("gptj", {

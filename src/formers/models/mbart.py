@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ..config import ConfigMap
 from ..family import CheckpointFormat, Family, Recipe
 from ..nn.block import NormOrder
+from ..text.tokenizer_kinds import STYLES
 from . import bart
 
 
@@ -37,10 +38,10 @@ PAPER_TRAIN = {**bart.PAPER_TRAIN, "lr": 3e-4, "weight_decay": 0.0, "accumulate"
 
 FAMILY = Family(
     MBARTConfig, bart.BART, bart.build_heads, pretraining_head="lm", counted_head="lm",
-    presets={"mbart-large-cc25": {}, "mbart-large-50": {"vocab": 250054}}, tokenizer="unigram", tokenizer_style="mbart",
-    objective="denoising", is_encoder_decoder=True, starts_with_last_token=True,
+    presets={"mbart-large-cc25": {}, "mbart-large-50": {"vocab": 250054}},
+    tokenizer="unigram", tokenizer_style=STYLES["mbart"], objective="denoising", is_encoder_decoder=True,
+    starts_with_last_token=True, has_language_codes=True,
     paper_recipe=Recipe(PAPER_TRAIN),
-    has_language_codes=True,
     hub_checkpoints=("facebook/mbart-large-cc25", "facebook/mbart-large-50"),
     hf_format=CheckpointFormat(
         "mbart", bart.map_classes("MBart"), HF_CONFIG, bart.build_key_map, bart.adjust_settings,

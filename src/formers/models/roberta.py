@@ -16,6 +16,7 @@ from ..config import ConfigMap, KeyRule
 from ..errors import Error
 from ..family import CheckpointFormat, Family, Head, Recipe, TensorFile, make_adamw_settings
 from ..keymap import KeyMap
+from ..text.tokenizer_kinds import STYLES
 from . import bert
 
 
@@ -82,7 +83,7 @@ PAPER_TRAIN = make_adamw_settings(
 FAMILY = Family(
     RoBERTaConfig, bert.BERT, build_heads, pretraining_head="mlm", counted_head="mlm",
     presets=PRESETS, reads_segments=True, can_be_causal=True,
-    tokenizer="bpe", tokenizer_style="roberta", objective="mlm", norm_order="post",
+    tokenizer="bpe", tokenizer_style=STYLES["roberta"], objective="mlm", norm_order="post", is_served_by_tei=True,
     quick_recipe=bert.FAMILY.quick_recipe,
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=("FacebookAI/roberta-base", "FacebookAI/roberta-large"),

@@ -29,6 +29,7 @@ from ..nn.encoder_decoder import RecurrentEncoderDecoder
 from ..nn.layers import Embeddings
 from ..nn.recurrent.alignment import Alignment, AlignmentSource, LocalWindow, ScoreKind, build_score
 from ..nn.recurrent.rnn import CELL_KERNELS, CellKind, PackedSteps, RecurrentLayer, RecurrentStack, RNNState, run_steps
+from ..text.tokenizer_kinds import STYLES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,8 +275,8 @@ PAPER_TRAIN = make_adamw_settings(
 SCRATCH_TRAIN = {"lr": 1e-3, "schedule": "linear", "warmup_steps": 100, "weight_decay": 0.0, "betas": (0.9, 0.999)}
 
 FAMILY = Family(
-    Seq2SeqConfig, Seq2Seq, build_heads, pretraining_head="lm", counted_head="lm",
-    presets=PRESETS, tokenizer="bpe", tokenizer_style="translation", objective="seq2seq", is_encoder_decoder=True,
+    Seq2SeqConfig, Seq2Seq, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS,
+    tokenizer="bpe", tokenizer_style=STYLES["translation"], objective="seq2seq", is_encoder_decoder=True,
     quick_recipe=Recipe(model=QUICK_MODEL),
     paper_recipe=Recipe(PAPER_TRAIN),
     scratch_recipe=Recipe(SCRATCH_TRAIN, QUICK_MODEL | {"dim": 256, "dropout": 0.3}, tune=TRANSLATION_TUNE),

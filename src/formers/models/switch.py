@@ -189,7 +189,8 @@ PRESETS["switch-large-128"] = {"dim": 1024, "layers": 24, "heads": 16, "ff": 409
 
 FAMILY = Family(
     SwitchConfig, Switch, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, tokenizer="unigram", tokenizer_style="t5", objective="switch", is_encoder_decoder=True,
+    presets=PRESETS, tokenizer="unigram", tokenizer_style=t5.FAMILY.tokenizer_style, objective="switch",
+    is_encoder_decoder=True,
     quick_recipe=t5.FAMILY.quick_recipe,
     paper_recipe=t5.FAMILY.paper_recipe,
     scratch_recipe=t5.FAMILY.scratch_recipe,

@@ -35,6 +35,7 @@ from ..nn.attention.positions import BucketBias
 from ..nn.block import Block, BlockStack
 from ..nn.encoder_decoder import EncoderDecoder, TransformerStack
 from ..nn.layers import Embeddings, FeedForward, RMSNorm, get_activation
+from ..text.tokenizer_kinds import STYLES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +272,8 @@ PAPER_TRAIN = {  # §3.1.2: 128 examples of 512
 
 FAMILY = Family(
     T5Config, T5, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, tokenizer="unigram", tokenizer_style="t5", objective="span-corruption", is_encoder_decoder=True,
+    presets=PRESETS, tokenizer="unigram", tokenizer_style=STYLES["t5"], objective="span-corruption",
+    is_encoder_decoder=True,
     quick_recipe=Recipe(SCRATCH_TRAIN, QUICK_MODEL),
     paper_recipe=Recipe(PAPER_TRAIN),
     scratch_recipe=Recipe(SCRATCH_TRAIN),

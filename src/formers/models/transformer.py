@@ -25,6 +25,7 @@ from ..keymap import KeyMap
 from ..nn.attention.positions import SinusoidalPositions
 from ..nn.encoder_decoder import EncoderDecoder
 from ..nn.layers import Embeddings
+from ..text.tokenizer_kinds import STYLES
 from . import bart
 
 
@@ -163,7 +164,7 @@ SCRATCH_TRAIN = {
 
 FAMILY = Family(
     TransformerConfig, Transformer, build_heads, pretraining_head="lm", counted_head="lm",
-    build_init_rules=build_init_rules, presets=PRESETS, tokenizer="bpe", tokenizer_style="translation",
+    build_init_rules=build_init_rules, presets=PRESETS, tokenizer="bpe", tokenizer_style=STYLES["translation"],
     objective="seq2seq", is_encoder_decoder=True, norm_order="post",
     paper_recipe=Recipe(PAPER_TRAIN, objective={"label_smoothing": 0.1}),
     scratch_recipe=Recipe(SCRATCH_TRAIN, SCRATCH_MODEL, tune=TRANSLATION_TUNE | {"epochs": 60}),

@@ -32,6 +32,7 @@ from ..nn.attention.positions import QueryBiases, RelativeScores, SinusoidalPosi
 from ..nn.attention.segment_memory import SegmentMemory
 from ..nn.block import Block, BlockStack, NormOrder
 from ..nn.layers import Dropout, Embeddings, FeedForward, LayerNorm
+from ..text.tokenizer_kinds import TRANSFORMER_XL_TOKENS, TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,9 +245,13 @@ PAPER_TRAIN = make_adamw_settings(
     grad_clip=0.25,
 )  # fmt: skip
 
+STYLE = TokenizerStyle(
+    "transformer_xl", TRANSFORMER_XL_TOKENS, ("<eos>", "<unk>"), (), "$A <eos>", "$A <eos> $B <eos>",
+    splits_at_spaces=True,
+)  # fmt: skip
 FAMILY = Family(
     TransformerXLConfig, TransformerXL, build_heads, pretraining_head="lm", counted_head="lm",
-    build_init_rules=build_init_rules, presets=PRESETS, tokenizer="words", tokenizer_style="transformer_xl",
+    build_init_rules=build_init_rules, presets=PRESETS, tokenizer="words", tokenizer_style=STYLE,
     objective="causal", norm_order="post", state_class=SegmentMemory,
     quick_recipe=Recipe({"lr": 1e-3}, {"layers": 2}),  # it stalls at higher rates
     paper_recipe=Recipe(PAPER_TRAIN),

@@ -47,6 +47,7 @@ from ..nn.attention.two_stream import (
 )
 from ..nn.block import Block, BlockStack
 from ..nn.layers import Dropout, Embeddings, FeedForward, LayerNorm, get_activation, to_autocast_dtype
+from ..text.tokenizer_kinds import STYLES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +285,7 @@ PAPER_TRAIN = make_adamw_settings(
 
 FAMILY = Family(
     XLNetConfig, XLNet, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
-    tokenizer="unigram", tokenizer_style="xlnet", objective="plm", norm_order="post", is_two_stream=True,
+    tokenizer="unigram", tokenizer_style=STYLES["xlnet"], objective="plm", norm_order="post", is_two_stream=True,
     can_be_causal=True, state_class=SegmentMemory,
     quick_recipe=Recipe({"lr": 1.5e-3}, {"layers": 2}),  # it stalls at higher rates
     paper_recipe=Recipe(PAPER_TRAIN),

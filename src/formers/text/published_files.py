@@ -23,7 +23,7 @@ from ..config import parse_json_object
 from ..errors import Error
 from .backend_safety import MAX_PIECE_CHARACTERS
 from .tokenizer import SPECIAL_ROLES, Charsmap, Tokenizer, call_backend
-from .tokenizer_kinds import FAIRSEQ_TOKENS, GPT2_TOKENS, MBART_LANGUAGES, STYLES, TokenizerStyle
+from .tokenizer_kinds import FAIRSEQ_TOKENS, GPT2_TOKENS, KNOWN_TOKENS, MBART_LANGUAGES, STYLES, TokenizerStyle
 
 HANGUL_SYLLABLE = re.compile("[가-힣]")
 
@@ -116,7 +116,7 @@ def finish_tokenizer(
 ) -> Tokenizer:
     """The tokenizer with its special tokens marked as such, and with the templates of one text and of two."""
     tokens = tuple(token for token in dict.fromkeys(special.values()) if token in ids)
-    return TokenizerStyle(special, tokens, (), *templates).finish_tokenizer(rust, ids, where)
+    return TokenizerStyle("", special, tokens, (), *templates).finish_tokenizer(rust, ids, where)
 
 
 def resolve_special_tokens(
@@ -139,9 +139,7 @@ def guess_special_tokens(text: str) -> Mapping[str, str]:
         added = {t["content"] for t in json.loads(text).get("added_tokens", []) if t.get("special")}
     except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
         added = set()
-    usual = (STYLES["bert"].special, STYLES["roberta"].special, GPT2_TOKENS, STYLES["t5"].special)
-    known = [*usual, *(style.special for style in STYLES.values())]
-    tables = sorted(known, key=lambda table: -len(added & set(table.values())))
+    tables = sorted(KNOWN_TOKENS, key=lambda table: -len(added & set(table.values())))
     return {role: token for role, token in tables[0].items() if token in added}
 
 
@@ -330,7 +328,7 @@ def add_sentinels(
         raise Error(f"extra_ids: {extra!r} is not a number of sentinels", fix="correct tokenizer_config.json")
     own = tuple(t for i in reversed(range(extra)) if (t := f"<extra_id_{i}>") not in names)
     template = ("$A </s>", "$A </s> $B </s>") if "</s>" in names else ("$A", "$A $B:1")
-    style = TokenizerStyle(STYLES["translation"].special, (), own, *template)
+    style = TokenizerStyle("t5", STYLES["translation"].special, (), own, *template)
     return style, [*pieces, *((t, UNREACHABLE_SCORE) for t in own)]
 
 
@@ -414,5 +412,5 @@ def build_marian_side(model: SentencePieceModel, vocab: str, options: Mapping[st
     pieces = [(name, own.get(p, UNREACHABLE_SCORE)) for p, name in names]
     rust = build_rust_model(model, pieces, special.get("unk", "<unk>"), where)
     rust.normalizer = build_normalizer(model, options, quotes=False, small=False)
-    style = TokenizerStyle(special, tuple(dict.fromkeys(marks)), (), "$A </s>", "$A $B </s>")
+    style = TokenizerStyle("marian", special, tuple(dict.fromkeys(marks)), (), "$A </s>", "$A $B </s>")
     return style.finish_tokenizer(rust, ids, where)

@@ -1,13 +1,13 @@
-"""The two words by which a model file declares its tokenizer: the kind (`tokenizer`: how pieces are learned) and the
-style (`tokenizer_style`: the special tokens, their places in the vocabulary, and the templates of texts).
+"""What a model file declares of its tokenizer: the kind (`tokenizer`: how pieces are learned) and the style
+(`tokenizer_style`: the special tokens, their places in the vocabulary, and the templates of texts).
 
-A new style is an entry of STYLES, a new kind one of TRAINERS.
+A new style is a TokenizerStyle in a model file, a new kind an entry of TRAINERS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
 from inspect import signature
 from typing import Any
@@ -26,16 +26,20 @@ MBART_LANGUAGES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenizerStyle:
     """A family's special tokens (`special` by role; the `first_tokens` and `last_tokens` of the vocabulary), and its
     templates of one text and of two ($A and $B are the texts; the number after a colon is the segment)."""
 
+    name: str  # in files and on the command line: that of the first family with it
     special: Mapping[str, str]
     first_tokens: tuple[str, ...] = ()
     last_tokens: tuple[str, ...] = ()
     single_template: str = "$A"
     pair_template: str = "$A $B:1"
+    _: KW_ONLY
+    splits_at_spaces: bool = False  # kind words: punctuation stays with its word (Transformer-XL)
+    has_word_ends: bool = False  # kind bpe: characters, and </w> at the end of a word, instead of bytes (GPT-1)
 
     @property
     def special_tokens(self) -> tuple[str, ...]:
@@ -65,13 +69,6 @@ class TokenizerStyle:
         return Tokenizer(rust.to_str(pretty=True), self.special, where=where)
 
 
-def get_style(name: str) -> TokenizerStyle:
-    """Return the tokenizer style of that name."""
-    if name not in STYLES:
-        raise Error(f"there is no style {name!r}", fix=suggest_name(name, STYLES))
-    return STYLES[name]
-
-
 BERT_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 ROBERTA_TOKENS = {
     "bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>", "cls": "<s>", "sep": "</s>",
@@ -83,41 +80,38 @@ XLNET_TOKENS = {
     "pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<cls>", "sep": "<sep>", "mask": "<mask>",
 }  # fmt: skip
 GPT_TOKENS = {"unk": "<unk>", "bos": "<start>", "sep": "<delimiter>", "cls": "<classify>"}
+GPT_NEOX_TOKENS = {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "pad": "<|padding|>"}
+TRANSFORMER_XL_TOKENS = {"eos": "<eos>", "unk": "<unk>"}
+TRANSLATION_TOKENS = T5_TOKENS | {"bos": "<s>"}
+ELMO_TOKENS = {"bos": "<S>", "eos": "</S>", "unk": "<UNK>"}
+KNOWN_TOKENS: tuple[Mapping[str, str], ...] = (  # by which the roles in a tokenizer.json are guessed; ties: the first
+    BERT_TOKENS, ROBERTA_TOKENS, GPT2_TOKENS, T5_TOKENS, ALBERT_TOKENS, GPT_TOKENS, GPT_NEOX_TOKENS, XLNET_TOKENS,
+    TRANSLATION_TOKENS, TRANSFORMER_XL_TOKENS, ELMO_TOKENS, {"unk": "[UNK]"},
+)  # fmt: skip
 FAIRSEQ_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 CLS_SEP_TEMPLATES = "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"
 
-STYLES: dict[str, TokenizerStyle] = {
-    "bert": TokenizerStyle(BERT_TOKENS, tuple(BERT_TOKENS.values()), (), *CLS_SEP_TEMPLATES),
-    "albert": TokenizerStyle(ALBERT_TOKENS, tuple(ALBERT_TOKENS.values()), (), *CLS_SEP_TEMPLATES),
-    "roberta": TokenizerStyle(ROBERTA_TOKENS, FAIRSEQ_TOKENS, ("<mask>",), "<s> $A </s>", "<s> $A </s> </s> $B </s>"),
-    "mbart": TokenizerStyle(
-        ROBERTA_TOKENS, FAIRSEQ_TOKENS, (*MBART_LANGUAGES, "<mask>"), "$A </s> en_XX", "$A $B </s> en_XX"
+# The styles that readers of published files recognise (published_files.py), that are the usual one of a kind, or that
+# are no family's own. Model files are above this room and need torch: the others are declared there.
+STYLES: dict[str, TokenizerStyle] = {style.name: style for style in (
+    TokenizerStyle("bert", BERT_TOKENS, tuple(BERT_TOKENS.values()), (), *CLS_SEP_TEMPLATES),
+    TokenizerStyle("albert", ALBERT_TOKENS, tuple(ALBERT_TOKENS.values()), (), *CLS_SEP_TEMPLATES),
+    TokenizerStyle("roberta", ROBERTA_TOKENS, FAIRSEQ_TOKENS, ("<mask>",), "<s> $A </s>", "<s> $A </s> </s> $B </s>"),
+    TokenizerStyle(
+        "mbart", ROBERTA_TOKENS, FAIRSEQ_TOKENS, (*MBART_LANGUAGES, "<mask>"), "$A </s> en_XX", "$A $B </s> en_XX"
     ),
-    "gpt": TokenizerStyle(
-        GPT_TOKENS, ("<unk>",), ("<start>", "<delimiter>", "<classify>"),
-        "<start> $A <classify>", "<start> $A <delimiter> $B <classify>",
-    ),
-    "gpt2": TokenizerStyle({"bos": "<|endoftext|>", "eos": "<|endoftext|>"}, (), ("<|endoftext|>",)),
-    "gpt_neox": TokenizerStyle(
-        {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "pad": "<|padding|>"}, ("<|endoftext|>", "<|padding|>")
-    ),
-    "bloom": TokenizerStyle(
-        {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "pad": "<pad>"}, ("<unk>", "<s>", "</s>", "<pad>")
-    ),
-    "t5": TokenizerStyle(T5_TOKENS, ("<pad>", "</s>", "<unk>"), T5_SENTINELS, "$A </s>", "$A </s> $B </s>"),
-    "xlnet": TokenizerStyle(
-        XLNET_TOKENS, ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"), (),
+    TokenizerStyle("gpt2", {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}, (), ("<|endoftext|>",)),
+    TokenizerStyle("t5", T5_TOKENS, ("<pad>", "</s>", "<unk>"), T5_SENTINELS, "$A </s>", "$A </s> $B </s>"),
+    TokenizerStyle(
+        "xlnet", XLNET_TOKENS, ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"), (),
         "$A <sep> <cls>:2", "$A <sep> $B:1 <sep>:1 <cls>:2",
     ),
-    "translation": TokenizerStyle(
-        T5_TOKENS | {"bos": "<s>"}, ("<pad>", "<unk>", "<s>", "</s>"), (), "$A </s>", "$A </s> $B </s>"
+    TokenizerStyle(
+        "translation", TRANSLATION_TOKENS, ("<pad>", "<unk>", "<s>", "</s>"), (), "$A </s>", "$A </s> $B </s>"
     ),
-    "transformer_xl": TokenizerStyle(
-        {"eos": "<eos>", "unk": "<unk>"}, ("<eos>", "<unk>"), (), "$A <eos>", "$A <eos> $B <eos>"
-    ),
-    "elmo": TokenizerStyle({"bos": "<S>", "eos": "</S>", "unk": "<UNK>"}, ("<S>", "</S>", "<UNK>")),
-    "words": TokenizerStyle({"unk": "[UNK]"}, ("[UNK]",)),
-}  # fmt: skip
+    TokenizerStyle("elmo", ELMO_TOKENS, tuple(ELMO_TOKENS.values())),
+    TokenizerStyle("words", {"unk": "[UNK]"}, ("[UNK]",)),
+)}  # fmt: skip
 
 
 # Kind → the module of this package and its function, options that the kind fixes, and those that it does not take.
@@ -128,7 +122,7 @@ TRAINERS: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
     "jamo": (".trainers.pair_merging", "train_bpe", {"jamo": True}, ("jamo",)),
     "words": (".word_level", "train_words", {}, ()),
     # The words that an ELMo predicts. What it reads are characters, which nobody has to learn (word_level.py).
-    "characters": (".word_level", "train_words", {"style": "elmo"}, ("spaces",)),
+    "characters": (".word_level", "train_words", {"style": STYLES["elmo"]}, ("spaces",)),
 }
 MAX_VOCAB_SIZE, MAX_WORKERS = 1 << 24, 1024  # pieces, processes
 

@@ -19,7 +19,7 @@ from ..errors import Error
 from .backend_safety import WORD_REGEX
 from .normalise import normalise
 from .tokenizer import Tokenizer
-from .tokenizer_kinds import get_style
+from .tokenizer_kinds import STYLES, TokenizerStyle
 from .trainers.word_counts import WordCutter, count_words
 
 WORD_PATTERN = re.compile(WORD_REGEX)
@@ -40,7 +40,7 @@ def split_texts(texts: Iterable[str | Sequence[str]], lower: bool = True) -> Ite
 
 
 def build_word_tokenizer(
-    words: Sequence[str], lower: bool = True, unknown: str = UNKNOWN_TOKEN, style: str | None = None,
+    words: Sequence[str], lower: bool = True, unknown: str = UNKNOWN_TOKEN, style: TokenizerStyle | None = None,
     spaces: bool = False,
 ) -> Tokenizer:  # fmt: skip
     """A tokenizer that splits as `split_words` does, or at spaces; it numbers the words, `unknown` among them."""
@@ -54,26 +54,25 @@ def build_word_tokenizer(
         "model": {"type": "WordLevel", "vocab": {w: i for i, w in enumerate(words)}, "unk_token": unknown},
     }  # fmt: skip
     made = Tokenizer(json.dumps(about, ensure_ascii=False), {"unk": unknown})
-    return made if style is None else get_style(style).finish_tokenizer(made.backend, about["model"]["vocab"])
+    return made if style is None else style.finish_tokenizer(made.backend, about["model"]["vocab"])
 
 
 def train_words(
-    lines: Iterable[str], vocab_size: int = 50_000, *, style: str = "words", min_count: int = 1, lower: bool = False,
-    spaces: bool | None = None, workers: int | None = None, tell: ProgressCallback | None = None,
+    lines: Iterable[str], vocab_size: int = 50_000, *, style: TokenizerStyle = STYLES["words"], min_count: int = 1,
+    lower: bool = False, spaces: bool | None = None, workers: int | None = None, tell: ProgressCallback | None = None,
 ) -> Tokenizer:  # fmt: skip
     """The `vocab_size` most frequent words, the most frequent first (ties: the smaller strings), as adaptive softmax
-    wants them; any other is unknown. `min_count` leaves out words that are rarer still. Transformer-XL's (style
-    transformer_xl) are cut at spaces only, the others at punctuation as well."""
-    marks = get_style(style)
-    if "unk" not in marks.special or vocab_size <= len(marks.special_tokens):
-        raise Error(f"{vocab_size} words of style {style!r} leave no room", fix="take a larger vocabulary")
-    spaces = style == "transformer_xl" if spaces is None else spaces
-    unknown = marks.special["unk"]
+    wants them; any other is unknown. `min_count` leaves out words that are rarer still. They are cut at spaces only
+    (`spaces`, or as the style says), or at punctuation as well."""
+    if "unk" not in style.special or vocab_size <= len(style.special_tokens):
+        raise Error(f"{vocab_size} words of style {style.name!r} leave no room", fix="take a larger vocabulary")
+    spaces = style.splits_at_spaces if spaces is None else spaces
+    unknown = style.special["unk"]
     empty = build_word_tokenizer([unknown], lower, unknown, spaces=spaces)
     counts = count_words(lines, WordCutter(empty.json_text), workers, tell)
-    order = sorted(((-n, w) for w, n in counts.items() if n >= min_count and w not in marks.special_tokens))
-    words = [*marks.first_tokens, *(w for _, w in order)][: vocab_size - len(marks.last_tokens)]
-    return build_word_tokenizer([*words, *marks.last_tokens], lower, unknown, style, spaces)
+    order = sorted(((-n, w) for w, n in counts.items() if n >= min_count and w not in style.special_tokens))
+    words = [*style.first_tokens, *(w for _, w in order)][: vocab_size - len(style.last_tokens)]
+    return build_word_tokenizer([*words, *style.last_tokens], lower, unknown, style, spaces)
 
 
 def choose_cutoffs(size: int) -> tuple[int, ...]:

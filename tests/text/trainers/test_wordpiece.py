@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from formers import Error
 from formers.interop.tokenizer_files import save_tokenizer
+from formers.models import gpt
 from formers.registry import train_tokenizer
 from formers.text.trainers import pair_merging, word_counts
 from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
@@ -70,7 +71,7 @@ def test_tokens_per_word_near_bpe(data):
         return sum(map(len, made.encode_batch(lines, special=False)))
 
     ours = tokens(train_wordpiece(lines, 2000, lower=True))
-    theirs = tokens(train_bpe(lines, 2000, style="gpt"))
+    theirs = tokens(train_bpe(lines, 2000, style=gpt.STYLE))
     assert abs(ours / theirs - 1) < 0.03, (ours, theirs)
     assert tokens(train_wordpiece(lines, 2000, lower=True, score="ratio")) > 1.3 * theirs
 

@@ -22,7 +22,7 @@ from formers.evaluation.task import TaskEvaluation, build_report_tables
 from formers.inputs import ModelInputs
 from formers.interop.model_directory import save
 from formers.nn import lora
-from formers.registry import FAMILIES
+from formers.registry import FAMILIES, train_tokenizer
 from formers.task import Task
 from formers.tasks.examples import read_examples
 from formers.training.config_merge import TuneConfig
@@ -446,9 +446,7 @@ def test_a_checkpoint_goes_on_with_what_it_learned(tmp_path, head):
 
 
 def test_gpt_has_its_marks_and_both_orders(tmp_path):
-    from formers.text.trainers.pair_merging import train_bpe
-
-    tokenizer = train_bpe([row["text"] for row in ROWS], 300, style="bloom")
+    tokenizer = train_tokenizer("bpe", [row["text"] for row in ROWS], 300, style="bloom")
     tokenizer.special = {"unk": "<unk>"}
     base = formers.build("gpt", dim=32, layers=2, heads=2, context=64, vocab=len(tokenizer))
     base.tokenizer = tokenizer

@@ -26,7 +26,7 @@ from ...config import ProgressCallback
 from ...errors import Error
 from ..korean import MORPHEME_MARK
 from ..tokenizer import BYTE_ALPHABET, Tokenizer
-from ..tokenizer_kinds import BERT_TOKENS, TokenizerStyle, get_style
+from ..tokenizer_kinds import BERT_TOKENS, STYLES, TokenizerStyle
 from .word_counts import WordCutter, choose_alphabet, count_words
 
 # The symbol between two words, and what is left behind when a piece is merged into its neighbour.
@@ -387,39 +387,38 @@ def score_frequency(both: np.ndarray, left: np.ndarray, right: np.ndarray, total
 
 
 def train_bpe(
-    lines: Iterable[str], vocab_size: int = 8192, *, style: str = "gpt2", min_count: int = 2, nfc: bool = True,
-    lower: bool | None = None, alphabet: int | None = None, morphemes: bool = False, jamo: bool = False,
-    workers: int | None = None, tell: ProgressCallback | None = None,
+    lines: Iterable[str], vocab_size: int = 8192, *, style: TokenizerStyle = STYLES["gpt2"], min_count: int = 2,
+    nfc: bool = True, lower: bool | None = None, alphabet: int | None = None, morphemes: bool = False,
+    jamo: bool = False, workers: int | None = None, tell: ProgressCallback | None = None,
 ) -> Tokenizer:  # fmt: skip
     """Learn `vocab_size` pieces: the 256 bytes, then the most frequent pair again and again (ties: the smaller
     strings).
 
-    `style="gpt"` is GPT-1's: characters in lower case instead of bytes (`lower`, `alphabet`). `nfc=False` leaves text
-    as it is, so that decoding gives back every byte; otherwise it gives back the composed text. With `morphemes` Korean
-    words are cut into morphemes first, and no piece reaches across. With `jamo` Hangul syllables are taken apart first
-    (the kind "jamo"): pieces are made of jamo, and decoding composes them again.
+    A style with word ends (GPT-1's) has characters in lower case instead of bytes (`lower`, `alphabet`). `nfc=False`
+    leaves text as it is, so that decoding gives back every byte; otherwise it gives back the composed text. With
+    `morphemes` Korean words are cut into morphemes first, and no piece reaches across. With `jamo` Hangul syllables are
+    taken apart first (the kind "jamo"): pieces are made of jamo, and decoding composes them again.
     """
-    if jamo and (style == "gpt" or not nfc):
-        what = "jamo go with bytes, and are composed again: not with " + ("nfc=False" if style != "gpt" else "GPT-1")
-        raise Error(what, fix="leave out " + ("nfc" if style != "gpt" else "the style gpt"))
-    if style == "gpt":
+    if jamo and (style.has_word_ends or not nfc):
+        what, fix = ("GPT-1", "the style gpt") if style.has_word_ends else ("nfc=False", "nfc")
+        raise Error(f"jamo go with bytes, and are composed again: not with {what}", fix=f"leave out {fix}")
+    if style.has_word_ends:
         if morphemes:
             raise Error("GPT-1's pieces cannot be cut into morphemes", fix="take the style gpt2, or another of bytes")
-        return train_end_of_word(lines, vocab_size, min_count, lower is not False, alphabet, workers, tell)
-    marks = get_style(style)
+        return train_end_of_word(lines, vocab_size, style, min_count, lower is not False, alphabet, workers, tell)
     if lower is not None or alphabet is not None:
         raise Error("bytes have no case and no alphabet", fix="lower and alphabet go with the style gpt")
     first = [*sorted(BYTE_ALPHABET), *(JAMO_PIECES if jamo else ())]
-    if vocab_size < (least_size := len(first) + len(marks.special_tokens)):
+    if vocab_size < (least_size := len(first) + len(style.special_tokens)):
         raise Error(f"a byte-level vocabulary of {vocab_size} is too small", fix=f"take at least {least_size}")
     rust = build_byte_level(nfc, morphemes, jamo)
     cutter = WordCutter(rust.to_str(), is_byte_level=True, has_morphemes=morphemes)
     words = MergeCorpus(count_words(lines, cutter, workers, tell), JAMO_PATTERN.findall if jamo else list)
     queue = PairQueue(words, score_frequency, min_count, is_falling=True)
-    ids, merges = learn_pieces(queue, marks, first, vocab_size, tell=tell)
+    ids, merges = learn_pieces(queue, style, first, vocab_size, tell=tell)
     rust.model = models.BPE(vocab=ids, merges=[*JAMO_MERGES, *merges] if jamo else merges)
     rust.decoder = decoders.ByteLevel()
-    return marks.finish_tokenizer(rust, ids)
+    return style.finish_tokenizer(rust, ids)
 
 
 def build_byte_level(nfc: bool, morphemes: bool, jamo: bool = False) -> Rust:
@@ -437,22 +436,21 @@ def build_byte_level(nfc: bool, morphemes: bool, jamo: bool = False) -> Rust:
 
 
 def train_end_of_word(
-    lines: Iterable[str], vocab_size: int, min_count: int, lower: bool, alphabet: int | None, workers: int | None,
-    tell: ProgressCallback | None,
+    lines: Iterable[str], vocab_size: int, style: TokenizerStyle, min_count: int, lower: bool, alphabet: int | None,
+    workers: int | None, tell: ProgressCallback | None,
 ) -> Tokenizer:  # fmt: skip
     """GPT-1's: the last piece of a word ends in </w>. A character that is not in the alphabet is unknown."""
-    marks = get_style("gpt")
-    rust = Rust(models.BPE(unk_token=marks.special["unk"]))
+    rust = Rust(models.BPE(unk_token=style.special["unk"]))
     rust.normalizer, rust.pre_tokenizer = build_spaced_normalizer(lower), build_spaced_splitter()
     cutter = WordCutter(rust.to_str(), has_spaced_punctuation=True)
     size, split_word = alphabet or vocab_size // 3, lambda word: [*word[:-1], word[-1] + END_OF_WORD]
     words = count_spaced_words(lines, cutter, size, " ", split_word, workers, tell)
     queue = PairQueue(words, score_frequency, min_count, is_falling=True)
-    ids, merges = learn_pieces(queue, marks, words.piece_names[1:], vocab_size, tell=tell)
-    unknown = marks.special["unk"]
+    ids, merges = learn_pieces(queue, style, words.piece_names[1:], vocab_size, tell=tell)
+    unknown = style.special["unk"]
     rust.model = models.BPE(ids, merges, unk_token=unknown, end_of_word_suffix=END_OF_WORD, fuse_unk=False)
-    rust.decoder = build_spaced_decoder([decoders.BPEDecoder(suffix=END_OF_WORD)], marks.special_tokens)
-    return marks.finish_tokenizer(rust, ids)
+    rust.decoder = build_spaced_decoder([decoders.BPEDecoder(suffix=END_OF_WORD)], style.special_tokens)
+    return style.finish_tokenizer(rust, ids)
 
 
 CONTINUATION_PREFIX = "##"  # marks a piece that does not begin a word
@@ -473,8 +471,8 @@ def score_ratio(both: np.ndarray, left: np.ndarray, right: np.ndarray, total: in
 
 
 def train_wordpiece(
-    lines: Iterable[str], vocab_size: int = 8192, *, style: str = "bert", min_count: int = 2, lower: bool = False,
-    alphabet: int | None = None, score: Literal["gain", "ratio"] = "gain", morphemes: bool = False,
+    lines: Iterable[str], vocab_size: int = 8192, *, style: TokenizerStyle = STYLES["bert"], min_count: int = 2,
+    lower: bool = False, alphabet: int | None = None, score: Literal["gain", "ratio"] = "gain", morphemes: bool = False,
     workers: int | None = None, tell: ProgressCallback | None = None,
 ) -> Tokenizer:  # fmt: skip
     """Learn `vocab_size` pieces: the most frequent characters, then the best pair again and again.
@@ -485,19 +483,18 @@ def train_wordpiece(
 
     `score="ratio"` is count(ab)/(count(a)·count(b)), found in tutorials: it prefers the rarest pairs. For teaching.
     """
-    marks = get_style(style)
-    unknown = marks.special["unk"]
+    unknown = style.special["unk"]
     rust = build_bert_pipeline(lower, unknown, morphemes)
     cutter = WordCutter(rust.to_str(), has_morphemes=morphemes, has_spaced_punctuation=True)
     size = alphabet or vocab_size // 3
     words = count_spaced_words(lines, cutter, size, " " + MORPHEME_MARK, split_characters, workers, tell)
     queue = PairQueue(words, score_ratio if score == "ratio" else score_gain, min_count, is_falling=False)
-    ids, _ = learn_pieces(queue, marks, words.piece_names[1:], vocab_size, CONTINUATION_PREFIX, tell)
+    ids, _ = learn_pieces(queue, style, words.piece_names[1:], vocab_size, CONTINUATION_PREFIX, tell)
     rust.model = models.WordPiece(vocab=ids, unk_token=unknown, max_input_chars_per_word=MAX_WORD_CHARACTERS)
     first: list[Any] = [decoders.WordPiece(prefix=CONTINUATION_PREFIX, cleanup=False)]
     first += [decoders.Replace(MORPHEME_MARK, "")] if morphemes else []
-    rust.decoder = build_spaced_decoder(first, marks.special_tokens)
-    return marks.finish_tokenizer(rust, ids)
+    rust.decoder = build_spaced_decoder(first, style.special_tokens)
+    return style.finish_tokenizer(rust, ids)
 
 
 def split_characters(word: str) -> list[str]:

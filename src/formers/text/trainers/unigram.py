@@ -24,7 +24,7 @@ from ...errors import Error
 from ...ragged_arrays import ragged_arange
 from ..korean import MORPHEME_MARK
 from ..tokenizer import Tokenizer
-from ..tokenizer_kinds import get_style
+from ..tokenizer_kinds import STYLES, TokenizerStyle
 from .word_counts import WordCutter, choose_alphabet, count_words
 
 MAX_DEPTH = 32  # characters of a word; longer ones are cut, or products of probabilities would leave a float's range
@@ -142,7 +142,7 @@ CHARACTER_CLASSES = (
 
 
 def train_unigram(
-    lines: Iterable[str], vocab_size: int = 8192, *, style: str = "t5", lower: bool = False,
+    lines: Iterable[str], vocab_size: int = 8192, *, style: TokenizerStyle = STYLES["t5"], lower: bool = False,
     alphabet: int | None = None, byte_fallback: bool = False, longest: int = 16, keep_ratio: float = 0.75,
     morphemes: bool = False, workers: int | None = None, tell: ProgressCallback | None = None,
 ) -> Tokenizer:  # fmt: skip
@@ -152,12 +152,11 @@ def train_unigram(
     No piece has more than `longest` characters; `keep_ratio` is what each round keeps. With `morphemes` Korean words
     are cut into morphemes first, and no piece reaches across.
     """
-    marks = get_style(style)
     rust = build_metaspace(lower, morphemes)
     cutter = WordCutter(build_metaspace(lower, morphemes, CHARACTER_CLASSES).to_str(), has_morphemes=morphemes)
     counts = count_words(lines, cutter, workers, tell)
-    fixed = (*marks.first_tokens, *(BYTE_PIECES if byte_fallback else ()))
-    room = vocab_size - len(fixed) - len(marks.last_tokens)
+    fixed = (*style.first_tokens, *(BYTE_PIECES if byte_fallback else ()))
+    room = vocab_size - len(fixed) - len(style.last_tokens)
     letters = sorted(choose_alphabet(counts, alphabet or max(0, room) // 2) | {SPACE_MARK})
     if room < len(letters):
         what = f"{len(letters)} characters and {vocab_size - room} marks do not fit into {vocab_size} pieces"
@@ -165,13 +164,13 @@ def train_unigram(
     pieces, logs = estimate_pieces(counts, letters, room, longest, keep_ratio, tell)
     order = sorted(range(len(pieces)), key=lambda i: (-logs[i], pieces[i]))
     low = float(min(logs, default=0.0))
-    scored = [(token, 0.0 if token in marks.special_tokens else low - 20) for token in fixed]
-    scored += [(pieces[i], float(logs[i])) for i in order] + [(token, 0.0) for token in marks.last_tokens]
+    scored = [(token, 0.0 if token in style.special_tokens else low - 20) for token in fixed]
+    scored += [(pieces[i], float(logs[i])) for i in order] + [(token, 0.0) for token in style.last_tokens]
     ids = {piece: i for i, (piece, _) in enumerate(scored)}
-    rust.model = models.Unigram(scored, unk_id=ids[marks.special["unk"]], byte_fallback=byte_fallback)
+    rust.model = models.Unigram(scored, unk_id=ids[style.special["unk"]], byte_fallback=byte_fallback)
     spaces = decoders.Metaspace(replacement=SPACE_MARK, prepend_scheme="always")
     rust.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if byte_fallback else spaces
-    return marks.finish_tokenizer(rust, ids)
+    return style.finish_tokenizer(rust, ids)
 
 
 def build_metaspace(lower: bool, morphemes: bool, kinds: str | None = None) -> Rust:

@@ -303,7 +303,7 @@ def load_or_train_tokenizer(
         return load_tokenizer(kept) if kept.is_dir() else Store.open(store).tokenizer
 
     def describe() -> str:
-        asked = {"kind": kind, "style": style, "pieces": data.vocab_size, **data.reader_options}
+        asked = {"kind": kind, "style": style.name, "pieces": data.vocab_size, **data.reader_options}
         return json.dumps({**asked, "text": text.fingerprint})
 
     if kept.is_dir() and text.fingerprint is not None and read_note(kept) == describe():

@@ -27,11 +27,11 @@ from ...nn.lora import add_adapters, get_adapter_tensors, remove_adapters
 from ...objectives.seq2seq import DecoderEnds
 from ...protocols import Listener
 from ...registry import find_family
-from ...task import SCORE_LABEL, TASKS, Task, choose_length, list_tasks
+from ...task import SCORE_LABEL, TASKS, Task, choose_length, find_head, list_tasks
 from ...tasks.examples import Examples
 from ...tasks.tagging import find_detached, find_mark_words
 from ...text.tokenizer import Tokenizer
-from ...text.tokenizer_kinds import get_style, train_by_kind
+from ...text.tokenizer_kinds import train_by_kind
 from ..config_merge import SMOOTHABLE_KINDS, FinetuneConfig, TuneConfig
 from ..distributed.process_group import ProcessGroup
 from .vocab_transfer import resize_vocabulary
@@ -97,9 +97,7 @@ def build_task_model(
     """The model that is to learn, and the task with the length that it takes."""
     refuse_first((*find_contradictions(wanted), *find_unused_settings(wanted, task)))
     tune, declared = wanted.tune, find_family(wanted.family).definition
-    head = task.head
-    if head == "choose" and "choose" not in declared.build_heads(declared.config_class()):
-        head = "double"  # GPT's: the choice and the language model
+    head = find_head(declared.build_heads(declared.config_class()), task.head)
     if tune.lm_loss_weight and head in ("classify", "choose"):
         head += "+lm"
     if tune.features != "no":
@@ -174,7 +172,7 @@ def add_task_tokens(former: Former) -> Former:
     old = former.tokenizer
     assert old is not None
     rust = tokenizers.Tokenizer.from_str(old.json_text)
-    wanted = get_style(former.definition.tokenizer_style)
+    wanted = former.definition.tokenizer_style
     rust.add_special_tokens(list(wanted.last_tokens))
     wanted.add_to_backend(rust, {token: rust.token_to_id(token) or 0 for token in wanted.last_tokens})
     roles = {role: token for role, token in wanted.special.items() if token in wanted.last_tokens}
