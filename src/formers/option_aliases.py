@@ -38,7 +38,7 @@ DO_SAMPLE = "do_sample"  # accepted where there is a temperature: False is tempe
 # What differs from what the other library means by the name.
 SYNONYM_NOTES = {"max_length": "max_length is taken as max_new_tokens: the prompt does not count"}
 
-# Our names, and behind the colon those of others that mean it.
+# Our names, and after the colon those of others that mean it.
 HINTS = parse_names("""
 # Training: transformers and its example scripts, trl, litgpt, nanoGPT, PyTorch Lightning, sentence-transformers,
 # fairseq, gensim, and our own earlier names

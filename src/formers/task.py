@@ -74,7 +74,7 @@ def choose_length(context: int | None, most: int = 512) -> int:
 
 
 def get_frame(tokenizer: Tokenizer, pair: bool) -> Template:
-    """The tokenizer's own template; where it has none, the end mark behind each text."""
+    """The tokenizer's own template; where it has none, the end mark after each text."""
     frame, end = tokenizer.get_template(pair), tokenizer.id("eos")
     if frame.before or frame.after or end is None:
         return frame

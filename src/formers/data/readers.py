@@ -1,6 +1,6 @@
 """Documents out of files, lists, tables and datasets: clean, in NFC, one after the other in constant memory.
 
-A file's form is told by its suffix. To add one, enter its suffixes in FILE_FORMATS and a function that gives the texts
+A file's suffix gives its format. To add one, enter its suffixes in FILE_FORMATS and a function that gives the texts
 of such a file in TEXT_READERS; for examples of tasks, tasks/example_tables.py reads rows.
 """
 
@@ -450,7 +450,7 @@ def open_delimited(
 
 
 def detect_delimiter(path: Path, form: str, wants: TableOptions) -> str:
-    """Return the delimiter: as told, by the file's name or, of a csv file without commas, by its first line."""
+    """Return the delimiter: as given, by the file's name or, of a csv file without commas, by its first line."""
     if wants.delimiter is not None:
         return wants.delimiter
     usual = DELIMITED_SUFFIXES.get(form, "\t")

@@ -43,7 +43,7 @@ def compute_metrics(
     """Compute the metrics of a task; checkpoints are chosen by the first.
 
     classify, choose: `positive`, the label that binary F1 is of. tag: lists of tags. answer: references are the right
-    answers, empty where there is none; `language` is "en" or "ko", found by itself if not said. translate: `tokenize`,
+    answers, empty where there is none; `language` is "en" or "ko", detected if not given. translate: `tokenize`,
     `lowercase` of sacrebleu. summarise: `units`, words, characters or morphemes.
     """
     if task not in METRICS:
@@ -55,7 +55,7 @@ def compute_metrics(
             fix="give one guess for each truth",
         )
     if not references:
-        raise Error("there is nothing to judge", fix="give at least one example")
+        raise Error("there is nothing to score", fix="give at least one example")
     known = list(inspect.signature(METRICS[task]).parameters)[2:]
     if odd := [name for name in more if name not in known]:
         raise Error(f"the metrics of {task} do not take {odd[0]!r}", fix="leave it out")
@@ -145,7 +145,7 @@ def score_tags(references: list[Sequence[str]], predictions: list[Sequence[str]]
             raise Error(what, fix="give one tag for each word")
     flat = [t for row in references for t in row], [g for row in predictions for g in row]
     if not flat[0]:
-        raise Error("there is nothing to judge", fix="give at least one word")
+        raise Error("there is nothing to score", fix="give at least one word")
     if (scheme := find_scheme({*flat[0], *flat[1]})) is None:  # parts of speech
         return score_labels(*flat)
     suffix = scheme == "suffix"
@@ -336,7 +336,7 @@ def run_majority_baseline(train: Sequence[Row], valid: Sequence[Row], **more: ob
 
 
 def describe_baselines(part: str, measured: Mapping[str, Mapping[str, float]]) -> str:
-    """The main measure of each baseline in one line, with the part of the data it is of; empty without baselines."""
+    """Format the main metric of each baseline in one line, with its part of the data; empty without baselines."""
     if not (found := {name: values for name, values in measured.items() if values}):
         return ""
     main = next(iter(next(iter(found.values()))))

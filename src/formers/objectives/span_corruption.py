@@ -123,7 +123,7 @@ class SpanCorruption(TwoSidedObjective):
         self, items: np.ndarray, parts: np.ndarray, seed: int, sample: np.ndarray, use: int
     ) -> np.ndarray:
         """Cut each number of items into so many parts, none empty, any way as likely as another; return the sizes."""
-        inner = items - 1  # places where a part may begin behind the first item
+        inner = items - 1  # places where a part may begin after the first item
         owner, turn = np.repeat(np.arange(len(items)), inner), ragged_arange(inner)
         begins = rank_within_rows(draw_bits(seed, sample[owner], turn, use), inner) < parts[owner] - 1
         first = compute_starts(items)[:-1]

@@ -233,7 +233,7 @@ def choose(
     former: Former, question: str | Iterable[Any], choices: Sequence[str] | None = None, *, long: str | None = None,
     tell: ProgressCallback | None = None,
 ) -> Any:  # fmt: skip
-    """Which choice goes on with a text or answers it; many at once: a list of (question, choices). Of a text that is
+    """Choose what continues a text or answers it; many at once: a list of (question, choices). Of a text that is
     too long the beginning is left out, and a warning says so; long="error" refuses it."""
     task = resolve_task(former, "choose", long)
     one = isinstance(question, str)
@@ -390,7 +390,7 @@ def average_windows(task: Task, data: EncodedExamples, outputs: Sequence[np.ndar
 def score_label_words(
     former: Former, task: Task, rows: Sequence[Row], tell: ProgressCallback | None = None
 ) -> np.ndarray:
-    """(rows, labels) how likely a decoder is to write each label of the task behind a text, as shares of all labels."""
+    """(rows, labels) how likely a decoder is to write each label of the task after a text, as shares of all labels."""
     labelled = [{**row, "label": label} for row in rows for label in task.labels]
     data = encode_examples(task, labelled, TaskEncoder.from_former(former, task))
     found, start = np.zeros(len(data)), get_start_token(former.config)
@@ -450,7 +450,7 @@ def predict_spans(
 
 
 def find_candidates(scores: np.ndarray, places: np.ndarray, context: str, most: int, best: int) -> Iterator[Answer]:
-    """The best places of one window: a beginning and an end that is not before it, nor too far behind."""
+    """The best places of one window: a beginning and an end that is not before it, nor too far after it."""
     inside = np.flatnonzero(places[:, 0] >= 0)
     if not len(inside):
         return

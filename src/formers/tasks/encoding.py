@@ -196,7 +196,7 @@ def make_label_encoder(task: Task, labels: Sequence[str]) -> Callable[[Mapping[s
             return np.array([i in wanted for i in range(len(labels))], np.float32)
         if isinstance(label, list | tuple):
             fix = "leave tune.multilabel out, or set it true; else give one label and no list"
-            raise Error(f"a row has a list of labels, {format_value(label)}, and one label is learnt", fix=fix)
+            raise Error(f"a row has a list of labels, {format_value(label)}, and the task has one label", fix=fix)
         return np.array(IGNORE_INDEX if label is None else look_up_label(label), np.int64)
 
     return encode_label

@@ -1,7 +1,7 @@
 """Step 1 of a task's data: any source becomes a `Table`.
 
 `read_table(source)` reads files, lists, DataFrames and datasets whole, since a training set fits into memory: rows with
-named columns, as they stand in the source. examples.py goes on from there.
+named columns, as they stand in the source. examples.py takes over from there.
 
 Files of tagged words have one word in each line with its tag beside it (CoNLL, KLUE-NER, Naver's challenge), or a
 sentence and its tags in two columns (KoELECTRA's Naver NER). The content says which it is, not the file's name.
@@ -203,7 +203,7 @@ def split_fields(line: str, delimiter: str | None = None, width: int | None = No
 
 def is_tabbed_comment(line: str) -> bool:
     """Whether a line is no word but a comment, as in "## klue-ner-v1_00001 TAB the sentence" or "# text = ...": its
-    first column, between tabs, is a # with words behind it."""
+    first column, between tabs, is a # followed by words."""
     return line.startswith("#") and len(line.split("\t", 1)[0].split()) > 1 and "\t" in line
 
 

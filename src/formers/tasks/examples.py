@@ -9,7 +9,7 @@ choose             text, other (or None), choices, label: the number of the righ
 translate, summarise  text, target
 lm                 text
 
-`read_examples(source)` takes steps 1 (example_tables.py) and 2 at once; encoding.py goes on from there.
+`read_examples(source)` takes steps 1 (example_tables.py) and 2 at once; encoding.py takes over from there.
 """
 
 from __future__ import annotations
@@ -119,12 +119,12 @@ def parse_text_column(column: str | None, task: str | None) -> dict[str, str]:
 
 
 def check_labels(examples: Examples) -> None:
-    """Refuse labels that cannot be learnt: more than MAX_LABELS, or so many that most rows have one of their own."""
+    """Refuse labels that cannot be learned: more than MAX_LABELS, or so many that most rows have one of their own."""
     count, rows = len(examples.labels), len(examples.rows)
     if count > MAX_LABELS or (count > 100 and 2 * count > rows):
         what = f"there are {count:,} different {'tags' if examples.task == 'tag' else 'labels'} in {rows:,} rows"
         shown = ", ".join(repr(label[:20]) for label in examples.labels[:3])
-        fix = f"at most {MAX_LABELS:,} are learnt; name the right column: --columns label=COLUMN"
+        fix = f"at most {MAX_LABELS:,} can be learned; name the right column: --columns label=COLUMN"
         raise Error(f"{what} ({shown} …)", where=examples.summary.partition(", ")[0], fix=fix)
 
 
@@ -227,7 +227,7 @@ class ExampleBuilder:
             return None
         if self.task == "regress":
             if (found := parse_number(value)) is None:
-                raise self.make_error(f"the label {str(value)[:40]!r} is no number", place)
+                raise self.make_error(f"the label {str(value)[:40]!r} is not a number", place)
             return found
         if self.label_separator is not None:
             return [self.clean_text(part.strip()) for part in str(value).split(self.label_separator) if part.strip()]
@@ -469,7 +469,7 @@ def check_label_values(values: Iterable[object], label: str, task: str, where: o
         raise Error(f"the labels in {label!r} are numbers with fractions", where=where, fix="take the task regress")
     odd = next((v for v in values if not is_missing(v) and parse_number(v) is None), None)
     if task == "regress" and odd is not None:
-        raise Error(f"the label {str(odd)[:40]!r} in {label!r} is no number", where=where, fix="repair it")
+        raise Error(f"the label {str(odd)[:40]!r} in {label!r} is not a number", where=where, fix="repair it")
 
 
 def check_columns(table: Table, task: str | None, given: Mapping[str, Any]) -> None:
@@ -493,7 +493,7 @@ def flatten(values: Iterable[Any]) -> list[str]:
 
 
 class TablePreview:
-    """A look at the first rows of a table, for the finders."""
+    """The first rows of a table, for the finders."""
 
     def __init__(self, table: Table, names: list[str]):
         self.column_names, self.rows = names, [row for _, row in table.rows[:200]]

@@ -169,7 +169,7 @@ PUBLISHED_PATTERNS = frozenset({
     "[ \u2581]+$",  # SentencePiece's, as published_files.py writes it
     WORD_REGEX,
 })  # fmt: skip
-MAX_CHOICES, MAX_ITEMS = 1000, 10_000  # ways to go on, and items of a pattern written out, that are harmless
+MAX_CHOICES, MAX_ITEMS = 1000, 10_000  # ways to continue, and items of a pattern written out, that are harmless
 # Of a trial on common text, and on text made for the pattern: the characters, and the seconds of a processor. A usual
 # pattern takes a hundredth.
 PROSE_CHARACTERS, PROBE_CHARACTERS = 16_000, 2_000
@@ -323,7 +323,7 @@ class PatternParser:
         return PatternNode("char", self.pattern[begin : self.position])
 
     def skip_character_class(self) -> None:
-        """Go behind a class of characters; it may hold others."""
+        """Skip past a class of characters; it may hold others."""
         if self.pattern.startswith("^", self.position):
             self.position += 1
         if self.pattern.startswith("]", self.position):
@@ -335,7 +335,7 @@ class PatternParser:
         self.position += 1
 
     def parse_repeats(self, node: PatternNode) -> PatternNode:
-        """A part with the marks of repetition behind it."""
+        """Parse a part with the marks of repetition after it."""
         while self.position < len(self.pattern) and (bounds := self.parse_bounds()) is not None:
             wraps = node.branches or (node.min_repeats, node.max_repeats) != (1, 1)
             node = PatternNode("group", branches=[[node]]) if wraps else node

@@ -116,7 +116,7 @@ def fill_gaps(morphemes: list[tuple[int, int, str]], text: str) -> list[tuple[in
 
 
 def split_words(words: list[str]) -> Iterator[list[str]]:
-    """Yield the morphemes of each of many words, as they are written; each word is analysed by itself."""
+    """Yield the morphemes of each of many words, as they are written; each word is analysed alone."""
     for word, analysed in zip(words, get_word_analyser(os.getpid()).tokenize(words), strict=True):
         found: list[tuple[int, int, str]] = []
         add_morphemes(found, analysed, word)
@@ -176,7 +176,7 @@ def split_word_units(word: list[tuple[int, int, str]]) -> list[tuple[int, int, s
 
 MORPHEME_MARK = "\u034f"  # Unicode's own grapheme joiner, which no font shows
 HANGUL_WORD = re.compile("[가-힣]{1,500}")  # what is analysed: Hangul alone, so that 영화 and 영화. are the same word
-# A mark with nothing before it, or nothing behind.
+# A mark with nothing before it, or nothing after.
 LOOSE_MARK = re.compile(rf"(?<!\S){MORPHEME_MARK}|{MORPHEME_MARK}(?=\s|{MORPHEME_MARK}|$)")
 MARKED_WORDS: dict[str, str] = {}  # words analysed before, with a MORPHEME_MARK between their morphemes
 MAX_MARKED_WORDS = 1 << 19  # of them are remembered
@@ -186,7 +186,7 @@ def mark_morphemes(texts: Sequence[str]) -> list[str]:
     """Return composed texts with a MORPHEME_MARK between the morphemes of each Korean word, and between Hangul and
     whatever else is written together with it (3명, AI는, 영화ㅋㅋ).
 
-    A word is analysed by itself: it is cut alike wherever it stands, and only once. Words without Hangul stay whole.
+    A word is analysed alone: it is cut alike wherever it stands, and only once. Words without Hangul stay whole.
     Words that are new go to the analyser together, which reads them on several threads.
     """
     found = dict.fromkeys(word for text in texts for word in HANGUL_WORD.findall(text))

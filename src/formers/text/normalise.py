@@ -104,7 +104,7 @@ def compose_with_origins(text: str) -> tuple[str, list[int] | None]:
     The places are None where the text is NFC already."""
     if compose_nfc(text) == text:
         return text, None
-    parts: list[tuple[int, str]] = []  # stretches that compose by themselves: a letter with its marks, a syllable
+    parts: list[tuple[int, str]] = []  # stretches that compose independently: a letter with its marks, a syllable
     for at, character in enumerate(text):
         begin, part = parts[-1] if parts else (at, "")
         joins = unicodedata.combining(character) or compose_nfc(part + character) != compose_nfc(part) + character
@@ -134,7 +134,7 @@ def order_marks(text: str, form: DecomposedForm = "NFD") -> str:
 def compile_mark_pattern(form: DecomposedForm, least: int) -> re.Pattern[str]:
     """Runs of characters that stand on the letter before them, whole or taken apart."""
     combining = unicodedata.combining
-    found = [  # there are none behind
+    found = [  # there are none after
         c for c in map(chr, range(0x300, 0x20000))
         if combining(c) or (unicodedata.decomposition(c) and all(map(combining, unicodedata.normalize(form, c))))
     ]  # fmt: skip

@@ -161,7 +161,7 @@ class SentencePieceModel:
     byte_fallback: bool = False
     charsmap: bytes = b""
     add_dummy_prefix: bool = True  # a space is put in front
-    remove_extra_whitespaces: bool = True  # spaces in front, behind and in a row are taken away
+    remove_extra_whitespaces: bool = True  # leading, trailing and repeated spaces are taken away
     treat_whitespace_as_suffix: bool = False  # a space belongs to the word before it
 
 

@@ -19,7 +19,7 @@ CLOSERS = "\"'”’»)\\]}」』》〉】〕）］｝"
 WIDE_END_MARKS = "。！？｡"
 EMOTICON_CHARACTERS = "ㅋㅎㅠㅜㄷㅉ~^;♥♡★☆♪"  # ㅋㅋ, ㅠㅠ, ^^, ~ belong to the sentence before them
 EMOTICON_TAIL = rf"[{EMOTICON_CHARACTERS}]*+(?:[^\S\n]++[{EMOTICON_CHARACTERS}]++(?=\s|$|[가-힣]))*+"
-# Syllables that a Korean sentence ends with, in front of a mark without a space behind it; and syllables that it goes
+# Syllables that a Korean sentence ends with, in front of a mark without a space after it; and syllables that it goes
 # on after, in front of dots (particles and endings such as 는데.., 하고.., 지만..).
 FINAL_SYLLABLES = frozenset("다요죠까네군음임함됨")
 NON_FINAL_SYLLABLES = frozenset("은는을를이가에의로도만고서며면던한할된될와과랑데게니까아어또")
@@ -54,7 +54,7 @@ NON_ENDING = re.compile("(?:[필주중수개소동가민강긴고]|[는은도]|�
 # 좋아요 라고, 봤다 하면, 갔다 왔다
 QUOTING_WORD = re.compile(r"(?:이?라|하|고|는|며|면|해|치|싶|보|만|가|왔|갔|말|생각)")
 PARTICLE = re.compile(r"(?:이?라[고는며]|하[고는며]|[고는며란를을이가은의도])")
-# Quoted or bracketed text, and what follows it when the sentence goes on: “간다. 온다.”라고, "Go. Now," he said.
+# Quoted or bracketed text, and what follows it when the sentence continues: “간다. 온다.”라고, "Go. Now," he said.
 QUOTATION = re.compile(
     r"“[^“”\n]{0,300}”|‘[^‘’\n]{0,300}’|「[^「」\n]{0,300}」|『[^『』\n]{0,300}』|\([^()\n]{0,300}\)"
     r"|\"(?<![^\s(\[]\")(?=\S)[^\"\n]{0,300}(?<=\S)\""
@@ -137,7 +137,7 @@ class SentenceEndRules:
         return place["wide"] is not None or self.is_mark_end(place, start)
 
     def is_inside_quote(self, start: int) -> bool:
-        """Whether a place lies in a quotation that the sentence goes on behind."""
+        """Return whether a place lies in a quotation after which the sentence continues."""
         while self.quote_end <= start:
             self.quote_begin, self.quote_end = next(self.quote_spans, (len(self.text), len(self.text) + 1))
         return self.quote_begin < start
@@ -165,7 +165,7 @@ class SentenceEndRules:
         return not QUOTING_WORD.match(self.text, place.end())
 
     def is_mark_end(self, place: re.Match[str], start: int) -> bool:
-        """An end mark, perhaps behind an abbreviation, inside a name, or of a thought that goes on."""
+        """An end mark, perhaps after an abbreviation, inside a name, or of a thought that continues."""
         text, at, after = self.text, place.start(), place.end()
         tail = place["tail"]
         if after == len(text) or tail.count("\n") > 1:
@@ -187,7 +187,7 @@ class SentenceEndRules:
         return self.is_period_end(place, start, before, following)
 
     def is_ellipsis_end(self, place: re.Match[str], korean: bool) -> bool:
-        """… ends a Korean sentence behind an ending only, an English one unless a word is said again (I… I)."""
+        """… ends a Korean sentence after an ending only, an English one unless a word is said again (I… I)."""
         at = place.start()
         if korean:
             return self.text[at - 1] not in NON_FINAL_SYLLABLES
@@ -200,7 +200,7 @@ class SentenceEndRules:
         text, at, after = self.text, place.start(), place.end()
         close = text[at - 4 : at] if at - start >= 4 else ""
         if PLAIN_WORD_TAIL.fullmatch(close) and close not in ABBREVIATION_TAILS and not place["close"]:
-            return True  # behind a word like most
+            return True  # after a word like most
         head = text[max(start, at - CONTEXT_CHARACTERS) : at]
         found = LAST_WORD.search(head)
         word = found[0] if found else ""

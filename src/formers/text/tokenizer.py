@@ -41,7 +41,7 @@ JOINING_CHARACTERS = re.compile(
 
 
 class Charsmap:
-    """A double array of bytes that leads from a text to its replacement; nothing in it is believed without a look."""
+    """A double array of bytes that leads from a text to its replacement; nothing in it is trusted unchecked."""
 
     def __init__(self, data: bytes, where: object = None):
         size = int.from_bytes(data[:4], "little")
@@ -51,7 +51,7 @@ class Charsmap:
         self.replacements = data[4 + size :]
 
     def find_longest(self, text: bytes, place: int) -> tuple[int, str] | None:
-        """The longest entry that the text goes on with here: its length in bytes, and what replaces it."""
+        """Find the longest entry that the text continues with here: its length in bytes, and what replaces it."""
         units, found = self.double_array, None
         node = decode_child_offset(units[0])
         for i in range(place, len(text)):
@@ -128,7 +128,7 @@ def find_offsets(made: tokenizers.Encoding, origins: list[int] | None, text: str
 
 
 def extend_token_end(text: str, end: int, most: int) -> int:
-    """The end of a token, behind what is one character with its last one: marks, and the rest of a decomposed syllable,
+    """The end of a token, after what is one character with its last one: marks, and the rest of a decomposed syllable,
     which the library leaves out; `most` is where the next token begins."""
     last, size = end - 1, len(unicodedata.normalize("NFC", text[end - 1 : end]))
     while end < most and len(unicodedata.normalize("NFC", text[last : end + 1])) == size:
@@ -271,7 +271,7 @@ class Tokenizer:
         self, text: str, pair: str | None = None, *, special: bool = True, normalise: bool = False,
         parse_special: bool = True,
     ) -> list[int]:  # fmt: skip
-        """Ids of a text, or of a pair of them; with the family's special tokens unless told otherwise.
+        """Ids of a text, or of a pair of them; with the family's special tokens unless set otherwise.
 
         `normalise` composes the text first (NFC), for published tokenizers that do not do it themselves.
         """

@@ -30,7 +30,7 @@ FINETUNE_TABLES = ("data", "model", "tune", "train")
 PRETRAIN_KEYS = ("family", "recipe", "preset", "init")  # of a file, beside its tables
 FINETUNE_KEYS = ("family", "source", "preset", "task")
 READER_SETTINGS = ("column", "encoding", "skip", "delimiter", "header")  # how files are read: in every `data:` table
-TEXT_SETTINGS = ("data.column", "data.columns", "data.encoding", "data.delimiter", "data.label_separator")  # no numbers
+TEXT_SETTINGS = ("data.column", "data.columns", "data.encoding", "data.delimiter", "data.label_separator")  # all text
 SMOOTHABLE_KINDS = ("class", "tags", "text")  # kinds of answers whose labels can be smoothed
 MAX_CONFIG_BYTES = 2**20  # bytes of a file of settings
 Features = Literal["no", "last", "second", "sum4", "cat4", "mix"]
@@ -82,7 +82,7 @@ class PretrainDataConfig:
     splitter: Literal["rules", "kiwi", "tabs", "none"] = "rules"  # how sentences are found; tabs: pairs
     units: str | None = None  # phrases and entities for ERNIE: kiwi, learn, or a file
     deduplicate: Literal["exact", "near", "no"] = "no"
-    valid: tuple[str, ...] = ()  # files to be judged by,
+    valid: tuple[str, ...] = ()  # files to evaluate on,
     valid_fraction: float = 0.05  # or the share of documents that is held out for it
 
     @property
@@ -109,7 +109,7 @@ class FinetuneDataConfig:
     delimiter: str | None = None  # between the columns of tables; None: found
     header: bool | None = None  # the first row names the columns; None: it does, unless the content says no
     label_separator: str | None = None  # what stands between several labels in one field: ";"
-    valid_fraction: float = 0.1  # the share of the training examples to be judged by, if there are no others
+    valid_fraction: float = 0.1  # the share of the training examples to evaluate on, if there are no others
     tokenizer: str | None = None  # of a model from scratch: a tokenizer.json or a folder with one; None trains one,
     tokenizer_kind: str | None = None  # of this kind (bpe, wordpiece, unigram, words; None: the family's)
     vocab_size: int = 8000  # with so many pieces
@@ -153,7 +153,7 @@ class TuneConfig:
     max_answer_tokens: int = 30  # tokens of an answer
     max_output_tokens: int = 128  # tokens of a text that is written
     metric: str | None = None  # which one decides; None: the task's first
-    baseline: bool = True  # a linear model over counted words is judged beside it
+    baseline: bool = True  # a linear model over counted words is evaluated beside it
     vectors: str | None = None  # word vectors for the embeddings (TextCNN): a formers directory, or a published file
     vectors_frozen: bool = False  # they stay as they are
 
@@ -206,7 +206,7 @@ class FinetuneConfig(RunConfig):
     def to_yaml(self) -> str:
         """Return the settings as YAML, without those that follow from the examples, so that they are derived again."""
         table = self.to_dict()
-        # A recipe whose schedule has a warm-up of its own keeps it, whatever the examples are.
+        # A recipe whose schedule has a warmup of its own keeps it, whatever the examples are.
         kept = {*self.explicit_train, *(("warmup_steps",) if self.train.schedule in WARMUP_SCALED_SCHEDULES else ())}
         derived = [name for name in DERIVED_SETTINGS if name not in kept]
         table["train"] = {name: value for name, value in table["train"].items() if name not in derived}
@@ -291,8 +291,8 @@ def coerce_model_settings(family: Family, values: Mapping[str, Any]) -> dict[str
 
 
 def make_warmup_error(warmup: int, steps: int, option: str) -> Error:
-    """Return the error about a warm-up that never ends; `option` makes the run longer."""
-    what = f"a warm-up of {warmup:,} steps does not end within {steps:,} steps"
+    """Return the error about a warmup that never ends; `option` makes the run longer."""
+    what = f"a warmup of {warmup:,} steps does not end within {steps:,} steps"
     return Error(what, fix=f"--train.warmup_steps {steps // 10}, or more {option}")
 
 
@@ -326,7 +326,7 @@ def configure_pretraining(
 
 
 def choose_continued_lr(init: str, train: Mapping[str, Any]) -> dict[str, Any]:
-    """The rate at which a checkpoint goes on: as in fine-tuning, by its width; nothing where that is unknown."""
+    """Choose the rate of continued pretraining: as in fine-tuning, by the width; nothing where that is unknown."""
     folder = fetch_model(init) if init.startswith("hub:") else find_model_folder(init)
     try:
         info = read_checkpoint_info(folder)
@@ -339,8 +339,8 @@ def choose_continued_lr(init: str, train: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def adjust_warmup(train: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse a warm-up that was given and never ends; shorten the recipe's where fewer steps are asked for. The inverse
-    square root keeps its warm-up: that sets the height of the curve."""
+    """Refuse a warmup that was given and never ends; shorten the recipe's where fewer steps are asked for. The inverse
+    square root keeps its warmup: that sets the height of the curve."""
     usual = {"steps": TrainConfig.steps, "warmup_steps": TrainConfig.warmup_steps}
     steps, warmup = (coerce_value(train.get(name, n), int, f"train.{name}") for name, n in usual.items())
     if warmup <= steps:

@@ -27,7 +27,7 @@ class Stopped(Error):
 
     def __init__(self, number: int, step: int, where: Path):
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        super().__init__(f"stopped by {name} after step {step}; saved", where=where, fix="go on with --resume")
+        super().__init__(f"stopped by {name} after step {step}; saved", where=where, fix="continue with --resume")
         self.exit_code = EXIT_CODES[signal.Signals(number)]
 
 

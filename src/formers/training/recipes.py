@@ -26,7 +26,7 @@ QUICK_TRAIN = {
     "steps": 500, "batch_tokens": 2048, "seq_length": 64, "lr": 2e-3, "schedule": "wsd", "warmup_steps": 50,
     "save_every": 100, "eval_every": 50,
 }  # fmt: skip
-LR_TIMES_DIM = 5e-5 * 768  # of a checkpoint that goes on, times the inverse of the width: 5e-5 for BERT-base
+LR_TIMES_DIM = 5e-5 * 768  # of continued pretraining, times the inverse of the width: 5e-5 for BERT-base
 
 
 def get_recipe(
@@ -35,7 +35,7 @@ def get_recipe(
     """A family's recipe by name, for a model of any size.
 
     `sizes` are those of a preset, if one was named; `given` are the model's settings that the caller chose. What they
-    leave open follows from them, and so do the learning rate, the warm-up and the initial weights.
+    leave open follows from them, and so do the learning rate, the warmup and the initial weights.
     """
     found, given = find_family(family), given or {}
     declared = found.definition

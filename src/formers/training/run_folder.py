@@ -75,7 +75,7 @@ class RunFolder:
         except OSError as error:
             reason = error.strerror or error
             what = "the disk is full" if is_disk_full(error) else f"cannot be written or read ({reason})"
-            fix = advise_on_write(error, "go on with --resume")
+            fix = advise_on_write(error, "continue with --resume")
             raise Error(what, where=error.filename or self.path, fix=fix) from None
 
     def write_info(self, about: dict[str, Any]) -> None:
@@ -106,14 +106,14 @@ class RunFolder:
         return about
 
     def refuse_earlier_format(self, about: Any) -> None:
-        """Raise an Error that says how to go on where run.json is of an earlier version."""
+        """Raise an Error that says how to continue where run.json is of an earlier version."""
         version = about.get("format") if isinstance(about, dict) else None
         if type(version) is not int or version >= RUN_FORMAT:
             return
         fix = "train again with --overwrite or another --out"
         if (self.path / "model").is_dir():
             fix += f"; the model in it still opens: formers export {self.path} DIRECTORY"
-        what = f"this run was made by an earlier formers (format {version}) and cannot go on"
+        what = f"this run was made by an earlier formers (format {version}) and cannot resume"
         raise Error(what, where=self.path / "run.json", fix=fix)
 
     def read_history(self) -> list[dict[str, Any]]:
@@ -200,7 +200,7 @@ def summarise_run(folder: RunFolder, name: object) -> tuple[str, ...]:
         return str(name), "–", "–", "–", "–", "–", error.what
     asked, result = about["config"], about.get("result") or {}
     done = max((row["step"] for row in rows), default=0)
-    ended = bool(result) and done >= asked["train"]["steps"]  # one that had ended may go on for more steps
+    ended = bool(result) and done >= asked["train"]["steps"]  # one that had ended may continue for more steps
     early = bool(result) and result.get("ended") == [done, asked["train"]["steps"]]  # stopped by its own patience
     lost = not result and any(row.get("skipped") for row in rows if row["step"] == done)
     state = "done" if ended or early else "diverged" if lost else "stopped"
@@ -212,7 +212,7 @@ def summarise_run(folder: RunFolder, name: object) -> tuple[str, ...]:
 
 
 def format_main_result(asked: dict[str, Any], result: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """The measure that a run is judged by, with its name: of the test examples if there are some, else of the held-out
+    """Format a run's deciding metric, with its name: of the test examples if there are some, else of the validation
     ones; on the way, the best so far."""
     metrics = result.get("metrics") or {}
     found = metrics.get("test") or metrics.get("valid") or {}
@@ -273,5 +273,5 @@ class MetricsLog:
 
 
 def to_json_number(value: float) -> float | None:
-    """JSON has no word for what is no number."""
+    """Replace what is not finite by None: JSON has no word for it."""
     return value if math.isfinite(value) else None

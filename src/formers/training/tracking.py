@@ -14,7 +14,7 @@ from ..errors import Error
 
 
 class Tracker:
-    """A hook for pretrain and finetune that is told of the run's folder and settings before the first line comes."""
+    """A hook for pretrain and finetune that receives the run's folder and settings before the first line comes."""
 
     def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
         """Open what the metrics of the run in `folder` are written to; several runs may follow each other."""
@@ -64,7 +64,7 @@ class TensorBoard(Tracker):
 
 class WeightsAndBiases(Tracker):
     """Sends to Weights & Biases. The run has the name of its folder, its project that of the folder around it (or
-    WANDB_PROJECT); a run that goes on is the same run there: RUN/wandb.json keeps its id."""
+    WANDB_PROJECT); a resumed run is the same run there: RUN/wandb.json keeps its id."""
 
     def __init__(self) -> None:
         try:
@@ -75,7 +75,7 @@ class WeightsAndBiases(Tracker):
         self.run: Any = None
 
     def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """Begin a run there, or go on with the one that was begun."""
+        """Begin a run there, or resume the one that was begun."""
         self.close()
         note, path = folder / "wandb.json", folder.resolve()
         known = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}

@@ -13,7 +13,7 @@ from .optimizer import OPTIMIZERS, SCHEDULES
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Parallel = Literal["ddp", "fsdp", "expert"]
 SHORT_FRACTION = 0.9  # of the steps are taken with short examples, if there are any (BERT, §A.2)
-# What a run that goes on may do otherwise than before: nothing that says which examples it sees.
+# What a resumed run may do otherwise than before: nothing that says which examples it sees.
 RESUMABLE_SETTINGS = (
     "steps", "lr", "schedule", "warmup_steps", "weight_decay", "grad_clip", "workers", "save_every", "keep_last",
     "keep_best", "keep_every", "eval_every", "eval_batches", "max_bad_steps", "spike_factor", "compile",

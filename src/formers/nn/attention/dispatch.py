@@ -241,7 +241,7 @@ def attend_per_document(call: AttentionCall) -> Tensor:
 
 def attend_banded(call: AttentionCall) -> Tensor:
     """Attend in a causal window of w tokens: blocks of w queries over their own and the block before, so the work grows
-    with n · w and not with n². Keys behind a document's end come after its queries: no mask of lengths is needed."""
+    with n · w and not with n². Keys past a document's end come after its queries: no mask of lengths is needed."""
     q, layout, w = call.q, call.attn_context.query_layout, get_window_width(call.attn_context.mask)
     count = -(-layout.longest // w)
     grid = [F.pad(layout.unpack(t), (0, 0, 0, 0, 0, count * w - layout.longest)) for t in (q, call.k, call.v)]

@@ -117,7 +117,7 @@ def compare_settings(
     if task != "lm":
         for settings in every:
             coerce_value(settings.get("train.seed", first), int, "train.seed")
-        for settings in every:  # a mistake in the last combination is known before the first is learnt
+        for settings in every:  # a mistake in the last combination is known before the first is trained
             check_settings(model, task, finetune_options, {**(overrides or {}), **settings})
     trials, diverged = list[Trial](), list[str]()
     with ExitStack() as stack:
@@ -191,7 +191,7 @@ def run_trial(
     world: ProcessGroup, where: Path, model: Any, train: Any, valid: Any, *, tell: ProgressCallback | None,
     say: Callable[[str], None], **asked: Any,
 ) -> dict[str, float]:  # fmt: skip
-    """The measures of a run, which may be done, have begun, or begin now."""
+    """Return the metrics of a run, which may be done, have begun, or begin now."""
     before, begun = world.broadcast_from_main(lambda: (read_finished_metrics(where), (where / "run.json").is_file()))
     if begun:
         world.broadcast_from_main(partial(check_same_run, where, model, train, valid, **asked))
@@ -234,7 +234,7 @@ def get_main_metric(where: Path, seen: Mapping[str, float]) -> str:
 
 
 def read_finished_metrics(where: Path) -> dict[str, float]:
-    """The measures of a run that has ended."""
+    """Read the metrics of a run that has ended."""
     file = where / "evaluation.json"
     found = json.loads(file.read_text(encoding="utf-8"))["metrics"] if file.is_file() else {}
     return found.get("test") or found.get("valid") or {}

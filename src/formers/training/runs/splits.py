@@ -1,4 +1,4 @@
-"""The parts of a task's examples: to learn from, to choose by, to be judged by; read, held out and kept."""
+"""The parts of a task's examples: for training, validation and test; read, held out and kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...tasks.examples import Examples, check_labels, flatten, order_labels, rea
 from ..config_merge import FinetuneDataConfig
 
 SPLITS = ("train", "valid", "test")
-# What rows may share that must not be both learnt from and asked about; if it is always one of so few, it is no context
+# What rows may share that must not be both trained and evaluated on; if it is always one of so few, it is no context
 # but the same instruction in front of all.
 SHARED_CONTEXTS = {"answer": ("context", 1), "choose": ("text", 20)}
 
@@ -121,7 +121,7 @@ def hold_out(examples: Examples, share: float) -> dict[str, Examples]:
     out = out or {*smallest}
     words = f"{len(out):,} of the training examples, held out"
     if len(groups) < len(rows):
-        words += f"; none of their {sum(group[0] in out for group in groups):,} contexts is learnt from"
+        words += f"; none of their {sum(group[0] in out for group in groups):,} contexts is trained on"
     return {
         "train": select_examples(examples, [i for i in range(len(rows)) if i not in out], examples.summary),
         "valid": select_examples(examples, sorted(out), words),
@@ -134,7 +134,7 @@ def select_examples(examples: Examples, places: Sequence[int], said: str) -> Exa
 
 
 def save_examples(path: Path, sources: Mapping[str, Any], parts: Mapping[str, Examples]) -> None:
-    """Examples that came out of memory are kept, so that the run can go on without them."""
+    """Save examples that came out of memory, so that the run can resume without them."""
     (path / "data").mkdir(parents=True, exist_ok=True)
     for name, source in sources.items():
         if source is not None and not is_path_source(source):

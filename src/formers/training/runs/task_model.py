@@ -140,7 +140,7 @@ def load_with_task_head(wanted: FinetuneConfig, head: str, labels: tuple[str, ..
 def attach_task_head(wanted: FinetuneConfig, head: str, labels: tuple[str, ...], own: str | None) -> Former:
     """The checkpoint, whose own head is `own`, with the head of the task."""
     assert wanted.source is not None
-    if "@" in head:  # what a pooler has learnt is of no use to a head that reads other layers
+    if "@" in head:  # what a pooler has learned is of no use to a head that reads other layers
         return replace_head(load(wanted.source, head="none"), head, labels, wanted.train.seed)
     if find_family(wanted.family).definition.adds_task_tokens and head != "lm":
         former = load(wanted.source, head="lm")
@@ -245,7 +245,7 @@ def load_word_vectors(source: str, tell: ProgressCallback) -> Former:
 
 def initialise_embeddings(former: Former, vectors: Former | None, frozen: bool, say: Callable[[str], None]) -> None:
     """Make word vectors the embeddings, in both channels of a TextCNN that has two; `frozen` ones do not learn. None
-    leaves the embeddings to the checkpoint of a run that goes on."""
+    leaves the embeddings to the checkpoint of a resumed run."""
     from ...tasks.word_vectors import fill_embedding
 
     body: Any = former.model.body
@@ -284,7 +284,7 @@ def find_contradictions(wanted: FinetuneConfig) -> Iterator[tuple[bool, str, str
     yield bool(t.vectors_frozen and t.vectors is None), "there are no vectors to hold still", "give --vectors PATH"
     scratch = features and wanted.source is None
     fix = f"pretrain it first (formers pretrain {wanted.family}), or leave tune.features out"
-    yield scratch, "a model from scratch has learnt no features yet", fix
+    yield scratch, "a model from scratch has learned no features yet", fix
 
 
 def find_unused_settings(wanted: FinetuneConfig, task: Task) -> Iterator[tuple[bool, str, str]]:
@@ -292,8 +292,8 @@ def find_unused_settings(wanted: FinetuneConfig, task: Task) -> Iterator[tuple[b
     t, name = wanted.tune, task.name
     classes = f"there are no classes to balance in {name}"
     yield t.balance and task.kind not in CLASS_KINDS, classes, "leave tune.balance out"
-    learnt = "several labels are" if task.kind == "many" else f"{name} is"
-    smooth = f"tune.label_smoothing has no meaning where {learnt} learnt"
+    subject = "several labels are" if task.kind == "many" else f"{name} is"
+    smooth = f"tune.label_smoothing has no meaning where {subject} learned"
     yield bool(t.label_smoothing) and task.kind not in SMOOTHABLE_KINDS, smooth, "leave it out"
     cut = f"{name} reads long texts in windows, or refuses them"
     yield task.long == "cut" and task.kind in ("tags", "span"), cut, "take tune.long_texts windows or error"
@@ -346,7 +346,7 @@ def select_trainable(former: Former, tune: TuneConfig) -> None:
 
 
 def finalise_model(former: Former, tune: TuneConfig) -> None:
-    """A model that has learnt, as it is saved: adapters merged in, or in a file beside the weights; a language model
+    """Return a trained model as it is saved: adapters merged in, or in a file beside the weights; a language model
     that only helped to learn has gone."""
     if former.head.endswith("+lm"):
         former.head = former.head.removesuffix("+lm")
