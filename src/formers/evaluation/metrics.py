@@ -77,7 +77,7 @@ def score_labels(references: list[Any], predictions: list[Any], positive: object
 
 
 def is_label_list(value: object) -> bool:
-    """A list of labels."""
+    """Return whether a value is a list of labels."""
     return isinstance(value, list | tuple | set | frozenset)
 
 
@@ -95,7 +95,7 @@ def score_multilabel(references: list[Any], predictions: list[Any]) -> dict[str,
 
 
 def f1(both: float, said: float, true: float) -> float:
-    """The harmonic mean of precision and recall; 0 where there is nothing at all."""
+    """Return the harmonic mean of precision and recall; 0 where there is nothing at all."""
     return 2 * both / (said + true) if said + true else 0.0
 
 
@@ -131,7 +131,7 @@ def pearson(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def rank_values(values: Sequence[float]) -> list[float]:
-    """The rank of each value; equal ones share the mean of theirs."""
+    """Return the rank of each value; equal ones share the mean of theirs."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return ((2 * ends - counts - 1) / 2)[inverse].tolist()
@@ -235,7 +235,7 @@ def bleu(
 def get_signatures(
     references: list[Any], predictions: list[str], tokenize: str | None = None, lowercase: bool = False
 ) -> dict[str, str]:
-    """What sacrebleu says about how BLEU and chrF were computed; to be quoted with the numbers."""
+    """Return how BLEU and chrF were computed, in sacrebleu's words; to be quoted with the numbers."""
     found = {}
     for name, scorer in make_bleu_scorers(tokenize, lowercase).items():
         scorer.corpus_score(predictions, to_reference_streams(references))
@@ -244,7 +244,7 @@ def get_signatures(
 
 
 def to_reference_streams(references: list[Any]) -> list[list[Any]]:
-    """Right translations as sacrebleu takes them: the first of every text, the second of every text and so on."""
+    """Arrange right translations as sacrebleu takes them: the first of every text, the second of every text …."""
     rows = [[t] if isinstance(t, str) else list(t) for t in references]
     if empty := [i for i, row in enumerate(rows, 1) if not row]:
         raise Error(f"text {empty[0]} has no right translation", fix="leave it out")
@@ -252,7 +252,7 @@ def to_reference_streams(references: list[Any]) -> list[list[Any]]:
 
 
 def make_bleu_scorers(tokenize: str | None, lowercase: bool) -> dict[str, Any]:
-    """The two scorers."""
+    """Make the scorers of BLEU and chrF."""
     try:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError as e:
@@ -282,7 +282,7 @@ def score_rouge_pair(true: list[str], said: list[str]) -> tuple[float, float, fl
 
 
 def compute_lcs_length(a: list[str], b: list[str]) -> int:
-    """The length of the longest common subsequence: a whole row of the table at once, as bits (Hyyrö 2004)."""
+    """Return the length of the longest common subsequence, a whole row of the table at once as bits (Hyyrö 2004)."""
     places: dict[str, int] = {}
     for i, part in enumerate(a):
         places[part] = places.get(part, 0) | 1 << i
@@ -295,7 +295,7 @@ def compute_lcs_length(a: list[str], b: list[str]) -> int:
 
 
 def split_units(text: str, units: str) -> list[str]:
-    """A text in units: runs of letters, numbers and their marks, single characters, or morphemes."""
+    """Split a text into units: runs of letters, numbers and their marks, single characters, or morphemes."""
     text = compose_nfc(text).lower()
     if units == "morphemes":
         from ..text.korean import tag_morphemes
@@ -388,7 +388,7 @@ class LinearBaseline:
         tell("baseline", 2, 3, "TF-IDF: it predictions")
 
     def get_texts(self, row: Row) -> list[str]:
-        """The texts of a row."""
+        """Return the texts of a row."""
         return [row["text"], row.get("other") or ""] if self.has_pairs else [row["text"]]
 
     def build_features(self, rows: Sequence[Row]) -> Any:
@@ -402,7 +402,7 @@ class LinearBaseline:
         return hstack([first, rest[0], shared, csr_matrix(shared.sum(1))]).tocsr()
 
     def predict_labels(self, rows: Sequence[Row]) -> list[Any]:
-        """A label, a list of labels or a number for each row."""
+        """Predict a label, a list of labels or a number for each row."""
         if not rows:
             return []
         if self.task == "regress":
@@ -425,5 +425,5 @@ def normalise_text(text: str) -> str:
 
 
 def has_sklearn() -> bool:
-    """Whether scikit-learn is installed."""
+    """Return whether scikit-learn is installed."""
     return importlib.util.find_spec("sklearn") is not None

@@ -61,7 +61,7 @@ class TaskEncoder:
         return TaskEncoder(tokenizer, single, pair, length, former.can_read_segments, slots, task.prefix)
 
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
-        """The tokens of texts, without marks; a text of no tokens is one unknown one."""
+        """Return the tokens of texts, without marks; a text of no tokens is one unknown one."""
         texts = [self.prefix + text for text in texts]
         if self.slots:
             words = [WORD_PATTERN.findall(text) or ["?"] for text in texts]
@@ -70,7 +70,7 @@ class TaskEncoder:
         return [np.array(row or [self.placeholder_id], np.int64) for row in rows]
 
     def tokenize_with_offsets(self, texts: Sequence[str]) -> list[tuple[Ids, Offsets]]:
-        """The tokens of texts, and where in its text each stands."""
+        """Return the tokens of texts, and where in its text each stands."""
         if self.slots:
             found = [find_words(text) for text in texts]
             return [(word_level.encode_sentence(words, self.slots, marks=False), spans) for spans, words in found]
@@ -78,7 +78,7 @@ class TaskEncoder:
         return [(np.array(ids, np.int64), offsets) for ids, offsets in rows]
 
     def describe_unknown(self, data: EncodedExamples) -> str:
-        """How many of the tokens of examples the tokenizer does not know, in words; nothing where it knows all."""
+        """Say how many of the tokens of examples the tokenizer does not know; nothing where it knows all."""
         index = None if self.slots or self.tokenizer.is_byte_level else self.tokenizer.id("unk")
         count = 0 if index is None else int(np.count_nonzero(data.ids == index))
         return f"{count:,} of {len(data.ids):,} tokens unknown" if count else ""
@@ -97,7 +97,7 @@ class TaskEncoder:
         return left
 
     def build_inputs(self, first: Ids, second: Ids | None = None) -> tuple[Ids, np.ndarray | None, int, int]:
-        """The ids with their marks, the segments if the model reads them, and where the two texts begin."""
+        """Return the ids with their marks, the segments if the model reads them, and where the two texts begin."""
         frame = self.single_frame if second is None else self.pair_frame
         before, a, between, b, after = frame.segments
         parts, segments = [frame.before, first], [*before, *[a] * len(first)]
@@ -116,7 +116,7 @@ class TaskEncoder:
 
 
 def make_character_frame(slots: int) -> Template:
-    """The marks of a sentence of words spelled out."""
+    """Make the frame of a sentence of words spelled out."""
     begin, end = (np.array([word_level.pad_word([mark], slots)]) for mark in SENTENCE_MARKS)
     return Template(begin, end, end, ((0,), 0, (0,), 0, (0,)))  # type: ignore[arg-type]
 
@@ -160,7 +160,7 @@ def check_fits(task: Task, number: int, size: int, room: int, what: str = "text"
 
 
 def find_truncated(task: Task, a: Ids, b: Ids | None, room: int) -> list[str]:
-    """What of a text or a pair no window will show."""
+    """Find what of a text or a pair no window will show."""
     if len(a) + len(() if b is None else b) <= room:
         return []
     if task.long == "cut":
@@ -176,7 +176,7 @@ def warn_truncated(lost: Mapping[str, int], encoder: TaskEncoder) -> None:
 
 
 def make_label_encoder(task: Task, labels: Sequence[str]) -> Callable[[Mapping[str, Any]], np.ndarray]:
-    """What a row's label is in numbers; without one, nothing is asked."""
+    """Make a function from a row to its label in numbers; a missing label is one that the loss ignores."""
     index = {label: i for i, label in enumerate(labels)}
 
     def look_up_label(label: object) -> int:
@@ -208,7 +208,7 @@ def ignore_label(answer: np.ndarray) -> np.ndarray:
 
 
 def split_windows(task: Task, encoder: TaskEncoder, a: Ids, b: Ids | None) -> list[tuple[Ids, Ids | None]]:
-    """A text or a pair as it fits: whole, or in windows over the longer text (the other keeps half of the room)."""
+    """Split a text or a pair to fit: whole, or in windows over the longer text (the other keeps half of the room)."""
     room = encoder.compute_capacity(b is not None)
     if len(a) + len(() if b is None else b) <= room:
         return [(a, b)]
@@ -221,12 +221,12 @@ def split_windows(task: Task, encoder: TaskEncoder, a: Ids, b: Ids | None) -> li
 
 
 def join_pair(row: Mapping[str, Any]) -> str:
-    """A text, or a pair as one text."""
+    """Return a text, or a pair as one text."""
     return str(row["text"]) if row.get("other") is None else f"{row['text']} {row['other']}"
 
 
 def encode_choices(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
-    """A text with each of its choices; one of them is right. What does not fit loses its beginning."""
+    """Encode a text with each of its choices; one of them is right. What does not fit loses its beginning."""
     sheet, room, lost = ExampleCollector(), encoder.compute_capacity(True), Counter[str]()
     first = encoder.tokenize([join_pair(row) for row in rows])
     for number, row in enumerate(rows):
@@ -291,7 +291,7 @@ def find_first_pieces(words: Sequence[str], offsets: Sequence[tuple[int, int]]) 
 
 
 def encode_questions(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
-    """A question and its context in windows; the answer is from a token to a token, or nowhere: at the first mark (of
+    """Encode a question and its context in windows; the answer is a span of tokens, or none: at the first mark (of
     XLNet the last). `offsets` says where in the context a token stands."""
     sheet, whole, lost = ExampleCollector(), encoder.compute_capacity(True), Counter[str]()
     questions = encoder.tokenize([str(row["question"]) for row in rows])
@@ -322,7 +322,7 @@ def encode_questions(task: Task, rows: Rows, encoder: TaskEncoder, labels: Seque
 
 
 def encode_targets(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
-    """A text from which a decoder writes another; both end with the end mark."""
+    """Encode a text from which a decoder writes another; both end with the end mark."""
     other = encoder.tokenizer.target or encoder.tokenizer
     end = next((i for role in ("eos", "sep") if (i := other.id(role)) is not None), None)
     if end is None:

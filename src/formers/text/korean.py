@@ -31,13 +31,13 @@ UNANALYSABLE = re.compile("[\0\ud800-\udfff]")  # the analyser stops at these
 
 @functools.cache
 def get_analyser() -> Any:
-    """The analyser, made once: it takes two seconds and 500 MB."""
+    """Return the analyser, made once: it takes two seconds and 500 MB."""
     return make_analyser(num_workers=1)
 
 
 @functools.cache
 def get_word_analyser(process: int) -> Any:
-    """The analyser of single words, made once for each process (its threads do not survive a fork): without the
+    """Return the analyser of single words, made once a process (its threads do not survive a fork): without the
     dictionary of names of several words it is there in a third of the time, and smaller by 140 MB."""
     alone = os.environ.get("TOKENIZERS_PARALLELISM") == "false"  # this process shall have one thread
     return make_analyser(num_workers=1 if alone else os.cpu_count() or 1, load_multi_dict=False)
@@ -66,13 +66,13 @@ def split_stretches(text: str) -> list[tuple[int, str]]:
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text; what the analyser passes over stays with the sentence before it."""
+    """Return the sentences of a text; what the analyser passes over stays with the sentence before it."""
     found = [text[begin:end].strip() for begin, end in itertools.pairwise([*find_sentence_starts(text), len(text)])]
     return [sentence for sentence in found if sentence]
 
 
 def find_sentence_starts(text: str) -> list[int]:
-    """Where the sentences of a text begin."""
+    """Find where the sentences of a text begin."""
     stretches = ((at, get_analyser().split_into_sents(part)[1:]) for at, part in split_stretches(text))
     return [start for at, others in stretches for start in (at, *(at + sentence.start for sentence in others))]
 
@@ -99,12 +99,12 @@ def add_morphemes(found: list[tuple[int, int, str]], analysed: Iterable[Any], te
 
 
 def tag_text(text: str) -> list[tuple[int, int, str]]:
-    """The morphemes, and between them what the analyser passed over: all characters but white space."""
+    """Return the morphemes, and between them what the analyser passed over: all characters but white space."""
     return fill_gaps(tag_morphemes(text), text)
 
 
 def fill_gaps(morphemes: list[tuple[int, int, str]], text: str) -> list[tuple[int, int, str]]:
-    """The morphemes of a text, and between them what the analyser passed over."""
+    """Return the morphemes of a text, and between them what the analyser passed over."""
     found, last = [], 0
     for begin, end, tag in [*morphemes, (len(text), len(text), "")]:
         if last < begin:
@@ -124,7 +124,7 @@ def split_words(words: list[str]) -> Iterator[list[str]]:
 
 
 def split_morphemes(text: str) -> list[str]:
-    """The morphemes as they are written; put together, they are the text without white space."""
+    """Return the morphemes as they are written; put together, they are the text without white space."""
     return [text[begin:end] for begin, end, _ in tag_text(text)]
 
 
@@ -159,7 +159,7 @@ def group_words(morphemes: list[tuple[int, int, str]]) -> list[list[tuple[int, i
 
 
 def split_word_units(word: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """One word cut into names, numbers and the rest, without its punctuation."""
+    """Split one word into names, numbers and the rest, without its punctuation."""
     found: list[tuple[int, int, str]] = []
     last = ""  # kind of the morpheme before
     for (begin, end, tag), (_, _, following) in itertools.pairwise([*word, (0, 0, "")]):
@@ -206,7 +206,7 @@ def strip_morpheme_marks(text: str) -> str:
 
 
 def mark_with_origins(text: str) -> tuple[str, list[int]]:
-    """A composed text with a MORPHEME_MARK between the morphemes of each word, and where each character comes from; a
+    """Mark a composed text with MORPHEME_MARK between each word's morphemes, and say where each character comes from; a
     mark belongs to the character after it."""
     ready = mark_morphemes([strip_morpheme_marks(text)])[0]
     # Decomposed, both texts are alike, so that what comes before a character has the same length in both.

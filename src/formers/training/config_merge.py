@@ -223,7 +223,7 @@ DERIVED_SETTINGS = (
 
 
 def shorten_float(value: Any) -> Any:
-    """A float without a fraction as an integer: people write epochs: 3."""
+    """Return a float without a fraction as an integer: people write epochs: 3."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
@@ -376,7 +376,7 @@ def build_pretrain_config(family: str, merged: Tables, more: Mapping[str, Any]) 
 
 
 def build_model_config(asked: PretrainConfig, **more: Any) -> Any:
-    """The model's configuration, checked against the length of examples; `more` is what the tokenizer says."""
+    """Build the model's configuration, checked against the length of examples; `more` is what the tokenizer says."""
     known = get_schema(find_family(asked.family).definition.config_class)
     values = {**asked.model, **{key: value for key, value in more.items() if key in known}}
     if (rows := asked.model_overrides.get("vocab")) is not None and "vocab" in more:
@@ -428,7 +428,7 @@ FINETUNE_TRAIN = {
 
 
 def get_finetune_recipe(family: str, task: str, source: str | None, sized: bool) -> Tables:
-    """The settings of a family for a task: of a checkpoint (BERT, §A.3), or from nothing."""
+    """Return the settings of a family for a task: of a checkpoint (BERT, §A.3), or from nothing."""
     tables: Tables = {"data": {}, "model": {}, "tune": {}, "train": dict(FINETUNE_TRAIN)}
     declared = find_family(family).definition
     if source is not None:
@@ -490,7 +490,7 @@ def derive_train_config(wanted: FinetuneConfig, sizes: Any, dim: int, processes:
 
 
 def resolve_model(model: str) -> tuple[str, str | None, str | None]:
-    """What MODEL is: (family, checkpoint, preset); a folder or hub: name is a checkpoint, else a family or a preset."""
+    """Return (family, checkpoint, preset) of MODEL: a folder or hub: name is a checkpoint, else a family or preset."""
     if model.startswith("hub:") or Path(model).is_dir():
         return "", model, None
     if Path(model).name in FAMILIES or not any(c in model for c in "/\\"):
@@ -512,7 +512,7 @@ def resolve_model(model: str) -> tuple[str, str | None, str | None]:
 
 
 def describe_random_start(family: str, preset: str | None) -> str:
-    """What to tell somebody who names a model by its published name and gets new weights."""
+    """Return a note for somebody who names a model by its published name and gets new weights."""
     place = find_published_checkpoint(preset or family)
     hint = f"; the published weights are {place}" if place else ""
     return f"{preset or family} starts from random weights{hint}"
@@ -538,7 +538,7 @@ def unflatten_tables(values: Mapping[str, Any], known: tuple[str, ...]) -> Table
 
 
 def parse_value(text: str) -> Any:
-    """A value as people write it: 4, 1e-3, true, null, [1, 2], word."""
+    """Parse a value as people write it: 4, 1e-3, true, null, [1, 2], word."""
     try:
         value = parse_yaml(text)
     except ValueError:
@@ -550,7 +550,7 @@ def parse_value(text: str) -> Any:
 
 
 def read_config(file: Any) -> dict[str, Any]:
-    """A run's file; a table of the same is taken as it is, and None is an empty one."""
+    """Read a run's file; a table of its settings is taken as it is, and None is an empty one."""
     if file is None or isinstance(file, Mapping):
         return resolve_tables(file or {})
     path = Path(file)

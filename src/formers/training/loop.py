@@ -47,7 +47,7 @@ class SignalWatcher:
         return self
 
     def handle_signal(self, number: int, frame: FrameType | None) -> None:
-        """What the operating system calls."""
+        """Handle a signal of the operating system."""
         if self.caught_signal is not None:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
@@ -208,7 +208,7 @@ def restore_newest(trainer: Trainer, kept: Checkpoints | None, steps: Path, say:
 
 
 def step_to_row(report: StepResult) -> dict[str, Any]:
-    """A step as a line of the file of measurements."""
+    """Return a step as a line of the file of measurements."""
     odd = {"skipped": True, "examples": report.example_range} if report.skipped else {}
     seconds = round(report.seconds, 3)
     return {

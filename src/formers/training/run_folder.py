@@ -84,7 +84,7 @@ class RunFolder:
         write_atomically(self.path / "run.json", text, "backslashreplace")  # half a character of a path: as JSON has it
 
     def read_info(self) -> dict[str, Any]:
-        """What run.json says."""
+        """Read run.json."""
         where = self.path / "run.json"
         if not where.is_file():
             raise Error("this is no folder of a run", where=where, fix="formers runs lists them")
@@ -117,11 +117,11 @@ class RunFolder:
         raise Error(what, where=self.path / "run.json", fix=fix)
 
     def read_history(self) -> list[dict[str, Any]]:
-        """The measurements so far; a line that was cut by a crash is left out."""
+        """Read the measurements so far; a line that was cut by a crash is left out."""
         return read_rows(self.metrics_path)
 
     def read_samples(self) -> list[dict[str, Any]]:
-        """What the model could do at some steps."""
+        """Read what the model could do at some steps."""
         return [row for row in read_rows(self.path / "samples.jsonl") if "given" in row and "made" in row]
 
     def truncate_after(self, step: int) -> None:
@@ -187,13 +187,13 @@ def make_folder(path: Path) -> bool:
 
 
 def find_newest_run(family: str | None) -> Path | None:
-    """The run that was begun last, of a family or of all."""
+    """Find the run that was begun last, of a family or of all."""
     runs = [p.parent for p in Path("runs").glob(f"{family or '*'}-*/run.json")]
     return max(runs, key=lambda p: (p / "run.json").stat().st_mtime_ns, default=None)
 
 
 def summarise_run(folder: RunFolder, name: object) -> tuple[str, ...]:
-    """A run in a row: name, family, task, steps, the measure that decides, parameters, state."""
+    """Summarise a run in a row: name, family, task, steps, the measure that decides, parameters, state."""
     try:
         about, rows = folder.read_info(), folder.read_history()
     except Error as error:
@@ -228,7 +228,7 @@ def format_main_result(asked: dict[str, Any], result: dict[str, Any], rows: list
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """The lines of a file of JSON, without those that a crash has cut or a disk damaged."""
+    """Read the lines of a file of JSON, without those that a crash has cut or a disk damaged."""
     rows = []
     for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.is_file() else ():
         with suppress(ValueError, RecursionError):
@@ -261,14 +261,14 @@ class MetricsLog:
         self.file, self.hook = open(folder.metrics_path, "a", encoding="utf-8"), hook  # noqa: SIM115
 
     def write_row(self, line: dict[str, Any]) -> None:
-        """One measurement."""
+        """Write one measurement."""
         self.file.write(json.dumps(line) + "\n")
         self.file.flush()
         if self.hook is not None:
             self.hook(line)
 
     def close(self) -> None:
-        """The end."""
+        """Close the file."""
         self.file.close()
 
 

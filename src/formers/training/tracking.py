@@ -27,7 +27,7 @@ class Tracker:
 
 
 def flatten_metrics(line: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line of metrics.jsonl under the names that a tracker shows; what is not finite is left out."""
+    """Return the numbers of a line of metrics.jsonl under a tracker's names; what is not finite is left out."""
     training = {**line.get("losses", {}), "lr": line.get("lr"), "norm": line.get("norm")}
     named = {f"training/{name}": value for name, value in training.items()}
     named |= {f"valid/{name}": value for name, value in line.get("valid", {}).items()}
@@ -124,7 +124,7 @@ class TrackerGroup(Tracker):
 
 @contextmanager
 def open_trackers(tensorboard: bool, wandb: bool) -> Iterator[Tracker | None]:
-    """The trackers that were asked for, None if none was; a package that is missing is known before the run begins."""
+    """Open the trackers that were asked for, None if none was; a missing package is known before the run begins."""
     found = [kind() for kind, wanted in ((TensorBoard, tensorboard), (WeightsAndBiases, wandb)) if wanted]
     made = TrackerGroup(*found) if found else None
     try:

@@ -85,14 +85,14 @@ class TrainConfig:
             raise Error(what, fix="raise train.batch_tokens or lower train.seq_length")
 
     def count_batches(self, step: int, ranks: int = 1) -> int:
-        """How many batches a step has; all processes have as many."""
+        """Return how many batches a step has; all processes have as many."""
         wanted = self.accumulate
         if step < self.batch_rampup_steps:
             wanted = 1 + (self.accumulate - 1) * step // self.batch_rampup_steps
         return -(-wanted // ranks) * ranks
 
     def count_batches_between(self, low: int, high: int, ranks: int = 1) -> int:
-        """How many batches some steps have together."""
+        """Return how many batches some steps have together."""
         grown = max(low, min(self.batch_rampup_steps, high))
         growing = sum(self.count_batches(step, ranks) for step in range(low, grown))
         return growing + (high - grown) * self.count_batches(self.batch_rampup_steps, ranks)
@@ -107,5 +107,5 @@ class TrainConfig:
         return int(step >= self.long_phase_start)
 
     def get_phase_length(self, phase: int) -> int:
-        """The length of examples in a phase."""
+        """Return the length of examples in a phase."""
         return self.seq_length if phase or self.short_length is None else self.short_length

@@ -472,7 +472,7 @@ def list_available_kernels(q: Tensor) -> set[str]:
 
 
 def _supports_flash(q: Tensor) -> bool:
-    """The varlen kernel takes half precision, head dims in steps of 8, and Ampere or newer."""
+    """Return whether the varlen kernel can run: half precision, head dims in steps of 8, and Ampere or newer."""
     half = q.dtype in (torch.float16, torch.bfloat16)
     return half and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and _is_ampere_or_newer()
 
@@ -483,7 +483,7 @@ def _supports_flex(q: Tensor) -> bool:
 
 
 def _supports_biased_flash(q: Tensor) -> bool:
-    """The biased flash kernel needs what both others need, and a head that fits the chip's memory."""
+    """Return whether the biased flash kernel can run: as both others, and a head that fits the chip's memory."""
     return _supports_flash(q) and _supports_flex(q) and q.shape[-1] <= 128
 
 

@@ -24,7 +24,7 @@ SHARED_CONTEXTS = {"answer": ("context", 1), "choose": ("text", 20)}
 def read_splits(
     data: FinetuneDataConfig, task: str | None, sources: Mapping[str, Any], columns: Any, begun: Path | None
 ) -> dict[str, Examples]:
-    """The examples of each part; without held-out ones, some of the training examples are held out. Of a run that was
+    """Read the examples of each part; if only training examples are given, some are held out. Of a run that was
     `begun` in a folder, those that it has kept."""
     parts: dict[str, Examples] = {}
     for name in SPLITS:
@@ -59,7 +59,7 @@ def find_overlap(parts: Mapping[str, Examples]) -> list[tuple[str, str, int, int
 
 
 def hash_content(row: Mapping[str, Any]) -> bytes:
-    """What tells whether two rows ask the same: a hash of their texts without case and spaces."""
+    """Hash a row's texts without case and spaces, which tells whether two rows ask the same."""
     fields = [row.get(key) for key in ("text", "other", "question", "context")]
     parts = [str(field or "") for field in (*fields, *(row.get("choices") or ()), "".join(row.get("words") or ()))]
     text = "\0".join("".join(part.casefold().split()) for part in parts)
@@ -67,7 +67,7 @@ def hash_content(row: Mapping[str, Any]) -> bytes:
 
 
 def format_overlap_warnings(found: Sequence[tuple[str, str, int, int]], what: str = "examples") -> list[str]:
-    """A warning for each pair of parts that share examples, or documents of plain text."""
+    """Return a warning for each pair of parts that share examples, or documents of plain text."""
     return [
         f"warning: {shared:,} of {count:,} {name} {what} are among the {before} {what} too"
         f" ({shared / count:.0%}): the measures say nothing of new texts"
@@ -76,7 +76,7 @@ def format_overlap_warnings(found: Sequence[tuple[str, str, int, int]], what: st
 
 
 def read_split(source: Any, task: str | None, columns: Any, between: str | None, **reading: Any) -> Examples:
-    """The labelled examples of one source; plain text is refused: only the task lm learns from it."""
+    """Read the labelled examples of one source; plain text is refused: only the task lm learns from it."""
     if not isinstance(source, Examples):
         return read_examples(source, task, columns, label_separator=between, allow_plain_text=False, **reading)
     if source.task == "lm" and task != "lm":
@@ -101,7 +101,7 @@ def sample_examples(examples: Examples, limit: int) -> Examples:
 
 
 def group_by_context(examples: Examples) -> list[list[int]]:
-    """The places of rows that must not be parted: all questions about one context. Without contexts, each row alone."""
+    """Group places of rows that stay together: all questions about one context; without contexts, each row alone."""
     (key, few), found = SHARED_CONTEXTS.get(examples.task, ("", 0)), dict[Any, list[int]]()
     for place, row in enumerate(examples.rows):
         found.setdefault(row.get(key) or place, []).append(place)
@@ -150,7 +150,7 @@ def save_examples(path: Path, sources: Mapping[str, Any], parts: Mapping[str, Ex
 
 
 def load_saved_examples(run: Path, name: str, task: str, labels: Sequence[str] = ()) -> Examples | None:
-    """The examples that a run has kept of a part, row by row as they were; None if there are none."""
+    """Load the examples that a run has kept of a part, row by row as they were; None if there are none."""
     file = run / "data" / f"{name}.jsonl"
     if not file.is_file():
         return None
@@ -164,6 +164,6 @@ def load_saved_examples(run: Path, name: str, task: str, labels: Sequence[str] =
 
 
 def fingerprint_examples(examples: Examples) -> str:
-    """What tells whether examples have changed."""
+    """Return a hash that tells whether examples have changed."""
     text = json.dumps(examples.rows, ensure_ascii=False, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
