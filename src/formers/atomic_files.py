@@ -70,7 +70,7 @@ def dump_canonical(values: Mapping[str, Any]) -> bytes:
 
 
 def to_checked_json(values: Mapping[str, Any]) -> str:
-    """JSON that carries a checksum of itself."""
+    """Return JSON that carries a checksum of itself."""
     seal = hashlib.sha256(dump_canonical(values)).hexdigest()
     return json.dumps({**values, "seal": seal}, indent=1, ensure_ascii=False)
 
@@ -269,7 +269,7 @@ def hold_lock(path: Path, *, shared: bool = False, wait: bool = False) -> Iterat
 
 
 def read_lock_holder(file: TextIO) -> str:
-    """Who holds a lock; one that has just taken it needs a moment to write its name."""
+    """Return who holds a lock; one that has just taken it needs a moment to write its name."""
     for _ in range(100):
         file.seek(0)
         if name := file.read().strip():

@@ -268,7 +268,7 @@ def resolve_settings(given: Mapping[str, Any], tables: Collection[str]) -> dict[
 
 
 def resolve_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables of settings with each synonym inside replaced by our name; what is not a table stays as it is."""
+    """Replace each synonym in tables of settings by our name; what is not a table stays as it is."""
     found = dict(tables)
     for table, values in tables.items():
         if isinstance(values, Mapping):
@@ -278,7 +278,7 @@ def resolve_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve_generation_options(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Options of generate with each synonym replaced by our name; do_sample becomes a temperature."""
+    """Replace each synonym in options of generate by our name; do_sample becomes a temperature."""
     found: dict[str, Any] = {}
     for key, value in given.items():
         ours = next((target for target in SYNONYMS.get(key, ()) if target in known), key)

@@ -169,7 +169,7 @@ def check_encoding(data: bytes, encoding: str, where: object) -> None:
 
 
 def is_utf_8(encoding: str) -> bool:
-    """True for any spelling of UTF-8."""
+    """Return whether this is any spelling of UTF-8."""
     return encoding.lower().replace("_", "-") in ("utf-8", "utf8")
 
 

@@ -100,7 +100,7 @@ def f1(both: float, said: float, true: float) -> float:
 
 
 def f1_by_label(true: Counter[Any], said: Counter[Any], both: Counter[Any]) -> dict[Any, float]:
-    """F1 of each label that is there or was said."""
+    """Compute F1 of each label that is there or was predicted."""
     return {label: f1(both[label], said[label], true[label]) for label in {**true, **said}}
 
 
@@ -138,7 +138,7 @@ def rank_values(values: Sequence[float]) -> list[float]:
 
 
 def score_tags(references: list[Sequence[str]], predictions: list[Sequence[str]]) -> dict[str, float]:
-    """F1, precision and recall of whole entities, and accuracy by word; of tags without entities, accuracy and F1."""
+    """Score whole entities by F1, precision and recall, words by accuracy; tags without entities by accuracy and F1."""
     for number, (true, said) in enumerate(zip(references, predictions, strict=True), 1):
         if len(true) != len(said):
             what = f"example {number} has {len(true)} tags, its guess {len(said)}"
@@ -169,7 +169,7 @@ ROUGE_UNITS = ("words", "characters", "morphemes")
 def score_answers(
     references: list[Any], predictions: list[str], language: str | None = None, version: int | None = None
 ) -> dict[str, float]:
-    """F1 and exact match as SQuAD's scripts count them; `language` ko is KorQuAD's, by characters.
+    """Compute F1 and exact match as SQuAD's scripts count them; `language` ko is KorQuAD's, by characters.
 
     `version` 2 has questions without an answer (an empty list, the guess ""), and their shares beside the whole.
     """
@@ -202,32 +202,32 @@ def score_answers(
 def score_best_match(
     row: list[str], guess: str, plain: Callable[[str], str], parts: Callable[[str], list[str]], version: int
 ) -> tuple[float, float]:
-    """F1 and exact match with the right answer that is nearest."""
+    """Compute F1 and exact match with the right answer that is nearest."""
     said = plain(guess)
     return max(compute_bag_f1(parts(plain(t)), parts(said), version) for t in row), float(said in map(plain, row))
 
 
 def compute_bag_f1(true: Sequence[Hashable], said: Sequence[Hashable], version: int = 1) -> float:
-    """F1 of two bags of parts; two empty ones are equal since SQuAD 2.0."""
+    """Compute F1 of two bags of parts; two empty ones are equal since SQuAD 2.0."""
     if version == 2 and not (true and said):
         return float(true == said)
     return f1((Counter(true) & Counter(said)).total(), len(said), len(true))
 
 
 def normalise_english(text: str) -> str:
-    """SQuAD's plain form: lower case, no punctuation, no articles."""
+    """Return SQuAD's plain form: lower case, no punctuation, no articles."""
     return " ".join(ARTICLE.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def normalise_korean(text: str) -> str:
-    """KorQuAD's plain form: brackets and quotes are spaces, other punctuation goes."""
+    """Return KorQuAD's plain form: brackets and quotes are spaces, other punctuation goes."""
     return " ".join(compose_nfc(text).translate(KORQUAD_BRACKETS).lower().translate(PUNCTUATION).split())
 
 
 def bleu(
     references: list[Any], predictions: list[str], tokenize: str | None = None, lowercase: bool = False
 ) -> dict[str, float]:
-    """BLEU and chrF by sacrebleu; a truth is one right translation or a list of them."""
+    """Compute BLEU and chrF by sacrebleu; a truth is one right translation or a list of them."""
     scorers, references = make_bleu_scorers(tokenize, lowercase), to_reference_streams(references)
     return {name: scorer.corpus_score(predictions, references).score for name, scorer in scorers.items()}
 
@@ -264,7 +264,7 @@ def make_bleu_scorers(tokenize: str | None, lowercase: bool) -> dict[str, Any]:
 
 
 def rouge(references: list[Any], predictions: list[str], units: str = "words") -> dict[str, float]:
-    """ROUGE-L, -1 and -2 (F1, mean over texts) by words of any script, by characters or by Korean morphemes."""
+    """Compute ROUGE-L, -1 and -2 (F1, mean over texts) by words of any script, by characters or by Korean morphemes."""
     if units not in ROUGE_UNITS:
         raise Error(f"ROUGE has no units {units!r}", fix="choose " + ", ".join(ROUGE_UNITS))
     scores: list[Sequence[float]] = []
@@ -276,7 +276,7 @@ def rouge(references: list[Any], predictions: list[str], units: str = "words") -
 
 
 def score_rouge_pair(true: list[str], said: list[str]) -> tuple[float, float, float]:
-    """ROUGE-L, -1 and -2 of one text."""
+    """Compute ROUGE-L, -1 and -2 of one text."""
     pairs = compute_bag_f1(list(itertools.pairwise(true)), list(itertools.pairwise(said)))
     return f1(compute_lcs_length(true, said), len(said), len(true)), compute_bag_f1(true, said), pairs
 

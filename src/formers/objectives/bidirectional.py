@@ -122,7 +122,7 @@ class BidirectionalLM(BaseObjective):
 
 
 def draw_by_frequency(number: int, vocab: int, device: torch.device) -> Tensor:
-    """Words drawn with p(i) = log(1 + 1/(i + 1)) / log(vocab + 1): Zipf's law for a vocabulary sorted by frequency."""
+    """Draw words with p(i) = log(1 + 1/(i + 1)) / log(vocab + 1): Zipf's law for a vocabulary sorted by frequency."""
     draw = torch.rand(number, device=device, dtype=torch.float64)
     return (torch.exp(draw * np.log(vocab + 1)) - 1).long().clamp(max=vocab - 1)
 

@@ -86,7 +86,7 @@ class SpanCorruption(TwoSidedObjective):
         return plan_texts(store, self.eos, self.raw_length, seed, epoch, self.across_documents)
 
     def measure_both_sides(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of the source and of the target, at most, for texts of some lengths."""
+        """Return the most tokens of the source and of the target for texts of some lengths."""
         if self.corruption != "spans":
             return lengths + (self.corruption == "deshuffle"), lengths + (self.corruption == "deshuffle")
         noise, spans = self.count_noise(lengths)

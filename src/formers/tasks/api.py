@@ -277,7 +277,7 @@ def get_task(former: Former, name: str) -> Task:
 
 
 def make_text_rows(texts: Texts, task: Task) -> tuple[list[Row], bool]:
-    """Texts and pairs as rows, and whether it was one alone."""
+    """Return texts and pairs as rows, and whether it was one alone."""
     one = isinstance(texts, str | tuple | Mapping)
     rows = []
     for number, text in enumerate([texts] if one else list_texts(texts)):
@@ -405,14 +405,14 @@ def score_label_words(
 
 
 def predict_choices(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Of each question the probabilities of its choices."""
+    """Return of each question the probabilities of its choices."""
     return [softmax(one[:, 0].astype(np.float64)) for one in outputs]
 
 
 def predict_tags(
     data: EncodedExamples, outputs: Sequence[np.ndarray], words: Sequence[int]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Of each row the tags of its words and their probabilities; a word without a token has tag -1."""
+    """Return of each row the tags of its words and their probabilities; a word without a token has tag -1."""
     found = [(np.full(n, -1), np.zeros(n)) for n in words]
     assert data.offsets is not None
     for number, scores in enumerate(outputs):
@@ -428,7 +428,7 @@ def predict_spans(
     former: Former, task: Task, data: EncodedExamples, outputs: Sequence[np.ndarray], contexts: Sequence[str],
     best: int = 5,
 ) -> list[list[Answer]]:  # fmt: skip
-    """Of each question the best places, over all windows of its context; no answer is one of them, if the task allows
+    """Find each question's best places, over all windows of its context; no answer is one of them, if the task allows
     it. Its score is the lowest that a window gives it (BERT, §4.3)."""
     found: list[list[Answer]] = [[] for _ in contexts]
     empty = [np.inf] * len(contexts)

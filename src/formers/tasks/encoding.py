@@ -52,7 +52,7 @@ class TaskEncoder:
 
     @staticmethod
     def from_former(former: Former, task: Task) -> TaskEncoder:
-        """For a model and its task."""
+        """Make the encoder of a model and its task."""
         if (tokenizer := former.tokenizer) is None:
             raise Error("this model has no tokenizer", fix="put its tokenizer.json beside it")
         slots = former.config.slots if former.definition.reads_characters else None
@@ -89,7 +89,7 @@ class TaskEncoder:
         return next((i for r in ("unk", "eos", "pad") if (i := self.tokenizer.id(r)) is not None), 0)
 
     def compute_capacity(self, pair: bool = False) -> int:
-        """Tokens of text that fit between the marks."""
+        """Return how many tokens of text fit between the marks."""
         frame = self.pair_frame if pair else self.single_frame
         left = self.max_length - len(frame.before) - len(frame.between) * pair - len(frame.after)
         if left < 2:
@@ -110,7 +110,7 @@ class TaskEncoder:
         return ids, np.array([*segments, *after], np.int64) if self.has_segments else None, begin, then
 
     def list_windows(self, count: int, room: int, stride: int) -> list[Span]:
-        """Stretches of at most `room` tokens over so many, sharing up to `stride` with the next one."""
+        """List stretches of at most `room` tokens over so many, sharing up to `stride` with the next one."""
         step = room - min(stride, room // 2)
         return [(low, min(count, low + room)) for low in range(0, max(1, count - room + step), step)]
 
@@ -131,7 +131,7 @@ def encode_examples(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequen
 
 
 def encode_classification(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
-    """Texts, or pairs of them, of which one thing is asked: a class, several, or a number."""
+    """Encode texts, or pairs of them, of which one thing is asked: a class, several, or a number."""
     answer, sheet, lost = make_label_encoder(task, labels), ExampleCollector(), Counter[str]()
     first = encoder.tokenize([str(row["text"]) for row in rows])
     has_second = [i for i, row in enumerate(rows) if row.get("other") is not None]
@@ -250,7 +250,7 @@ def encode_choices(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequenc
 
 
 def encode_tags(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
-    """Words of which each has a tag; the first piece of a word answers for it. `offsets` names that word."""
+    """Encode words of which each has a tag; the first piece of a word answers for it. `offsets` names that word."""
     index, sheet = {label: i for i, label in enumerate(labels)}, ExampleCollector()
     texts = [" ".join(row["words"]) for row in rows]
     for number, (row, (ids, offsets)) in enumerate(zip(rows, encoder.tokenize_with_offsets(texts), strict=True)):
@@ -279,7 +279,7 @@ def encode_tags(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[s
 
 
 def find_first_pieces(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """Of each token the number of the word whose first piece it is, else -1; words are joined by one space each."""
+    """Find of each token the word whose first piece it is, else -1; words are joined by one space each."""
     ends = np.cumsum([len(word) + 1 for word in words])
     found, seen = [], -1
     for begin, end in offsets:

@@ -232,7 +232,7 @@ def are_tags(values: Sequence[str], expect_tags: bool) -> bool:
 def read_tagged_sentences(
     path: Path, layout: TagLayout, wants: readers.TableOptions, names: Sequence[str]
 ) -> Iterator[TableRow]:
-    """The sentences of a file with a word in each line: the number of the first line, and a list for each column under
+    """Read sentences of a file with a word in each line: the number of the first line, and a list for each column under
     its name. Blank lines and -DOCSTART- end a sentence, comments are passed over."""
     columns: list[list[str]] = [[] for _ in names]
     start, waiting = 1, bool(layout.header)
@@ -385,7 +385,7 @@ def is_named_table(path: Path, wants: readers.TableOptions) -> bool:
 
 
 def limit_rows(rows: Iterable[RowType], path: Path) -> Iterator[RowType]:
-    """Rows, up to as many as are kept in memory; more are an error."""
+    """Yield rows, up to as many as are kept in memory; more are an error."""
     for number, row in enumerate(rows):
         if number >= MAX_TABLE_ROWS:
             what = f"there are more than {MAX_TABLE_ROWS:,} rows, and all are kept in memory"
@@ -394,7 +394,7 @@ def limit_rows(rows: Iterable[RowType], path: Path) -> Iterator[RowType]:
 
 
 def flatten_labels(rows: list[TableRow]) -> list[TableRow]:
-    """Rows in which a table under a label's name, as in KLUE-STS, becomes columns: labels.label, labels.real-label."""
+    """Turn a table under a label's name, as in KLUE-STS, into columns: labels.label, labels.real-label."""
     for _, row in rows:
         for name in [n for n in row if n.lower() in EXACT_LABEL_NAMES and isinstance(row[n], Mapping)]:
             row |= {f"{name}.{key}": value for key, value in row.pop(name).items()}
@@ -481,7 +481,7 @@ def read_python_table(source: Any, header: Sequence[str] | None, changes: Cleani
 
 
 def number_rows(rows: Iterable[Any], header: Sequence[str] | None, where: object) -> Iterator[TableRow]:
-    """Rows as dictionaries: strings are texts, tuples get the names of `header`, or 0, 1 and so on."""
+    """Yield rows as dictionaries: strings are texts, tuples get the names of `header`, or 0, 1 and so on."""
     for number, row in enumerate(rows, 1):
         if isinstance(row, Mapping):
             yield number, {str(name): value for name, value in row.items()}

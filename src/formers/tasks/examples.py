@@ -357,7 +357,7 @@ def is_true(value: object) -> bool:
 
 
 def parse_answers(value: object, start: object) -> list[tuple[str, int | None]]:
-    """Answers and where they begin, out of the forms that they have."""
+    """Parse answers and where they begin, out of the forms that they have."""
     if isinstance(value, Mapping):
         sides: tuple[Any, Any] = value.get("text"), value.get("answer_start")
         texts, starts = (list(v) if is_list(v) else [v] for v in sides)
@@ -377,7 +377,7 @@ def parse_position(value: object) -> int | None:
 
 
 def find_choice_index(label: object, choices: list[str], marks: list[str]) -> int | None:
-    """Which choice a label means."""
+    """Find which choice a label means."""
     word = str(label).strip()
     if word in marks:
         return marks.index(word)
@@ -442,7 +442,7 @@ def find_roles(table: Table, task: str | None, given: Mapping[str, Any], plain_t
 
 
 def drop_missing(**roles: str | list[str] | None) -> Roles:
-    """Roles without those that no column plays."""
+    """Return roles without those that no column plays."""
     return {part: column for part, column in roles.items() if column}
 
 
@@ -488,7 +488,7 @@ def check_columns(table: Table, task: str | None, given: Mapping[str, Any]) -> N
 
 
 def flatten(values: Iterable[Any]) -> list[str]:
-    """Names out of a list of names and lists of names."""
+    """Return the names of a list of names and lists of names."""
     return [n for value in values for n in (value if isinstance(value, list | tuple) else [value])]
 
 
@@ -594,12 +594,12 @@ def has_fractions(values: Iterable[object]) -> bool:
 
 
 def is_missing(value: object) -> bool:
-    """None, NaN or an empty field."""
+    """Return whether a value is None, NaN or an empty field."""
     return value is None or (isinstance(value, float) and value != value) or (isinstance(value, str) and not value)
 
 
 def find_tag(look: TablePreview) -> Roles:
-    """Words and their tags, in lists, or between spaces where as many tags of entities stand beside words."""
+    """Find words and their tags, in lists, or between spaces where as many tags of entities stand beside words."""
     tuples = look.column_names == ["0", "1"]
     words, tags = ("0", "1") if tuples else (look.find_first("words"), look.find_first("tags"))
     if look.has_lists(words) and look.has_lists(tags):
@@ -634,7 +634,7 @@ def find_answer(look: TablePreview) -> Roles:
 
 
 def find_choose(look: TablePreview) -> Roles:
-    """Choices in a list or in columns that are numbered, and which is right."""
+    """Find choices in a list or in columns that are numbered, and which is right."""
     several = [n for n in look.column_names if CHOICE_COLUMN.fullmatch(n)]
     choices = look.find_first("choices") or (several if len(several) > 1 else None)
     label = look.find_first("choice label")
@@ -644,7 +644,7 @@ def find_choose(look: TablePreview) -> Roles:
 
 
 def find_translate(look: TablePreview) -> Roles:
-    """Two languages, or a source and a target."""
+    """Find two languages, or a source and a target."""
     both = look.by_lower.get("translation")
     if both is not None and all(isinstance(value, Mapping) for value in look.get_values(both)):
         return {"text": both, "target": both}

@@ -264,7 +264,7 @@ class PatternParser:
         self.pattern, self.position = pattern, 0
 
     def parse_branches(self) -> list[list[PatternNode]]:
-        """Branches up to a closing parenthesis or the end."""
+        """Parse branches up to a closing parenthesis or the end."""
         found: list[list[PatternNode]] = [[]]
         while self.position < len(self.pattern) and self.pattern[self.position] != ")":
             if self.pattern[self.position] == "|":
@@ -412,7 +412,7 @@ def limit_cpu_time(seconds: float) -> Iterator[None]:
 
 
 def generate_probes(pattern: str) -> Iterator[str]:
-    """Texts of many kinds, and those that a pattern itself suggests: what it matches, cut off before the end."""
+    """Yield texts of many kinds, and those that a pattern suggests: what it matches, cut off before the end."""
     yield from PROBE_TEXTS
     branches, dice = parse_pattern(pattern), random.Random(0)
     members: dict[str, str] = {}

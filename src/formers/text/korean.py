@@ -53,7 +53,7 @@ def make_analyser(**options: Any) -> Any:
 
 
 def split_stretches(text: str) -> list[tuple[int, str]]:
-    """Parts that are analysed one after the other, cut at line ends or spaces, and where they begin."""
+    """Cut a text at line ends or spaces into parts that are analysed in turn; return them and where they begin."""
     found, start = [], 0
     while start < len(text):
         end = start + STRETCH_CHARACTERS
@@ -129,7 +129,7 @@ def split_morphemes(text: str) -> list[str]:
 
 
 def find_units(text: str) -> list[tuple[int, int, str]]:
-    """Spans of whole units: "entity" for names and numbers with what they count, "phrase" for the words between them.
+    """Find whole units: "entity" for names and numbers with what they count, "phrase" for the words between them.
 
     A name may have several words (안나 카레니나), and so may a number (2020년 3월). A phrase is a word with its
     particles, together with the bare nouns in front of it (국립 중앙 박물관에서). Punctuation belongs to no unit.
@@ -148,7 +148,7 @@ def find_units(text: str) -> list[tuple[int, int, str]]:
 
 
 def group_words(morphemes: list[tuple[int, int, str]]) -> list[list[tuple[int, int, str]]]:
-    """Morphemes that no white space divides."""
+    """Group morphemes that no white space divides."""
     found: list[list[tuple[int, int, str]]] = []
     for item in morphemes:
         if found and found[-1][-1][1] == item[0]:

@@ -29,7 +29,7 @@ HANGUL_SYLLABLE = re.compile("[가-힣]")
 
 
 def from_vocab_txt(text: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
-    """BERT's vocab.txt, one piece a line; `options` are those of its tokenizer_config.json."""
+    """Read BERT's vocab.txt, one piece a line; `options` are those of its tokenizer_config.json."""
     return call_backend(lambda: build_wordpiece(text, options, where), where)
 
 
@@ -71,7 +71,7 @@ def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tok
 
 
 def from_merges(vocab: str, merges: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
-    """BPE out of vocab.json and merges.txt: GPT-2's and RoBERTa's of bytes, or GPT-1's whose words end in </w>."""
+    """Read BPE from vocab.json and merges.txt: GPT-2's and RoBERTa's of bytes, or GPT-1's whose words end in </w>."""
     return call_backend(lambda: build_bpe(vocab, merges, options, where), where)
 
 
@@ -101,7 +101,7 @@ def build_bpe(vocab: str, merges: str, options: Mapping[str, Any], where: object
 def build_gpt1_bpe(
     pieces: dict[str, int], pairs: list[tuple[str, str]], options: Mapping[str, Any], where: object
 ) -> Tokenizer:
-    """GPT-1's: lower case and cut as BERT does (what transformers does; the first release also repaired text)."""
+    """Build GPT-1's: lower case and cut as BERT does (what transformers does; the first release also repaired text)."""
     special = resolve_special_tokens(options, {"unk": "<unk>"}, pieces)
     unknown = special.get("unk")
     rust = Rust(models.BPE(vocab=pieces, merges=pairs, unk_token=unknown, end_of_word_suffix="</w>", fuse_unk=False))
@@ -218,7 +218,7 @@ def parse_piece(data: object, where: object) -> tuple[str, float, int]:
 
 
 def iterate_fields(data: object, where: object) -> Iterator[tuple[int, Any]]:
-    """Numbers and values of a protobuf message: int, float (32 bits), or bytes."""
+    """Yield numbers and values of a protobuf message: int, float (32 bits), or bytes."""
     data, place = expect(bytes, data, where), 0
     while place < len(data):
         key, place = read_varint(data, place, where)
@@ -323,7 +323,7 @@ def score_pieces(model: SentencePieceModel) -> dict[str, float]:
 def add_sentinels(
     pieces: list[tuple[str, float]], options: Mapping[str, Any]
 ) -> tuple[TokenizerStyle, list[tuple[str, float]]]:
-    """T5's and what is like it: a text ends in </s>, and sentinels stand at the top of the vocabulary."""
+    """Finish T5's and what is like it: a text ends in </s>, and sentinels stand at the top of the vocabulary."""
     names = {p for p, _ in pieces}
     extra = options.get("extra_ids", 100 if "<pad>" in names and "<s>" not in names else 0)
     if type(extra) is not int or not 0 <= extra <= MAX_SENTINELS:

@@ -40,7 +40,7 @@ def find_syllables(*jamo: int) -> str:
 
 
 def parse_words(words: str) -> frozenset[str]:
-    """Words with spaces between them as a set."""
+    """Return words with spaces between them as a set."""
     return frozenset(words.split())
 
 
@@ -268,7 +268,7 @@ def find_names(text: str) -> list[tuple[int, int]]:
 
 
 def classify_word(word: str) -> str:
-    """name, number, link (of), count (million), or nothing."""
+    """Classify a word: name, number, link (of), count (million), or nothing."""
     if word[0].isdigit():
         return "number"
     if word[0].isupper() and POSSESSIVE.sub("", word) != "I":

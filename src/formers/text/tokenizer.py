@@ -271,7 +271,7 @@ class Tokenizer:
         self, text: str, pair: str | None = None, *, special: bool = True, normalise: bool = False,
         parse_special: bool = True,
     ) -> list[int]:  # fmt: skip
-        """Ids of a text, or of a pair of them; with the family's special tokens unless set otherwise.
+        """Return the ids of a text, or of a pair of them; with the family's special tokens unless set otherwise.
 
         `normalise` composes the text first (NFC), for published tokenizers that do not do it themselves.
         """
@@ -285,7 +285,7 @@ class Tokenizer:
     def encode_batch(
         self, texts: Sequence[str], *, special: bool = True, normalise: bool = False, parse_special: bool = True
     ) -> list[list[int]]:
-        """Ids of many texts, on all cores."""
+        """Return the ids of many texts, on all cores."""
         if self.is_composing and not normalise and self.charsmap is None and not self.has_morphemes:
             rust = self.get_backend(False, parse_special)
             made = call_backend(lambda: rust.encode_batch_fast(list(texts), add_special_tokens=special))
@@ -299,13 +299,13 @@ class Tokenizer:
     def encode_with_offsets(
         self, text: str, *, special: bool = True, parse_special: bool = True
     ) -> tuple[list[int], Offsets]:
-        """Ids of a text, and where in it each stands: text[begin:end]; special tokens have (0, 0)."""
+        """Return the ids of a text, and where in it each stands: text[begin:end]; special tokens have (0, 0)."""
         return self.encode_batch_with_offsets([text], special=special, parse_special=parse_special)[0]
 
     def encode_batch_with_offsets(
         self, texts: Sequence[str], *, special: bool = True, parse_special: bool = True
     ) -> list[tuple[list[int], Offsets]]:
-        """Ids of many texts, and where in its text each stands."""
+        """Return the ids of many texts, and where in its text each stands."""
         pairs = zip(texts, self.encode_with_origins(texts, special, parse_special), strict=True)
         return [(made.ids, find_offsets(made, origins, text)) for text, (made, origins) in pairs]
 
@@ -416,7 +416,7 @@ class Tokenizer:
         return normal is not None and any("\u1100" <= c <= "\u11ff" for c in normal.normalize_str("한"))
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
-        """Text of ids; bytes that do not form a character are left out, so that nothing shows as �."""
+        """Return the text of ids; bytes that form no character are left out, so that nothing shows as �."""
         ids = [int(i) for i in ids]
         if not self.is_byte_level and not self.has_byte_fallback:
             return call_backend(lambda: self.backend.decode(ids, skip_special_tokens=not special))
@@ -489,7 +489,7 @@ class Tokenizer:
         return np.array([p in special or bool(mark and p.endswith(mark)) for p in pieces], bool)
 
     def find_word_starts(self, ids: ArrayLike) -> np.ndarray:
-        """Of each id of a text whether it begins a word, whichever way this tokenizer marks that."""
+        """Return of each id of a text whether it begins a word, whichever way this tokenizer marks that."""
         ids = np.asarray(ids, np.int64)
         return self.word_starts[ids] | np.append(True, self.word_ends[ids[:-1]])[: len(ids)]
 

@@ -92,7 +92,7 @@ def exit_with_parent(parent: int | None = None, by_main_thread: bool = True) -> 
 
 @contextmanager
 def hide_main_script() -> Iterator[None]:
-    """Meanwhile, whoever looks for the main script finds none."""
+    """Hide the main script meanwhile from whatever looks for it."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:

@@ -52,7 +52,7 @@ class RunConfig:
 
 
 def to_plain(value: Any, change: Callable[[Any], Any] = lambda one: one) -> Any:
-    """Dataclasses as tables and tuples as lists, all the way down, with a change of every single value."""
+    """Turn dataclasses into tables and tuples into lists, all the way down, with a change of every single value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
     if isinstance(value, Mapping):
@@ -570,7 +570,7 @@ def read_config(file: Any) -> dict[str, Any]:
 
 
 def parse_floats(value: Any) -> Any:
-    """YAML's numbers like 1e-3, which it reads as text."""
+    """Parse numbers like 1e-3, which YAML reads as text."""
     if isinstance(value, dict):
         return {str(key): parse_floats(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -80,7 +80,7 @@ def fit_sizes(small: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
 
 
 def is_positive_int(value: Any) -> bool:
-    """True for a positive whole number."""
+    """Return whether a value is a positive whole number."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
@@ -115,7 +115,7 @@ def scale_training(train: Mapping[str, Any], model: Mapping[str, Any], family: F
 
 
 def has_post_norm(family: Family, model: Mapping[str, Any]) -> bool:
-    """True for a family whose blocks have their norms after the sums; `model` may choose that itself."""
+    """Return whether a family's blocks have their norms after the sums; `model` may choose that itself."""
     return bool((model.get("order") or family.norm_order) == "post")
 
 

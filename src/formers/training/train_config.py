@@ -103,7 +103,7 @@ class TrainConfig:
         return 0 if self.short_length is None else round(SHORT_FRACTION * self.steps)
 
     def get_phase(self, step: int) -> int:
-        """0 while examples are short, 1 from then on."""
+        """Return 0 while examples are short, 1 from then on."""
         return int(step >= self.long_phase_start)
 
     def get_phase_length(self, phase: int) -> int:

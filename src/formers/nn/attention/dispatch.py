@@ -478,7 +478,7 @@ def _supports_flash(q: Tensor) -> bool:
 
 
 def _supports_flex(q: Tensor) -> bool:
-    """FlexAttention needs triton and a power-of-two head dim of at least 16."""
+    """Return whether FlexAttention can run: triton, and a power-of-two head dim of at least 16."""
     return q.shape[-1] >= 16 and q.shape[-1] & (q.shape[-1] - 1) == 0 and has_triton()
 
 

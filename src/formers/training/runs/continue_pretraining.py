@@ -159,7 +159,7 @@ class TextPlan(PretrainPlan):
 
 
 def is_store(text: Any) -> bool:
-    """True for a token store, open or by its path."""
+    """Return whether a source is a token store, open or by its path."""
     paths = text if isinstance(text, list) and len(text) == 1 and isinstance(text[0], Path) else [text]
     return isinstance(text, Store) or (is_path_source(paths[0]) and (Path(paths[0]) / "store.json").is_file())
 

@@ -49,11 +49,11 @@ class Trial:
     runs: list[dict[str, float]]
 
     def mean(self, name: str) -> float:
-        """Of a measure over all runs."""
+        """Return the mean of a metric over all runs."""
         return statistics.fmean(run[name] for run in self.runs)
 
     def std(self, name: str) -> float:
-        """Of a measure over all runs."""
+        """Return the standard deviation of a metric over all runs."""
         return statistics.stdev([run[name] for run in self.runs]) if len(self.runs) > 1 else 0.0
 
 

@@ -22,7 +22,7 @@ Rows = list[tuple[str, str]]
 
 
 def dry_run(plan: RunPlan[Any, Any]) -> Rows:
-    """Rows of what was understood, and how large and how long the run would be. Nothing is written. The main process
+    """Return rows: what was understood, and how large and long the run would be. Nothing is written. The main process
     of several has them."""
     said: list[str] = []
     plan.options = dataclasses.replace(plan.options, say=said.append)

@@ -85,7 +85,7 @@ def read_split(source: Any, task: str | None, columns: Any, between: str | None,
 
 
 def wrap_labels_in_lists(examples: Examples) -> Examples:
-    """Examples of which each has a list of labels, also where it is one."""
+    """Give each example a list of labels, also where it has one."""
     rows = [{**row, "label": flatten([row["label"]])} for row in examples.rows]
     return replace(examples, rows=rows, multilabel=True)
 
@@ -129,7 +129,7 @@ def hold_out(examples: Examples, share: float) -> dict[str, Examples]:
 
 
 def select_examples(examples: Examples, places: Sequence[int], said: str) -> Examples:
-    """Some of the examples, with the labels of all."""
+    """Return some of the examples, with the labels of all."""
     return replace(examples, rows=[examples.rows[i] for i in places], summary=said, source_rows=tuple(places))
 
 

@@ -88,7 +88,7 @@ def find_vocab_weights(former: Former) -> set[str]:
 
 
 def map_token_origins(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
-    """Of each new piece, the old pieces that it starts from: itself, its role, or those that spell it."""
+    """Find the old pieces that each new piece starts from: itself, its role, or those that spell it."""
     known = {old.get_token_text(i): i for i in range(len(old))}
     known |= {token: i for role, token in new.special.items() if (i := old.id(role)) is not None}
     rows: list[list[int]] = []

@@ -77,7 +77,7 @@ def train_word_vectors(
     lower: bool = True, seed: int = 0, threads: int | None = None, tell: ProgressCallback | None = None,
     note: Callable[[dict[str, Any]], None] | None = None, **more: Any,
 ) -> Former:  # fmt: skip
-    """Vectors of the words in some texts (strings, or lists of words); `more` are settings of VectorsConfig.
+    """Train vectors of the words in some texts (strings, or lists of words); `more` are settings of VectorsConfig.
 
     `lr` falls in a line to almost nothing (GloVe's by AdaGrad); with one thread the result is a function of the seed.
     `note` hears how many `places` there are, then gets a line (step, loss, tokens, seconds) after each piece of work.
@@ -145,7 +145,7 @@ class EmbeddingTable:
         self.table, self.row_scales = table, pace
 
     def look_up(self, ids: Tensor) -> tuple[Tensor, Any]:
-        """Vectors (n, d) of words, and what apply_gradient needs to know."""
+        """Return vectors (n, d) of words, and what apply_gradient needs."""
         return self.table.index_select(0, ids), None
 
     def apply_gradient(self, ids: Tensor, gradient: Tensor, lr: float, state: Any = None) -> None:
@@ -288,7 +288,7 @@ def update_blocks(
 
 
 def count_cooccurrences(corpus: Corpus, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs i, j of words that occur within a window, both ways round, and their counts: words that are d apart count
+    """Count pairs i, j of words within a window, both ways round: words that are d apart count
     1/d (§4.2)."""
     ids, words = corpus.ids.astype(np.int64), len(corpus.words)
     keys, sums = np.zeros(0, np.int64), np.zeros(0)
