@@ -340,13 +340,20 @@ def test_an_older_gpu_takes_the_dense_path(monkeypatch):
 
 
 def test_dropout_is_said_once(monkeypatch):
+    """By the kernel that is slow with it, not by who asks which one would be taken."""
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
+    monkeypatch.setattr(dispatch, "_attend_grid", lambda call, bias: bias)
     dispatch._warn_once.cache_clear()
-    with pytest.warns(UserWarning, match="attention dropout"):
-        choose_kernel(Cuda(width=256), Cuda(width=256), AttentionContext(layout([1, 13, 1])), 0.1, None)
+    q, here = Cuda(width=256), AttentionContext(layout([1, 13, 1]))
+    call = AttentionCall(q, q, q, here, 1.0, 0.1, None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        choose_kernel(Cuda(width=256), Cuda(width=256), AttentionContext(layout([1, 13, 1])), 0.1, None)
+        assert dispatch.choose_kernel(call) == "dense"
+    with pytest.warns(UserWarning, match="attention dropout"):
+        dispatch.attend_dense(call)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dispatch.attend_dense(call)
 
 
 def test_reach():

@@ -149,12 +149,8 @@ def can_use_banded(call: AttentionCall) -> bool:
 
 
 def needs_dense_dropout(call: AttentionCall) -> bool:
-    """Return whether dropout is asked for on a GPU, where no packed kernel is left that has it; warn once."""
-    if not call.q.is_cuda or call.dropout == 0:
-        return False
-    if not torch.compiler.is_compiling():
-        _warn_once("attention dropout > 0 has no packed kernel for this mask or type: taking SDPA with a dense mask")
-    return True
+    """Return whether dropout is asked for on a GPU, where no packed kernel is left that has it."""
+    return call.q.is_cuda and call.dropout > 0
 
 
 def can_use_varlen(call: AttentionCall) -> bool:
@@ -199,6 +195,8 @@ def attend_cudnn(call: AttentionCall) -> Tensor:
 
 def attend_dense(call: AttentionCall) -> Tensor:
     """Attend by SDPA on padded grids, with a dense mask or bias."""
+    if needs_dense_dropout(call) and not needs_grid(call) and not torch.compiler.is_compiling():
+        _warn_once("attention dropout > 0 has no packed kernel for this mask or type: taking SDPA with a dense mask")
     return _attend_grid(call, select_dense_bias(call.attn_context, call.q.shape[1], call.kept_heads))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...batch import Layout
 from .attention import Attention
 from .context import AttentionContext, RelativeInputs
-from .dispatch import AttentionCall, can_use_biased_flash
+from .dispatch import AttentionCall, choose_kernel
 from .positions import RelativeScores, shift_relative_scores
 
 
@@ -123,7 +123,9 @@ class TwoStreamAttention(Attention):
         if (stream := attn_context.query_stream) is not None:
             q = self.project_parts(query, 0, 1)[0]
             few = stream.target_context
-            if few is not None and can_use_biased_flash(AttentionCall(q, k, v, few, self.scale, 0.0, self.relative)):
+            if few is not None and (
+                choose_kernel(AttentionCall(q, k, v, few, self.scale, 0.0, self.relative)) == "biased_flash"
+            ):
                 z = self.attend_heads(q, k, v, few, layer)
             else:
                 z = self.attend_heads(stream.scatter_targets(q), k, v, stream.context, layer)
