@@ -67,6 +67,25 @@ def test_docstrings_stand_alone(path):
     assert not bad
 
 
+# Rooms and files whose docstrings do not all begin with a verb yet.
+NOUN_FIRST = (
+    "cli/", "data/preparation/", "evaluation/api.py", "models/", "text/tokenizer_kinds.py", "text/trainers/",
+    "text/word_level.py", *(f"training/runs/{name}.py" for name in ("finetune", "prepare_data", "pretrain", "run")),
+)  # fmt: skip
+
+
+def test_docstrings_of_functions_begin_with_a_verb():
+    """As far as their usual first words tell."""
+    bad = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in FILES
+        if not path.relative_to(ROOT).as_posix().startswith(NOUN_FIRST)
+        for node in list_functions(path)
+        if re.match(r"(The|An?|What|Which|How|Whether|Where|All|Each|Every|One|True)\b", ast.get_docstring(node) or "")
+    ]
+    assert not bad, "\n".join(bad)
+
+
 def test_folders_have_at_most_about_twenty_files():
     for folder in {path.parent for path in FILES}:
         count = len([path for path in folder.glob("*.py") if path.name != "__init__.py"])

@@ -30,7 +30,7 @@ from .errors import Error, advise_on_write
 HASH_CHUNK = 1 << 20  # bytes that are summed up at a time
 OCCUPIED_HINT = "choose another name, or overwrite it (--overwrite, or overwrite=True)"
 REMAKE_HINT = "make the store again: formers prepare"
-TAKEN_HINT = "go on with --resume, replace it with --overwrite, or choose another --out"
+TAKEN_HINT = "resume it with --resume, replace it with --overwrite, or choose another --out"
 
 
 def sync_to_disk(path: Path) -> None:
@@ -70,7 +70,7 @@ def dump_canonical(values: Mapping[str, Any]) -> bytes:
 
 
 def to_checked_json(values: Mapping[str, Any]) -> str:
-    """JSON that carries a checksum of itself."""
+    """Return JSON that carries a checksum of itself."""
     seal = hashlib.sha256(dump_canonical(values)).hexdigest()
     return json.dumps({**values, "seal": seal}, indent=1, ensure_ascii=False)
 
@@ -269,7 +269,7 @@ def hold_lock(path: Path, *, shared: bool = False, wait: bool = False) -> Iterat
 
 
 def read_lock_holder(file: TextIO) -> str:
-    """Who holds a lock; one that has just taken it needs a moment to write its name."""
+    """Return who holds a lock; one that has just taken it needs a moment to write its name."""
     for _ in range(100):
         file.seek(0)
         if name := file.read().strip():
@@ -316,11 +316,11 @@ class FolderKind:
 
 
 def check_overwrite(out: object, resume: bool, overwrite: bool) -> None:
-    """Refuse to replace a run that is not named, or to go on with it at the same time."""
+    """Refuse to replace a run that is not named, or to resume it at the same time."""
     if overwrite and out is None:
         raise Error("--overwrite replaces a folder, and none is named", fix="add --out DIR, or leave it out")
     if resume and overwrite:
-        fix = "--resume goes on with the run, --overwrite begins a new one in its place: give one of them"
+        fix = "--resume continues the run, --overwrite begins a new one in its place: give one of them"
         raise Error("--resume and --overwrite contradict each other", fix=fix)
 
 

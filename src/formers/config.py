@@ -22,7 +22,7 @@ from typing import Any
 from .errors import Error
 from .option_aliases import explain_name
 
-ProgressCallback = Callable[[str, int, int, str], None]  # how progress is told: what, done, of how many, detail
+ProgressCallback = Callable[[str, int, int, str], None]  # how progress is reported: what, done, of how many, detail
 MAX_SIZE = 2**24  # of any size in a configuration, and
 MAX_LAYERS = 1000  # of the number of layers: a file that asks for more is not honest
 MAX_JSON_DEPTH = 32  # levels of JSON
@@ -224,7 +224,7 @@ def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
                 here = here.setdefault(part, {})
                 if not isinstance(here, dict):
                     what = f"setting {key!r} reaches into {part!r}, which is a single value"
-                    raise Error(what, fix="drop the part behind the dot")
+                    raise Error(what, fix="drop the part after the dot")
             if isinstance(value, Mapping):
                 value = merge_settings(here[last] if isinstance(here.get(last), Mapping) else {}, value)
             here[last] = value

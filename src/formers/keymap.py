@@ -36,7 +36,7 @@ def transpose_tensor(name: str) -> TensorOp:
 
 
 def deinterleave_heads(name: str, heads: int) -> TensorOp:
-    """Theirs is [q₁ k₁ v₁ q₂ k₂ v₂ …] by head, ours is [q; k; v]."""
+    """Reorder weights from [q₁ k₁ v₁ q₂ k₂ v₂ …] by head to our [q; k; v]."""
 
     def swap(first: int, second: int) -> TensorTransform:
         return lambda t: t.unflatten(0, (first, second, -1)).transpose(0, 1).flatten(0, 2)

@@ -38,7 +38,7 @@ DO_SAMPLE = "do_sample"  # accepted where there is a temperature: False is tempe
 # What differs from what the other library means by the name.
 SYNONYM_NOTES = {"max_length": "max_length is taken as max_new_tokens: the prompt does not count"}
 
-# Our names, and behind the colon those of others that mean it.
+# Our names, and after the colon those of others that mean it.
 HINTS = parse_names("""
 # Training: transformers and its example scripts, trl, litgpt, nanoGPT, PyTorch Lightning, sentence-transformers,
 # fairseq, gensim, and our own earlier names
@@ -268,7 +268,7 @@ def resolve_settings(given: Mapping[str, Any], tables: Collection[str]) -> dict[
 
 
 def resolve_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables of settings with each synonym inside replaced by our name; what is not a table stays as it is."""
+    """Replace each synonym in tables of settings by our name; what is not a table stays as it is."""
     found = dict(tables)
     for table, values in tables.items():
         if isinstance(values, Mapping):
@@ -278,7 +278,7 @@ def resolve_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve_generation_options(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Options of generate with each synonym replaced by our name; do_sample becomes a temperature."""
+    """Replace each synonym in options of generate by our name; do_sample becomes a temperature."""
     found: dict[str, Any] = {}
     for key, value in given.items():
         ours = next((target for target in SYNONYMS.get(key, ()) if target in known), key)

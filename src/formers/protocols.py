@@ -117,7 +117,7 @@ class Listener(Protocol):
 
     def on_update(self, step: int) -> None:
         """Act after a step has changed the weights; `step` were done before it. Skipped steps are not reported, unless
-        the device skipped them by itself: they left the weights as they were."""
+        the device itself skipped them: they left the weights as they were."""
 
 
 class RunRecords(Protocol):

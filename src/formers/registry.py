@@ -126,7 +126,7 @@ def find_family(name: str) -> FamilyEntry:
 
 
 def find_pretrained_family(name: str) -> FamilyEntry:
-    """A member by its name or alias, or by the name of a way to train it (word2vec)."""
+    """Find a member by its name or alias, or by the name of a way to train it (word2vec)."""
     return next((member for member in FAMILIES.values() if name in member.methods), None) or find_family(name)
 
 

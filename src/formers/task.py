@@ -74,12 +74,12 @@ def list_tasks(family: Family, config: object) -> list[str]:
 
 
 def choose_length(context: int | None, most: int = 512) -> int:
-    """How many tokens a model reads at once: its context, or as many as is usual."""
+    """Choose how many tokens a model reads at once: its context, or as many as is usual."""
     return min(context or most, most)
 
 
 def get_frame(tokenizer: Tokenizer, pair: bool) -> Template:
-    """The tokenizer's own template; where it has none, the end mark behind each text."""
+    """Return the tokenizer's own template; where it has none, the end mark after each text."""
     frame, end = tokenizer.get_template(pair), tokenizer.id("eos")
     if frame.before or frame.after or end is None:
         return frame

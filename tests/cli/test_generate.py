@@ -156,7 +156,7 @@ def test_fill_shows_every_blank(capsys, models):
         (("generate", "gpt2", "x", "--draft", "gpt2", "--num-beams", 2), "not for a search with beams"),
         (("generate", "gpt2", "x", "--draft", "t5"), "a draft must be of the model's kind"),
         (("generate", "nothing", "x"), "nothing"),
-        (("translate", "gpt2", "x"), "must be told the language"),
+        (("translate", "gpt2", "x"), "needs the language"),
         (("fill", "gpt2", "x ___"), "does not fill"),
         (("fill", "bert", "x"), "the text has 0 blanks"),
         (("fill", "bert", "x ___", "--top-k", 0), "top_k must be at least 1"),

@@ -267,7 +267,7 @@ def test_what_cannot_be_judged():
     for task, truths, guesses, more, word in (
         ("sing", ["a"], ["a"], {}, "no metric"),
         ("classify", ["a"], [], {}, "one guess"),
-        ("classify", [], [], {}, "nothing to judge"),
+        ("classify", [], [], {}, "nothing to score"),
         ("classify", ["a"], ["a"], {"positive": "z"}, "no example"),
         ("classify", ["a"], ["a"], {"odd": 1}, "do not take"),
         ("classify", ["a", ["b"]], ["a", ["b"]], {}, "others a list"),

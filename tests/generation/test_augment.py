@@ -205,7 +205,7 @@ def test_a_judge_of_other_labels_is_refused(bert):
     for labels, task, word in (
         (["a", "b", "c"], {}, "knows the labels a, b, c, and the examples have a, b"),
         (["a", "c"], {}, "knows the labels"),
-        (["a", "b"], Task(kind="many").to_dict(), "the judge gives several labels"),
+        (["a", "b"], Task(kind="many").to_dict(), "the label filter gives several labels"),
     ):
         judge = formers.build("bert", head="classify", labels=labels, **vars(bert.config))
         judge.tokenizer, judge.task = bert.tokenizer, task
@@ -246,7 +246,7 @@ def test_refusals(bert, gpt):
         (lambda: augment(bert, ROWS, odd=1), "does not take 'odd'"),
         (lambda: augment(bert, ROWS, times=0), "at least 1"),
         (lambda: augment(bert, ROWS, rate=0), "shares"),
-        (lambda: augment(bert, ROWS, label_filter="magic"), "does not judge"),
+        (lambda: augment(bert, ROWS, label_filter="magic"), "is no label filter"),
         (lambda: augment(gpt, ROWS, method="fill"), "fills no blanks"),
         (lambda: augment(bert, [{"x": 1}]), "which columns"),
     ):

@@ -137,7 +137,7 @@ def test_every_form_gives_the_same(tmp_path):
 
 def test_values_that_do_not_fit_are_named():
     rows = [{"text": "a b", "label": "4.5"}, {"text": "c d", "label": "4,5"}]
-    with pytest.raises(Error, match="the label '4,5' in 'label' is no number"):
+    with pytest.raises(Error, match="the label '4,5' in 'label' is not a number"):
         read_examples(rows, "regress")
     with pytest.raises(Error, match="the labels in 'label' are numbers with fractions. Take the task regress"):
         read_examples(rows[:1] * 2, "classify")
@@ -202,7 +202,7 @@ def test_errors_name_what_is_there(tmp_path):
         ([], None, None, "no examples"),
         ([{"text": "t", "topic": "a", "sentiment": "b"}], None, {}, "'topic', 'sentiment'"),
         ([{"text": "", "label": "1"}], None, None, "1 without text"),
-        ([{"text": "x", "label": "no"}], "regress", {"label": "label"}, "row 1: the label 'no' is no number"),
+        ([{"text": "x", "label": "no"}], "regress", {"label": "label"}, "row 1: the label 'no' is not a number"),
         ([{"text": ["x"], "label": "1"}], "classify", {"text": "text"}, "row 1: the text in 'text' is no text"),
         ([{"words": ["a"], "tags": []}], "tag", {}, "1 words and 0 tags"),
         ([("a", "b"), ("c",)], "classify", ["text", "label"], "row 2"),
@@ -356,7 +356,7 @@ def test_labels_that_are_none(monkeypatch):
         check_labels(read_examples(rows))
     check_labels(read_examples([*rows, *rows]))
     monkeypatch.setattr("formers.tasks.examples.MAX_LABELS", 10)
-    with pytest.raises(Error, match="at most 10 are learnt|At most 10 are learnt"):
+    with pytest.raises(Error, match="at most 10 can be learned|At most 10 can be learned"):
         check_labels(read_examples([*rows, *rows]))
 
 

@@ -33,7 +33,7 @@ def mix_bits(x: np.ndarray) -> np.ndarray:
 
 
 def draw_bits(*key: DrawKey) -> np.ndarray:
-    """64 random bits for each combination of the key's numbers (which broadcast)."""
+    """Draw 64 random bits for each combination of the key's numbers (which broadcast)."""
     state = np.zeros((), np.uint64)
     for part in key:
         state = mix_bits(state ^ mix_bits(np.asarray(part).astype(np.uint64, copy=False)))

@@ -69,7 +69,7 @@ class EncodedExamples:
         )  # fmt: skip
 
     def make_target_batch(self, examples: np.ndarray, start: int, samples: np.ndarray | None = None) -> Batch:
-        """Make a batch of texts that a decoder writes, each from its source, behind a start token."""
+        """Make a batch of texts that a decoder writes, each from its source, after a start token."""
         assert self.target is not None
         near, (ids, starts) = self.make_batch(examples, samples), self.target
         sizes = starts[examples + 1] - starts[examples]
@@ -105,8 +105,8 @@ class ExampleOrder:
 class EncodedSource:
     """Encoded examples as a loader takes them (protocols.ExampleSource).
 
-    With `writes_target`, a decoder writes the examples' targets, behind the token `start`. With `shift_source`, it
-    reads the source once more, behind that token (or, with `wrap_last_token`, behind its last token: mBART).
+    With `writes_target`, a decoder writes the examples' targets, after the token `start`. With `shift_source`, it
+    reads the source once more, after that token (or, with `wrap_last_token`, after its last token: mBART).
     """
 
     data: EncodedExamples = field(repr=False)
@@ -202,7 +202,7 @@ class ExampleCollector:
 
 
 def shift_right(batch: Batch, start: int | None, wraps_last: bool = False) -> Batch:
-    """Let a decoder read the source once more, one to the right, behind the start token or (with `wraps_last`: mBART)
+    """Let a decoder read the source once more, one to the right, after the start token or (with `wraps_last`: mBART)
     the document's own last token."""
     ids = np.roll(batch.ids, 1)
     ids[batch.starts[:-1]] = batch.ids[batch.starts[1:] - 1] if wraps_last else start

@@ -135,7 +135,7 @@ def plan_epoch(source: ExampleSource[PlanType], seed: int, epoch: int, count: in
 def plan_tasks(
     source: ExampleSource[PlanType], plan: PlanType, shape: BatchShape, seed: int, position: int, epochs: int | None
 ) -> Iterator[tuple[BatchTask, int]]:
-    """Yield tasks from a position on, each with the position behind it. `plan` is that of the first epoch."""
+    """Yield tasks from a position on, each with the position after it. `plan` is that of the first epoch."""
     count = len(plan)
     for epoch in itertools.count(position // count):
         if epochs is not None and epoch >= epochs:
@@ -148,7 +148,7 @@ def plan_tasks(
 
 
 def select_rank_tasks(todo: Iterator[tuple[BatchTask, int]], rank: int, ranks: int) -> Iterator[tuple[BatchTask, int]]:
-    """Yield every `ranks`-th task, with the position behind what all ranks do meanwhile. All ranks get as many: at the
+    """Yield every `ranks`-th task, with the position after what all ranks do meanwhile. All ranks get as many: at the
     end of the last epoch, one that would get none gets a batch that asks for nothing."""
     while round_ := list(itertools.islice(todo, ranks)):
         last, position = round_[-1]
@@ -160,11 +160,11 @@ def load_batches(
     workers: int = 0, rank: int = 0, ranks: int = 1, prefetch: int | None = None, pin: bool = False,
     start_method: str | None = None,
 ) -> Iterator[tuple[Batch, int]]:  # fmt: skip
-    """Yield batches of `batch_tokens` tokens of a source from a position on, each with the position behind it; without
+    """Yield batches of `batch_tokens` tokens of a source from a position on, each with the position after it; without
     end unless `epochs` says.
 
     Every epoch has the same number of examples, and a batch stays within one epoch. Of the sequence of batches, number
-    k goes to rank k % ranks; the position is then the one behind the batches of all ranks. `workers` processes make up
+    k goes to rank k % ranks; the position is then the one after the batches of all ranks. `workers` processes make up
     to `prefetch` batches ahead (two each by default); `pin` puts them into memory that a GPU can fetch from.
     `start_method` is how processes are started: fork where there is one, else spawn.
     """
@@ -293,7 +293,7 @@ class WorkerPool:
             process.join(5)
             code = process.exitcode
             end = f"was ended by signal {-code} ({signal.Signals(-code).name})" if code and code < 0 else "ended"
-            fix = "is there enough memory? take fewer workers, and go on from the last position"
+            fix = "is there enough memory? take fewer workers, and resume from the last position"
             raise Error(f"loader worker {process.pid} {end}", fix=fix) from None
 
     def offer_result(self, item: tuple[str, Any]) -> bool:

@@ -28,7 +28,7 @@ from .store import ArrayFileReader, ArrayFileWriter, Store
 
 MIN_CACHED_EXAMPLES = 1 << 18  # examples; smaller plans are made anew each time
 TokenIds = tuple[int, ...]
-ExampleFrame = tuple[TokenIds, TokenIds]  # marks before and behind an example
+ExampleFrame = tuple[TokenIds, TokenIds]  # marks before and after an example
 PLAN_DTYPES = {"begin": np.int64, "end": np.int64, "span_offsets": np.int64, "label": np.int8}
 SHIFT_DRAW = 0xDA7B  # what a random number is for
 
@@ -190,7 +190,7 @@ class SentenceTable:
     end: np.ndarray  # (S,)
     token_offsets: np.ndarray  # (S+1,)
     document_begins: np.ndarray  # (D,) the first sentence of each document that has any
-    document_ends: np.ndarray  # (D,) and the one behind its last
+    document_ends: np.ndarray  # (D,) and the one after its last
 
     @staticmethod
     def from_store(store: Store, mark: int | None = None) -> SentenceTable:
@@ -205,16 +205,16 @@ class SentenceTable:
         return SentenceTable(begin, end, compute_starts(end - begin), first, np.append(first[1:], len(begin)))
 
     def find_stop(self, sentence: np.ndarray, tokens: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Return the sentence behind those that are collected until there are so many tokens, or the document ends."""
+        """Return the sentence after those that are collected until there are so many tokens, or the document ends."""
         stop = np.searchsorted(self.token_offsets, self.token_offsets[sentence] + np.maximum(tokens, 1))
         return np.minimum(stop, last)
 
 
 def plan_streams(store: Store, length: int, num_streams: int, *, extra: int = 0) -> Plan:
     """Plan for models that carry their state over: the store is cut into streams, and example t · rows + r is window t
-    of stream r, so that a batch of `rows` examples goes on where the batch before it ended.
+    of stream r, so that a batch of `rows` examples continues where the batch before it ended.
 
-    `extra` tokens behind each window are handed over too (1: the last token's successor). Over several ranks, `rows` is
+    `extra` tokens after each window are handed over too (1: the last token's successor). Over several ranks, `rows` is
     the number of all streams and a multiple of those in a batch times the ranks: each rank then keeps its own.
     """
     size = (len(store.tokens) - extra) // num_streams  # of a stream
@@ -309,7 +309,7 @@ class FramedExamples:
 def add_special_tokens(
     raw: RawExamples, front: TokenIds = (), back: TokenIds = (), after_spans: tuple[TokenIds, ...] = ()
 ) -> FramedExamples:
-    """Add marks around each example (none is empty) and behind its spans (the last entry serves all others)."""
+    """Add marks around each example (none is empty) and after its spans (the last entry serves all others)."""
     rows, count = len(raw.starts) - 1, len(raw.ids)
     where, marks = [], []
     if after_spans and count:
@@ -324,7 +324,7 @@ def add_special_tokens(
         for row, some in enumerate(after_spans):
             table[row, : len(some)] = some
         marks.append(table[turn][np.arange(table.shape[1]) < size[:, None]])
-    for at, some in ((raw.starts[1:], back), (raw.starts[:-1], front)):  # what is behind comes before the next in front
+    for at, some in ((raw.starts[1:], back), (raw.starts[:-1], front)):  # one's back comes before the next one's front
         where.append(np.repeat(at, len(some)))
         marks.append(np.tile(np.asarray(some, np.int64), rows))
     spots, values = np.concatenate(where), np.concatenate(marks)

@@ -1,6 +1,6 @@
 """Documents out of files, lists, tables and datasets: clean, in NFC, one after the other in constant memory.
 
-A file's form is told by its suffix. To add one, enter its suffixes in FILE_FORMATS and a function that gives the texts
+A file's suffix gives its format. To add one, enter its suffixes in FILE_FORMATS and a function that gives the texts
 of such a file in TEXT_READERS; for examples of tasks, tasks/example_tables.py reads rows.
 """
 
@@ -236,7 +236,7 @@ def split_documents(pieces: Iterator[str], unit: str, longest: int, changes: Cle
 
 
 def guess_unit(head: str) -> Literal["line", "block"]:
-    """Blocks, if blank lines stand between lines of text, and not too seldom."""
+    """Guess the unit: blocks, if blank lines stand between lines of text, and not too seldom."""
     found = [bool(line.strip()) for line in head.strip().split("\n")]
     gaps = sum(a and not b for a, b in itertools.pairwise(found))
     return "block" if gaps and sum(found) <= MAX_BLOCK_LINES * (gaps + 1) else "line"
@@ -290,7 +290,7 @@ def load_bundled_corpus(language: Literal["en", "ko"] = "en") -> tuple[list[str]
 
 
 def split_blocks(text: str) -> tuple[list[str], CleaningReport]:
-    """Blocks between blank lines, cleaned and normalised, and what was changed."""
+    """Return the blocks between blank lines, cleaned and normalised, and what was changed."""
     changes = CleaningReport()
     pieces = decode_chunks([text.encode("utf-8", "surrogatepass")], changes)
     return list(split_documents(pieces, "block", MAX_DOCUMENT_CHARACTERS, changes)), changes
@@ -343,7 +343,7 @@ def join_pair(values: Sequence[str]) -> str:
 
 
 def format_names(names: Iterable[Any]) -> str:
-    """Names in words."""
+    """Format names in words."""
     return ", ".join(repr(n) for n in names) or "none"
 
 
@@ -450,7 +450,7 @@ def open_delimited(
 
 
 def detect_delimiter(path: Path, form: str, wants: TableOptions) -> str:
-    """Return the delimiter: as told, by the file's name or, of a csv file without commas, by its first line."""
+    """Return the delimiter: as given, by the file's name or, of a csv file without commas, by its first line."""
     if wants.delimiter is not None:
         return wants.delimiter
     usual = DELIMITED_SUFFIXES.get(form, "\t")

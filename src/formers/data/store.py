@@ -182,7 +182,7 @@ class ChainedArray:
     """Arrays of several files, used as if they were one."""
 
     def __init__(self, parts: list[tuple[ArrayFileReader, str, int, int]], dtype: npt.DTypeLike):
-        """Each part is (file, array, begin, end)."""
+        """Join parts, each (file, array, begin, end)."""
         self.readers = [(reader, name, begin) for reader, name, begin, _ in parts]
         self.arrays = [reader.get_array(name)[begin:end] for reader, name, begin, end in parts]
         self.offsets = np.cumsum([0, *(end - begin for *_, begin, end in parts)], dtype=np.int64)

@@ -119,7 +119,7 @@ def decode_chunks(
     decoder = codecs.getincrementaldecoder(check_encoding_name(encoding))(handler)
     ends = io.IncrementalNewlineDecoder(None, translate=True)
     before, size, longer, head = changes.undecodable, 0, 0, b""
-    waiting: list[str] = []  # pieces of the first HEAD bytes, which are judged together
+    waiting: list[str] = []  # pieces of the first HEAD bytes, which are examined together
     for part in parts:
         if not size and encoding == "utf-8":
             check_file_kind(part, where)
@@ -169,7 +169,7 @@ def check_encoding(data: bytes, encoding: str, where: object) -> None:
 
 
 def is_utf_8(encoding: str) -> bool:
-    """True for any spelling of UTF-8."""
+    """Return whether this is any spelling of UTF-8."""
     return encoding.lower().replace("_", "-") in ("utf-8", "utf8")
 
 
@@ -202,7 +202,7 @@ CP949_IDEOGRAPH_WEIGHT = 0.3  # what an ideograph is worth in cp949, where it is
 
 def score_plausibility(text: str, encoding: str) -> float:
     """Score, from 0 to 1, how much of a text is writing of the encoding's own languages: of the characters beyond
-    ASCII the share that are its letters. UTF-16 is judged by all characters, as any bytes make some."""
+    ASCII the share that are its letters. UTF-16 is scored by all characters, as any bytes make some."""
     if encoding.startswith("utf-16"):
         ascii_, beyond = re.findall(r"[\t\n\r -~]", text), re.findall(r"[^\t\n\r -~]", text)
     else:
@@ -308,7 +308,7 @@ def slice_text(text: str, longest: int) -> Iterator[str]:
 
 
 def find_cut(text: str, start: int, longest: int) -> int:
-    """Find a cut in the second half: behind a sentence, else behind white space, else where no characters join."""
+    """Find a cut in the second half: after a sentence, else after white space, else where no characters join."""
     end, middle = start + longest, start + (longest + 1) // 2
     for pattern in (SENTENCE_END, WHITESPACE):
         for begin in {max(middle, end - CUT_WINDOW): 0, middle: 0}:  # most often the last stretch is enough

@@ -43,7 +43,7 @@ def compute_metrics(
     """Compute the metrics of a task; checkpoints are chosen by the first.
 
     classify, choose: `positive`, the label that binary F1 is of. tag: lists of tags. answer: references are the right
-    answers, empty where there is none; `language` is "en" or "ko", found by itself if not said. translate: `tokenize`,
+    answers, empty where there is none; `language` is "en" or "ko", detected if not given. translate: `tokenize`,
     `lowercase` of sacrebleu. summarise: `units`, words, characters or morphemes.
     """
     if task not in METRICS:
@@ -55,7 +55,7 @@ def compute_metrics(
             fix="give one guess for each truth",
         )
     if not references:
-        raise Error("there is nothing to judge", fix="give at least one example")
+        raise Error("there is nothing to score", fix="give at least one example")
     known = list(inspect.signature(METRICS[task]).parameters)[2:]
     if odd := [name for name in more if name not in known]:
         raise Error(f"the metrics of {task} do not take {odd[0]!r}", fix="leave it out")
@@ -77,7 +77,7 @@ def score_labels(references: list[Any], predictions: list[Any], positive: object
 
 
 def is_label_list(value: object) -> bool:
-    """A list of labels."""
+    """Return whether a value is a list of labels."""
     return isinstance(value, list | tuple | set | frozenset)
 
 
@@ -95,12 +95,12 @@ def score_multilabel(references: list[Any], predictions: list[Any]) -> dict[str,
 
 
 def f1(both: float, said: float, true: float) -> float:
-    """The harmonic mean of precision and recall; 0 where there is nothing at all."""
+    """Return the harmonic mean of precision and recall; 0 where there is nothing at all."""
     return 2 * both / (said + true) if said + true else 0.0
 
 
 def f1_by_label(true: Counter[Any], said: Counter[Any], both: Counter[Any]) -> dict[Any, float]:
-    """F1 of each label that is there or was said."""
+    """Compute F1 of each label that is there or was predicted."""
     return {label: f1(both[label], said[label], true[label]) for label in {**true, **said}}
 
 
@@ -131,21 +131,21 @@ def pearson(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def rank_values(values: Sequence[float]) -> list[float]:
-    """The rank of each value; equal ones share the mean of theirs."""
+    """Return the rank of each value; equal ones share the mean of theirs."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return ((2 * ends - counts - 1) / 2)[inverse].tolist()
 
 
 def score_tags(references: list[Sequence[str]], predictions: list[Sequence[str]]) -> dict[str, float]:
-    """F1, precision and recall of whole entities, and accuracy by word; of tags without entities, accuracy and F1."""
+    """Score whole entities by F1, precision and recall, words by accuracy; tags without entities by accuracy and F1."""
     for number, (true, said) in enumerate(zip(references, predictions, strict=True), 1):
         if len(true) != len(said):
             what = f"example {number} has {len(true)} tags, its guess {len(said)}"
             raise Error(what, fix="give one tag for each word")
     flat = [t for row in references for t in row], [g for row in predictions for g in row]
     if not flat[0]:
-        raise Error("there is nothing to judge", fix="give at least one word")
+        raise Error("there is nothing to score", fix="give at least one word")
     if (scheme := find_scheme({*flat[0], *flat[1]})) is None:  # parts of speech
         return score_labels(*flat)
     suffix = scheme == "suffix"
@@ -169,7 +169,7 @@ ROUGE_UNITS = ("words", "characters", "morphemes")
 def score_answers(
     references: list[Any], predictions: list[str], language: str | None = None, version: int | None = None
 ) -> dict[str, float]:
-    """F1 and exact match as SQuAD's scripts count them; `language` ko is KorQuAD's, by characters.
+    """Compute F1 and exact match as SQuAD's scripts count them; `language` ko is KorQuAD's, by characters.
 
     `version` 2 has questions without an answer (an empty list, the guess ""), and their shares beside the whole.
     """
@@ -202,32 +202,32 @@ def score_answers(
 def score_best_match(
     row: list[str], guess: str, plain: Callable[[str], str], parts: Callable[[str], list[str]], version: int
 ) -> tuple[float, float]:
-    """F1 and exact match with the right answer that is nearest."""
+    """Compute F1 and exact match with the right answer that is nearest."""
     said = plain(guess)
     return max(compute_bag_f1(parts(plain(t)), parts(said), version) for t in row), float(said in map(plain, row))
 
 
 def compute_bag_f1(true: Sequence[Hashable], said: Sequence[Hashable], version: int = 1) -> float:
-    """F1 of two bags of parts; two empty ones are equal since SQuAD 2.0."""
+    """Compute F1 of two bags of parts; two empty ones are equal since SQuAD 2.0."""
     if version == 2 and not (true and said):
         return float(true == said)
     return f1((Counter(true) & Counter(said)).total(), len(said), len(true))
 
 
 def normalise_english(text: str) -> str:
-    """SQuAD's plain form: lower case, no punctuation, no articles."""
+    """Return SQuAD's plain form: lower case, no punctuation, no articles."""
     return " ".join(ARTICLE.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def normalise_korean(text: str) -> str:
-    """KorQuAD's plain form: brackets and quotes are spaces, other punctuation goes."""
+    """Return KorQuAD's plain form: brackets and quotes are spaces, other punctuation goes."""
     return " ".join(compose_nfc(text).translate(KORQUAD_BRACKETS).lower().translate(PUNCTUATION).split())
 
 
 def bleu(
     references: list[Any], predictions: list[str], tokenize: str | None = None, lowercase: bool = False
 ) -> dict[str, float]:
-    """BLEU and chrF by sacrebleu; a truth is one right translation or a list of them."""
+    """Compute BLEU and chrF by sacrebleu; a truth is one right translation or a list of them."""
     scorers, references = make_bleu_scorers(tokenize, lowercase), to_reference_streams(references)
     return {name: scorer.corpus_score(predictions, references).score for name, scorer in scorers.items()}
 
@@ -235,7 +235,7 @@ def bleu(
 def get_signatures(
     references: list[Any], predictions: list[str], tokenize: str | None = None, lowercase: bool = False
 ) -> dict[str, str]:
-    """What sacrebleu says about how BLEU and chrF were computed; to be quoted with the numbers."""
+    """Return how BLEU and chrF were computed, in sacrebleu's words; to be quoted with the numbers."""
     found = {}
     for name, scorer in make_bleu_scorers(tokenize, lowercase).items():
         scorer.corpus_score(predictions, to_reference_streams(references))
@@ -244,7 +244,7 @@ def get_signatures(
 
 
 def to_reference_streams(references: list[Any]) -> list[list[Any]]:
-    """Right translations as sacrebleu takes them: the first of every text, the second of every text and so on."""
+    """Arrange right translations as sacrebleu takes them: the first of every text, the second of every text …."""
     rows = [[t] if isinstance(t, str) else list(t) for t in references]
     if empty := [i for i, row in enumerate(rows, 1) if not row]:
         raise Error(f"text {empty[0]} has no right translation", fix="leave it out")
@@ -252,7 +252,7 @@ def to_reference_streams(references: list[Any]) -> list[list[Any]]:
 
 
 def make_bleu_scorers(tokenize: str | None, lowercase: bool) -> dict[str, Any]:
-    """The two scorers."""
+    """Make the scorers of BLEU and chrF."""
     try:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError as e:
@@ -264,7 +264,7 @@ def make_bleu_scorers(tokenize: str | None, lowercase: bool) -> dict[str, Any]:
 
 
 def rouge(references: list[Any], predictions: list[str], units: str = "words") -> dict[str, float]:
-    """ROUGE-L, -1 and -2 (F1, mean over texts) by words of any script, by characters or by Korean morphemes."""
+    """Compute ROUGE-L, -1 and -2 (F1, mean over texts) by words of any script, by characters or by Korean morphemes."""
     if units not in ROUGE_UNITS:
         raise Error(f"ROUGE has no units {units!r}", fix="choose " + ", ".join(ROUGE_UNITS))
     scores: list[Sequence[float]] = []
@@ -276,13 +276,13 @@ def rouge(references: list[Any], predictions: list[str], units: str = "words") -
 
 
 def score_rouge_pair(true: list[str], said: list[str]) -> tuple[float, float, float]:
-    """ROUGE-L, -1 and -2 of one text."""
+    """Compute ROUGE-L, -1 and -2 of one text."""
     pairs = compute_bag_f1(list(itertools.pairwise(true)), list(itertools.pairwise(said)))
     return f1(compute_lcs_length(true, said), len(said), len(true)), compute_bag_f1(true, said), pairs
 
 
 def compute_lcs_length(a: list[str], b: list[str]) -> int:
-    """The length of the longest common subsequence: a whole row of the table at once, as bits (Hyyrö 2004)."""
+    """Return the length of the longest common subsequence, a whole row of the table at once as bits (Hyyrö 2004)."""
     places: dict[str, int] = {}
     for i, part in enumerate(a):
         places[part] = places.get(part, 0) | 1 << i
@@ -295,7 +295,7 @@ def compute_lcs_length(a: list[str], b: list[str]) -> int:
 
 
 def split_units(text: str, units: str) -> list[str]:
-    """A text in units: runs of letters, numbers and their marks, single characters, or morphemes."""
+    """Split a text into units: runs of letters, numbers and their marks, single characters, or morphemes."""
     text = compose_nfc(text).lower()
     if units == "morphemes":
         from ..text.korean import tag_morphemes
@@ -336,7 +336,7 @@ def run_majority_baseline(train: Sequence[Row], valid: Sequence[Row], **more: ob
 
 
 def describe_baselines(part: str, measured: Mapping[str, Mapping[str, float]]) -> str:
-    """The main measure of each baseline in one line, with the part of the data it is of; empty without baselines."""
+    """Format the main metric of each baseline in one line, with its part of the data; empty without baselines."""
     if not (found := {name: values for name, values in measured.items() if values}):
         return ""
     main = next(iter(next(iter(found.values()))))
@@ -388,7 +388,7 @@ class LinearBaseline:
         tell("baseline", 2, 3, "TF-IDF: it predictions")
 
     def get_texts(self, row: Row) -> list[str]:
-        """The texts of a row."""
+        """Return the texts of a row."""
         return [row["text"], row.get("other") or ""] if self.has_pairs else [row["text"]]
 
     def build_features(self, rows: Sequence[Row]) -> Any:
@@ -402,7 +402,7 @@ class LinearBaseline:
         return hstack([first, rest[0], shared, csr_matrix(shared.sum(1))]).tocsr()
 
     def predict_labels(self, rows: Sequence[Row]) -> list[Any]:
-        """A label, a list of labels or a number for each row."""
+        """Predict a label, a list of labels or a number for each row."""
         if not rows:
             return []
         if self.task == "regress":
@@ -425,5 +425,5 @@ def normalise_text(text: str) -> str:
 
 
 def has_sklearn() -> bool:
-    """Whether scikit-learn is installed."""
+    """Return whether scikit-learn is installed."""
     return importlib.util.find_spec("sklearn") is not None

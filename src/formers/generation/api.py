@@ -19,7 +19,7 @@ from .logits_processors import Constraints, build_constraints
 from .options import Options, make_options
 
 BATCH_ROWS = 32  # texts at work at a time: more of them gain little and take more memory
-PROMPT_TAIL = 8  # tokens of a prompt that say how the text goes on: is there a space?
+PROMPT_TAIL = 8  # tokens of a prompt that say how the text continues: is there a space?
 
 
 def generate(

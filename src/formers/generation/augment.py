@@ -83,9 +83,9 @@ def augment(
 ) -> Augmented:  # fmt: skip
     """Make new examples for classification out of a file, rows or a dataset, with a masked model or a decoder.
 
-    `label_filter` is what judges the labels of new examples: "linear" (learned from the same examples), a fine-tuned
+    `label_filter` is what checks the labels of new examples: "linear" (learned from the same examples), a fine-tuned
     Former, or None. `column`, `encoding`, `skip`, `delimiter` and `header` say how a file is read. With `out`, a jsonl
-    file, a run that was stopped goes on, and a file of that name is replaced with `overwrite` only. The rest is
+    file, a run that was stopped resumes, and a file of that name is replaced with `overwrite` only. The rest is
     `AugmentConfig`: method ("fill", "continue"), times, rate, top_k, temperature, max_new_tokens, seed, conditional
     (see `train_conditional`), label_names, min_probability.
     """
@@ -224,7 +224,7 @@ def make_label_filter(judge: Former | str | None, rows: Sequence[Row], min_proba
     if judge is None:
         return lambda new: [True] * len(new)
     if not isinstance(judge, Former) and judge != "linear":
-        raise Error(f"{judge!r} does not judge labels", fix="take 'linear', a fine-tuned model, or None")
+        raise Error(f"{judge!r} is no label filter", fix="take 'linear', a fine-tuned model, or None")
     multilabel = any(isinstance(row["label"], list) for row in rows)
     score = make_model_scorer(judge, rows, multilabel) if isinstance(judge, Former) else make_linear_scorer(rows)
 
@@ -252,11 +252,11 @@ def make_model_scorer(judge: Former, rows: Sequence[Row], multilabel: bool) -> L
     known, own = set(task.labels or judge.labels), set(flatten(row["label"] for row in rows))
     if known != own:
         first, second = (", ".join(sorted(names)[:8]) for names in (known, own))
-        what = f"this judge knows the labels {first}, and the examples have {second}"
+        what = f"this label filter knows the labels {first}, and the examples have {second}"
         raise Error(what, fix="take a model that was trained on such examples, or 'linear'")
     if (task.kind == "many") != multilabel:
-        what = "the examples have several labels each" if multilabel else "the judge gives several labels"
-        rest = "the judge gives one" if multilabel else "the examples have one"
+        what = "the examples have several labels each" if multilabel else "the label filter gives several labels"
+        rest = "the label filter gives one" if multilabel else "the examples have one"
         raise Error(f"{what}, and {rest}", fix="take 'linear'")
 
     def score(new: list[Row]) -> list[dict[str, float]]:

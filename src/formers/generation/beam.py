@@ -102,7 +102,7 @@ class BeamState:
         """Return (2, rows) the running beams' tokens and parents; stores complete hypotheses, and updates in place."""
         k, vocab = self.num_beams, scores.shape[-1]
         total = (scores.unflatten(0, (self.num_prompts, k)) + self.running_scores[..., None]).flatten(1)
-        wide = max(2, 1 + len(self.constraints.end_ids)) * k  # enough that K go on even if all the likeliest end
+        wide = max(2, 1 + len(self.constraints.end_ids)) * k  # enough that K continue even if all the likeliest end
         values, places = total.topk(min(wide, k * vocab), -1)
         values = values.nan_to_num(DEAD_SCORE, neginf=2 * DEAD_SCORE)  # forbidden or NaN: still a text, ranked last
         rows, tokens = self.first_rows + places // vocab, places % vocab

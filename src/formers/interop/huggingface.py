@@ -347,7 +347,7 @@ def build_tokenizer_config(former: Former) -> dict[str, Any] | None:
 def prepare_for_export(former: Former) -> Former:
     """Give a model with a task's head a tokenizer that reads texts as the task did, also where formers adds the marks.
 
-    Where a tokenizer has no template (GPT-2), the heads of tasks read an end mark behind each text: the written
+    Where a tokenizer has no template (GPT-2), the heads of tasks read an end mark after each text: the written
     template has it too. A classifier reads the last token that is no padding: where the end mark would have to be the
     padding as well, the vocabulary gets a pad token of its own.
     """

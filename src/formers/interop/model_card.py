@@ -61,7 +61,7 @@ class CardText:
     formers_intro: str
     author_notice: str
     sample_texts: str
-    trained_suffix: str  # behind the title
+    trained_suffix: str  # after the title
     amount_format: str  # of tokens, documents or examples
     value_names: dict[str, str] = field(default_factory=dict)  # what a row's value is called; others stay as they are
 
@@ -145,7 +145,7 @@ def write_model_card(
         raise Error(f"there is no model card in {language!r}", fix="choose " + " or ".join(CARD_LANGUAGES))
     language = language or detect_language(former.tokenizer)
     header = build_front_matter(former, architecture, language, for_sentences)
-    # the name of the directory to be: the staged one has a dot before it and a random part behind
+    # the name of the directory to be: the staged one has a dot before it and a random part after it
     name = folder.name.removeprefix(".").rpartition(".")[0] or folder.name
     how = (former, architecture, name, for_sentences, dtype or former.dtype)
     english = build_card_body(CARD_TEXTS["en"], *how)

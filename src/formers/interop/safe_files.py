@@ -282,7 +282,7 @@ def replace_directory(out: str | Path, overwrite: bool) -> Iterator[Path]:
 
 
 def write_json(path: Path, value: object) -> None:
-    """A JSON file as people like to read it; Korean stays readable."""
+    """Write a JSON file as people like to read it; Korean stays readable."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -67,7 +67,7 @@ class Block(nn.Module):
         self, x: Tensor, normed: Tensor, attn_context: AttentionContext, cross_context: AttentionContext | None,
         layer: int, after: nn.Module | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Run a pre-norm block for inference alone, each sum in one kernel with the norm that comes behind it: x goes
+        """Run a pre-norm block for inference alone, each sum in one kernel with the norm that comes after it: x goes
         in with its own norm, and comes out with that of the next block, `after`."""
         y = self.attn(normed, attn_context, layer)
         if self.cross is not None and cross_context is not None:
@@ -103,7 +103,7 @@ class BlockStack(nn.ModuleList):
             return self.run_decode_step(x, attn_contexts, cross_context)
         for layer, index in enumerate(self.layer_order):
             attn_context = attn_contexts if isinstance(attn_contexts, AttentionContext) else attn_contexts[layer]
-            if attn_context.capture is not None:  # XLNet's second stream lies behind the first
+            if attn_context.capture is not None:  # XLNet's second stream lies after the first
                 attn_context.capture.record_hidden(attn_context.stack_name, x[: attn_context.query_layout.num_tokens])
             recompute = self.checkpoint_activations and self.training and torch.is_grad_enabled()
             run = functools.partial(self.checkpoint_block, index) if recompute else self[index]
@@ -114,7 +114,7 @@ class BlockStack(nn.ModuleList):
         self, x: Tensor, attn_contexts: AttentionContext | Sequence[AttentionContext],
         cross_context: AttentionContext | None,
     ) -> Tensor:  # fmt: skip
-        """Run the blocks with fewer kernels: a sum and the norm behind it are one."""
+        """Run the blocks with fewer kernels: a sum and the norm after it are one."""
         blocks = [cast(Block, self[index]) for index in self.layer_order]
         afters = [block.attn_norm for block in blocks[1:]] + [None]
         normed = blocks[0].attn_norm(x)
@@ -131,7 +131,7 @@ class BlockStack(nn.ModuleList):
         if attn_context.segment_memory is None and not isinstance(attn_context.bias, nn.Module):
             return checkpoint(self[index], x, attn_context, cross_context, layer, use_reentrant=False)
         memory = attn_context.segment_memory
-        copied = None if memory is None else memory.copy()  # stays as it is now while the other goes on
+        copied = None if memory is None else memory.copy()  # stays as it is now while the other continues
         own = attn_context.copy_with(segment_memory=copied)
         x = checkpoint(lambda x: self[index](x, own.copy_without_bias(), cross_context, layer), x, use_reentrant=False)
         if memory is not None and copied is not None:

@@ -47,7 +47,7 @@ def is_bf16_fatal() -> bool:
             import resource
 
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(2 * int(TRIAL_SECONDS))  # should this process be killed meanwhile, the child ends by itself
+            signal.alarm(2 * int(TRIAL_SECONDS))  # should this process be killed meanwhile, the child ends on its own
 
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a trial that ends badly leaves no file
             torch.set_num_threads(1)

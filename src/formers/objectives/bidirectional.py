@@ -1,5 +1,5 @@
 """Bidirectional language modelling (ELMo, Peters et al. 2018, §3.1): each word is predicted from those before it, and
-by another model from those behind it. Any word is read, as characters; one of the vocabulary is predicted."""
+by another model from those after it. Any word is read, as characters; one of the vocabulary is predicted."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class BidirectionalLM(BaseObjective):
         return BatchShape(plans.estimate_documents(total, self.measure_sizes(plan)[:, 0]), total, 0, self.length)
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
-        """Hide nothing; the labels are the words themselves, and the loss takes the one before and behind."""
+        """Hide nothing; the labels are the words themselves, and the loss takes the one before and after."""
         at = plans.add_special_tokens(raw, *(((), ()) if self.num_streams else self.frame))
         return Batch(self.word_characters[at.ids], at.starts, self.length, labels=at.ids, sample=raw.sample)
 
@@ -122,7 +122,7 @@ class BidirectionalLM(BaseObjective):
 
 
 def draw_by_frequency(number: int, vocab: int, device: torch.device) -> Tensor:
-    """Words drawn with p(i) = log(1 + 1/(i + 1)) / log(vocab + 1): Zipf's law for a vocabulary sorted by frequency."""
+    """Draw words with p(i) = log(1 + 1/(i + 1)) / log(vocab + 1): Zipf's law for a vocabulary sorted by frequency."""
     draw = torch.rand(number, device=device, dtype=torch.float64)
     return (torch.exp(draw * np.log(vocab + 1)) - 1).long().clamp(max=vocab - 1)
 

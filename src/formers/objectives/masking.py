@@ -322,7 +322,7 @@ class PairSampler:
     def step_next_sentence(
         self, book: SentenceTable, key: tuple[int, ...], document: np.ndarray, at: np.ndarray, target: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Take BERT's step: which are used, A and B as (2, n) sentences, label (1 = another document's), go on at."""
+        """Take BERT's step: which are used, A and B as (2, n) sentences, label (1 = another document's), next place."""
         stop = book.find_stop(at, target, book.document_ends[document])
         cut = at + 1 + np.where(stop - at > 1, rng.draw_integers(np.maximum(stop - at - 1, 1), *key, at, CUT_DRAW), 0)
         other = (stop - at == 1) | (rng.draw_uniform(*key, at, COIN_DRAW) < 0.5)
@@ -344,7 +344,7 @@ class PairSampler:
     def step_sentence_order(
         self, book: SentenceTable, key: tuple[int, ...], document: np.ndarray, at: np.ndarray, target: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Take ALBERT's step: which are used, first and second as (2, n) sentences, label (1 = swapped), go on at."""
+        """Take ALBERT's step: which are used, first and second as (2, n) sentences, label (1 = swapped), next place."""
         last = book.document_ends[document]
         stop = book.find_stop(at, target, last)
         alone = stop - at == 1
@@ -382,7 +382,7 @@ class NextSentence(MaskedLM):
         return self.pair_sampler.plan(store, seed, epoch)
 
     def count_special_tokens(self, plan: Plan) -> np.ndarray | int:
-        """Count one in front, one behind each segment."""
+        """Count one in front, one after each segment."""
         return 1 + np.diff(plan.span_offsets)
 
     def frame_examples(self, raw: RawExamples) -> tuple[FramedExamples, dict[str, Any]]:

@@ -31,7 +31,7 @@ class PermutationLM(BaseObjective):
     sees the second, the second sees all of the first. SEP and CLS are never targets; with `as_released` they too wait
     for their turn. The end mark of a document is a token like others, as in the released code.
 
-    `num_streams` cuts the text into so many; a batch has one example of each, whose first half goes on where that of
+    `num_streams` cuts the text into so many; a batch has one example of each, whose first half continues where that of
     the batch before ended, for a model with a memory. With `reversed`, the second half of them reads the text back to
     front, as a model that is built with `reversed` expects (the released code's bi_data).
     """
@@ -99,7 +99,7 @@ class PermutationLM(BaseObjective):
         Their ends are cut until they fit. `edges` are where sentences begin."""
         low, high, most = int(edges[0]), int(edges[-1]), self.length - self.reuse_length - 3
         a = begin + self.reuse_length
-        # Sentences that begin behind a's first token and before there is enough, where A may end.
+        # Sentences that begin after a's first token and before there is enough, where A may end.
         lower, upper = np.searchsorted(edges, a, side="right"), np.searchsorted(edges, a + most)
         stop = edges[np.minimum(upper, len(edges) - 1)]
         some = upper > lower

@@ -92,7 +92,7 @@ class Seq2Seq(TwoSidedObjective):
     def from_tokenizer(
         tokenizer: Tokenizer, length: int, start: int | None = None, prefix: str = "", **options: Any
     ) -> Seq2Seq:
-        """Take a tokenizer's end mark, behind both sides; the decoder starts with the begin mark or with padding."""
+        """Take a tokenizer's end mark, after both sides; the decoder starts with the begin mark or with padding."""
         ends = DecoderEnds.from_tokenizer(tokenizer, ("bos", "pad", "cls", "eos"), start)
         front = tuple(tokenizer.encode(prefix, special=False)) if prefix else ()
         if len(front) + 2 > length:

@@ -86,7 +86,7 @@ class SpanCorruption(TwoSidedObjective):
         return plan_texts(store, self.eos, self.raw_length, seed, epoch, self.across_documents)
 
     def measure_both_sides(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of the source and of the target, at most, for texts of some lengths."""
+        """Return the most tokens of the source and of the target for texts of some lengths."""
         if self.corruption != "spans":
             return lengths + (self.corruption == "deshuffle"), lengths + (self.corruption == "deshuffle")
         noise, spans = self.count_noise(lengths)
@@ -123,7 +123,7 @@ class SpanCorruption(TwoSidedObjective):
         self, items: np.ndarray, parts: np.ndarray, seed: int, sample: np.ndarray, use: int
     ) -> np.ndarray:
         """Cut each number of items into so many parts, none empty, any way as likely as another; return the sizes."""
-        inner = items - 1  # places where a part may begin behind the first item
+        inner = items - 1  # places where a part may begin after the first item
         owner, turn = np.repeat(np.arange(len(items)), inner), ragged_arange(inner)
         begins = rank_within_rows(draw_bits(seed, sample[owner], turn, use), inner) < parts[owner] - 1
         first = compute_starts(items)[:-1]

@@ -70,7 +70,7 @@ class Supervised(BaseObjective):
         return total, asked.sum()
 
     def compute_multilabel_loss(self, logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
-        """Compute the loss of each label by itself: yes or no."""
+        """Compute the loss of each label on its own: yes or no."""
         labels = torch.where(asked[:, None], batch.document_labels, 0.0)
         weight = None
         if self.class_weights:

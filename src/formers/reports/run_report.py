@@ -37,7 +37,7 @@ class RunReport:
         self.history = run.read_history()
         self.step_rows = [row for row in self.history if "losses" in row]
         valid_rows = [(row["step"], row["valid"]) for row in self.history if "valid" in row]
-        # What was no number is null.
+        # What was not finite is null.
         self.valid_losses = [(step, seen) for step, seen in valid_rows if seen.get("loss") is not None]
         self.samples = run.read_samples()
         given = (str(sample["given"]) for sample in self.samples)

@@ -93,7 +93,7 @@ class Choice:
 
 
 def classify(former: Former, texts: Texts, *, long: str | None = None, tell: ProgressCallback | None = None) -> Any:
-    """The label of a text, or of each of many; a pair of texts is a tuple. Long texts are read in windows, whose
+    """Predict the label of a text, or of each of many; a pair is a tuple. Long texts are read in windows, whose
     probabilities are averaged; long="error" refuses them."""
     task = resolve_task(former, "classify", long)
     rows, one = make_text_rows(texts, task)
@@ -108,7 +108,7 @@ def classify(former: Former, texts: Texts, *, long: str | None = None, tell: Pro
 def predict_scores(
     former: Former, texts: Texts, *, long: str | None = None, tell: ProgressCallback | None = None
 ) -> Any:
-    """The number that a model gives a text or a pair (a tuple): its similarity, its rating; a list for many."""
+    """Predict the number of a text or a pair (a tuple): its similarity, its rating; a list for many."""
     task = resolve_task(former, "regress", long)
     rows, one = make_text_rows(texts, task)
     found = predict_rows(former, task, rows, tell)[:, 0].tolist()
@@ -133,7 +133,7 @@ def compute_task_outputs(
 def tag(
     former: Former, texts: str | Iterable[Words], *, entities: bool = False, tell: ProgressCallback | None = None
 ) -> Any:
-    """The words of a text with their tags and where they stand in it, or with `entities` what the tags mark: an Entity
+    """Return the words of a text with their tags and places, or with `entities` what the tags mark: an Entity
     for each person, place and so on.
 
     A text is cut into words as those of the training data were; a list of words is taken as it is (`start` then counts
@@ -169,7 +169,7 @@ def group_entities(words: Sequence[TaggedWord], text: Words, scheme: str | None)
 
 
 def split_text(text: Words, number: int, task: Task) -> Iterator[tuple[str, int]]:
-    """The words of a text, or its characters but spaces where the model learned those, and where each begins."""
+    """Split a text into words, or its characters but spaces where the model learned those, and where each begins."""
     if isinstance(text, str):
         check_text(number, text)
         if task.tags_characters:
@@ -190,7 +190,7 @@ def answer(
     former: Former, question: str | Iterable[Any], context: str | None = None, *, best: int = 1,
     abstain: bool | None = None, long: str | None = None, tell: ProgressCallback | None = None,
 ) -> Any:  # fmt: skip
-    """Where in its context the answer to a question stands: an Answer, or with best > 1 a list of them.
+    """Find the answer to a question in its context: an Answer, or with best > 1 a list of them.
 
     Many at once: a list of (question, context). A long context is read in windows; of a question that fills more than
     half of one, a warning says that its end is cut off, and long="error" refuses both. `abstain` lets "no answer" be
@@ -233,7 +233,7 @@ def choose(
     former: Former, question: str | Iterable[Any], choices: Sequence[str] | None = None, *, long: str | None = None,
     tell: ProgressCallback | None = None,
 ) -> Any:  # fmt: skip
-    """Which choice goes on with a text or answers it; many at once: a list of (question, choices). Of a text that is
+    """Choose what continues a text or answers it; many at once: a list of (question, choices). Of a text that is
     too long the beginning is left out, and a warning says so; long="error" refuses it."""
     task = resolve_task(former, "choose", long)
     one = isinstance(question, str)
@@ -253,7 +253,7 @@ def choose(
 
 
 def resolve_task(former: Former, name: str, long: str | None) -> Task:
-    """The model's task, with another way to take long texts if one is asked for."""
+    """Return the model's task, with another way to take long texts if one is asked for."""
     check_verb(former, TASK_VERBS[name])
     task = get_task(former, name)
     if long not in (None, *get_args(LongTextMode)):
@@ -262,7 +262,7 @@ def resolve_task(former: Former, name: str, long: str | None) -> Task:
 
 
 def get_task(former: Former, name: str) -> Task:
-    """The task of a loaded model, which must be of a name; one that came from elsewhere gets the usual values."""
+    """Return a loaded model's task, which must have that name; one that came from elsewhere gets the usual values."""
     if saved := former.task:
         if saved["name"] != name:
             raise Error(f"this model was trained to {saved['name']}", fix=f"use {TASK_VERBS[saved['name']]}")
@@ -277,7 +277,7 @@ def get_task(former: Former, name: str) -> Task:
 
 
 def make_text_rows(texts: Texts, task: Task) -> tuple[list[Row], bool]:
-    """Texts and pairs as rows, and whether it was one alone."""
+    """Return texts and pairs as rows, and whether it was one alone."""
     one = isinstance(texts, str | tuple | Mapping)
     rows = []
     for number, text in enumerate([texts] if one else list_texts(texts)):
@@ -310,7 +310,7 @@ Outputs = TypeVar("Outputs", np.ndarray, list[np.ndarray])
 
 
 def get_head_part(former: Former, task: Task) -> str:
-    """The part of the head that does a task."""
+    """Return the part of the head that does a task."""
     names = list(former.model.parts)
     return task.head if task.head in names else names[0]
 
@@ -390,7 +390,7 @@ def average_windows(task: Task, data: EncodedExamples, outputs: Sequence[np.ndar
 def score_label_words(
     former: Former, task: Task, rows: Sequence[Row], tell: ProgressCallback | None = None
 ) -> np.ndarray:
-    """(rows, labels) how likely a decoder is to write each label of the task behind a text, as shares of all labels."""
+    """(rows, labels) how likely a decoder is to write each label of the task after a text, as shares of all labels."""
     labelled = [{**row, "label": label} for row in rows for label in task.labels]
     data = encode_examples(task, labelled, TaskEncoder.from_former(former, task))
     found, start = np.zeros(len(data)), get_start_token(former.config)
@@ -405,14 +405,14 @@ def score_label_words(
 
 
 def predict_choices(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Of each question the probabilities of its choices."""
+    """Return of each question the probabilities of its choices."""
     return [softmax(one[:, 0].astype(np.float64)) for one in outputs]
 
 
 def predict_tags(
     data: EncodedExamples, outputs: Sequence[np.ndarray], words: Sequence[int]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Of each row the tags of its words and their probabilities; a word without a token has tag -1."""
+    """Return of each row the tags of its words and their probabilities; a word without a token has tag -1."""
     found = [(np.full(n, -1), np.zeros(n)) for n in words]
     assert data.offsets is not None
     for number, scores in enumerate(outputs):
@@ -428,7 +428,7 @@ def predict_spans(
     former: Former, task: Task, data: EncodedExamples, outputs: Sequence[np.ndarray], contexts: Sequence[str],
     best: int = 5,
 ) -> list[list[Answer]]:  # fmt: skip
-    """Of each question the best places, over all windows of its context; no answer is one of them, if the task allows
+    """Find each question's best places, over all windows of its context; no answer is one of them, if the task allows
     it. Its score is the lowest that a window gives it (BERT, §4.3)."""
     found: list[list[Answer]] = [[] for _ in contexts]
     empty = [np.inf] * len(contexts)
@@ -450,7 +450,7 @@ def predict_spans(
 
 
 def find_candidates(scores: np.ndarray, places: np.ndarray, context: str, most: int, best: int) -> Iterator[Answer]:
-    """The best places of one window: a beginning and an end that is not before it, nor too far behind."""
+    """Find the best places of one window: a beginning and an end that is not before it, nor too far after it."""
     inside = np.flatnonzero(places[:, 0] >= 0)
     if not len(inside):
         return

@@ -52,7 +52,7 @@ class TaskEncoder:
 
     @staticmethod
     def from_former(former: Former, task: Task) -> TaskEncoder:
-        """For a model and its task."""
+        """Make the encoder of a model and its task."""
         if (tokenizer := former.tokenizer) is None:
             raise Error("this model has no tokenizer", fix="put its tokenizer.json beside it")
         slots = former.config.slots if former.definition.reads_characters else None
@@ -61,7 +61,7 @@ class TaskEncoder:
         return TaskEncoder(tokenizer, single, pair, length, former.can_read_segments, slots, task.prefix)
 
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
-        """The tokens of texts, without marks; a text of no tokens is one unknown one."""
+        """Return the tokens of texts, without marks; a text of no tokens is one unknown one."""
         texts = [self.prefix + text for text in texts]
         if self.slots:
             words = [WORD_PATTERN.findall(text) or ["?"] for text in texts]
@@ -70,7 +70,7 @@ class TaskEncoder:
         return [np.array(row or [self.placeholder_id], np.int64) for row in rows]
 
     def tokenize_with_offsets(self, texts: Sequence[str]) -> list[tuple[Ids, Offsets]]:
-        """The tokens of texts, and where in its text each stands."""
+        """Return the tokens of texts, and where in its text each stands."""
         if self.slots:
             found = [find_words(text) for text in texts]
             return [(word_level.encode_sentence(words, self.slots, marks=False), spans) for spans, words in found]
@@ -78,7 +78,7 @@ class TaskEncoder:
         return [(np.array(ids, np.int64), offsets) for ids, offsets in rows]
 
     def describe_unknown(self, data: EncodedExamples) -> str:
-        """How many of the tokens of examples the tokenizer does not know, in words; nothing where it knows all."""
+        """Say how many of the tokens of examples the tokenizer does not know; nothing where it knows all."""
         index = None if self.slots or self.tokenizer.is_byte_level else self.tokenizer.id("unk")
         count = 0 if index is None else int(np.count_nonzero(data.ids == index))
         return f"{count:,} of {len(data.ids):,} tokens unknown" if count else ""
@@ -89,7 +89,7 @@ class TaskEncoder:
         return next((i for r in ("unk", "eos", "pad") if (i := self.tokenizer.id(r)) is not None), 0)
 
     def compute_capacity(self, pair: bool = False) -> int:
-        """Tokens of text that fit between the marks."""
+        """Return how many tokens of text fit between the marks."""
         frame = self.pair_frame if pair else self.single_frame
         left = self.max_length - len(frame.before) - len(frame.between) * pair - len(frame.after)
         if left < 2:
@@ -97,7 +97,7 @@ class TaskEncoder:
         return left
 
     def build_inputs(self, first: Ids, second: Ids | None = None) -> tuple[Ids, np.ndarray | None, int, int]:
-        """The ids with their marks, the segments if the model reads them, and where the two texts begin."""
+        """Return the ids with their marks, the segments if the model reads them, and where the two texts begin."""
         frame = self.single_frame if second is None else self.pair_frame
         before, a, between, b, after = frame.segments
         parts, segments = [frame.before, first], [*before, *[a] * len(first)]
@@ -110,13 +110,13 @@ class TaskEncoder:
         return ids, np.array([*segments, *after], np.int64) if self.has_segments else None, begin, then
 
     def list_windows(self, count: int, room: int, stride: int) -> list[Span]:
-        """Stretches of at most `room` tokens over so many, sharing up to `stride` with the next one."""
+        """List stretches of at most `room` tokens over so many, sharing up to `stride` with the next one."""
         step = room - min(stride, room // 2)
         return [(low, min(count, low + room)) for low in range(0, max(1, count - room + step), step)]
 
 
 def make_character_frame(slots: int) -> Template:
-    """The marks of a sentence of words spelled out."""
+    """Make the frame of a sentence of words spelled out."""
     begin, end = (np.array([word_level.pad_word([mark], slots)]) for mark in SENTENCE_MARKS)
     return Template(begin, end, end, ((0,), 0, (0,), 0, (0,)))  # type: ignore[arg-type]
 
@@ -131,7 +131,7 @@ def encode_examples(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequen
 
 
 def encode_classification(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
-    """Texts, or pairs of them, of which one thing is asked: a class, several, or a number."""
+    """Encode texts, or pairs of them, of which one thing is asked: a class, several, or a number."""
     answer, sheet, lost = make_label_encoder(task, labels), ExampleCollector(), Counter[str]()
     first = encoder.tokenize([str(row["text"]) for row in rows])
     has_second = [i for i, row in enumerate(rows) if row.get("other") is not None]
@@ -160,7 +160,7 @@ def check_fits(task: Task, number: int, size: int, room: int, what: str = "text"
 
 
 def find_truncated(task: Task, a: Ids, b: Ids | None, room: int) -> list[str]:
-    """What of a text or a pair no window will show."""
+    """Find what of a text or a pair no window will show."""
     if len(a) + len(() if b is None else b) <= room:
         return []
     if task.long == "cut":
@@ -176,7 +176,7 @@ def warn_truncated(lost: Mapping[str, int], encoder: TaskEncoder) -> None:
 
 
 def make_label_encoder(task: Task, labels: Sequence[str]) -> Callable[[Mapping[str, Any]], np.ndarray]:
-    """What a row's label is in numbers; without one, nothing is asked."""
+    """Make a function from a row to its label in numbers; a missing label is one that the loss ignores."""
     index = {label: i for i, label in enumerate(labels)}
 
     def look_up_label(label: object) -> int:
@@ -196,7 +196,7 @@ def make_label_encoder(task: Task, labels: Sequence[str]) -> Callable[[Mapping[s
             return np.array([i in wanted for i in range(len(labels))], np.float32)
         if isinstance(label, list | tuple):
             fix = "leave tune.multilabel out, or set it true; else give one label and no list"
-            raise Error(f"a row has a list of labels, {format_value(label)}, and one label is learnt", fix=fix)
+            raise Error(f"a row has a list of labels, {format_value(label)}, and the task has one label", fix=fix)
         return np.array(IGNORE_INDEX if label is None else look_up_label(label), np.int64)
 
     return encode_label
@@ -208,7 +208,7 @@ def ignore_label(answer: np.ndarray) -> np.ndarray:
 
 
 def split_windows(task: Task, encoder: TaskEncoder, a: Ids, b: Ids | None) -> list[tuple[Ids, Ids | None]]:
-    """A text or a pair as it fits: whole, or in windows over the longer text (the other keeps half of the room)."""
+    """Split a text or a pair to fit: whole, or in windows over the longer text (the other keeps half of the room)."""
     room = encoder.compute_capacity(b is not None)
     if len(a) + len(() if b is None else b) <= room:
         return [(a, b)]
@@ -221,12 +221,12 @@ def split_windows(task: Task, encoder: TaskEncoder, a: Ids, b: Ids | None) -> li
 
 
 def join_pair(row: Mapping[str, Any]) -> str:
-    """A text, or a pair as one text."""
+    """Return a text, or a pair as one text."""
     return str(row["text"]) if row.get("other") is None else f"{row['text']} {row['other']}"
 
 
 def encode_choices(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
-    """A text with each of its choices; one of them is right. What does not fit loses its beginning."""
+    """Encode a text with each of its choices; one of them is right. What does not fit loses its beginning."""
     sheet, room, lost = ExampleCollector(), encoder.compute_capacity(True), Counter[str]()
     first = encoder.tokenize([join_pair(row) for row in rows])
     for number, row in enumerate(rows):
@@ -250,7 +250,7 @@ def encode_choices(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequenc
 
 
 def encode_tags(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
-    """Words of which each has a tag; the first piece of a word answers for it. `offsets` names that word."""
+    """Encode words of which each has a tag; the first piece of a word answers for it. `offsets` names that word."""
     index, sheet = {label: i for i, label in enumerate(labels)}, ExampleCollector()
     texts = [" ".join(row["words"]) for row in rows]
     for number, (row, (ids, offsets)) in enumerate(zip(rows, encoder.tokenize_with_offsets(texts), strict=True)):
@@ -279,7 +279,7 @@ def encode_tags(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[s
 
 
 def find_first_pieces(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """Of each token the number of the word whose first piece it is, else -1; words are joined by one space each."""
+    """Find of each token the word whose first piece it is, else -1; words are joined by one space each."""
     ends = np.cumsum([len(word) + 1 for word in words])
     found, seen = [], -1
     for begin, end in offsets:
@@ -291,7 +291,7 @@ def find_first_pieces(words: Sequence[str], offsets: Sequence[tuple[int, int]]) 
 
 
 def encode_questions(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
-    """A question and its context in windows; the answer is from a token to a token, or nowhere: at the first mark (of
+    """Encode a question and its context in windows; the answer is a span of tokens, or none: at the first mark (of
     XLNet the last). `offsets` says where in the context a token stands."""
     sheet, whole, lost = ExampleCollector(), encoder.compute_capacity(True), Counter[str]()
     questions = encoder.tokenize([str(row["question"]) for row in rows])
@@ -322,7 +322,7 @@ def encode_questions(task: Task, rows: Rows, encoder: TaskEncoder, labels: Seque
 
 
 def encode_targets(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
-    """A text from which a decoder writes another; both end with the end mark."""
+    """Encode a text from which a decoder writes another; both end with the end mark."""
     other = encoder.tokenizer.target or encoder.tokenizer
     end = next((i for role in ("eos", "sep") if (i := other.id(role)) is not None), None)
     if end is None:

@@ -1,7 +1,7 @@
 """Step 1 of a task's data: any source becomes a `Table`.
 
 `read_table(source)` reads files, lists, DataFrames and datasets whole, since a training set fits into memory: rows with
-named columns, as they stand in the source. examples.py goes on from there.
+named columns, as they stand in the source. examples.py takes over from there.
 
 Files of tagged words have one word in each line with its tag beside it (CoNLL, KLUE-NER, Naver's challenge), or a
 sentence and its tags in two columns (KoELECTRA's Naver NER). The content says which it is, not the file's name.
@@ -70,7 +70,7 @@ ID_COLUMN = re.compile(r"(?:.*_)?(?:id|idx|index|guid|pairid)|unnamed: \d+|", re
 
 
 def are_column_names(fields: Iterable[str]) -> bool:
-    """Whether all fields of a row are names that columns have, so that the row is a header."""
+    """Return whether all fields of a row are names that columns have, so that the row is a header."""
     known = {name for part in HEADER_PARTS for name in COLUMN_NAMES[part]}.union(*PAIR_NAMES)
     return all(name.strip().lower() in known or ID_COLUMN.fullmatch(name.strip()) for name in fields)
 
@@ -100,7 +100,7 @@ class TagLayout:
         return [known.get(column, str(column)) for column in range(self.num_columns)]
 
     def describe(self) -> str:
-        """The layout in words."""
+        """Describe the layout in words."""
         where = "" if self.tag_column is None else f", the tag in column {self.tag_column} of {self.num_columns}"
         mark = self.delimiter
         between = "" if mark is None else f", a {readers.name_delimiter(mark)} stands between columns"
@@ -111,7 +111,7 @@ def find_layout(
     lines: Sequence[str], expect_tags: bool, delimiters: Sequence[str | None] = (None, *DELIMITERS),
     header: bool | None = None,
 ) -> TagLayout | None:  # fmt: skip
-    """The layout of a file by its first lines; None if these are no tagged words. Without `expect_tags`, tags must be
+    """Find a file's layout by its first lines; None if these are no tagged words. Without `expect_tags`, tags must be
     of the kind B-PER or PER-B.
 
     `delimiters` are what may stand between columns, None for tabs or else white space. A file with another delimiter
@@ -127,7 +127,7 @@ def find_layout(
 
 
 def has_single_words(lines: Sequence[str], layout: TagLayout) -> bool:
-    """Whether nearly every line has one word and one tag, without spaces in them."""
+    """Return whether nearly every line has one word and one tag, without spaces in them."""
     rows = [split_fields(line, layout.delimiter, layout.num_columns) for line in lines]
     rows = [parts for parts in rows if len(parts) == layout.num_columns]
     single = sum(" " not in parts[layout.word_column] and " " not in parts[layout.tag_column or -1] for parts in rows)
@@ -137,7 +137,7 @@ def has_single_words(lines: Sequence[str], layout: TagLayout) -> bool:
 def find_column_layout(
     lines: Sequence[str], expect_tags: bool, delimiter: str | None, header: bool | None
 ) -> TagLayout | None:
-    """The layout of lines with `delimiter` between their columns, as `find_layout` describes it."""
+    """Find the layout of lines with `delimiter` between their columns, as `find_layout` describes it."""
     words = [line for line in lines if not is_tabbed_comment(line) and not line.startswith(("# ", "-DOCSTART-"))]
     rows = [parts for line in words if (parts := split_fields(line, delimiter))]
     if not rows:
@@ -166,7 +166,7 @@ def find_column_layout(
 
 
 def find_sentence_layout(lines: Sequence[str], expect_tags: bool) -> TagLayout | None:
-    """The layout of lines that are whole sentences: as many tags between spaces in one column as words in another."""
+    """Find the layout of lines of whole sentences: as many tags between spaces in one column as words in another."""
     rows = [line.split("\t") for line in lines if "\t" in line]
     width = Counter(map(len, rows)).most_common(1)[0][0] if len(rows) >= MIN_AGREEMENT * len(lines) and rows else 0
     for header in (False, True):
@@ -185,7 +185,7 @@ def find_sentence_layout(lines: Sequence[str], expect_tags: bool) -> TagLayout |
 
 
 def split_fields(line: str, delimiter: str | None = None, width: int | None = None) -> list[str]:
-    """The columns of a line, between tabs or else between white space, or between `delimiter`. A word of white space
+    """Split a line into columns at tabs, else at white space, or at `delimiter`. A word of white space
     alone stays (KLUE's). Where `width` is 2, a delimiter that is a word itself need not stand in quotes."""
     if delimiter is not None and delimiter != "\t":
         try:
@@ -202,26 +202,26 @@ def split_fields(line: str, delimiter: str | None = None, width: int | None = No
 
 
 def is_tabbed_comment(line: str) -> bool:
-    """Whether a line is no word but a comment, as in "## klue-ner-v1_00001 TAB the sentence" or "# text = ...": its
-    first column, between tabs, is a # with words behind it."""
+    """Return whether a line is a comment, as in "## klue-ner-v1_00001 TAB the sentence" or "# text = ...": its
+    first column, between tabs, is a # followed by words."""
     return line.startswith("#") and len(line.split("\t", 1)[0].split()) > 1 and "\t" in line
 
 
 def is_word_index(values: Sequence[str]) -> bool:
-    """Whether a column numbers the words of each sentence."""
+    """Return whether a column numbers the words of each sentence."""
     numbers = [int(v) if v.isdecimal() and v.isascii() else -1 for v in values]
     follow = sum(b == a + 1 or b in (0, 1) for a, b in itertools.pairwise(numbers))
     return len(numbers) > 1 and -1 not in numbers and follow >= MIN_AGREEMENT * (len(numbers) - 1)
 
 
 def is_tag(value: str) -> bool:
-    """Whether a value is the tag of an entity, O, or a bare B or I."""
+    """Return whether a value is the tag of an entity, O, or a bare B or I."""
     known = value in BARE_TAGS or value in OUTSIDE_TAGS
     return known or bool(PREFIX_TAG.fullmatch(value) or SUFFIX_TAG.fullmatch(value))
 
 
 def are_tags(values: Sequence[str], expect_tags: bool) -> bool:
-    """Whether nearly all values are tags of entities, and some not O; with `expect_tags`, bare B and I will do."""
+    """Return whether nearly all values are entity tags, and some not O; with `expect_tags`, bare B and I will do."""
     for pattern in (PREFIX_TAG, SUFFIX_TAG):
         found = sum(value not in OUTSIDE_TAGS and bool(pattern.fullmatch(value)) for value in values)
         if found and found + sum(value in OUTSIDE_TAGS for value in values) >= MIN_AGREEMENT * len(values):
@@ -232,7 +232,7 @@ def are_tags(values: Sequence[str], expect_tags: bool) -> bool:
 def read_tagged_sentences(
     path: Path, layout: TagLayout, wants: readers.TableOptions, names: Sequence[str]
 ) -> Iterator[TableRow]:
-    """The sentences of a file with a word in each line: the number of the first line, and a list for each column under
+    """Read sentences of a file with a word in each line: the number of the first line, and a list for each column under
     its name. Blank lines and -DOCSTART- end a sentence, comments are passed over."""
     columns: list[list[str]] = [[] for _ in names]
     start, waiting = 1, bool(layout.header)
@@ -257,7 +257,7 @@ def read_tagged_sentences(
 
 
 def is_comment(line: str, parts: Sequence[str], layout: TagLayout) -> bool:
-    """Whether a line that begins with # is a comment and no word #."""
+    """Return whether a line that begins with # is a comment and no word #."""
     if not line.startswith("#"):
         return False
     if is_tabbed_comment(line) or len(parts) != layout.num_columns or layout.tag_column is None:
@@ -324,7 +324,7 @@ def read_table(
 
 
 def is_conll_path(source: object) -> bool:
-    """A file with a word and its tag in each line, by its name."""
+    """Return whether a file has, by its name, a word and its tag in each line."""
     if isinstance(source, list | tuple):
         return False
     suffixes = [s.lower() for s in Path(str(source)).suffixes if s.lower() not in COMPRESSION_SUFFIXES]
@@ -332,7 +332,7 @@ def is_conll_path(source: object) -> bool:
 
 
 def read_table_file(path: Path, names: Sequence[str] | None, wants: readers.TableOptions, task: str | None) -> Table:
-    """The table of one file, by its form and its content."""
+    """Read the table of one file, by its form and its content."""
     form = readers.find_suffix(path)
     rows: Iterable[TableRow]
     if readers.find_format(path) == "parquet":
@@ -366,7 +366,7 @@ def read_table_file(path: Path, names: Sequence[str] | None, wants: readers.Tabl
 def find_file_layout(
     path: Path, names: Sequence[str] | None, wants: readers.TableOptions, task: str | None
 ) -> TagLayout | None:
-    """Where words and tags stand in a file; None if it is another table."""
+    """Find where words and tags stand in a file; None if it is another table."""
     marks: list[str | None] = list(DELIMITERS) if wants.delimiter is None else [wants.delimiter]
     may_be_spaced = not names and wants.delimiter in (None, "\t", " ") and readers.find_suffix(path) != ".csv"
     if is_conll_path(path) or may_be_spaced:
@@ -377,7 +377,7 @@ def find_file_layout(
 
 
 def is_named_table(path: Path, wants: readers.TableOptions) -> bool:
-    """Whether a text file is a table: tabs in every line, and a first line that names columns, or somebody who does."""
+    """Return whether a text file is a table: tabs in every line, and columns named by the first line or the caller."""
     if not readers.is_tab_separated(path, wants.encoding):
         return False
     first = next(line for line in readers.read_head_lines(path, wants.encoding) if line.strip())
@@ -385,7 +385,7 @@ def is_named_table(path: Path, wants: readers.TableOptions) -> bool:
 
 
 def limit_rows(rows: Iterable[RowType], path: Path) -> Iterator[RowType]:
-    """Rows, up to as many as are kept in memory; more are an error."""
+    """Yield rows, up to as many as are kept in memory; more are an error."""
     for number, row in enumerate(rows):
         if number >= MAX_TABLE_ROWS:
             what = f"there are more than {MAX_TABLE_ROWS:,} rows, and all are kept in memory"
@@ -394,7 +394,7 @@ def limit_rows(rows: Iterable[RowType], path: Path) -> Iterator[RowType]:
 
 
 def flatten_labels(rows: list[TableRow]) -> list[TableRow]:
-    """Rows in which a table under a label's name, as in KLUE-STS, becomes columns: labels.label, labels.real-label."""
+    """Turn a table under a label's name, as in KLUE-STS, into columns: labels.label, labels.real-label."""
     for _, row in rows:
         for name in [n for n in row if n.lower() in EXACT_LABEL_NAMES and isinstance(row[n], Mapping)]:
             row |= {f"{name}.{key}": value for key, value in row.pop(name).items()}
@@ -402,7 +402,7 @@ def flatten_labels(rows: list[TableRow]) -> list[TableRow]:
 
 
 def read_separated(path: Path, form: str, named: Sequence[str] | None, wants: readers.TableOptions) -> Table:
-    """The table of a csv or tsv file; a row with more or fewer fields than the first is broken."""
+    """Read the table of a csv or tsv file; a row with more or fewer fields than the first is broken."""
     names, rows = readers.open_delimited(path, form, wants, named)
     headed = named is None and wants.header is None
     if len(set(names)) < len(names):
@@ -418,7 +418,7 @@ def read_separated(path: Path, form: str, named: Sequence[str] | None, wants: re
 
 
 def read_json_rows(path: Path, wants: readers.TableOptions) -> Iterator[TableRow]:
-    """The rows of JSON lines, of one list of records, or of SQuAD's form."""
+    """Read the rows of JSON lines, of one list of records, or of SQuAD's form."""
     if readers.find_suffix(path) == ".json":
         whole = "".join(decode_chunks(wants.read_limited(path), wants.changes, wants.encoding, path))
         try:
@@ -439,7 +439,7 @@ def read_json_rows(path: Path, wants: readers.TableOptions) -> Iterator[TableRow
 
 
 def read_squad(articles: list[Any], where: object) -> Iterator[TableRow]:
-    """One row for each question of SQuAD's nested form (1.1 and 2.0), and of KorQuAD's, which is the same."""
+    """Yield one row for each question of SQuAD's nested form (1.1 and 2.0), and of KorQuAD's, which is the same."""
     number = 0
     for article in articles:
         for paragraph in article.get("paragraphs", []):
@@ -452,14 +452,14 @@ def read_squad(articles: list[Any], where: object) -> Iterator[TableRow]:
 
 
 def split_source(source: Any) -> tuple[Any, Any]:
-    """The training part and the validation part, if there is one, of a source that has several (a DatasetDict)."""
+    """Return the training part and the validation part, if any, of a source that has several (a DatasetDict)."""
     if not isinstance(source, Mapping) or "train" not in source:
         return source, None
     return source["train"], next((source[name] for name in ("validation", "valid", "dev") if name in source), None)
 
 
 def read_python_table(source: Any, header: Sequence[str] | None, changes: CleaningReport) -> Table:
-    """The table of a list, a DataFrame (pandas or polars) or a dataset."""
+    """Read the table of a list, a DataFrame (pandas or polars) or a dataset."""
     classes: dict[str, list[str]] = {}
     if isinstance(source, Mapping):
         names = readers.format_names(source)
@@ -481,7 +481,7 @@ def read_python_table(source: Any, header: Sequence[str] | None, changes: Cleani
 
 
 def number_rows(rows: Iterable[Any], header: Sequence[str] | None, where: object) -> Iterator[TableRow]:
-    """Rows as dictionaries: strings are texts, tuples get the names of `header`, or 0, 1 and so on."""
+    """Yield rows as dictionaries: strings are texts, tuples get the names of `header`, or 0, 1 and so on."""
     for number, row in enumerate(rows, 1):
         if isinstance(row, Mapping):
             yield number, {str(name): value for name, value in row.items()}

@@ -9,7 +9,7 @@ choose             text, other (or None), choices, label: the number of the righ
 translate, summarise  text, target
 lm                 text
 
-`read_examples(source)` takes steps 1 (example_tables.py) and 2 at once; encoding.py goes on from there.
+`read_examples(source)` takes steps 1 (example_tables.py) and 2 at once; encoding.py takes over from there.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def build_examples(
 
 
 def parse_text_column(column: str | None, task: str | None) -> dict[str, str]:
-    """The parts that --column names: the text (of tags the words), and with a comma its second side."""
+    """Return the parts that --column names: the text (of tags the words), and with a comma its second side."""
     if column is None:
         return {}
     first, mark, second = column.partition(",")
@@ -119,17 +119,17 @@ def parse_text_column(column: str | None, task: str | None) -> dict[str, str]:
 
 
 def check_labels(examples: Examples) -> None:
-    """Refuse labels that cannot be learnt: more than MAX_LABELS, or so many that most rows have one of their own."""
+    """Refuse labels that cannot be learned: more than MAX_LABELS, or so many that most rows have one of their own."""
     count, rows = len(examples.labels), len(examples.rows)
     if count > MAX_LABELS or (count > 100 and 2 * count > rows):
         what = f"there are {count:,} different {'tags' if examples.task == 'tag' else 'labels'} in {rows:,} rows"
         shown = ", ".join(repr(label[:20]) for label in examples.labels[:3])
-        fix = f"at most {MAX_LABELS:,} are learnt; name the right column: --columns label=COLUMN"
+        fix = f"at most {MAX_LABELS:,} can be learned; name the right column: --columns label=COLUMN"
         raise Error(f"{what} ({shown} …)", where=examples.summary.partition(", ")[0], fix=fix)
 
 
 def parse_columns(columns: Columns) -> tuple[dict[str, Any], list[str] | None]:
-    """What was said about columns: parts and their columns, or the names of all columns."""
+    """Parse what was said about columns: parts and their columns, or the names of all columns."""
     if isinstance(columns, str):
         pairs = [part.partition("=") for part in columns.replace(",", " ").split()]
         if odd := [name for name, mark, value in pairs if not mark or not value]:
@@ -144,7 +144,7 @@ def parse_columns(columns: Columns) -> tuple[dict[str, Any], list[str] | None]:
 
 
 def find_unlabelled_roles(table: Table, task: str | None, given: Mapping[str, Any]) -> tuple[str, Roles]:
-    """The columns where there may be no labels."""
+    """Find the columns where there may be no labels."""
     try:
         return find_roles(table, task, given)
     except Error:
@@ -172,12 +172,12 @@ class ExampleBuilder:
         self.choice_marks = ["".join(filter(str.isdigit, name)) for name in numbered or ()]
 
     def build_rows(self, limit: int | None) -> list[Row]:
-        """The examples, up to `limit`."""
+        """Build the examples, up to `limit`."""
         made = (EXAMPLE_BUILDERS[self.task](self, place, record) for place, record in self.table.rows)
         return list(itertools.islice((row for row in made if row is not None), limit))
 
     def make_error(self, what: str, place: int) -> Error:
-        """An error that names the row."""
+        """Return an error that names the row."""
         return Error(what, where=f"{self.table.where or 'the examples'}, row {place}", fix="repair it, or leave it out")
 
     def skip_row(self, why: str) -> Row | None:
@@ -186,11 +186,11 @@ class ExampleBuilder:
         return None
 
     def describe_skipped(self) -> str:
-        """What was left out, in words."""
+        """Describe what was left out."""
         return ", ".join(f"{count:,} {why}" for why, count in self.skip_counts.items()) or "none was left out"
 
     def get_text(self, part: str, record: Row, place: int) -> str:
-        """A text: clean and in NFC; a missing one is empty."""
+        """Return a text, clean and in NFC; a missing one is empty."""
         column = self.roles.get(part)
         value = record.get(str(column)) if column is not None else None
         if isinstance(value, Mapping) and self.task in ("translate", "summarise"):  # {"en": …, "ko": …}
@@ -207,11 +207,11 @@ class ExampleBuilder:
         return self.clean_text(value)
 
     def clean_text(self, value: str) -> str:
-        """One text without odd characters, in NFC."""
+        """Return one text without odd characters, in NFC."""
         return compose_and_count(scrub_text(value, self.changes), self.changes)
 
     def get_label(self, record: Row, place: int) -> Any:
-        """A name, a list of names or a number; None where there is none."""
+        """Return a name, a list of names or a number; None where there is none."""
         if (column := self.roles.get("label")) is None:
             return None
         if isinstance(column, list | tuple):
@@ -227,14 +227,14 @@ class ExampleBuilder:
             return None
         if self.task == "regress":
             if (found := parse_number(value)) is None:
-                raise self.make_error(f"the label {str(value)[:40]!r} is no number", place)
+                raise self.make_error(f"the label {str(value)[:40]!r} is not a number", place)
             return found
         if self.label_separator is not None:
             return [self.clean_text(part.strip()) for part in str(value).split(self.label_separator) if part.strip()]
         return self.to_label_name(value, column)
 
     def to_label_name(self, value: object, column: str) -> str:
-        """A label as a name: 1.0 (a table with gaps) is "1", a dataset's number its name."""
+        """Return a label as a name: 1.0 (a table with gaps) is "1", a dataset's number its name."""
         if (names := self.table.class_names.get(column)) and isinstance(value, int) and 0 <= value < len(names):
             return names[value]
         found = parse_number(value)
@@ -243,7 +243,7 @@ class ExampleBuilder:
         return self.clean_text(str(value).strip())
 
     def make_labelled_text(self, place: int, record: Row) -> Row | None:
-        """A row of classify or regress."""
+        """Make a row of classify or regress."""
         text, label = self.get_text("text", record, place), self.get_label(record, place)
         other = self.get_text("other", record, place) if "other" in self.roles else None
         if not text.strip() or (other is not None and not other.strip()):
@@ -253,7 +253,7 @@ class ExampleBuilder:
         return {"text": text, "other": other, "label": label}
 
     def make_tagged_words(self, place: int, record: Row) -> Row | None:
-        """A row of tag; words without a character are left out with their tags."""
+        """Make a row of tag; words without a character are left out with their tags."""
         given: list[Any] = [record.get(self.roles[part]) for part in ("words", "tags")]
         if not all(is_list(value) or isinstance(value, str) for value in given):
             raise self.make_error("words and tags are lists, or stand between spaces", place)
@@ -269,7 +269,7 @@ class ExampleBuilder:
         return {"words": [w for w, _ in pairs], "tags": [t for _, t in pairs]}
 
     def make_question(self, place: int, record: Row) -> Row | None:
-        """A row of answer: SQuAD's nested answers, a dataset's two lists, or one answer and its start."""
+        """Make a row of answer: SQuAD's nested answers, a dataset's two lists, or one answer and its start."""
         question, context = self.get_text("question", record, place), self.get_text("context", record, place)
         if not question.strip() or not context.strip():
             return self.skip_row("without question or context")
@@ -286,7 +286,7 @@ class ExampleBuilder:
         return {"id": name, "question": question, "context": context, "answers": answers, "possible": possible}
 
     def locate_answer(self, text: str, start: int | None, raw: str, context: str) -> dict[str, Any] | None:
-        """An answer and where it begins in the clean text: where it was said, else the nearest place."""
+        """Return an answer and where it begins in the clean text: where it was said, else the nearest place."""
         text = self.clean_text(text)
         if not text.strip():
             return None
@@ -298,7 +298,7 @@ class ExampleBuilder:
         return {"text": text, "start": min(places, key=lambda p: abs(p - near))} if places else None
 
     def make_choice(self, place: int, record: Row) -> Row | None:
-        """A row of choose; the label is a number from 0, a letter, or the right choice itself."""
+        """Make a row of choose; the label is a number from 0, a letter, or the right choice itself."""
         column = self.roles["choices"]
         value: Any = [record.get(n) for n in column] if is_list(column) else record.get(column)
         marks: list[str] = []
@@ -320,7 +320,7 @@ class ExampleBuilder:
         return {"text": self.get_text("text", record, place), "other": other, "choices": choices, "label": right}
 
     def make_pair(self, place: int, record: Row) -> Row | None:
-        """A row of translate or summarise."""
+        """Make a row of translate or summarise."""
         text = self.get_text("text", record, place)
         target = self.get_text("target", record, place) if "target" in self.roles else None
         if not text.strip() or (self.needs_labels and not (target or "").strip()):
@@ -328,12 +328,12 @@ class ExampleBuilder:
         return {"text": text, "target": target}
 
     def make_plain_text(self, place: int, record: Row) -> Row | None:
-        """A row of lm."""
+        """Make a row of lm."""
         text = self.get_text("text", record, place)
         return {"text": text} if text.strip() else self.skip_row("without text")
 
     def describe(self, rows: list[Row], labels: tuple[str, ...]) -> str:
-        """What was understood, in one line."""
+        """Describe what was understood, in one line."""
         parts = [f"{part} = column {' + '.join(map(repr, flatten([column])))}" for part, column in self.roles.items()]
         kinds = f": {len(labels):,} {'tags' if self.task == 'tag' else 'labels'}" if labels else ""
         if self.task == "regress" and (values := [row["label"] for row in rows if row["label"] is not None]):
@@ -352,12 +352,12 @@ EXAMPLE_BUILDERS: dict[str, Callable[[ExampleBuilder, int, Row], Row | None]] = 
 
 
 def is_true(value: object) -> bool:
-    """A 1 of a column that says whether a label holds."""
+    """Return whether a value is the 1 of a column that says whether a label holds."""
     return value is not None and value == value and str(value).strip().lower() not in ("", "0", "0.0", "false", "no")
 
 
 def parse_answers(value: object, start: object) -> list[tuple[str, int | None]]:
-    """Answers and where they begin, out of the forms that they have."""
+    """Parse answers and where they begin, out of the forms that they have."""
     if isinstance(value, Mapping):
         sides: tuple[Any, Any] = value.get("text"), value.get("answer_start")
         texts, starts = (list(v) if is_list(v) else [v] for v in sides)
@@ -371,13 +371,13 @@ def parse_answers(value: object, start: object) -> list[tuple[str, int | None]]:
 
 
 def parse_position(value: object) -> int | None:
-    """A place in a text, if it is one."""
+    """Parse a place in a text, if it is one."""
     found = parse_number(value)
     return None if found is None or found < 0 else int(found)
 
 
 def find_choice_index(label: object, choices: list[str], marks: list[str]) -> int | None:
-    """Which choice a label means."""
+    """Find which choice a label means."""
     word = str(label).strip()
     if word in marks:
         return marks.index(word)
@@ -390,7 +390,7 @@ def find_choice_index(label: object, choices: list[str], marks: list[str]) -> in
 
 
 def order_labels(rows: Iterable[Row], task: str, names: list[str] | None) -> tuple[str, ...]:
-    """The labels in order: a dataset's own, else by number or by letters; O is the first of tags."""
+    """Return the labels in order: a dataset's own, else by number or by letters; O is the first of tags."""
     if task not in ("classify", "tag"):
         return ()
     values = {v for row in rows for v in flatten([row["tags"] if task == "tag" else row["label"]]) if v is not None}
@@ -407,7 +407,7 @@ def make_label_prefix(row: Mapping[str, Any], label_names: Mapping[str, str]) ->
 
 
 def find_roles(table: Table, task: str | None, given: Mapping[str, Any], plain_text: bool = True) -> tuple[str, Roles]:
-    """The task and its columns by part; `given` is what was said by hand: names of columns, or their numbers from 0.
+    """Find the task and its columns by part; `given` is set by hand: names of columns, or their numbers from 0.
     Without `plain_text`, the task lm is taken only if it is named."""
     given = {part: resolve_columns(column, table.column_names) for part, column in given.items()}
     check_columns(table, task, given)
@@ -442,19 +442,19 @@ def find_roles(table: Table, task: str | None, given: Mapping[str, Any], plain_t
 
 
 def drop_missing(**roles: str | list[str] | None) -> Roles:
-    """Roles without those that no column plays."""
+    """Return roles without those that no column plays."""
     return {part: column for part, column in roles.items() if column}
 
 
 def resolve_columns(column: Any, names: list[str]) -> Any:
-    """A column by its name where a number was given; a list of them likewise. What is not there stays as it is."""
+    """Name a column where a number was given; a list of them likewise. What is not there stays as it is."""
     if isinstance(column, list | tuple):
         return [resolve_columns(one, names) for one in column]
     return resolve_column(str(column), names) or column
 
 
 def describe_missing(look: TablePreview, known: str) -> tuple[str, str]:
-    """What to say of a table that fits no task, and which columns to name where only one choice is left."""
+    """Describe a table that fits no task, and which columns to name where only one choice is left."""
     texts = find_lm(look)
     rest = [name for name in look.column_names if name not in texts.values() and not ID_COLUMN.fullmatch(name)]
     if not texts:
@@ -469,7 +469,7 @@ def check_label_values(values: Iterable[object], label: str, task: str, where: o
         raise Error(f"the labels in {label!r} are numbers with fractions", where=where, fix="take the task regress")
     odd = next((v for v in values if not is_missing(v) and parse_number(v) is None), None)
     if task == "regress" and odd is not None:
-        raise Error(f"the label {str(odd)[:40]!r} in {label!r} is no number", where=where, fix="repair it")
+        raise Error(f"the label {str(odd)[:40]!r} in {label!r} is not a number", where=where, fix="repair it")
 
 
 def check_columns(table: Table, task: str | None, given: Mapping[str, Any]) -> None:
@@ -488,12 +488,12 @@ def check_columns(table: Table, task: str | None, given: Mapping[str, Any]) -> N
 
 
 def flatten(values: Iterable[Any]) -> list[str]:
-    """Names out of a list of names and lists of names."""
+    """Return the names of a list of names and lists of names."""
     return [n for value in values for n in (value if isinstance(value, list | tuple) else [value])]
 
 
 class TablePreview:
-    """A look at the first rows of a table, for the finders."""
+    """The first rows of a table, for the finders."""
 
     def __init__(self, table: Table, names: list[str]):
         self.column_names, self.rows = names, [row for _, row in table.rows[:200]]
@@ -501,19 +501,19 @@ class TablePreview:
         self.class_names = table.class_names
 
     def find_first(self, *parts: str, exclude: Iterable[str] = ()) -> str | None:
-        """The first column that by its name (COLUMN_NAMES) holds one of some parts."""
+        """Find the first column that by its name (COLUMN_NAMES) holds one of some parts."""
         return next((name for name in self.list_known(*parts) if name not in set(exclude)), None)
 
     def list_known(self, *parts: str) -> list[str]:
-        """The columns that by their names hold one of some parts, the likeliest first."""
+        """List the columns that by their names hold one of some parts, the likeliest first."""
         return [self.by_lower[name] for part in parts for name in COLUMN_NAMES[part] if name in self.by_lower]
 
     def list_wordy(self) -> list[str]:
-        """The columns with words in them that are no identifiers."""
+        """List the columns with words in them that are no identifiers."""
         return [name for name in self.column_names if not ID_COLUMN.fullmatch(name) and self.has_words(name)]
 
     def get_values(self, name: str) -> list[Any]:
-        """What stands in a column."""
+        """Return what stands in a column."""
         return [row[name] for row in self.rows if row.get(name) is not None]
 
     def has_words(self, name: str) -> bool:
@@ -532,12 +532,12 @@ class TablePreview:
 
 
 def is_list(value: object) -> TypeGuard[Sequence[Any]]:
-    """A list, a tuple or an array, not a string."""
+    """Return whether a value is a list, a tuple or an array, not a string."""
     return isinstance(value, list | tuple) or (hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1)
 
 
 def find_texts(look: TablePreview, exclude: Iterable[str]) -> Roles:
-    """The text, or the two texts of a pair."""
+    """Find the text, or the two texts of a pair."""
     taken = set(exclude)
     for one, two in PAIR_NAMES:
         there = one in look.by_lower and two in look.by_lower and not {look.by_lower[one], look.by_lower[two]} & taken
@@ -550,12 +550,12 @@ def find_texts(look: TablePreview, exclude: Iterable[str]) -> Roles:
 
 
 def find_unlabelled(look: TablePreview) -> Roles:
-    """The text or the pair beside whatever looks like a label."""
+    """Find the text or the pair beside whatever looks like a label."""
     return find_texts(look, look.list_known("label", "score"))
 
 
 def find_classify(look: TablePreview) -> Roles:
-    """A label that is a name, a number without fraction, or a list of such."""
+    """Find a label that is a name, a number without fraction, or a list of such."""
     known = [name for name in look.list_known("label") if not look.has_running_text(name)]
     label = known[0] if len(known) == 1 or (known and known[0].lower() in EXACT_LABEL_NAMES) else None
     if label is None and look.column_names == ["0", "1"]:
@@ -568,7 +568,7 @@ def find_classify(look: TablePreview) -> Roles:
 
 
 def find_regress(look: TablePreview) -> Roles:
-    """A label that is a number."""
+    """Find a label that is a number."""
     tuples = {"text": "0", "other": "1"} if look.column_names == ["0", "1", "2"] else {"text": "0"}
     last = look.column_names[-1] if look.column_names in (["0", "1"], ["0", "1", "2"]) else None
     label = look.find_first("score", "label") or last
@@ -579,7 +579,7 @@ def find_regress(look: TablePreview) -> Roles:
 
 
 def parse_number(value: object) -> float | None:
-    """A value as a number, if it is one: finite, and no list."""
+    """Parse a value as a number, if it is one: finite, and no list."""
     try:
         found = float(cast(str, value))
     except (TypeError, ValueError, OverflowError):
@@ -588,18 +588,18 @@ def parse_number(value: object) -> float | None:
 
 
 def has_fractions(values: Iterable[object]) -> bool:
-    """All values are numbers, and one of them is no whole number."""
+    """Return whether all values are numbers and one of them is not whole."""
     found = [parse_number(v) for v in values if not is_missing(v)]
     return bool(found) and all(v is not None for v in found) and any(v != round(v) for v in found if v)
 
 
 def is_missing(value: object) -> bool:
-    """None, NaN or an empty field."""
+    """Return whether a value is None, NaN or an empty field."""
     return value is None or (isinstance(value, float) and value != value) or (isinstance(value, str) and not value)
 
 
 def find_tag(look: TablePreview) -> Roles:
-    """Words and their tags, in lists, or between spaces where as many tags of entities stand beside words."""
+    """Find words and their tags, in lists, or between spaces where as many tags of entities stand beside words."""
     tuples = look.column_names == ["0", "1"]
     words, tags = ("0", "1") if tuples else (look.find_first("words"), look.find_first("tags"))
     if look.has_lists(words) and look.has_lists(tags):
@@ -616,12 +616,12 @@ def find_tag(look: TablePreview) -> Roles:
 
 
 def split_tokens(value: object) -> list[str]:
-    """A list of words or tags, which may be one string with spaces between them."""
+    """Return a list of words or tags, which may be one string with spaces between them."""
     return [str(v) for v in value] if is_list(value) else value.split() if isinstance(value, str) else []
 
 
 def find_answer(look: TablePreview) -> Roles:
-    """A question, the text with its answer, and the answers."""
+    """Find a question, the text with its answer, and the answers."""
     question = look.find_first("question")
     context = look.find_first("context", exclude=[question or ""])
     found = look.find_first("answers")
@@ -634,7 +634,7 @@ def find_answer(look: TablePreview) -> Roles:
 
 
 def find_choose(look: TablePreview) -> Roles:
-    """Choices in a list or in columns that are numbered, and which is right."""
+    """Find choices in a list or in columns that are numbered, and which is right."""
     several = [n for n in look.column_names if CHOICE_COLUMN.fullmatch(n)]
     choices = look.find_first("choices") or (several if len(several) > 1 else None)
     label = look.find_first("choice label")
@@ -644,7 +644,7 @@ def find_choose(look: TablePreview) -> Roles:
 
 
 def find_translate(look: TablePreview) -> Roles:
-    """Two languages, or a source and a target."""
+    """Find two languages, or a source and a target."""
     both = look.by_lower.get("translation")
     if both is not None and all(isinstance(value, Mapping) for value in look.get_values(both)):
         return {"text": both, "target": both}
@@ -657,20 +657,20 @@ def find_translate(look: TablePreview) -> Roles:
 
 
 def find_source(look: TablePreview) -> Roles:
-    """The text beside a target."""
+    """Find the text beside a target."""
     wordy = look.list_wordy()
     return drop_missing(text=look.find_first("source") or (wordy[0] if len(wordy) == 1 else None))
 
 
 def find_summarise(look: TablePreview) -> Roles:
-    """A text and its summary."""
+    """Find a text and its summary."""
     target = look.find_first("summary") or ("1" if look.column_names == ["0", "1"] else None)
     text = look.find_first("text", exclude=[target or ""]) or ("0" if target == "1" else None)
     return {"text": text, "target": target} if target and text and look.has_words(target) else {}
 
 
 def find_lm(look: TablePreview) -> Roles:
-    """A text, and nothing that could be its label."""
+    """Find a text, and nothing that could be its label."""
     if look.find_first("label", "score"):
         return {}
     wordy, named = look.list_wordy(), look.find_first("plain text")

@@ -19,7 +19,7 @@ TagScheme = Literal["prefix", "suffix", "bare"]
 
 
 def find_scheme(tags: Iterable[str]) -> TagScheme | None:
-    """How tags mark where entities begin and go on: in front of the kind (B-PER), behind it (PER-B, PER_B), or without
+    """Find how tags mark where entities begin and continue: before the kind (B-PER), after it (PER-B), or without
     a kind (B); None for tags of another sort, such as parts of speech. Nothing but O is a text without entities."""
     found = {tag for tag in tags if tag not in OUTSIDE_TAGS}
     if found and all(map(PREFIX_TAG.fullmatch, found)):
@@ -33,7 +33,7 @@ def find_entities(tags: Iterable[str], suffix: bool = False) -> list[tuple[str, 
     """(kind, first word, last word) of each entity; IOB1, IOB2, BIOES and BILOU alike, as seqeval reads them.
 
     An I- or E- that follows nothing of its kind begins an entity itself, as conlleval has it. With `suffix`, the mark
-    stands behind the kind: PER-B.
+    stands after the kind: PER-B.
     """
     found: list[tuple[str, int, int]] = []
     begin, kind, closed = -1, "", True
@@ -49,7 +49,7 @@ def find_entities(tags: Iterable[str], suffix: bool = False) -> list[tuple[str, 
 
 
 def split_tag(tag: str, suffix: bool = False) -> tuple[str, str]:
-    """The mark and the kind of a tag."""
+    """Split a tag into its mark and its kind."""
     if tag in OUTSIDE_TAGS:
         return "O", "_"
     if suffix:
@@ -111,7 +111,7 @@ def split_words(text: str, detached: str | None, mark_words: Collection[str] = (
 
 
 def is_pretokenized(chunks: Sequence[str], ends: frozenset[str]) -> bool:
-    """Whether a text has been cut into words before: a full stop or a comma stands by itself, or another of the marks
+    """Return whether a text was cut into words before: a full stop or a comma stands alone, or another of the marks
     that `ends` holds does and none of them is the end of a word."""
     alone = ends.intersection(chunks)
     attached = any(c[-1] in ends and not set(c) <= PUNCTUATION_MARKS for c in chunks)

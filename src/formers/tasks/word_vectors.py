@@ -30,7 +30,7 @@ class VocabCoverage:
 
 
 def look_up_words(former: Former, words: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """The vectors (n, dim) of words, and (n,) which of them have one; the others get zeros.
+    """Return the vectors (n, dim) of words, and (n,) which of them have one; the others get zeros.
 
     A word is looked for as it is, then in lower case; fastText makes up vectors for the rest from their n-grams.
     """

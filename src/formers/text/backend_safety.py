@@ -65,7 +65,7 @@ def hide_panic() -> Iterator[None]:
 
 @functools.cache
 def open_scratch_file(process: int) -> Any:
-    """A file without a name for what a process prints while nobody looks."""
+    """Open a file without a name for what a process prints while its output is hidden."""
     file = tempfile.TemporaryFile("ab", buffering=0)  # noqa: SIM115
     atexit.register(file.close)  # left to Python, it may be complained of when all filters of warnings are gone
     return file
@@ -92,7 +92,7 @@ def check_tokenizer_json(about: Mapping[str, Any], where: object) -> None:
 
 
 def check_pieces(about: Mapping[str, Any], where: object) -> None:
-    """The Rust library keeps pieces in a tree as deep as they are long, and overflows the stack when it lets go."""
+    """Refuse long pieces: the Rust library keeps them in a tree that deep, and overflows the stack when freeing it."""
     model, added = about.get("model"), about.get("added_tokens")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     pieces = [t.get("content") for t in added if isinstance(t, dict)] if isinstance(added, list) else []
@@ -103,7 +103,7 @@ def check_pieces(about: Mapping[str, Any], where: object) -> None:
 
 
 def check_growth(stage: str, value: object, where: object) -> None:
-    """Replacing a by aa thirty times makes a gigabyte out of a letter."""
+    """Refuse what grows too much: replacing a by aa thirty times makes a gigabyte out of a letter."""
     growth, count = 1, 0
     for part in iterate_tables(value):
         kind = part.get("type")
@@ -121,7 +121,7 @@ def check_growth(stage: str, value: object, where: object) -> None:
 
 
 def iterate_tables(value: object) -> Iterator[dict[str, Any]]:
-    """All tables at any depth, the sequences and what is in them."""
+    """Yield all tables at any depth, the sequences and what is in them."""
     if isinstance(value, dict):
         yield value
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -129,7 +129,7 @@ def iterate_tables(value: object) -> Iterator[dict[str, Any]]:
 
 
 def measure_charsmap(text: Any, where: object) -> int:
-    """The longest replacement of SentencePiece's table of characters. The table says how large its first part is, and
+    """Measure the longest replacement of SentencePiece's table of characters. It says how large its first part is, and
     the Rust library reserves that much."""
     try:
         data = base64.b64decode(text)
@@ -142,7 +142,7 @@ def measure_charsmap(text: Any, where: object) -> int:
 
 
 def make_limit_error(what: str, where: object) -> Error:
-    """The error for what no real tokenizer has."""
+    """Return the error for what no real tokenizer has."""
     return Error(what, where=where, fix="this is not a real tokenizer")
 
 
@@ -169,7 +169,7 @@ PUBLISHED_PATTERNS = frozenset({
     "[ \u2581]+$",  # SentencePiece's, as published_files.py writes it
     WORD_REGEX,
 })  # fmt: skip
-MAX_CHOICES, MAX_ITEMS = 1000, 10_000  # ways to go on, and items of a pattern written out, that are harmless
+MAX_CHOICES, MAX_ITEMS = 1000, 10_000  # ways to continue, and items of a pattern written out, that are harmless
 # Of a trial on common text, and on text made for the pattern: the characters, and the seconds of a processor. A usual
 # pattern takes a hundredth.
 PROSE_CHARACTERS, PROBE_CHARACTERS = 16_000, 2_000
@@ -212,7 +212,7 @@ def check_pattern(pattern: str, where: object) -> None:
 
 
 def parse_pattern(pattern: str) -> list[list[PatternNode]]:
-    """The branches of a pattern; none of one whose form is not known here."""
+    """Return the branches of a pattern; none of one whose form is not known here."""
     parser = PatternParser(pattern)
     try:
         found = parser.parse_branches()
@@ -222,12 +222,12 @@ def parse_pattern(pattern: str) -> list[list[PatternNode]]:
 
 
 def is_simple(branches: list[list[PatternNode]]) -> bool:
-    """Whether the form of a pattern bounds its work for each character of a text."""
+    """Return whether the form of a pattern bounds its work for each character of a text."""
     return bool(branches) and sum(count_choices(branch, last=True) for branch in branches) <= MAX_CHOICES
 
 
 def count_choices(branch: list[PatternNode], last: bool = False) -> float:
-    """How many ways through a branch are tried before it fails. Where it is `last`, its end cannot fail: a repeated
+    """Count the ways through a branch tried before it fails. Where it is `last`, its end cannot fail: a repeated
     character there is taken as often as it comes, and that is the match."""
     total = 1.0
     for at in range(len(branch) - 1, -1, -1):
@@ -247,7 +247,7 @@ def count_choices(branch: list[PatternNode], last: bool = False) -> float:
 
 
 def count_items(branches: list[list[PatternNode]]) -> int:
-    """How many items a pattern has once its repetitions are written out, as the engine does."""
+    """Count a pattern's items once its repetitions are written out, as the engine does."""
     nodes = (node for branch in branches for node in branch)
     return sum(
         (count_items(n.branches) if n.branches else 1) * max(1, n.min_repeats, n.max_repeats or 1) for n in nodes
@@ -264,7 +264,7 @@ class PatternParser:
         self.pattern, self.position = pattern, 0
 
     def parse_branches(self) -> list[list[PatternNode]]:
-        """Branches up to a closing parenthesis or the end."""
+        """Parse branches up to a closing parenthesis or the end."""
         found: list[list[PatternNode]] = [[]]
         while self.position < len(self.pattern) and self.pattern[self.position] != ")":
             if self.pattern[self.position] == "|":
@@ -275,7 +275,7 @@ class PatternParser:
         return found
 
     def parse_item(self) -> PatternNode:
-        """A character, a class, an anchor or a group."""
+        """Parse a character, a class, an anchor or a group."""
         begin, char = self.position, self.pattern[self.position]
         self.position += 1
         if char == "(":
@@ -291,7 +291,7 @@ class PatternParser:
         return PatternNode("char", self.pattern[begin : self.position])
 
     def parse_group(self) -> PatternNode:
-        """What stands in parentheses."""
+        """Parse what stands in parentheses."""
         kind = "group"
         if self.pattern.startswith("?", self.position):
             mark = next((m for m in GROUP_KINDS if self.pattern.startswith(m, self.position)), None)
@@ -307,7 +307,7 @@ class PatternParser:
         return PatternNode(kind, branches=found, is_atomic=kind == "atomic")
 
     def parse_escape(self, begin: int) -> PatternNode:
-        """What follows a backslash."""
+        """Parse what follows a backslash."""
         char = self.pattern[self.position]
         self.position += 1
         if char in "bBAzZG":
@@ -323,7 +323,7 @@ class PatternParser:
         return PatternNode("char", self.pattern[begin : self.position])
 
     def skip_character_class(self) -> None:
-        """Go behind a class of characters; it may hold others."""
+        """Skip past a class of characters; it may hold others."""
         if self.pattern.startswith("^", self.position):
             self.position += 1
         if self.pattern.startswith("]", self.position):
@@ -335,7 +335,7 @@ class PatternParser:
         self.position += 1
 
     def parse_repeats(self, node: PatternNode) -> PatternNode:
-        """A part with the marks of repetition behind it."""
+        """Parse a part with the marks of repetition after it."""
         while self.position < len(self.pattern) and (bounds := self.parse_bounds()) is not None:
             wraps = node.branches or (node.min_repeats, node.max_repeats) != (1, 1)
             node = PatternNode("group", branches=[[node]]) if wraps else node
@@ -346,7 +346,7 @@ class PatternParser:
         return node
 
     def parse_bounds(self) -> tuple[int, int | None] | None:
-        """How often, if a mark of repetition stands here."""
+        """Parse how often, if a mark of repetition stands here."""
         char = self.pattern[self.position]
         if char in "*+?":
             self.position += 1
@@ -361,7 +361,7 @@ class PatternParser:
 
 @functools.lru_cache(256)
 def is_quick(pattern: str) -> bool:
-    """Whether a pattern gets through many kinds of text in time, tried by a process that is ended if it does not."""
+    """Return whether a pattern reads many kinds of text in time, tried in a process that is ended if it does not."""
     code = f"from formers.text.backend_safety import try_pattern; try_pattern({os.getpid()})"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     try:
@@ -412,7 +412,7 @@ def limit_cpu_time(seconds: float) -> Iterator[None]:
 
 
 def generate_probes(pattern: str) -> Iterator[str]:
-    """Texts of many kinds, and those that a pattern itself suggests: what it matches, cut off before the end."""
+    """Yield texts of many kinds, and those that a pattern suggests: what it matches, cut off before the end."""
     yield from PROBE_TEXTS
     branches, dice = parse_pattern(pattern), random.Random(0)
     members: dict[str, str] = {}
@@ -429,7 +429,7 @@ def generate_probes(pattern: str) -> Iterator[str]:
 
 
 def iterate_classes(branches: list[list[PatternNode]]) -> Iterator[str]:
-    """The characters and classes of a pattern, as they are written."""
+    """Yield the characters and classes of a pattern, as they are written."""
     for node in (node for branch in branches for node in branch):
         if node.kind == "char":
             yield node.text
@@ -437,7 +437,7 @@ def iterate_classes(branches: list[list[PatternNode]]) -> Iterator[str]:
 
 
 def find_members(text: str) -> str:
-    """Of some letters those that a class holds."""
+    """Find those of some letters that a class holds."""
     from tokenizers import Regex, pre_tokenizers
 
     try:
@@ -448,7 +448,7 @@ def find_members(text: str) -> str:
 
 
 def generate_match(branch: list[PatternNode], members: dict[str, str], dice: random.Random, longest: bool) -> str:
-    """A text that a branch may match, with as many repetitions as it allows, or with some."""
+    """Make a text that a branch may match, with as many repetitions as it allows, or with some."""
     made = ""
     for node in branch:
         most = node.min_repeats + MAX_REPETITIONS

@@ -31,13 +31,13 @@ UNANALYSABLE = re.compile("[\0\ud800-\udfff]")  # the analyser stops at these
 
 @functools.cache
 def get_analyser() -> Any:
-    """The analyser, made once: it takes two seconds and 500 MB."""
+    """Return the analyser, made once: it takes two seconds and 500 MB."""
     return make_analyser(num_workers=1)
 
 
 @functools.cache
 def get_word_analyser(process: int) -> Any:
-    """The analyser of single words, made once for each process (its threads do not survive a fork): without the
+    """Return the analyser of single words, made once a process (its threads do not survive a fork): without the
     dictionary of names of several words it is there in a third of the time, and smaller by 140 MB."""
     alone = os.environ.get("TOKENIZERS_PARALLELISM") == "false"  # this process shall have one thread
     return make_analyser(num_workers=1 if alone else os.cpu_count() or 1, load_multi_dict=False)
@@ -53,7 +53,7 @@ def make_analyser(**options: Any) -> Any:
 
 
 def split_stretches(text: str) -> list[tuple[int, str]]:
-    """Parts that are analysed one after the other, cut at line ends or spaces, and where they begin."""
+    """Cut a text at line ends or spaces into parts that are analysed in turn; return them and where they begin."""
     found, start = [], 0
     while start < len(text):
         end = start + STRETCH_CHARACTERS
@@ -66,13 +66,13 @@ def split_stretches(text: str) -> list[tuple[int, str]]:
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text; what the analyser passes over stays with the sentence before it."""
+    """Return the sentences of a text; what the analyser passes over stays with the sentence before it."""
     found = [text[begin:end].strip() for begin, end in itertools.pairwise([*find_sentence_starts(text), len(text)])]
     return [sentence for sentence in found if sentence]
 
 
 def find_sentence_starts(text: str) -> list[int]:
-    """Where the sentences of a text begin."""
+    """Find where the sentences of a text begin."""
     stretches = ((at, get_analyser().split_into_sents(part)[1:]) for at, part in split_stretches(text))
     return [start for at, others in stretches for start in (at, *(at + sentence.start for sentence in others))]
 
@@ -99,12 +99,12 @@ def add_morphemes(found: list[tuple[int, int, str]], analysed: Iterable[Any], te
 
 
 def tag_text(text: str) -> list[tuple[int, int, str]]:
-    """The morphemes, and between them what the analyser passed over: all characters but white space."""
+    """Return the morphemes, and between them what the analyser passed over: all characters but white space."""
     return fill_gaps(tag_morphemes(text), text)
 
 
 def fill_gaps(morphemes: list[tuple[int, int, str]], text: str) -> list[tuple[int, int, str]]:
-    """The morphemes of a text, and between them what the analyser passed over."""
+    """Return the morphemes of a text, and between them what the analyser passed over."""
     found, last = [], 0
     for begin, end, tag in [*morphemes, (len(text), len(text), "")]:
         if last < begin:
@@ -116,7 +116,7 @@ def fill_gaps(morphemes: list[tuple[int, int, str]], text: str) -> list[tuple[in
 
 
 def split_words(words: list[str]) -> Iterator[list[str]]:
-    """Yield the morphemes of each of many words, as they are written; each word is analysed by itself."""
+    """Yield the morphemes of each of many words, as they are written; each word is analysed alone."""
     for word, analysed in zip(words, get_word_analyser(os.getpid()).tokenize(words), strict=True):
         found: list[tuple[int, int, str]] = []
         add_morphemes(found, analysed, word)
@@ -124,12 +124,12 @@ def split_words(words: list[str]) -> Iterator[list[str]]:
 
 
 def split_morphemes(text: str) -> list[str]:
-    """The morphemes as they are written; put together, they are the text without white space."""
+    """Return the morphemes as they are written; put together, they are the text without white space."""
     return [text[begin:end] for begin, end, _ in tag_text(text)]
 
 
 def find_units(text: str) -> list[tuple[int, int, str]]:
-    """Spans of whole units: "entity" for names and numbers with what they count, "phrase" for the words between them.
+    """Find whole units: "entity" for names and numbers with what they count, "phrase" for the words between them.
 
     A name may have several words (안나 카레니나), and so may a number (2020년 3월). A phrase is a word with its
     particles, together with the bare nouns in front of it (국립 중앙 박물관에서). Punctuation belongs to no unit.
@@ -148,7 +148,7 @@ def find_units(text: str) -> list[tuple[int, int, str]]:
 
 
 def group_words(morphemes: list[tuple[int, int, str]]) -> list[list[tuple[int, int, str]]]:
-    """Morphemes that no white space divides."""
+    """Group morphemes that no white space divides."""
     found: list[list[tuple[int, int, str]]] = []
     for item in morphemes:
         if found and found[-1][-1][1] == item[0]:
@@ -159,7 +159,7 @@ def group_words(morphemes: list[tuple[int, int, str]]) -> list[list[tuple[int, i
 
 
 def split_word_units(word: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """One word cut into names, numbers and the rest, without its punctuation."""
+    """Split one word into names, numbers and the rest, without its punctuation."""
     found: list[tuple[int, int, str]] = []
     last = ""  # kind of the morpheme before
     for (begin, end, tag), (_, _, following) in itertools.pairwise([*word, (0, 0, "")]):
@@ -176,7 +176,7 @@ def split_word_units(word: list[tuple[int, int, str]]) -> list[tuple[int, int, s
 
 MORPHEME_MARK = "\u034f"  # Unicode's own grapheme joiner, which no font shows
 HANGUL_WORD = re.compile("[가-힣]{1,500}")  # what is analysed: Hangul alone, so that 영화 and 영화. are the same word
-# A mark with nothing before it, or nothing behind.
+# A mark with nothing before it, or nothing after.
 LOOSE_MARK = re.compile(rf"(?<!\S){MORPHEME_MARK}|{MORPHEME_MARK}(?=\s|{MORPHEME_MARK}|$)")
 MARKED_WORDS: dict[str, str] = {}  # words analysed before, with a MORPHEME_MARK between their morphemes
 MAX_MARKED_WORDS = 1 << 19  # of them are remembered
@@ -186,7 +186,7 @@ def mark_morphemes(texts: Sequence[str]) -> list[str]:
     """Return composed texts with a MORPHEME_MARK between the morphemes of each Korean word, and between Hangul and
     whatever else is written together with it (3명, AI는, 영화ㅋㅋ).
 
-    A word is analysed by itself: it is cut alike wherever it stands, and only once. Words without Hangul stay whole.
+    A word is analysed alone: it is cut alike wherever it stands, and only once. Words without Hangul stay whole.
     Words that are new go to the analyser together, which reads them on several threads.
     """
     found = dict.fromkeys(word for text in texts for word in HANGUL_WORD.findall(text))
@@ -206,7 +206,7 @@ def strip_morpheme_marks(text: str) -> str:
 
 
 def mark_with_origins(text: str) -> tuple[str, list[int]]:
-    """A composed text with a MORPHEME_MARK between the morphemes of each word, and where each character comes from; a
+    """Mark a composed text with MORPHEME_MARK between each word's morphemes, and say where each character comes from; a
     mark belongs to the character after it."""
     ready = mark_morphemes([strip_morpheme_marks(text)])[0]
     # Decomposed, both texts are alike, so that what comes before a character has the same length in both.

@@ -79,7 +79,7 @@ class CleaningReport:
 
 
 def normalise(text: str, form: str = "NFC") -> str:
-    """NFC: macOS writes Hangul as jamo (NFD), which tokenizes many times longer; compatibility jamo (ㅋㅋ) stay.
+    """Compose (NFC): macOS writes Hangul as jamo (NFD), which makes many more tokens; compatibility jamo (ㅋㅋ) stay.
 
     With "NFKC" they stay too; everything else that has a plain form gets it (half and full width, ligatures).
     """
@@ -93,7 +93,7 @@ def normalise(text: str, form: str = "NFC") -> str:
 
 
 def compose_nfc(text: str) -> str:
-    """NFC, in linear time; the same string where nothing changes."""
+    """Compose (NFC) in linear time; the same string where nothing changes."""
     ready = order_marks(text)
     return text if unicodedata.is_normalized("NFC", ready) and ready == text else unicodedata.normalize("NFC", ready)
 
@@ -104,7 +104,7 @@ def compose_with_origins(text: str) -> tuple[str, list[int] | None]:
     The places are None where the text is NFC already."""
     if compose_nfc(text) == text:
         return text, None
-    parts: list[tuple[int, str]] = []  # stretches that compose by themselves: a letter with its marks, a syllable
+    parts: list[tuple[int, str]] = []  # stretches that compose independently: a letter with its marks, a syllable
     for at, character in enumerate(text):
         begin, part = parts[-1] if parts else (at, "")
         joins = unicodedata.combining(character) or compose_nfc(part + character) != compose_nfc(part) + character
@@ -120,7 +120,7 @@ def compose_with_origins(text: str) -> tuple[str, list[int] | None]:
 
 
 def order_marks(text: str, form: DecomposedForm = "NFD") -> str:
-    """Text whose long runs of marks are in Unicode's order already; its normal forms stay the same."""
+    """Return text whose long runs of marks are in Unicode's order; its normal forms stay the same."""
     # A long run of marks has one of the places that are looked at here.
     if text.isascii() or not compile_mark_pattern(form, 1).search(text[::MAX_MARK_RUN]):
         return text
@@ -132,9 +132,9 @@ def order_marks(text: str, form: DecomposedForm = "NFD") -> str:
 
 @functools.cache
 def compile_mark_pattern(form: DecomposedForm, least: int) -> re.Pattern[str]:
-    """Runs of characters that stand on the letter before them, whole or taken apart."""
+    """Return a pattern of runs of characters that stand on the letter before them, whole or taken apart."""
     combining = unicodedata.combining
-    found = [  # there are none behind
+    found = [  # there are none after
         c for c in map(chr, range(0x300, 0x20000))
         if combining(c) or (unicodedata.decomposition(c) and all(map(combining, unicodedata.normalize(form, c))))
     ]  # fmt: skip
@@ -143,14 +143,14 @@ def compile_mark_pattern(form: DecomposedForm, least: int) -> re.Pattern[str]:
 
 @functools.cache
 def compile_continuations() -> re.Pattern[str]:
-    """Characters that may become one with what is before them in NFC: marks, and the vowels and codas of Hangul."""
+    """Return a pattern of characters that may join those before them in NFC: marks, vowels and codas of Hangul."""
     seconds = {c for whole in map(chr, range(0x20000)) for c in unicodedata.normalize("NFD", whole)[1:]}
     found = [c for c in map(chr, range(0x300, 0x20000)) if unicodedata.combining(c) or c in seconds]
     return re.compile(f"[{''.join(map(re.escape, found))}]")
 
 
 def scrub_text(text: str, changes: CleaningReport) -> str:
-    """Text without characters that are none: NUL, byte order marks, control characters, damaged bytes."""
+    """Return text without characters that are none: NUL, byte order marks, control characters, damaged bytes."""
     if not UNCLEAN_PATTERN.search(text):
         return text
     text, count = BREAK_PATTERN.subn(" ", text)
@@ -163,7 +163,7 @@ def scrub_text(text: str, changes: CleaningReport) -> str:
 
 
 def compose_and_count(text: str, changes: CleaningReport) -> str:
-    """NFC, counted."""
+    """Compose (NFC), and count the changes."""
     made = compose_nfc(text)
     changes.composed += made != text
     return made

@@ -29,12 +29,12 @@ HANGUL_SYLLABLE = re.compile("[가-힣]")
 
 
 def from_vocab_txt(text: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
-    """BERT's vocab.txt, one piece a line; `options` are those of its tokenizer_config.json."""
+    """Read BERT's vocab.txt, one piece a line; `options` are those of its tokenizer_config.json."""
     return call_backend(lambda: build_wordpiece(text, options, where), where)
 
 
 def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tokenizer:
-    """The tokenizer of a vocab.txt; what the Rust library does not like is still its own error."""
+    """Build the tokenizer of a vocab.txt; what the Rust library does not like is still its own error."""
     pieces = [line.rstrip("\r\n") for line in text.split("\n")]
     pieces = pieces[:-1] if pieces and not pieces[-1] else pieces
     if all(line.endswith(f"\t{i}") for i, line in enumerate(pieces)):  # PaddlePaddle writes the number as well
@@ -71,12 +71,12 @@ def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tok
 
 
 def from_merges(vocab: str, merges: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
-    """BPE out of vocab.json and merges.txt: GPT-2's and RoBERTa's of bytes, or GPT-1's whose words end in </w>."""
+    """Read BPE from vocab.json and merges.txt: GPT-2's and RoBERTa's of bytes, or GPT-1's whose words end in </w>."""
     return call_backend(lambda: build_bpe(vocab, merges, options, where), where)
 
 
 def build_bpe(vocab: str, merges: str, options: Mapping[str, Any], where: object) -> Tokenizer:
-    """The tokenizer of a vocab.json and merges.txt; what the Rust library does not like is still its own error."""
+    """Build the tokenizer of a vocab.json and merges.txt; what the Rust library rejects is still its own error."""
     pieces = {k: int(v) for k, v in parse_json_object(vocab, where).items()}
     if max(pieces.values(), default=0) >= len(pieces) + 1000:  # the Rust library would list all that are missing
         raise Error("the ids of the vocabulary have large gaps", where=where, fix="is this the vocab.json of a GPT-2?")
@@ -101,7 +101,7 @@ def build_bpe(vocab: str, merges: str, options: Mapping[str, Any], where: object
 def build_gpt1_bpe(
     pieces: dict[str, int], pairs: list[tuple[str, str]], options: Mapping[str, Any], where: object
 ) -> Tokenizer:
-    """GPT-1's: lower case and cut as BERT does (what transformers does; the first release also repaired text)."""
+    """Build GPT-1's: lower case and cut as BERT does (what transformers does; the first release also repaired text)."""
     special = resolve_special_tokens(options, {"unk": "<unk>"}, pieces)
     unknown = special.get("unk")
     rust = Rust(models.BPE(vocab=pieces, merges=pairs, unk_token=unknown, end_of_word_suffix="</w>", fuse_unk=False))
@@ -114,7 +114,7 @@ def build_gpt1_bpe(
 def finish_tokenizer(
     rust: Rust, special: Mapping[str, str], ids: Mapping[str, int], where: object, *templates: str
 ) -> Tokenizer:
-    """The tokenizer with its special tokens marked as such, and with the templates of one text and of two."""
+    """Mark a tokenizer's special tokens as such, and give it the templates of one text and of two."""
     tokens = tuple(token for token in dict.fromkeys(special.values()) if token in ids)
     return TokenizerStyle("", special, tokens, (), *templates).finish_tokenizer(rust, ids, where)
 
@@ -122,7 +122,7 @@ def finish_tokenizer(
 def resolve_special_tokens(
     options: Mapping[str, Any], usual: Mapping[str, str], known: Collection[str] | None = None
 ) -> dict[str, str]:
-    """The special tokens by role: those of tokenizer_config.json or special_tokens_map.json, else the usual ones;
+    """Return the special tokens by role, of tokenizer_config.json or special_tokens_map.json, else the usual ones;
     without those that are not among the `known` pieces."""
     found = dict(usual)
     for role in SPECIAL_ROLES:
@@ -134,7 +134,7 @@ def resolve_special_tokens(
 
 
 def guess_special_tokens(text: str) -> Mapping[str, str]:
-    """What the special tokens of a tokenizer.json are likely to be, by the names it has marked as special."""
+    """Guess the special tokens of a tokenizer.json by the names that it has marked as special."""
     try:
         added = {t["content"] for t in json.loads(text).get("added_tokens", []) if t.get("special")}
     except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
@@ -159,12 +159,12 @@ class SentencePieceModel:
     byte_fallback: bool = False
     charsmap: bytes = b""
     add_dummy_prefix: bool = True  # a space is put in front
-    remove_extra_whitespaces: bool = True  # spaces in front, behind and in a row are taken away
+    remove_extra_whitespaces: bool = True  # leading, trailing and repeated spaces are taken away
     treat_whitespace_as_suffix: bool = False  # a space belongs to the word before it
 
 
 def parse_model(data: bytes, where: object = None) -> SentencePieceModel:
-    """A model out of the bytes of its file."""
+    """Parse a model from the bytes of its file."""
     model = SentencePieceModel()
     for number, value in iterate_fields(data, where):
         if number == 1:
@@ -186,7 +186,7 @@ def parse_model(data: bytes, where: object = None) -> SentencePieceModel:
 
 
 def check_model(model: SentencePieceModel, where: object) -> None:
-    """What must hold before a tokenizer is built."""
+    """Check what must hold before a tokenizer is built."""
     names = [name for name, _, _ in model.pieces]
     if sum(kind == UNKNOWN for _, _, kind in model.pieces) != 1:
         raise make_model_error("there is not one unknown piece", where)
@@ -203,7 +203,7 @@ def check_model(model: SentencePieceModel, where: object) -> None:
 
 
 def parse_piece(data: object, where: object) -> tuple[str, float, int]:
-    """One piece: its text, score and type."""
+    """Parse one piece: its text, score and type."""
     fields = dict(iterate_fields(data, where))
     text, kind = expect(bytes, fields.get(1, b""), where), expect(int, fields.get(3, NORMAL), where)
     score = fields.get(2, 0.0) if isinstance(fields.get(2, 0.0), float) else math.nan
@@ -216,7 +216,7 @@ def parse_piece(data: object, where: object) -> tuple[str, float, int]:
 
 
 def iterate_fields(data: object, where: object) -> Iterator[tuple[int, Any]]:
-    """Numbers and values of a protobuf message: int, float (32 bits), or bytes."""
+    """Yield numbers and values of a protobuf message: int, float (32 bits), or bytes."""
     data, place = expect(bytes, data, where), 0
     while place < len(data):
         key, place = read_varint(data, place, where)
@@ -239,7 +239,7 @@ def iterate_fields(data: object, where: object) -> Iterator[tuple[int, Any]]:
 
 
 def read_varint(data: bytes, place: int, where: object) -> tuple[int, int]:
-    """A number of at most ten bytes."""
+    """Read a number of at most ten bytes."""
     value = 0
     for i, byte in enumerate(data[place : place + 10]):
         value |= (byte & 127) << 7 * i
@@ -256,7 +256,7 @@ def expect(kind: type[Value], value: object, where: object) -> Value:
 
 
 def derive_merges(model: SentencePieceModel, where: object = None) -> list[tuple[str, str]]:
-    """A BPE's merges: each piece can come from any two pieces that make it up; better scores first."""
+    """Derive a BPE's merges: each piece can come from any two pieces that make it up; better scores first."""
     ids = {name: i for i, (name, _, kind) in enumerate(model.pieces) if kind in (NORMAL, USER, UNUSED)}
     if sum(len(name) ** 2 for name in ids) > MAX_MERGE_WORK:
         raise make_model_error("its pieces are too long", where)
@@ -269,7 +269,7 @@ def derive_merges(model: SentencePieceModel, where: object = None) -> list[tuple
 
 
 def make_model_error(what: str, where: object) -> Error:
-    """The error for a file that is no SentencePiece model."""
+    """Return the error for a file that is no SentencePiece model."""
     return Error(f"not a SentencePiece model: {what}", where=where, fix="the file is damaged: fetch it again")
 
 
@@ -280,12 +280,12 @@ MAX_SENTINELS = 1000  # sentinels at most
 
 
 def from_spm(data: bytes, options: Mapping[str, Any], where: object = None, name: str = "spiece.model") -> Tokenizer:
-    """The tokenizer of a spiece.model or sentencepiece.bpe.model; `options` are those of its tokenizer_config.json."""
+    """Build the tokenizer of a spiece.model or sentencepiece.bpe.model; `options` as in tokenizer_config.json."""
     return call_backend(lambda: build_tokenizer(parse_model(data, where), options, where, name), where)
 
 
 def build_tokenizer(model: SentencePieceModel, options: Mapping[str, Any], where: object, name: str) -> Tokenizer:
-    """The tokenizer of a parsed model; which family it is shows in the pieces."""
+    """Build the tokenizer of a parsed model; which family it is shows in the pieces."""
     pieces = list(score_pieces(model).items())
     names = {p for p, _ in pieces}
     if {"[CLS]", "[SEP]"} <= names:
@@ -311,7 +311,7 @@ def build_tokenizer(model: SentencePieceModel, options: Mapping[str, Any], where
 
 
 def score_pieces(model: SentencePieceModel) -> dict[str, float]:
-    """Each piece's score. A user-defined piece always wins where it fits: SentencePiece gives it more than any other
+    """Score each piece. A user-defined piece always wins where it fits: SentencePiece gives it more than any other
     way to cut the same bytes could have."""
     best = max((s for _, s, kind in model.pieces if kind == NORMAL), default=0.0)
     own = {NORMAL: lambda p, s: s, USER: lambda p, s: len(p.encode()) * best - 0.1}
@@ -321,7 +321,7 @@ def score_pieces(model: SentencePieceModel) -> dict[str, float]:
 def add_sentinels(
     pieces: list[tuple[str, float]], options: Mapping[str, Any]
 ) -> tuple[TokenizerStyle, list[tuple[str, float]]]:
-    """T5's and what is like it: a text ends in </s>, and sentinels stand at the top of the vocabulary."""
+    """Finish T5's and what is like it: a text ends in </s>, and sentinels stand at the top of the vocabulary."""
     names = {p for p, _ in pieces}
     extra = options.get("extra_ids", 100 if "<pad>" in names and "<s>" not in names else 0)
     if type(extra) is not int or not 0 <= extra <= MAX_SENTINELS:
@@ -350,7 +350,7 @@ def number_like_fairseq(
 def build_rust_model(
     model: SentencePieceModel, pieces: Sequence[tuple[str, float]], unknown: str, where: object
 ) -> Rust:
-    """The model, and how it puts text together again."""
+    """Build the model, and how it puts text together again."""
     number = next((i for i, (p, _) in enumerate(pieces) if p == unknown), None)
     if number is None:
         raise Error(f"the unknown token {unknown!r} is not in the vocabulary", where=where, fix="correct unk_token")
@@ -401,7 +401,7 @@ def from_marian(
 
 
 def build_marian_side(model: SentencePieceModel, vocab: str, options: Mapping[str, Any], where: object) -> Tokenizer:
-    """One side. Pieces of the other one keep their number and cannot be read."""
+    """Build one side. Pieces of the other one keep their number and cannot be read."""
     ids = {k: int(v) for k, v in parse_json_object(vocab, where).items()}
     if sorted(ids.values()) != list(range(len(ids))):
         raise Error("the vocabulary does not number its pieces from 0", where=where, fix="correct vocab.json")

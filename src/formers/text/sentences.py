@@ -19,7 +19,7 @@ CLOSERS = "\"'”’»)\\]}」』》〉】〕）］｝"
 WIDE_END_MARKS = "。！？｡"
 EMOTICON_CHARACTERS = "ㅋㅎㅠㅜㄷㅉ~^;♥♡★☆♪"  # ㅋㅋ, ㅠㅠ, ^^, ~ belong to the sentence before them
 EMOTICON_TAIL = rf"[{EMOTICON_CHARACTERS}]*+(?:[^\S\n]++[{EMOTICON_CHARACTERS}]++(?=\s|$|[가-힣]))*+"
-# Syllables that a Korean sentence ends with, in front of a mark without a space behind it; and syllables that it goes
+# Syllables that a Korean sentence ends with, in front of a mark without a space after it; and syllables that it goes
 # on after, in front of dots (particles and endings such as 는데.., 하고.., 지만..).
 FINAL_SYLLABLES = frozenset("다요죠까네군음임함됨")
 NON_FINAL_SYLLABLES = frozenset("은는을를이가에의로도만고서며면던한할된될와과랑데게니까아어또")
@@ -35,12 +35,12 @@ CANDIDATE_END = re.compile(
 
 
 def find_syllables(*jamo: int) -> str:
-    """All syllables that end with a consonant, by its number in Unicode's order."""
+    """Return all syllables that end with a consonant, by its number in Unicode's order."""
     return "".join(chr(c) for c in range(0xAC00, 0xD7A4) if (c - 0xAC00) % 28 in jamo)
 
 
 def parse_words(words: str) -> frozenset[str]:
-    """Words with spaces between them as a set."""
+    """Return words with spaces between them as a set."""
     return frozenset(words.split())
 
 
@@ -54,7 +54,7 @@ NON_ENDING = re.compile("(?:[필주중수개소동가민강긴고]|[는은도]|�
 # 좋아요 라고, 봤다 하면, 갔다 왔다
 QUOTING_WORD = re.compile(r"(?:이?라|하|고|는|며|면|해|치|싶|보|만|가|왔|갔|말|생각)")
 PARTICLE = re.compile(r"(?:이?라[고는며]|하[고는며]|[고는며란를을이가은의도])")
-# Quoted or bracketed text, and what follows it when the sentence goes on: “간다. 온다.”라고, "Go. Now," he said.
+# Quoted or bracketed text, and what follows it when the sentence continues: “간다. 온다.”라고, "Go. Now," he said.
 QUOTATION = re.compile(
     r"“[^“”\n]{0,300}”|‘[^‘’\n]{0,300}’|「[^「」\n]{0,300}」|『[^『』\n]{0,300}』|\([^()\n]{0,300}\)"
     r"|\"(?<![^\s(\[]\")(?=\S)[^\"\n]{0,300}(?<=\S)\""
@@ -90,7 +90,7 @@ CONTEXT_CHARACTERS = 32  # characters in front of a mark that say what it is
 
 
 def split_sentences(text: str, language: Literal["auto", "en", "ko"] = "auto", *, splitter: str = "rules") -> list[str]:
-    """The sentences of a text, without the white space around them; "kiwi" asks the analyser (extra `ko`)."""
+    """Return the sentences of a text, without the white space around them; "kiwi" asks the analyser (extra `ko`)."""
     if splitter == "kiwi":
         from . import korean
 
@@ -101,7 +101,7 @@ def split_sentences(text: str, language: Literal["auto", "en", "ko"] = "auto", *
 
 
 def find_sentence_spans(text: str, language: Literal["auto", "en", "ko"] = "auto") -> list[tuple[int, int]]:
-    """Where each sentence begins and ends."""
+    """Find where each sentence begins and ends."""
     if language not in ("auto", "en", "ko"):
         raise Error(f"there are no rules for the language {language!r}", fix="choose auto, en or ko")
     rules = SentenceEndRules(text, language)
@@ -127,7 +127,7 @@ class SentenceEndRules:
         self.line_width = 0
 
     def is_end(self, place: re.Match[str], start: int) -> bool:
-        """Whether a sentence that began at `start` ends at this place."""
+        """Return whether a sentence that began at `start` ends at this place."""
         if place["line"] is not None:
             return self.is_line_end(place)
         if self.is_inside_quote(place.start()):
@@ -137,13 +137,13 @@ class SentenceEndRules:
         return place["wide"] is not None or self.is_mark_end(place, start)
 
     def is_inside_quote(self, start: int) -> bool:
-        """Whether a place lies in a quotation that the sentence goes on behind."""
+        """Return whether a place lies in a quotation after which the sentence continues."""
         while self.quote_end <= start:
             self.quote_begin, self.quote_end = next(self.quote_spans, (len(self.text), len(self.text) + 1))
         return self.quote_begin < start
 
     def is_line_end(self, place: re.Match[str]) -> bool:
-        """A new line ends a sentence, unless somebody broke the text at a column."""
+        """Return whether a new line ends a sentence: it does unless somebody broke the text at a column."""
         text, at, after = self.text, place.start(), place.end()
         if after == len(text) or "\n" in place["line"] or self.language == "ko":
             return True
@@ -158,14 +158,14 @@ class SentenceEndRules:
         return not 60 <= self.line_width <= MAX_COLUMNS or length + 1 + len(word[0] if word else "") <= self.line_width
 
     def is_polite_end(self, place: re.Match[str]) -> bool:
-        """A Korean ending without a mark."""
+        """Return whether a Korean ending without a mark stands here."""
         head = self.text[max(0, place.start() - 4) : place.start() + 1]
         if self.language == "en" or not POLITE_ENDING.search(head) or NON_ENDING.search(head):
             return False
         return not QUOTING_WORD.match(self.text, place.end())
 
     def is_mark_end(self, place: re.Match[str], start: int) -> bool:
-        """An end mark, perhaps behind an abbreviation, inside a name, or of a thought that goes on."""
+        """Return whether a mark ends a sentence: not after an abbreviation, in a name, or in mid-thought."""
         text, at, after = self.text, place.start(), place.end()
         tail = place["tail"]
         if after == len(text) or tail.count("\n") > 1:
@@ -187,7 +187,7 @@ class SentenceEndRules:
         return self.is_period_end(place, start, before, following)
 
     def is_ellipsis_end(self, place: re.Match[str], korean: bool) -> bool:
-        """… ends a Korean sentence behind an ending only, an English one unless a word is said again (I… I)."""
+        """Return whether … ends a sentence: a Korean one after an ending, English unless a word recurs (I… I)."""
         at = place.start()
         if korean:
             return self.text[at - 1] not in NON_FINAL_SYLLABLES
@@ -196,11 +196,11 @@ class SentenceEndRules:
         return not (word and again and word[0] and word[0] == again[1])
 
     def is_period_end(self, place: re.Match[str], start: int, before: str, following: str) -> bool:
-        """A single full stop."""
+        """Return whether a single full stop ends the sentence."""
         text, at, after = self.text, place.start(), place.end()
         close = text[at - 4 : at] if at - start >= 4 else ""
         if PLAIN_WORD_TAIL.fullmatch(close) and close not in ABBREVIATION_TAILS and not place["close"]:
-            return True  # behind a word like most
+            return True  # after a word like most
         head = text[max(start, at - CONTEXT_CHARACTERS) : at]
         found = LAST_WORD.search(head)
         word = found[0] if found else ""
@@ -244,7 +244,7 @@ MAX_NAME_WORDS = 6  # words; a longer run is a headline
 
 
 def find_names(text: str) -> list[tuple[int, int]]:
-    """Where names and numbers begin and end: runs of capitalised words and numbers, with of, van … inside.
+    """Find where names and numbers begin and end: runs of capitalised words and numbers, with of, van … inside.
 
     The first word of a sentence counts if a name follows it or if it is capitalised elsewhere in the text, and never if
     it is a common word. Runs of more than six words, or of more than three in capitals, are headlines.
@@ -268,7 +268,7 @@ def find_names(text: str) -> list[tuple[int, int]]:
 
 
 def classify_word(word: str) -> str:
-    """name, number, link (of), count (million), or nothing."""
+    """Classify a word: name, number, link (of), count (million), or nothing."""
     if word[0].isdigit():
         return "number"
     if word[0].isupper() and POSSESSIVE.sub("", word) != "I":
@@ -277,7 +277,7 @@ def classify_word(word: str) -> str:
 
 
 def is_sentence_start(text: str, before: re.Match[str] | None, word: re.Match[str] | None) -> bool:
-    """Whether a sentence or a quotation begins with a word; the full stop of an initial or a title ends none."""
+    """Return whether a sentence or a quotation begins with a word; the full stop of an initial or title ends none."""
     if before is None or word is None:
         return True
     gap = text[before.end() : word.start()]
@@ -287,12 +287,12 @@ def is_sentence_start(text: str, before: re.Match[str] | None, word: re.Match[st
 
 
 def is_abbreviation(word: str) -> bool:
-    """An initial, a title, or letters with full stops between them (U.S)."""
+    """Return whether a word is an initial, a title, or letters with full stops between them (U.S)."""
     return len(word) == 1 or word.lower() in TITLES or bool(re.fullmatch(r"\w(?:\.\w)+", word))
 
 
 def can_join(text: str, before: re.Match[str], word: re.Match[str]) -> bool:
-    """Whether two words may be of one name: a blank between them, or the full stop of an initial or a title."""
+    """Return whether two words may be of one name: a blank between them, or the full stop of an initial or title."""
     gap = text[before.end() : word.start()]
     near = gap == " " or (gap in (".", ". ") and is_abbreviation(before.group()))
     return near and not POSSESSIVE.search(before.group())
@@ -301,7 +301,7 @@ def can_join(text: str, before: re.Match[str], word: re.Match[str]) -> bool:
 def trim_name(
     words: list[re.Match[str]], run: list[int], kinds: list[str], opens: list[bool], inside: set[str]
 ) -> list[tuple[int, int]]:
-    """The name that a run of words is, if it is one: without links at its end and without a common first word."""
+    """Return the name in a run of words, if it is one: without links at its end and without a common first word."""
     run = list(run)
     while run and kinds[run[-1]] == "link":
         run.pop()

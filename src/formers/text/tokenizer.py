@@ -41,7 +41,7 @@ JOINING_CHARACTERS = re.compile(
 
 
 class Charsmap:
-    """A double array of bytes that leads from a text to its replacement; nothing in it is believed without a look."""
+    """A double array of bytes that leads from a text to its replacement; nothing in it is trusted unchecked."""
 
     def __init__(self, data: bytes, where: object = None):
         size = int.from_bytes(data[:4], "little")
@@ -51,7 +51,7 @@ class Charsmap:
         self.replacements = data[4 + size :]
 
     def find_longest(self, text: bytes, place: int) -> tuple[int, str] | None:
-        """The longest entry that the text goes on with here: its length in bytes, and what replaces it."""
+        """Find the longest entry that the text continues with here: its length in bytes, and what replaces it."""
         units, found = self.double_array, None
         node = decode_child_offset(units[0])
         for i in range(place, len(text)):
@@ -70,7 +70,7 @@ class Charsmap:
         return found[0], self.replacements[found[1] : None if end < 0 else end].decode("utf-8", "ignore")
 
     def apply(self, text: str) -> tuple[str, list[int]]:
-        """The text with all entries replaced, and for each new character where it comes from."""
+        """Return the text with all entries replaced, and for each new character where it comes from."""
         data, out, origins = text.encode("utf-8", "ignore"), [], []
         place = letter = 0
         while place < len(data):
@@ -86,7 +86,7 @@ class Charsmap:
 
 
 def decode_child_offset(unit: int) -> int:
-    """Where a node's children are."""
+    """Return where a node's children are."""
     return unit >> 10 << (unit >> 6 & 8)
 
 
@@ -98,12 +98,12 @@ BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 
 
 def byte_level_to_bytes(piece: str) -> bytes:
-    """The bytes of a byte-level piece; an added token stands for its own text."""
+    """Return the bytes of a byte-level piece; an added token stands for its own text."""
     return bytes(BYTE_ALPHABET[c] for c in piece) if all(c in BYTE_ALPHABET for c in piece) else piece.encode()
 
 
 def sentencepiece_to_bytes(piece: str) -> bytes:
-    """The bytes of a SentencePiece piece that may stand for a single byte."""
+    """Return the bytes of a SentencePiece piece that may stand for a single byte."""
     match = BYTE_PIECE.fullmatch(piece)
     return bytes([int(match[1], 16)]) if match else piece.replace("▁", " ").encode()
 
@@ -112,7 +112,7 @@ Offsets = list[tuple[int, int]]  # where each token begins and ends in its text
 
 
 def find_offsets(made: tokenizers.Encoding, origins: list[int] | None, text: str) -> Offsets:
-    """The places of the tokens of an encoding; `origins` says where each character of what was cut comes from."""
+    """Find the places of an encoding's tokens; `origins` says where each character of what was cut comes from."""
     found: Offsets = made.offsets
     if origins is not None:
         found = [(origins[a], origins[b - 1] + 1) if b > a else (0, 0) for a, b in found]
@@ -128,7 +128,7 @@ def find_offsets(made: tokenizers.Encoding, origins: list[int] | None, text: str
 
 
 def extend_token_end(text: str, end: int, most: int) -> int:
-    """The end of a token, behind what is one character with its last one: marks, and the rest of a decomposed syllable,
+    """Extend a token over what is one character with its last one: marks, and the rest of a decomposed syllable,
     which the library leaves out; `most` is where the next token begins."""
     last, size = end - 1, len(unicodedata.normalize("NFC", text[end - 1 : end]))
     while end < most and len(unicodedata.normalize("NFC", text[last : end + 1])) == size:
@@ -138,12 +138,12 @@ def extend_token_end(text: str, end: int, most: int) -> int:
     return end
 
 
-# Behind the name of a hidden piece: models see words without white space, and NUL is removed from text that is read.
+# After the name of a hidden piece: models see words without white space, and NUL is removed from text that is read.
 HIDDEN_SUFFIX = " \0"
 
 
 def rewrite_tokenizer_json(text: str, *, table: bool, hide: Collection[str]) -> str:
-    """The file without its table of characters (`table` = False), and with the pieces `hide` out of reach; ids stay."""
+    """Rewrite the file without its table of characters (`table` = False) and with `hide` out of reach; ids stay."""
     about = json.loads(text)
     if not table:
         inner = about["normalizer"].get("normalizers", [])
@@ -157,7 +157,7 @@ def rewrite_tokenizer_json(text: str, *, table: bool, hide: Collection[str]) -> 
 
 
 def hide_pieces(model: dict[str, Any], hide: frozenset[str]) -> dict[str, Any]:
-    """A model that cannot make these pieces. To mark them special is not enough: Unigram and word models find them in
+    """Hide pieces that a model must not make. To mark them special is not enough: Unigram and word models find them in
     their vocabulary again, also as capitals or in full width that a normaliser makes plain."""
 
     def name(piece: str) -> str:
@@ -257,7 +257,7 @@ class Tokenizer:
         return encode_texts(self, texts, text_pair, padding, truncation, max_length, return_tensors, add_special_tokens)
 
     def id(self, role: str) -> int | None:
-        """The id of a special token by its role."""
+        """Return the id of a special token by its role."""
         return self.backend.token_to_id(self.special[role]) if role in self.special else None
 
     @property
@@ -271,7 +271,7 @@ class Tokenizer:
         self, text: str, pair: str | None = None, *, special: bool = True, normalise: bool = False,
         parse_special: bool = True,
     ) -> list[int]:  # fmt: skip
-        """Ids of a text, or of a pair of them; with the family's special tokens unless told otherwise.
+        """Return the ids of a text, or of a pair of them; with the family's special tokens unless set otherwise.
 
         `normalise` composes the text first (NFC), for published tokenizers that do not do it themselves.
         """
@@ -285,7 +285,7 @@ class Tokenizer:
     def encode_batch(
         self, texts: Sequence[str], *, special: bool = True, normalise: bool = False, parse_special: bool = True
     ) -> list[list[int]]:
-        """Ids of many texts, on all cores."""
+        """Return the ids of many texts, on all cores."""
         if self.is_composing and not normalise and self.charsmap is None and not self.has_morphemes:
             rust = self.get_backend(False, parse_special)
             made = call_backend(lambda: rust.encode_batch_fast(list(texts), add_special_tokens=special))
@@ -299,13 +299,13 @@ class Tokenizer:
     def encode_with_offsets(
         self, text: str, *, special: bool = True, parse_special: bool = True
     ) -> tuple[list[int], Offsets]:
-        """Ids of a text, and where in it each stands: text[begin:end]; special tokens have (0, 0)."""
+        """Return the ids of a text, and where in it each stands: text[begin:end]; special tokens have (0, 0)."""
         return self.encode_batch_with_offsets([text], special=special, parse_special=parse_special)[0]
 
     def encode_batch_with_offsets(
         self, texts: Sequence[str], *, special: bool = True, parse_special: bool = True
     ) -> list[tuple[list[int], Offsets]]:
-        """Ids of many texts, and where in its text each stands."""
+        """Return the ids of many texts, and where in its text each stands."""
         pairs = zip(texts, self.encode_with_origins(texts, special, parse_special), strict=True)
         return [(made.ids, find_offsets(made, origins, text)) for text, (made, origins) in pairs]
 
@@ -329,7 +329,7 @@ class Tokenizer:
     def encode_with_origins(
         self, texts: Sequence[str], special: bool, parse_special: bool
     ) -> list[tuple[Any, list[int] | None]]:
-        """What the Rust library makes of texts, and where the characters that it was handed come from."""
+        """Encode texts by the Rust library, and say where the characters that it was handed come from."""
         if self.has_morphemes:  # so that all new words go to the analyser together
             mark_morphemes([strip_morpheme_marks(text) for text in texts])
         traced = [self.prepare_with_origins(text) for text in texts]
@@ -340,7 +340,7 @@ class Tokenizer:
     def encode_prepared(
         self, ready: Sequence[tuple[str, bool]], special: bool, parse_special: bool, fast: bool = False
     ) -> list[Any]:
-        """What the Rust library makes of texts, each by the one that suits it: with SentencePiece's table, or without
+        """Encode texts by the Rust library, each by the one that suits it: with SentencePiece's table, or without
         (True: it has been applied). `fast` finds no offsets."""
         rows: list[Any] = [None] * len(ready)
         for which in {done for _, done in ready}:
@@ -353,7 +353,7 @@ class Tokenizer:
         return rows
 
     def prepare_text(self, text: str, compose: bool = False) -> tuple[str, bool]:
-        """What the Rust library is handed, and whether SentencePiece's table was applied; most text needs nothing."""
+        """Prepare a text for the Rust library; return it and whether SentencePiece's table was applied."""
         if compose:
             text = normalise(text)
         if text.isascii() and (self.charsmap is None or "\r" not in text):
@@ -366,13 +366,13 @@ class Tokenizer:
         return ready, origins is not None and self.charsmap is not None
 
     def prepare_with_origins(self, text: str) -> tuple[str, list[int] | None]:
-        """A text made ready, and for each character of it where it comes from; None: nothing was changed."""
+        """Prepare a text, and say for each character of it where it comes from; None: nothing was changed."""
         if self.charsmap is not None:
             return self.charsmap.apply(text) if JOINING_CHARACTERS.search(text) else (text, None)
         return mark_with_origins(text) if self.has_morphemes and not text.isascii() else (text, None)
 
     def get_backend(self, mapped: bool, parse_special: bool) -> Any:
-        """The Rust tokenizer for text that has passed SentencePiece's table or not, and may spell special tokens."""
+        """Return the Rust tokenizer for text that has passed SentencePiece's table or not, and may spell specials."""
         key = mapped and self.charsmap is not None, parse_special or not self.reserved_tokens
         if key not in self.backends:
             hide = () if key[1] else self.reserved_tokens
@@ -390,7 +390,7 @@ class Tokenizer:
         return (self.declared_special | set(self.special.values())) - {""}
 
     def has_special_spelling(self, text: str) -> bool:
-        """Whether a special token is written out in a text."""
+        """Return whether a special token is written out in a text."""
         return bool(self.reserved_tokens) and self.special_pattern.search(text) is not None
 
     @functools.cached_property
@@ -416,7 +416,7 @@ class Tokenizer:
         return normal is not None and any("\u1100" <= c <= "\u11ff" for c in normal.normalize_str("한"))
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
-        """Text of ids; bytes that do not form a character are left out, so that nothing shows as �."""
+        """Return the text of ids; bytes that form no character are left out, so that nothing shows as �."""
         ids = [int(i) for i in ids]
         if not self.is_byte_level and not self.has_byte_fallback:
             return call_backend(lambda: self.backend.decode(ids, skip_special_tokens=not special))
@@ -425,7 +425,7 @@ class Tokenizer:
         return normalise(text) if self.has_jamo else text
 
     def decode_bytes(self, ids: Iterable[int], special: bool = False) -> Iterable[bytes]:
-        """The bytes of each id, where pieces may be bytes."""
+        """Return the bytes of each id, where pieces may be bytes."""
         hidden = frozenset() if special else self.reserved_tokens
         to_bytes = byte_level_to_bytes if self.is_byte_level else sentencepiece_to_bytes
         for piece in map(self.backend.id_to_token, ids):
@@ -443,7 +443,7 @@ class Tokenizer:
         return frozenset(t.content for t in self.backend.get_added_tokens_decoder().values() if t.special)
 
     def get_token_text(self, index: int) -> str:
-        """One piece, as a person would read it."""
+        """Return one piece, as a person would read it."""
         if (piece := self.backend.id_to_token(index)) is None:
             return ""
         if self.is_byte_level and piece not in self.added_tokens and piece not in self.special.values():
@@ -489,12 +489,12 @@ class Tokenizer:
         return np.array([p in special or bool(mark and p.endswith(mark)) for p in pieces], bool)
 
     def find_word_starts(self, ids: ArrayLike) -> np.ndarray:
-        """Of each id of a text whether it begins a word, whichever way this tokenizer marks that."""
+        """Return of each id of a text whether it begins a word, whichever way this tokenizer marks that."""
         ids = np.asarray(ids, np.int64)
         return self.word_starts[ids] | np.append(True, self.word_ends[ids[:-1]])[: len(ids)]
 
     def get_template(self, pair: bool = False) -> Template:
-        """The template around one text, or around two."""
+        """Return the template around one text, or around two."""
         for probe in ("a", "가", "1", "the", "."):
             texts = (probe, probe) if pair else (probe,)
             made = call_backend(functools.partial(self.backend.encode, *texts, add_special_tokens=True))
@@ -525,7 +525,7 @@ class Tokenizer:
 
 
 def call_backend(call: Callable[[], Result], where: object = None) -> Result:
-    """The Rust library's failures, panics included, as our error."""
+    """Call the Rust library; its failures, panics included, become our error."""
     try:
         with hide_panic():
             return call()
@@ -565,7 +565,7 @@ class DecodeStream:
         return self.decoder.getstate()[0]
 
     def push(self, index: int) -> str:
-        """What one more id adds to the text."""
+        """Return what one more id adds to the text."""
         made = self.tokenizer
         if made.is_byte_level or made.has_byte_fallback:
             data = b"".join(made.decode_bytes([int(index)], self.special))
@@ -581,7 +581,7 @@ class DecodeStream:
         return text[len(before) :]
 
     def take_settled(self, more: str) -> str:
-        """What of the text cannot change any more; the last letter and what stands on it wait."""
+        """Take what of the text cannot change any more; the last letter and what stands on it wait."""
         text, joins = self.open_syllable + more, compile_continuations()
         at = max(0, len(text) - 1)
         while at and joins.match(text[at]):
@@ -590,7 +590,7 @@ class DecodeStream:
         return normalise(text[:at])
 
     def flush(self) -> str:
-        """What is left when nothing more comes: the last syllable where pieces are jamo, and � for the bytes of a
+        """Return the rest when nothing more comes: the last syllable where pieces are jamo, and � for the bytes of a
         character that never became whole."""
         rest = normalise(self.open_syllable) + ("\ufffd" if self.pending_bytes else "")
         self.open_syllable = ""

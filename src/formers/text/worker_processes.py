@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-PARENT_CHECK_SECONDS = 0.5  # seconds between two looks at the parent
+PARENT_CHECK_SECONDS = 0.5  # seconds between two checks of the parent
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -64,7 +64,7 @@ def exit_with_parent(parent: int | None = None, by_main_thread: bool = True) -> 
     """End this process as soon as the one that started it is gone, even if that was killed without a word.
 
     Linux sends a signal, but when the thread that started this process ends, so it is asked for only where that was
-    the main thread (or one that waits for this process). Elsewhere, and in any case, a thread looks at the parent:
+    the main thread (or one that waits for this process). Elsewhere, and in any case, a thread checks the parent:
     multiprocessing's sentinel, and who the parent is, for a sibling may hold the other end of the sentinel open.
     `parent` is the id of the starter where multiprocessing does not know it.
     """
@@ -92,7 +92,7 @@ def exit_with_parent(parent: int | None = None, by_main_thread: bool = True) -> 
 
 @contextmanager
 def hide_main_script() -> Iterator[None]:
-    """Meanwhile, whoever looks for the main script finds none."""
+    """Hide the main script meanwhile from whatever looks for it."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:

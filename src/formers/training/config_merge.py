@@ -30,7 +30,7 @@ FINETUNE_TABLES = ("data", "model", "tune", "train")
 PRETRAIN_KEYS = ("family", "recipe", "preset", "init")  # of a file, beside its tables
 FINETUNE_KEYS = ("family", "source", "preset", "task")
 READER_SETTINGS = ("column", "encoding", "skip", "delimiter", "header")  # how files are read: in every `data:` table
-TEXT_SETTINGS = ("data.column", "data.columns", "data.encoding", "data.delimiter", "data.label_separator")  # no numbers
+TEXT_SETTINGS = ("data.column", "data.columns", "data.encoding", "data.delimiter", "data.label_separator")  # all text
 SMOOTHABLE_KINDS = ("class", "tags", "text")  # kinds of answers whose labels can be smoothed
 MAX_CONFIG_BYTES = 2**20  # bytes of a file of settings
 Features = Literal["no", "last", "second", "sum4", "cat4", "mix"]
@@ -52,7 +52,7 @@ class RunConfig:
 
 
 def to_plain(value: Any, change: Callable[[Any], Any] = lambda one: one) -> Any:
-    """Dataclasses as tables and tuples as lists, all the way down, with a change of every single value."""
+    """Turn dataclasses into tables and tuples into lists, all the way down, with a change of every single value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
     if isinstance(value, Mapping):
@@ -82,7 +82,7 @@ class PretrainDataConfig:
     splitter: Literal["rules", "kiwi", "tabs", "none"] = "rules"  # how sentences are found; tabs: pairs
     units: str | None = None  # phrases and entities for ERNIE: kiwi, learn, or a file
     deduplicate: Literal["exact", "near", "no"] = "no"
-    valid: tuple[str, ...] = ()  # files to be judged by,
+    valid: tuple[str, ...] = ()  # files to evaluate on,
     valid_fraction: float = 0.05  # or the share of documents that is held out for it
 
     @property
@@ -109,7 +109,7 @@ class FinetuneDataConfig:
     delimiter: str | None = None  # between the columns of tables; None: found
     header: bool | None = None  # the first row names the columns; None: it does, unless the content says no
     label_separator: str | None = None  # what stands between several labels in one field: ";"
-    valid_fraction: float = 0.1  # the share of the training examples to be judged by, if there are no others
+    valid_fraction: float = 0.1  # the share of the training examples to evaluate on, if there are no others
     tokenizer: str | None = None  # of a model from scratch: a tokenizer.json or a folder with one; None trains one,
     tokenizer_kind: str | None = None  # of this kind (bpe, wordpiece, unigram, words; None: the family's)
     vocab_size: int = 8000  # with so many pieces
@@ -153,7 +153,7 @@ class TuneConfig:
     max_answer_tokens: int = 30  # tokens of an answer
     max_output_tokens: int = 128  # tokens of a text that is written
     metric: str | None = None  # which one decides; None: the task's first
-    baseline: bool = True  # a linear model over counted words is judged beside it
+    baseline: bool = True  # a linear model over counted words is evaluated beside it
     vectors: str | None = None  # word vectors for the embeddings (TextCNN): a formers directory, or a published file
     vectors_frozen: bool = False  # they stay as they are
 
@@ -206,7 +206,7 @@ class FinetuneConfig(RunConfig):
     def to_yaml(self) -> str:
         """Return the settings as YAML, without those that follow from the examples, so that they are derived again."""
         table = self.to_dict()
-        # A recipe whose schedule has a warm-up of its own keeps it, whatever the examples are.
+        # A recipe whose schedule has a warmup of its own keeps it, whatever the examples are.
         kept = {*self.explicit_train, *(("warmup_steps",) if self.train.schedule in WARMUP_SCALED_SCHEDULES else ())}
         derived = [name for name in DERIVED_SETTINGS if name not in kept]
         table["train"] = {name: value for name, value in table["train"].items() if name not in derived}
@@ -223,7 +223,7 @@ DERIVED_SETTINGS = (
 
 
 def shorten_float(value: Any) -> Any:
-    """A float without a fraction as an integer: people write epochs: 3."""
+    """Return a float without a fraction as an integer: people write epochs: 3."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
@@ -291,8 +291,8 @@ def coerce_model_settings(family: Family, values: Mapping[str, Any]) -> dict[str
 
 
 def make_warmup_error(warmup: int, steps: int, option: str) -> Error:
-    """Return the error about a warm-up that never ends; `option` makes the run longer."""
-    what = f"a warm-up of {warmup:,} steps does not end within {steps:,} steps"
+    """Return the error about a warmup that never ends; `option` makes the run longer."""
+    what = f"a warmup of {warmup:,} steps does not end within {steps:,} steps"
     return Error(what, fix=f"--train.warmup_steps {steps // 10}, or more {option}")
 
 
@@ -326,7 +326,7 @@ def configure_pretraining(
 
 
 def choose_continued_lr(init: str, train: Mapping[str, Any]) -> dict[str, Any]:
-    """The rate at which a checkpoint goes on: as in fine-tuning, by its width; nothing where that is unknown."""
+    """Choose the rate of continued pretraining: as in fine-tuning, by the width; nothing where that is unknown."""
     folder = fetch_model(init) if init.startswith("hub:") else find_model_folder(init)
     try:
         info = read_checkpoint_info(folder)
@@ -339,8 +339,8 @@ def choose_continued_lr(init: str, train: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def adjust_warmup(train: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse a warm-up that was given and never ends; shorten the recipe's where fewer steps are asked for. The inverse
-    square root keeps its warm-up: that sets the height of the curve."""
+    """Refuse a warmup that was given and never ends; shorten the recipe's where fewer steps are asked for. The inverse
+    square root keeps its warmup: that sets the height of the curve."""
     usual = {"steps": TrainConfig.steps, "warmup_steps": TrainConfig.warmup_steps}
     steps, warmup = (coerce_value(train.get(name, n), int, f"train.{name}") for name, n in usual.items())
     if warmup <= steps:
@@ -376,7 +376,7 @@ def build_pretrain_config(family: str, merged: Tables, more: Mapping[str, Any]) 
 
 
 def build_model_config(asked: PretrainConfig, **more: Any) -> Any:
-    """The model's configuration, checked against the length of examples; `more` is what the tokenizer says."""
+    """Build the model's configuration, checked against the length of examples; `more` is what the tokenizer says."""
     known = get_schema(find_family(asked.family).definition.config_class)
     values = {**asked.model, **{key: value for key, value in more.items() if key in known}}
     if (rows := asked.model_overrides.get("vocab")) is not None and "vocab" in more:
@@ -428,7 +428,7 @@ FINETUNE_TRAIN = {
 
 
 def get_finetune_recipe(family: str, task: str, source: str | None, sized: bool) -> Tables:
-    """The settings of a family for a task: of a checkpoint (BERT, §A.3), or from nothing."""
+    """Return the settings of a family for a task: of a checkpoint (BERT, §A.3), or from nothing."""
     tables: Tables = {"data": {}, "model": {}, "tune": {}, "train": dict(FINETUNE_TRAIN)}
     declared = find_family(family).definition
     if source is not None:
@@ -490,7 +490,7 @@ def derive_train_config(wanted: FinetuneConfig, sizes: Any, dim: int, processes:
 
 
 def resolve_model(model: str) -> tuple[str, str | None, str | None]:
-    """What MODEL is: (family, checkpoint, preset); a folder or hub: name is a checkpoint, else a family or a preset."""
+    """Return (family, checkpoint, preset) of MODEL: a folder or hub: name is a checkpoint, else a family or preset."""
     if model.startswith("hub:") or Path(model).is_dir():
         return "", model, None
     if Path(model).name in FAMILIES or not any(c in model for c in "/\\"):
@@ -512,7 +512,7 @@ def resolve_model(model: str) -> tuple[str, str | None, str | None]:
 
 
 def describe_random_start(family: str, preset: str | None) -> str:
-    """What to tell somebody who names a model by its published name and gets new weights."""
+    """Return a note for somebody who names a model by its published name and gets new weights."""
     place = find_published_checkpoint(preset or family)
     hint = f"; the published weights are {place}" if place else ""
     return f"{preset or family} starts from random weights{hint}"
@@ -538,7 +538,7 @@ def unflatten_tables(values: Mapping[str, Any], known: tuple[str, ...]) -> Table
 
 
 def parse_value(text: str) -> Any:
-    """A value as people write it: 4, 1e-3, true, null, [1, 2], word."""
+    """Parse a value as people write it: 4, 1e-3, true, null, [1, 2], word."""
     try:
         value = parse_yaml(text)
     except ValueError:
@@ -550,7 +550,7 @@ def parse_value(text: str) -> Any:
 
 
 def read_config(file: Any) -> dict[str, Any]:
-    """A run's file; a table of the same is taken as it is, and None is an empty one."""
+    """Read a run's file; a table of its settings is taken as it is, and None is an empty one."""
     if file is None or isinstance(file, Mapping):
         return resolve_tables(file or {})
     path = Path(file)
@@ -570,7 +570,7 @@ def read_config(file: Any) -> dict[str, Any]:
 
 
 def parse_floats(value: Any) -> Any:
-    """YAML's numbers like 1e-3, which it reads as text."""
+    """Parse numbers like 1e-3, which YAML reads as text."""
     if isinstance(value, dict):
         return {str(key): parse_floats(inner) for key, inner in value.items()}
     if isinstance(value, list):

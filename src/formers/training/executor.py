@@ -31,7 +31,7 @@ from .train_config import TrainConfig
 
 WARMUP_BATCHES = 3  # batches that run as usual before one is recorded as a CUDA graph
 NEVER_CAPTURE = 2**62  # as many, where recording has failed
-CAPTURE_MODE = "thread_local"  # the loader's thread goes on pinning memory meanwhile, on which "global" fails
+CAPTURE_MODE = "thread_local"  # the loader's thread keeps pinning memory meanwhile, on which "global" fails
 T = TypeVar("T")
 Memory = SegmentMemory | LSTMState  # what a family carries from batch to batch
 
@@ -68,7 +68,7 @@ class Step(nn.Module):
         objective: Objective | None = None,
         count_correct_tokens: bool = False,
     ) -> Losses:
-        """Compute the losses of a batch; `count_correct_tokens` adds the right guesses as NAME/accuracy."""
+        """Compute the losses of a batch; `count_correct_tokens` adds NAME/accuracy."""
         objective = objective or self.objective
         if memory is None and not count_correct_tokens:
             return objective.loss(self.model, batch)
@@ -297,7 +297,7 @@ class Executor:
 
     def clip_and_update(self, sums: Mapping[str, Tensor]) -> tuple[list[str], Tensor]:
         """Clip the gradients and, where steps are skipped on the device, apply them. Return the names of the losses,
-        and on the device the norm of the gradient with the sums of the losses behind it."""
+        and on the device the norm of the gradient with the sums of the losses after it."""
         self.scaler.unscale_(self.optimizer)
         names = sorted(sums)
         norm = self.strategy.clip_grad_norm(self.model, self.grad_clip or math.inf)

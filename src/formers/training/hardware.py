@@ -47,7 +47,7 @@ def explain_out_of_memory(settings: TrainConfig, parameters: int | None, device:
 def use_deterministic(wanted: bool) -> Iterator[None]:
     """Make torch deterministic within the block if `wanted`; its earlier settings are restored."""
     before = torch.are_deterministic_algorithms_enabled()
-    if wanted:  # torch looks at this at its first product on a GPU, and refuses to go on without
+    if wanted:  # torch reads this at its first product on a GPU, and refuses to continue without
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         if not before:  # the call takes torch seconds, so none is made that changes nothing
             torch.use_deterministic_algorithms(True)

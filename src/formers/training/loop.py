@@ -27,7 +27,7 @@ class Stopped(Error):
 
     def __init__(self, number: int, step: int, where: Path):
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        super().__init__(f"stopped by {name} after step {step}; saved", where=where, fix="go on with --resume")
+        super().__init__(f"stopped by {name} after step {step}; saved", where=where, fix="continue with --resume")
         self.exit_code = EXIT_CODES[signal.Signals(number)]
 
 
@@ -47,7 +47,7 @@ class SignalWatcher:
         return self
 
     def handle_signal(self, number: int, frame: FrameType | None) -> None:
-        """What the operating system calls."""
+        """Handle a signal of the operating system."""
         if self.caught_signal is not None:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
@@ -208,7 +208,7 @@ def restore_newest(trainer: Trainer, kept: Checkpoints | None, steps: Path, say:
 
 
 def step_to_row(report: StepResult) -> dict[str, Any]:
-    """A step as a line of the file of measurements."""
+    """Return a step as a line of the file of measurements."""
     odd = {"skipped": True, "examples": report.example_range} if report.skipped else {}
     seconds = round(report.seconds, 3)
     return {

@@ -1,7 +1,7 @@
 """Optimizers and learning-rate schedules by name: fused AdamW and those that single papers ask for.
 
 A new one is an entry of OPTIMIZERS or SCHEDULES, which the settings are checked against; an optimizer that skips
-non-finite gradients on the device (`found_inf`) also of DEVICE_SKIPPING_OPTIMIZERS, a schedule whose warm-up is its
+non-finite gradients on the device (`found_inf`) also of DEVICE_SKIPPING_OPTIMIZERS, a schedule whose warmup is its
 time scale also of WARMUP_SCALED_SCHEDULES.
 """
 
@@ -101,7 +101,7 @@ def build_optimizer(
     return OPTIMIZERS[name](param_groups, lr, betas, eps)
 
 
-# (step, steps, warm-up steps) → factor on the highest rate after the warm-up. It depends on the step alone, so resuming
+# (step, steps, warmup steps) → factor on the highest rate after the warmup. It depends on the step alone, so resuming
 # needs no state.
 SCHEDULES: dict[str, Callable[[int, int, int], float]] = {
     "constant": lambda step, steps, warmup: 1.0,
@@ -117,14 +117,14 @@ SCHEDULES: dict[str, Callable[[int, int, int], float]] = {
     # plateau: they learn late, and then all at once.
     "wsd": lambda step, steps, warmup: min(1.0, (steps - step) / max(1.0, 0.2 * steps)),
 }
-WARMUP_SCALED_SCHEDULES = {"inverse_sqrt"}  # a shorter run keeps their warm-up
+WARMUP_SCALED_SCHEDULES = {"inverse_sqrt"}  # a shorter run keeps their warmup
 
 
 def build_schedule(name: str, steps: int, warmup: int) -> Callable[[int], float]:
-    """Return the factor on the learning rate by step: a linear warm-up, then the schedule of that name."""
+    """Return the factor on the learning rate by step: a linear warmup, then the schedule of that name."""
     if name not in SCHEDULES:
         raise Error(f"there is no schedule {name!r}", fix=suggest_name(name, SCHEDULES))
     if steps < 1 or warmup < 0:
-        raise Error(f"{steps} steps with {warmup} of warm-up make no run", fix="give at least one step")
+        raise Error(f"{steps} steps with {warmup} of warmup make no run", fix="give at least one step")
     shape = SCHEDULES[name]
     return lambda step: max(0.0, (step + 1) / max(1, warmup) if step < warmup else shape(step, steps, warmup))

@@ -53,7 +53,7 @@ NEW_BEST_NOTE = "the validation loss falls again: {loss:.2f} after step {step:,}
 
 
 def format_english(line: NoteParts) -> str:
-    """A line in English, as the screen shows it."""
+    """Format a line in English, as the screen shows it."""
     return "note: " + " ".join(translate_report(form, **values) for form, values in line)
 
 
@@ -61,7 +61,7 @@ def format_english(line: NoteParts) -> str:
 class PlateauMonitor:
     """Follows the validation loss of a run; `record_evaluation` gives one line for the user when the run is stuck.
 
-    A run is stuck at the unigram when its warm-up is over and its validation loss, still near that of token
+    A run is stuck at the unigram when its warmup is over and its validation loss, still near that of token
     frequencies alone, has stopped falling. Later it is compared with its own best. Each is said once.
     """
 
@@ -111,7 +111,7 @@ class PlateauMonitor:
         return self.find_unigram_plateau() or self.find_decline()
 
     def find_unigram_plateau(self) -> NoteParts | None:
-        """A line if the run has learned nothing but token frequencies so far."""
+        """Return a line if the run has learned nothing but token frequencies so far."""
         since = [seen for seen in self.evaluations if seen[0] >= self.train_config.warmup_steps]
         if self.unigram_loss is None or len(since) <= PLATEAU_EVALUATIONS:
             return None
@@ -126,7 +126,7 @@ class PlateauMonitor:
         return [(HARDLY_BETTER_NOTE if loss < self.unigram_loss else NO_BETTER_NOTE, values), self.suggest_settings()]
 
     def find_escape(self) -> NoteParts | None:
-        """A line if the run was stuck at the unigram and its last two evaluations are clearly below that."""
+        """Return a line if the run was stuck at the unigram and its last two evaluations are clearly below that."""
         if "unigram" not in self.reported or self.unigram_loss is None:
             return None
         stuck = self.reported["unigram"][0][1]
@@ -137,14 +137,14 @@ class PlateauMonitor:
         return [(ESCAPE_NOTE, {"loss": loss, "step": step, "stuck": stuck["loss"]})]
 
     def find_new_best(self) -> NoteParts | None:
-        """A line if the run had been worse than its best for long and is better now."""
+        """Return a line if the run had been worse than its best for long and is better now."""
         step, loss, _ = self.evaluations[-1]
         if "best" not in self.reported or loss >= self.reported["best"][0][1]["best"]:
             return None
         return [(NEW_BEST_NOTE, {"loss": loss, "step": step})]
 
     def find_decline(self) -> NoteParts | None:
-        """A line if the validation loss has been clearly worse than its best for long."""
+        """Return a line if the validation loss has been clearly worse than its best for long."""
         if len(self.evaluations) < DECLINE_WINDOW:
             return None
         step, loss, training = self.evaluations[-1]

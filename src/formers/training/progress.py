@@ -25,7 +25,7 @@ class ProgressMeter:
         """Report a step."""
         self.recent.append((result.seconds, result.tokens, result.step))
         begin, end = self.recent[0], self.recent[-1]
-        if len(self.recent) == 1:  # of a run that goes on, all that it has done before
+        if len(self.recent) == 1:  # of a resumed run, all that it has done before
             begin = (0.0, 0, 0)
         spent, tokens, taken = (last - first for first, last in zip(begin, end, strict=True))
         speed, steps = tokens / max(1e-9, spent), self.trainer.config.steps

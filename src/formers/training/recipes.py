@@ -26,16 +26,16 @@ QUICK_TRAIN = {
     "steps": 500, "batch_tokens": 2048, "seq_length": 64, "lr": 2e-3, "schedule": "wsd", "warmup_steps": 50,
     "save_every": 100, "eval_every": 50,
 }  # fmt: skip
-LR_TIMES_DIM = 5e-5 * 768  # of a checkpoint that goes on, times the inverse of the width: 5e-5 for BERT-base
+LR_TIMES_DIM = 5e-5 * 768  # of continued pretraining, times the inverse of the width: 5e-5 for BERT-base
 
 
 def get_recipe(
     family: str, name: str = "quick", sizes: Mapping[str, Any] | None = None, given: Mapping[str, Any] | None = None
 ) -> Recipe:
-    """A family's recipe by name, for a model of any size.
+    """Return a family's recipe by name, for a model of any size.
 
     `sizes` are those of a preset, if one was named; `given` are the model's settings that the caller chose. What they
-    leave open follows from them, and so do the learning rate, the warm-up and the initial weights.
+    leave open follows from them, and so do the learning rate, the warmup and the initial weights.
     """
     found, given = find_family(family), given or {}
     declared = found.definition
@@ -58,7 +58,7 @@ def get_recipe(
 
 
 def fit_sizes(small: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The small model's sizes, made to fit a width or a number of heads that the caller chose.
+    """Fit the small model's sizes to a width or a number of heads that the caller chose.
 
     Widths grow with `dim`, heads are 64 wide from dim 256 on, and weights begin smaller as 1/√dim.
     """
@@ -80,12 +80,12 @@ def fit_sizes(small: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
 
 
 def is_positive_int(value: Any) -> bool:
-    """True for a positive whole number."""
+    """Return whether a value is a positive whole number."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def scale_training(train: Mapping[str, Any], model: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """The training settings of a small model for one that is deeper or wider; the small ones keep theirs.
+    """Scale the training settings of a small model to one that is deeper or wider; small ones keep theirs.
 
     Found by runs of all families at 2 to 24 layers and widths 128 and 768 (benchmarks/RESULTS.md). A block with its
     norms after the sums tolerates only a rate that falls with the width, and begins with weak residual branches, as in
@@ -115,12 +115,12 @@ def scale_training(train: Mapping[str, Any], model: Mapping[str, Any], family: F
 
 
 def has_post_norm(family: Family, model: Mapping[str, Any]) -> bool:
-    """True for a family whose blocks have their norms after the sums; `model` may choose that itself."""
+    """Return whether a family's blocks have their norms after the sums; `model` may choose that itself."""
     return bool((model.get("order") or family.norm_order) == "post")
 
 
 def compute_size_ratio(config: type, sizes: Mapping[str, Any]) -> float:
-    """How large a model is beside the published one, by layers · dim²; never more than 1."""
+    """Return how large a model is beside the published one, by layers · dim²; never more than 1."""
 
     def estimate_weights(values: Mapping[str, Any]) -> float:
         layers, dim = (values.get(key, getattr(config, key, 1)) for key in ("layers", "dim"))
@@ -130,7 +130,7 @@ def compute_size_ratio(config: type, sizes: Mapping[str, Any]) -> float:
 
 
 def scale_paper_recipe(train: Mapping[str, Any], share: float) -> dict[str, Any]:
-    """A paper's settings for a smaller model: as many tokens for each parameter, half of the saving in the batch, half
+    """Scale a paper's settings to a smaller model: as many tokens a parameter, half of the saving in the batch, half
     in the steps; the rate grows as in GPT-3's table 2.1, about with the fifth root."""
     if share >= 1:
         return dict(train)

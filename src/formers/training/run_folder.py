@@ -75,7 +75,7 @@ class RunFolder:
         except OSError as error:
             reason = error.strerror or error
             what = "the disk is full" if is_disk_full(error) else f"cannot be written or read ({reason})"
-            fix = advise_on_write(error, "go on with --resume")
+            fix = advise_on_write(error, "continue with --resume")
             raise Error(what, where=error.filename or self.path, fix=fix) from None
 
     def write_info(self, about: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ class RunFolder:
         write_atomically(self.path / "run.json", text, "backslashreplace")  # half a character of a path: as JSON has it
 
     def read_info(self) -> dict[str, Any]:
-        """What run.json says."""
+        """Read run.json."""
         where = self.path / "run.json"
         if not where.is_file():
             raise Error("this is no folder of a run", where=where, fix="formers runs lists them")
@@ -106,22 +106,22 @@ class RunFolder:
         return about
 
     def refuse_earlier_format(self, about: Any) -> None:
-        """Raise an Error that says how to go on where run.json is of an earlier version."""
+        """Raise an Error that says how to continue where run.json is of an earlier version."""
         version = about.get("format") if isinstance(about, dict) else None
         if type(version) is not int or version >= RUN_FORMAT:
             return
         fix = "train again with --overwrite or another --out"
         if (self.path / "model").is_dir():
             fix += f"; the model in it still opens: formers export {self.path} DIRECTORY"
-        what = f"this run was made by an earlier formers (format {version}) and cannot go on"
+        what = f"this run was made by an earlier formers (format {version}) and cannot resume"
         raise Error(what, where=self.path / "run.json", fix=fix)
 
     def read_history(self) -> list[dict[str, Any]]:
-        """The measurements so far; a line that was cut by a crash is left out."""
+        """Read the measurements so far; a line that was cut by a crash is left out."""
         return read_rows(self.metrics_path)
 
     def read_samples(self) -> list[dict[str, Any]]:
-        """What the model could do at some steps."""
+        """Read what the model could do at some steps."""
         return [row for row in read_rows(self.path / "samples.jsonl") if "given" in row and "made" in row]
 
     def truncate_after(self, step: int) -> None:
@@ -187,20 +187,20 @@ def make_folder(path: Path) -> bool:
 
 
 def find_newest_run(family: str | None) -> Path | None:
-    """The run that was begun last, of a family or of all."""
+    """Find the run that was begun last, of a family or of all."""
     runs = [p.parent for p in Path("runs").glob(f"{family or '*'}-*/run.json")]
     return max(runs, key=lambda p: (p / "run.json").stat().st_mtime_ns, default=None)
 
 
 def summarise_run(folder: RunFolder, name: object) -> tuple[str, ...]:
-    """A run in a row: name, family, task, steps, the measure that decides, parameters, state."""
+    """Summarise a run in a row: name, family, task, steps, the measure that decides, parameters, state."""
     try:
         about, rows = folder.read_info(), folder.read_history()
     except Error as error:
         return str(name), "–", "–", "–", "–", "–", error.what
     asked, result = about["config"], about.get("result") or {}
     done = max((row["step"] for row in rows), default=0)
-    ended = bool(result) and done >= asked["train"]["steps"]  # one that had ended may go on for more steps
+    ended = bool(result) and done >= asked["train"]["steps"]  # one that had ended may continue for more steps
     early = bool(result) and result.get("ended") == [done, asked["train"]["steps"]]  # stopped by its own patience
     lost = not result and any(row.get("skipped") for row in rows if row["step"] == done)
     state = "done" if ended or early else "diverged" if lost else "stopped"
@@ -212,7 +212,7 @@ def summarise_run(folder: RunFolder, name: object) -> tuple[str, ...]:
 
 
 def format_main_result(asked: dict[str, Any], result: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """The measure that a run is judged by, with its name: of the test examples if there are some, else of the held-out
+    """Format a run's deciding metric, with its name: of the test examples if there are some, else of the validation
     ones; on the way, the best so far."""
     metrics = result.get("metrics") or {}
     found = metrics.get("test") or metrics.get("valid") or {}
@@ -228,7 +228,7 @@ def format_main_result(asked: dict[str, Any], result: dict[str, Any], rows: list
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """The lines of a file of JSON, without those that a crash has cut or a disk damaged."""
+    """Read the lines of a file of JSON, without those that a crash has cut or a disk damaged."""
     rows = []
     for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.is_file() else ():
         with suppress(ValueError, RecursionError):
@@ -261,17 +261,17 @@ class MetricsLog:
         self.file, self.hook = open(folder.metrics_path, "a", encoding="utf-8"), hook  # noqa: SIM115
 
     def write_row(self, line: dict[str, Any]) -> None:
-        """One measurement."""
+        """Write one measurement."""
         self.file.write(json.dumps(line) + "\n")
         self.file.flush()
         if self.hook is not None:
             self.hook(line)
 
     def close(self) -> None:
-        """The end."""
+        """Close the file."""
         self.file.close()
 
 
 def to_json_number(value: float) -> float | None:
-    """JSON has no word for what is no number."""
+    """Replace what is not finite by None: JSON has no word for it."""
     return value if math.isfinite(value) else None

@@ -14,7 +14,7 @@ from ..errors import Error
 
 
 class Tracker:
-    """A hook for pretrain and finetune that is told of the run's folder and settings before the first line comes."""
+    """A hook for pretrain and finetune that receives the run's folder and settings before the first line comes."""
 
     def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
         """Open what the metrics of the run in `folder` are written to; several runs may follow each other."""
@@ -27,7 +27,7 @@ class Tracker:
 
 
 def flatten_metrics(line: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line of metrics.jsonl under the names that a tracker shows; what is not finite is left out."""
+    """Return the numbers of a line of metrics.jsonl under a tracker's names; what is not finite is left out."""
     training = {**line.get("losses", {}), "lr": line.get("lr"), "norm": line.get("norm")}
     named = {f"training/{name}": value for name, value in training.items()}
     named |= {f"valid/{name}": value for name, value in line.get("valid", {}).items()}
@@ -64,7 +64,7 @@ class TensorBoard(Tracker):
 
 class WeightsAndBiases(Tracker):
     """Sends to Weights & Biases. The run has the name of its folder, its project that of the folder around it (or
-    WANDB_PROJECT); a run that goes on is the same run there: RUN/wandb.json keeps its id."""
+    WANDB_PROJECT); a resumed run is the same run there: RUN/wandb.json keeps its id."""
 
     def __init__(self) -> None:
         try:
@@ -75,7 +75,7 @@ class WeightsAndBiases(Tracker):
         self.run: Any = None
 
     def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """Begin a run there, or go on with the one that was begun."""
+        """Begin a run there, or resume the one that was begun."""
         self.close()
         note, path = folder / "wandb.json", folder.resolve()
         known = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
@@ -124,7 +124,7 @@ class TrackerGroup(Tracker):
 
 @contextmanager
 def open_trackers(tensorboard: bool, wandb: bool) -> Iterator[Tracker | None]:
-    """The trackers that were asked for, None if none was; a package that is missing is known before the run begins."""
+    """Open the trackers that were asked for, None if none was; a missing package is known before the run begins."""
     found = [kind() for kind, wanted in ((TensorBoard, tensorboard), (WeightsAndBiases, wandb)) if wanted]
     made = TrackerGroup(*found) if found else None
     try:

@@ -13,7 +13,7 @@ from .optimizer import OPTIMIZERS, SCHEDULES
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Parallel = Literal["ddp", "fsdp", "expert"]
 SHORT_FRACTION = 0.9  # of the steps are taken with short examples, if there are any (BERT, §A.2)
-# What a run that goes on may do otherwise than before: nothing that says which examples it sees.
+# What a resumed run may do otherwise than before: nothing that says which examples it sees.
 RESUMABLE_SETTINGS = (
     "steps", "lr", "schedule", "warmup_steps", "weight_decay", "grad_clip", "workers", "save_every", "keep_last",
     "keep_best", "keep_every", "eval_every", "eval_batches", "max_bad_steps", "spike_factor", "compile",
@@ -85,14 +85,14 @@ class TrainConfig:
             raise Error(what, fix="raise train.batch_tokens or lower train.seq_length")
 
     def count_batches(self, step: int, ranks: int = 1) -> int:
-        """How many batches a step has; all processes have as many."""
+        """Return how many batches a step has; all processes have as many."""
         wanted = self.accumulate
         if step < self.batch_rampup_steps:
             wanted = 1 + (self.accumulate - 1) * step // self.batch_rampup_steps
         return -(-wanted // ranks) * ranks
 
     def count_batches_between(self, low: int, high: int, ranks: int = 1) -> int:
-        """How many batches some steps have together."""
+        """Return how many batches some steps have together."""
         grown = max(low, min(self.batch_rampup_steps, high))
         growing = sum(self.count_batches(step, ranks) for step in range(low, grown))
         return growing + (high - grown) * self.count_batches(self.batch_rampup_steps, ranks)
@@ -103,9 +103,9 @@ class TrainConfig:
         return 0 if self.short_length is None else round(SHORT_FRACTION * self.steps)
 
     def get_phase(self, step: int) -> int:
-        """0 while examples are short, 1 from then on."""
+        """Return 0 while examples are short, 1 from then on."""
         return int(step >= self.long_phase_start)
 
     def get_phase_length(self, phase: int) -> int:
-        """The length of examples in a phase."""
+        """Return the length of examples in a phase."""
         return self.seq_length if phase or self.short_length is None else self.short_length

@@ -43,9 +43,9 @@ from .executor import CarriedStates, Executor, StepValues
 from .optimizer import build_schedule
 from .train_config import TrainConfig
 
-# (phase, position) → batches, each with the position behind it
+# (phase, position) → batches, each with the position after it
 BatchSource = Callable[[int, int], Iterator[tuple[Batch, int]]]
-SPIKE_WINDOW = 50  # gradients by which a spike is judged
+SPIKE_WINDOW = 50  # gradients by which a spike is recognised
 
 
 class Diverged(Error):
@@ -56,7 +56,7 @@ class Diverged(Error):
 
 @dataclass
 class StepOutcome:
-    """What a step found, once the device has told it."""
+    """What a step found, once the device has reported it."""
 
     losses: dict[str, float]  # the mean of each
     grad_norm: float  # before clipping
@@ -133,7 +133,7 @@ class WeightAverage:
 @dataclass
 class Trainer:
     """A model in training: weights, optimizer state, generators, position in the data. `train` takes steps, `get_state`
-    returns all that is needed to go on.
+    returns all that is needed to resume.
 
     `objectives` are those of the phases: with short examples, if the settings ask for it, and with long ones.
     """
@@ -143,7 +143,7 @@ class Trainer:
     config: TrainConfig
     world: ProcessGroup = field(default_factory=ProcessGroup)
     lr_scales: Mapping[str, float] = field(default_factory=dict)  # of the learning rate, by the name of a weight
-    listeners: Sequence[Listener] = ()  # told of every change of the weights, in this order
+    listeners: Sequence[Listener] = ()  # notified of every change of the weights, in this order
     should_stop: bool = False  # early stopping: the validation metric has stopped improving
 
     def __post_init__(self) -> None:
@@ -270,7 +270,7 @@ class Trainer:
         raise Diverged(
             f"{self.bad_steps} steps in a row had a loss or gradient that is not finite, the last at step {step.step}, "
             f"examples {low} to {high}",
-            fix="go on with --resume and a lower train.lr; it goes back to a checkpoint before them",
+            fix="continue with --resume and a lower train.lr; it goes back to a checkpoint before them",
         )
 
     def use_ema_weights(self) -> AbstractContextManager[None]:

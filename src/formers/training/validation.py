@@ -1,4 +1,4 @@
-"""Validation: a model's losses and right guesses on held-out text, and those of a unigram."""
+"""Validation: a model's losses and accuracy on validation text, and those of a unigram."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .executor import CarriedStates, Memory, Step
 
 @dataclass(frozen=True)
 class Score:
-    """Nats per predicted token, the share of right guesses, and every loss and share by its name."""
+    """Nats per predicted token, the accuracy, and every loss and share by its name."""
 
     loss: float
     accuracy: float
@@ -33,7 +33,7 @@ class Score:
 
 
 COUNT_BLOCK_TOKENS, MAX_COUNT_BLOCKS = 1 << 22, 32  # tokens that are counted at a time, and how many times
-# (batch, memory, objective, count right guesses) → losses: Executor.forward, or a Step
+# (batch, memory, objective, count correct tokens) → losses: Executor.forward, or a Step
 ForwardFunction = Callable[[Batch, Memory | None, Objective, bool], Losses]
 
 

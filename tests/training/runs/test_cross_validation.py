@@ -133,7 +133,7 @@ def test_no_context_is_learnt_from_and_asked_about():
     learnt, asked = ({row["context"] for row in parts[name].rows} for name in ("train", "valid"))
     assert not learnt & asked
     assert len(parts["valid"].rows) == 15
-    assert "none of their 3 contexts is learnt from" in parts["valid"].summary
+    assert "none of their 3 contexts is trained on" in parts["valid"].summary
     folds = [split_fold(whole, 4, i) for i in range(4)]
     for train, test in folds:
         assert not {row["context"] for row in train.rows} & {row["context"] for row in test.rows}

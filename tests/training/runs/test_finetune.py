@@ -416,7 +416,7 @@ def test_plain_text_goes_on_with_pretraining(tmp_path, checkpoint):
         assert asked["train"]["seq_length"] == 16
     done = formers.finetune(None, file, out=tmp_path / "run", resume=True)
     assert done.valid["perplexity"] == pytest.approx(run.valid["perplexity"])
-    with pytest.raises(Error, match="has nothing to go on with"):
+    with pytest.raises(Error, match="has no pretrained weights to continue from"):
         formers.finetune("gpt2", file, task="lm", out=tmp_path / "two")
     swept = compare_settings(
         checkpoint, file, task="lm", sweep="lr=3e-3,1e-99 epochs=2", out=tmp_path / "sweep", seq_length=16

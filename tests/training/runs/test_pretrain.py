@@ -144,7 +144,7 @@ def test_a_run_of_an_earlier_format_is_refused_and_its_model_still_opens(tmp_pat
     assert about["format"] == RUN_FORMAT
     old = {"format": RUN_FORMAT - 1, "config": {"family": "gpt2", "train": {"steps": 2, "tokens": 240}, "data": {}}}
     file.write_text(json.dumps({**about, **old}))
-    words = r"run\.json: this run was made by an earlier formers \(format 2\) and cannot go on\. Train again with"
+    words = r"run\.json: this run was made by an earlier formers \(format 2\) and cannot resume\. Train again with"
     for more in ({}, {"resume": True}, {"resume": True, "train": {"steps": 3}}):
         with pytest.raises(Error, match=words) as error:
             formers.pretrain("gpt2", TEXT, out=tmp_path / "run", **more)

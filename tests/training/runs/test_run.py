@@ -98,7 +98,7 @@ def test_a_run_of_an_earlier_format_can_be_replaced(tmp_path):
     (made.folder / "data" / "valid").mkdir(exist_ok=True)
     (made.folder / "data" / "valid").rename(made.folder / "data" / "held")
     with pytest.raises(
-        Error, match=r"made by an earlier formers \(format 2\) and cannot go on\. Train again with --over"
+        Error, match=r"made by an earlier formers \(format 2\) and cannot resume\. Train again with --over"
     ):
         pretrain_small(out=tmp_path / "run", resume=True)
     pretrain_small(out=tmp_path / "run", overwrite=True, train={"steps": 1})

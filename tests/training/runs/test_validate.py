@@ -38,10 +38,10 @@ WRONG = [
     ({"lm_loss_weight": 0.5}, "roberta is no language model that reads from left to right"),
     ({"seq_length": 200}, "this roberta reads 64 tokens at once, not 200"),
     ({"task": "regress", "balance": True}, "there are no classes to balance in regress"),
-    ({"task": "regress", "label_smoothing": 0.1}, "tune.label_smoothing has no meaning where regress is learnt"),
+    ({"task": "regress", "label_smoothing": 0.1}, "tune.label_smoothing has no meaning where regress is learned"),
     ({"task": "regress", "label_as_text": True}, "tune.label_as_text writes labels, and regress has none to write"),
     ({"task": "tag", "long_texts": "cut"}, "tag reads long texts in windows, or refuses them"),
-    ({"model": "textcnn", "features": "mix"}, "a model from scratch has learnt no features yet"),
+    ({"model": "textcnn", "features": "mix"}, "a model from scratch has learned no features yet"),
     ({"model": "gpt2", "task": "tag", "lm_loss_weight": 0.5}, "tune.lm_loss_weight does not go with tag"),
 ]
 
@@ -88,7 +88,7 @@ def test_a_recipes_length_gives_way_to_a_smaller_context(tmp_path):
 def test_a_list_of_labels_where_one_is_learnt(tmp_path, small):
     rows = [{**row, "label": [row["label"]]} for row in ROWS]
     for learnt, more in ((rows, {"multilabel": False}), (ROWS, {})):
-        words = r"a row has a list of labels, \['yes'\], and one label is learnt. .*tune.multilabel"
+        words = r"a row has a list of labels, \['yes'\], and the task has one label. .*tune.multilabel"
         with pytest.raises(Error, match=words):
             tune(str(small), learnt, rows, task="classify", out=tmp_path / "run", **more)
 

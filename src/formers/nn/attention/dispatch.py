@@ -239,7 +239,7 @@ def attend_per_document(call: AttentionCall) -> Tensor:
 
 def attend_banded(call: AttentionCall) -> Tensor:
     """Attend in a causal window of w tokens: blocks of w queries over their own and the block before, so the work grows
-    with n · w and not with n². Keys behind a document's end come after its queries: no mask of lengths is needed."""
+    with n · w and not with n². Keys past a document's end come after its queries: no mask of lengths is needed."""
     q, layout, w = call.q, call.attn_context.query_layout, get_window_width(call.attn_context.mask)
     count = -(-layout.longest // w)
     grid = [F.pad(layout.unpack(t), (0, 0, 0, 0, 0, count * w - layout.longest)) for t in (q, call.k, call.v)]
@@ -470,18 +470,18 @@ def list_available_kernels(q: Tensor) -> set[str]:
 
 
 def _supports_flash(q: Tensor) -> bool:
-    """The varlen kernel takes half precision, head dims in steps of 8, and Ampere or newer."""
+    """Return whether the varlen kernel can run: half precision, head dims in steps of 8, and Ampere or newer."""
     half = q.dtype in (torch.float16, torch.bfloat16)
     return half and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and _is_ampere_or_newer()
 
 
 def _supports_flex(q: Tensor) -> bool:
-    """FlexAttention needs triton and a power-of-two head dim of at least 16."""
+    """Return whether FlexAttention can run: triton, and a power-of-two head dim of at least 16."""
     return q.shape[-1] >= 16 and q.shape[-1] & (q.shape[-1] - 1) == 0 and has_triton()
 
 
 def _supports_biased_flash(q: Tensor) -> bool:
-    """The biased flash kernel needs what both others need, and a head that fits the chip's memory."""
+    """Return whether the biased flash kernel can run: as both others, and a head that fits the chip's memory."""
     return _supports_flash(q) and _supports_flex(q) and q.shape[-1] <= 128
 
 

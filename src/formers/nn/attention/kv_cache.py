@@ -109,7 +109,7 @@ class KVCache(CarriedState):
         return 0 if self.lengths is None else int(self.lengths.max())
 
     def count_slots(self, layout: Layout) -> int:
-        """Return the slot behind the last one that is in use after this batch."""
+        """Return the slot after the last one that is in use after this batch."""
         return self.capacity if self.is_static else self.used_slots + layout.longest
 
     def get_slot_indices(self, layout: Layout) -> tuple[Tensor, Tensor | None]:
@@ -236,7 +236,7 @@ class KVCache(CarriedState):
 
 
 def is_decode_step(layout: Layout) -> bool:
-    """Return whether there is one new token in each row, and the decode kernel reads the cache by itself."""
+    """Return whether there is one new token in each row, and the decode kernel reads the cache directly."""
     return layout.longest == 1 and layout.is_uniform and is_available(layout.starts.device)
 
 
@@ -266,7 +266,7 @@ class LayerKV:
 
     def append_tokens(self, k: Tensor, v: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """Write packed (N, H, D) keys and values; get all of them as (rows, used_slots, H, D). A kernel that looks them
-        up by itself gets the whole cache and writes what is new itself."""
+        up directly gets the whole cache and writes what is new itself."""
         cache = self.cache
         if self.keys is not None and (self.keys.dtype, self.keys.device) != (k.dtype, k.device):
             what = f"the cache holds {self.keys.dtype} on {self.keys.device}, new keys are {k.dtype} on {k.device}"

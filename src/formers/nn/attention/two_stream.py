@@ -68,7 +68,7 @@ def build_pair_masks(visible_pairs: Tensor) -> tuple[Tensor, Tensor]:
 class QueryStream:
     """XLNet's second stream: what it sees, `context`, and where it stands.
 
-    It stands at the slots `target_slots` (M,) (None: at all), where it lies behind the content stream in one tensor
+    It stands at the slots `target_slots` (M,) (None: at all), where it lies after the content stream in one tensor
     (N + M, dim). A slot that is there more than once, to fill up, counts once; a slot of -1 is ignored. With the
     factorisation `order` (N,) of the tokens and their `segments`, `target_context` describes the targets alone.
     """

@@ -63,7 +63,7 @@ class CharacterCNN(nn.Module):
 
 
 class PackedConv(nn.Module):
-    """Filters of several widths side by side; none looks across the end of its document.
+    """Filters of several widths side by side; none reads across the end of its document.
 
     A window of h words starts at each word from which h are left; the words after those give the last window once more,
     which a maximum over the document does not notice. A document shorter than h has one window, filled up with zeros.
@@ -76,7 +76,7 @@ class PackedConv(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """(N, width) → (N, sizes · filters)"""
-        gap = max(self.sizes) - 1  # zeros behind each document: its windows meet them and not its neighbour
+        gap = max(self.sizes) - 1  # zeros after each document: its windows meet them and not its neighbour
         slots = torch.arange(layout.num_tokens, device=x.device) + layout.document_ids * gap
         line = x.new_zeros(layout.num_tokens + layout.rows * gap, x.shape[1]).index_copy(0, slots, x).T[None]
         maps = []

@@ -80,7 +80,7 @@ class PackedSteps:
         return x.index_select(0, self.step_order).split(self.step_sizes) if self.step_sizes else ()
 
     def join_steps(self, parts: Sequence[Tensor]) -> Tensor:
-        """One (n, ...) for each step → (N, ...)"""
+        """Join one (n, ...) for each step into (N, ...)"""
         if self.is_static:
             return self.layout.pack(torch.stack(tuple(parts), 1))
         return torch.cat(tuple(parts)).index_select(0, self.slot_order)
@@ -189,7 +189,7 @@ class RecurrentLayer(nn.Module):
         return torch.cat(outputs, 1), tuple(torch.cat(parts, 1) for parts in zip(*ends, strict=True))
 
     def run_step(self, x: Tensor, state: RNNState, cell: Cell | None = None) -> tuple[RNNState, RNNState]:
-        """One token for each row (n, width) → its output (n, dim), and the new state."""
+        """Read one token of each row (n, width) → its output (n, dim), and the new state."""
         weights = (w.to(x.dtype) for w in (cell or self.ahead).kernel_weights)
         new = self.step_kernel(x, state if self.state_parts == 2 else state[0], *weights)
         new = tuple(new) if self.state_parts == 2 else (new,)
@@ -237,7 +237,7 @@ class RecurrentStack(nn.ModuleList):
         return self.run_layers(x, state, lambda layer, x, own: layer(x, steps, own), extra_input, record)
 
     def run_step(self, x: Tensor, state: RNNState) -> tuple[Tensor, RNNState]:
-        """One token for each row (n, width) → (n, out), and the new state."""
+        """Read one token of each row (n, width) → (n, out), and the new state."""
 
         def call(layer: RecurrentLayer, x: Tensor, own: RNNState) -> tuple[Tensor, RNNState]:
             (y,), new = layer.run_step(x, own)

@@ -64,7 +64,7 @@ class TrainerState(TypedDict):
     seconds: float  # spent so far
     bad_steps: int  # the last so many steps were skipped because their loss or gradient was not finite
     positions: list[int]  # in the data, one for each phase
-    recent_norms: list[float]  # of the gradient, by which a spike is judged
+    recent_norms: list[float]  # of the gradient, by which a spike is recognised
     optimizer: Any  # its state_dict with null for each tensor
     scaler: dict[str, Any]  # of fp16
     carried_state: Any  # what the memories hold beside tensors
@@ -195,7 +195,7 @@ class Checkpoints:
             full = f"the disk is full: a checkpoint needs {size:,} bytes"
             what = full if is_disk_full(error) else f"{error.strerror or error}"
             shutil.rmtree(temporary, ignore_errors=True)
-            fix = advise_on_write(error, "go on with --resume")
+            fix = advise_on_write(error, "continue with --resume")
             fix += "; earlier checkpoints are whole" if self.folder.is_dir() else ""
             raise Error(f"step {step} could not be written ({what})", where=target, fix=fix) from None
         if not state.get("bad_steps"):  # else the weights may be ruined, and the good ones are needed
@@ -314,8 +314,7 @@ class Checkpoints:
 
 
 class BackgroundWriter:
-    """Saves in the background: the state is copied where it is, and brought to the host and written while training goes
-    on."""
+    """Saves in the background: the state is copied in place, then brought to the host and written during training."""
 
     def __init__(self, checkpoints: Checkpoints, sharded_writer: ShardedWriter | None = None):
         self.checkpoints, self.sharded_writer = checkpoints, sharded_writer

@@ -26,7 +26,7 @@ logging.getLogger("torch.distributed.checkpoint").setLevel(logging.ERROR)
 
 
 class ShardedWriter:
-    """Writer of shards by all processes into one folder, in a process group of its own: training goes on meanwhile."""
+    """Writer of shards by all processes into one folder, in its own process group: training continues meanwhile."""
 
     def __init__(self, is_main: bool):
         self.is_main = is_main

@@ -117,7 +117,7 @@ class ProcessGroup:
 
 
 def summarise_error(error: BaseException) -> tuple[str, str | None, str | None, int]:
-    """Reduce an error to what the other processes are told: what, where, remedy, exit code."""
+    """Reduce an error to what the other processes receive: what, where, remedy, exit code."""
     if isinstance(error, Error):
         return error.what, error.where, error.fix, error.exit_code
     return f"the first process failed ({type(error).__name__}: {error})", None, "see what it said", 2
@@ -134,7 +134,7 @@ def explain_lost_peer(world: ProcessGroup) -> Iterator[None]:
             raise
         said = re.sub(r"\[\S*/\S*\]", "", str(error).partition("\n")[0])[:120].strip()  # without the places in its code
         what = f"process {world.rank} has lost another one ({said})"
-        raise Error(what, fix="see what that one said, and go on with --resume") from None
+        raise Error(what, fix="see what that one said, and continue with --resume") from None
 
 
 def connect_processes(device: Any = None) -> ProcessGroup:

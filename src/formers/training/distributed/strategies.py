@@ -2,7 +2,7 @@
 
 With copies, torch averages the gradients, and a checkpoint holds whole tensors: the first process writes it, or reads
 it and hands it out tensor by tensor, and no other one needs to see it. Of shards, every process writes and reads its
-own part (training/checkpoint/sharded.py). Both have a checksum of every file, and any number of processes can go on
+own part (training/checkpoint/sharded.py). Both have a checksum of every file, and any number of processes can resume
 from them with any strategy.
 """
 
@@ -100,7 +100,7 @@ class FullySharded:
 class ExpertParallel:
     """Each process has some of the experts, and a copy of all else (Fedus et al. 2021, §5.4).
 
-    Tokens travel to their experts, so that an expert's gradient comes from the tokens of all processes by itself; the
+    Tokens travel to their experts, so that an expert's gradient already comes from the tokens of all processes; the
     rest is left to DataParallel.
     """
 

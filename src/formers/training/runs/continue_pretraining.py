@@ -1,4 +1,4 @@
-"""The task `lm`: a checkpoint goes on with its own objective on new text. A pretraining run, asked for as a task."""
+"""The task `lm`: pretraining of a checkpoint continued on new text. A pretraining run, asked for as a task."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LM_TUNE_SETTINGS = ("tune.epochs", "tune.batch_size", "tune.seq_length", "tune.w
 
 
 def is_text_run(task: str | None, options: RunOptions) -> bool:
-    """True for a run on plain text: one that is begun, or one that goes on."""
+    """Return whether a run is on plain text: one that is begun, or one that is resumed."""
     path = options.path
     if task is not None or not options.resume or path is None or not (path / "run.json").is_file():
         return task == "lm"
@@ -56,7 +56,7 @@ def plan_text_run(
     if "=" in str(single.get("data.column", "")):  # --columns text=NAME
         single["data.column"] = parse_columns(single["data.column"])[0].get("text")
     if sources.get("test") is not None:
-        raise Error("plain text is judged by validation text alone", fix="leave test out, and give valid")
+        raise Error("plain text is evaluated on validation text alone", fix="leave test out, and give valid")
     for key in single:
         if key.startswith("tune.") and key not in LM_TUNE_SETTINGS:
             raise Error(f"{key} does not apply to --task lm", fix="leave it out")
@@ -73,14 +73,14 @@ def plan_text_run(
 
 @dataclass
 class TextPlan(PretrainPlan):
-    """Pretraining that goes on from a checkpoint; its steps follow from the epochs and the text."""
+    """Pretraining that continues from a checkpoint; its steps follow from the epochs and the text."""
 
     model: Any = None
     tune: dict[str, Any] = field(default_factory=dict)  # the settings of `tune` that were given, under dotted names
 
     def carry_out(self) -> tuple[Path, Former, Any]:
         """Train; returns the folder, the model, and measures like those of any task."""
-        self.options.say("plain text: the model goes on with its own objective, as formers pretrain --init does")
+        self.options.say("plain text: the model continues its pretraining, as formers pretrain --init does")
         folder, former, (score, baseline) = super().carry_out()
         measures = {"valid": compute_lm_metrics(score), "baseline": compute_lm_metrics(baseline)}
         return folder, former, {**measures, "test": {}, "majority": {}}
@@ -100,7 +100,7 @@ class TextPlan(PretrainPlan):
             raise Error("a model and text are needed", fix="formers finetune MODEL --task lm --train FILE")
         family, source, preset = resolve_model(str(self.model))
         if source is None:
-            what = f"{preset or family} has nothing to go on with"
+            what = f"{preset or family} has no pretrained weights to continue from"
             raise Error(what, fix=f"from scratch it learns by: formers pretrain {family} --data FILE")
         self.former = load(source)
         if self.former.tokenizer is None:
@@ -159,7 +159,7 @@ class TextPlan(PretrainPlan):
 
 
 def is_store(text: Any) -> bool:
-    """True for a token store, open or by its path."""
+    """Return whether a source is a token store, open or by its path."""
     paths = text if isinstance(text, list) and len(text) == 1 and isinstance(text[0], Path) else [text]
     return isinstance(text, Store) or (is_path_source(paths[0]) and (Path(paths[0]) / "store.json").is_file())
 
@@ -177,7 +177,7 @@ def find_shared_documents(text: RunText, valid: RunText) -> list[str]:
 
 
 def choose_objective(former: Former) -> dict[str, Any]:
-    """A checkpoint that learned to fill in words alone goes on with that, also where its family learns pairs."""
+    """Keep to masked words where a checkpoint learned them alone, also where its family learns pairs."""
     declared = find_family(former.family).definition
     alone = former.head != declared.pretraining_head and "mlm" in former.model.parts
     return {"objective.name": UNPAIRED_OBJECTIVES.get(declared.objective, declared.objective)} if alone else {}
@@ -195,7 +195,7 @@ def check_text_settings(path: Path, given: Mapping[str, Any], asked: Mapping[str
 
 
 def compute_lm_metrics(score: Score | None) -> dict[str, float]:
-    """What a language model is judged by; of masked ones, the perplexity of what was hidden."""
+    """Compute a language model's metrics; of masked ones, the perplexity of what was hidden."""
     if score is None:
         return {}
     right = {} if math.isnan(score.accuracy) else {"accuracy": score.accuracy}

@@ -49,11 +49,11 @@ class Trial:
     runs: list[dict[str, float]]
 
     def mean(self, name: str) -> float:
-        """Of a measure over all runs."""
+        """Return the mean of a metric over all runs."""
         return statistics.fmean(run[name] for run in self.runs)
 
     def std(self, name: str) -> float:
-        """Of a measure over all runs."""
+        """Return the standard deviation of a metric over all runs."""
         return statistics.stdev([run[name] for run in self.runs]) if len(self.runs) > 1 else 0.0
 
 
@@ -66,7 +66,7 @@ class Comparison:
     diverged_runs: tuple[str, ...] = ()  # runs whose result is not finite; their trials are left out
 
     def to_rows(self) -> list[list[str]]:
-        """A table: settings, runs, and mean ± deviation of each measure."""
+        """Return a table: settings, runs, and mean ± deviation of each metric."""
         names = list(self.trials[0].runs[0])
         rows = [["settings", "runs", *names]]
         for trial in self.trials:
@@ -76,7 +76,7 @@ class Comparison:
         return rows
 
     def format_table(self) -> str:
-        """The table of all trials for a terminal, and where the runs are."""
+        """Format the table of all trials for a terminal, and where the runs are."""
         return "\n".join("  ".join(row) for row in self.to_rows()) + f"\nruns: {self.folder}"
 
     def raise_if_diverged(self) -> None:
@@ -117,7 +117,7 @@ def compare_settings(
     if task != "lm":
         for settings in every:
             coerce_value(settings.get("train.seed", first), int, "train.seed")
-        for settings in every:  # a mistake in the last combination is known before the first is learnt
+        for settings in every:  # a mistake in the last combination is known before the first is trained
             check_settings(model, task, finetune_options, {**(overrides or {}), **settings})
     trials, diverged = list[Trial](), list[str]()
     with ExitStack() as stack:
@@ -178,7 +178,7 @@ def check_settings(
 def read_all_examples(
     train: Any, task: str | None, columns: Any, overrides: Mapping[str, Any], finetune_options: Mapping[str, Any]
 ) -> Examples:
-    """All examples, to be parted into folds; how they are read is said by the overrides, single settings or a file."""
+    """Read all examples, to be split into folds; the overrides, single settings or a file say how they are read."""
     tables = [read_config(finetune_options.get("config")).get("data") or {}, finetune_options.get("data") or {}]
     own = unflatten_tables(overrides, FINETUNE_TABLES).get("data", {})
     given = {**tables[0], **tables[1], **finetune_options, **own}
@@ -191,7 +191,7 @@ def run_trial(
     world: ProcessGroup, where: Path, model: Any, train: Any, valid: Any, *, tell: ProgressCallback | None,
     say: Callable[[str], None], **asked: Any,
 ) -> dict[str, float]:  # fmt: skip
-    """The measures of a run, which may be done, have begun, or begin now."""
+    """Return the metrics of a run, which may be done, have begun, or begin now."""
     before, begun = world.broadcast_from_main(lambda: (read_finished_metrics(where), (where / "run.json").is_file()))
     if begun:
         world.broadcast_from_main(partial(check_same_run, where, model, train, valid, **asked))
@@ -202,7 +202,7 @@ def run_trial(
 
 
 def write_comparison(made: Comparison) -> None:
-    """All trials, and their table, into the folder."""
+    """Write all trials and their table into the folder."""
     rows, path = made.to_rows(), made.folder
     trials = [dataclasses.asdict(trial) for trial in made.trials]
     write_text_file(path / "summary.json", json.dumps(trials, indent=1, default=str))
@@ -213,14 +213,14 @@ def write_comparison(made: Comparison) -> None:
 
 
 def name_run(settings: Mapping[str, Any], seed: int, fold: int | None) -> str:
-    """The folder of a run: lr=0.001-seed0-fold1."""
+    """Name the folder of a run: lr=0.001-seed0-fold1."""
     parts = [f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()]
     parts += [] if "train.seed" in settings else [f"seed{seed}"]
     return "-".join([*parts, *([] if fold is None else [f"fold{fold}"])])
 
 
 def get_first_seed(overrides: Mapping[str, Any], finetune_options: Mapping[str, Any]) -> int:
-    """The seed that was given, wherever it was; 0 if none was."""
+    """Return the seed that was given, wherever it was; 0 if none was."""
     given = finetune_options, read_config(finetune_options.get("config"))
     tables = [(table.get("train") or {}).get("seed") for table in given]
     found = [overrides.get("train.seed"), finetune_options.get("seed"), *tables]
@@ -228,20 +228,20 @@ def get_first_seed(overrides: Mapping[str, Any], finetune_options: Mapping[str, 
 
 
 def get_main_metric(where: Path, seen: Mapping[str, float]) -> str:
-    """The measure that trials are sorted by: the one that a run was asked to go by, else the first."""
+    """Return the metric that trials are sorted by: the one that a run was asked to choose by, else the first."""
     named = RunFolder(where).read_info()["config"].get("tune", {}).get("metric")
     return named if named in seen else next(iter(seen))
 
 
 def read_finished_metrics(where: Path) -> dict[str, float]:
-    """The measures of a run that has ended."""
+    """Read the metrics of a run that has ended."""
     file = where / "evaluation.json"
     found = json.loads(file.read_text(encoding="utf-8"))["metrics"] if file.is_file() else {}
     return found.get("test") or found.get("valid") or {}
 
 
 def split_fold(whole: Examples, folds: int, fold: int) -> tuple[Examples, Examples]:
-    """All examples but those of a fold, and those; folds differ by one row at most, or by one context with its rows."""
+    """Return all examples but a fold's, and those; folds differ by one row at most, or by one context with its rows."""
     groups = group_by_context(whole)
     if len(groups) < folds:
         kind = "examples" if len(groups) == len(whole.rows) else "contexts"
@@ -258,7 +258,7 @@ def split_fold(whole: Examples, folds: int, fold: int) -> tuple[Examples, Exampl
 
 
 def expand_sweep(sweep: str | Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every combination of settings: "lr=1e-4,3e-4 batch_size=16,32" → four tables of dotted names."""
+    """Return every combination of settings: "lr=1e-4,3e-4 batch_size=16,32" → four tables of dotted names."""
     if isinstance(sweep, str):
         words = [word.partition("=") for word in sweep.split()]
         if any(not equal or not value for _, equal, value in words):

@@ -22,7 +22,7 @@ Rows = list[tuple[str, str]]
 
 
 def dry_run(plan: RunPlan[Any, Any]) -> Rows:
-    """Rows of what was understood, and how large and how long the run would be. Nothing is written. The main process
+    """Return rows: what was understood, and how large and long the run would be. Nothing is written. The main process
     of several has them."""
     said: list[str] = []
     plan.options = dataclasses.replace(plan.options, say=said.append)
@@ -54,13 +54,13 @@ def dry_run(plan: RunPlan[Any, Any]) -> Rows:
 def dry_run_pretraining(
     family: str, config: Any, overrides: Mapping[str, Any], *, device: Any = None, **top: str | None
 ) -> Rows:
-    """A dry run of pretraining on text in files; `top` is recipe, preset or init."""
+    """Make a dry run of pretraining on text in files; `top` is recipe, preset or init."""
     top, options = {"recipe": None, "preset": None, "init": None, **top}, RunOptions(device=device)
     return dry_run(PretrainPlan(family, None, None, config, dict(overrides), top, None, None, options))
 
 
 def dry_run_finetuning(model: Any, train: Any, valid: Any = None, *, device: Any = None, **asked: Any) -> Rows:
-    """A dry run of fine-tuning; the arguments are those of plan_finetuning."""
+    """Make a dry run of fine-tuning; the arguments are those of plan_finetuning."""
     return dry_run(plan_finetuning(model, train, valid, options=RunOptions(device=device), **asked))
 
 

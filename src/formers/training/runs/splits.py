@@ -1,4 +1,4 @@
-"""The parts of a task's examples: to learn from, to choose by, to be judged by; read, held out and kept."""
+"""The parts of a task's examples: for training, validation and test; read, held out and kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...tasks.examples import Examples, check_labels, flatten, order_labels, rea
 from ..config_merge import FinetuneDataConfig
 
 SPLITS = ("train", "valid", "test")
-# What rows may share that must not be both learnt from and asked about; if it is always one of so few, it is no context
+# What rows may share that must not be both trained and evaluated on; if it is always one of so few, it is no context
 # but the same instruction in front of all.
 SHARED_CONTEXTS = {"answer": ("context", 1), "choose": ("text", 20)}
 
@@ -24,7 +24,7 @@ SHARED_CONTEXTS = {"answer": ("context", 1), "choose": ("text", 20)}
 def read_splits(
     data: FinetuneDataConfig, task: str | None, sources: Mapping[str, Any], columns: Any, begun: Path | None
 ) -> dict[str, Examples]:
-    """The examples of each part; without held-out ones, some of the training examples are held out. Of a run that was
+    """Read the examples of each part; if only training examples are given, some are held out. Of a run that was
     `begun` in a folder, those that it has kept."""
     parts: dict[str, Examples] = {}
     for name in SPLITS:
@@ -59,7 +59,7 @@ def find_overlap(parts: Mapping[str, Examples]) -> list[tuple[str, str, int, int
 
 
 def hash_content(row: Mapping[str, Any]) -> bytes:
-    """What tells whether two rows ask the same: a hash of their texts without case and spaces."""
+    """Hash a row's texts without case and spaces, which tells whether two rows ask the same."""
     fields = [row.get(key) for key in ("text", "other", "question", "context")]
     parts = [str(field or "") for field in (*fields, *(row.get("choices") or ()), "".join(row.get("words") or ()))]
     text = "\0".join("".join(part.casefold().split()) for part in parts)
@@ -67,7 +67,7 @@ def hash_content(row: Mapping[str, Any]) -> bytes:
 
 
 def format_overlap_warnings(found: Sequence[tuple[str, str, int, int]], what: str = "examples") -> list[str]:
-    """A warning for each pair of parts that share examples, or documents of plain text."""
+    """Return a warning for each pair of parts that share examples, or documents of plain text."""
     return [
         f"warning: {shared:,} of {count:,} {name} {what} are among the {before} {what} too"
         f" ({shared / count:.0%}): the measures say nothing of new texts"
@@ -76,7 +76,7 @@ def format_overlap_warnings(found: Sequence[tuple[str, str, int, int]], what: st
 
 
 def read_split(source: Any, task: str | None, columns: Any, between: str | None, **reading: Any) -> Examples:
-    """The labelled examples of one source; plain text is refused: only the task lm learns from it."""
+    """Read the labelled examples of one source; plain text is refused: only the task lm learns from it."""
     if not isinstance(source, Examples):
         return read_examples(source, task, columns, label_separator=between, allow_plain_text=False, **reading)
     if source.task == "lm" and task != "lm":
@@ -85,7 +85,7 @@ def read_split(source: Any, task: str | None, columns: Any, between: str | None,
 
 
 def wrap_labels_in_lists(examples: Examples) -> Examples:
-    """Examples of which each has a list of labels, also where it is one."""
+    """Give each example a list of labels, also where it has one."""
     rows = [{**row, "label": flatten([row["label"]])} for row in examples.rows]
     return replace(examples, rows=rows, multilabel=True)
 
@@ -101,7 +101,7 @@ def sample_examples(examples: Examples, limit: int) -> Examples:
 
 
 def group_by_context(examples: Examples) -> list[list[int]]:
-    """The places of rows that must not be parted: all questions about one context. Without contexts, each row alone."""
+    """Group places of rows that stay together: all questions about one context; without contexts, each row alone."""
     (key, few), found = SHARED_CONTEXTS.get(examples.task, ("", 0)), dict[Any, list[int]]()
     for place, row in enumerate(examples.rows):
         found.setdefault(row.get(key) or place, []).append(place)
@@ -121,7 +121,7 @@ def hold_out(examples: Examples, share: float) -> dict[str, Examples]:
     out = out or {*smallest}
     words = f"{len(out):,} of the training examples, held out"
     if len(groups) < len(rows):
-        words += f"; none of their {sum(group[0] in out for group in groups):,} contexts is learnt from"
+        words += f"; none of their {sum(group[0] in out for group in groups):,} contexts is trained on"
     return {
         "train": select_examples(examples, [i for i in range(len(rows)) if i not in out], examples.summary),
         "valid": select_examples(examples, sorted(out), words),
@@ -129,12 +129,12 @@ def hold_out(examples: Examples, share: float) -> dict[str, Examples]:
 
 
 def select_examples(examples: Examples, places: Sequence[int], said: str) -> Examples:
-    """Some of the examples, with the labels of all."""
+    """Return some of the examples, with the labels of all."""
     return replace(examples, rows=[examples.rows[i] for i in places], summary=said, source_rows=tuple(places))
 
 
 def save_examples(path: Path, sources: Mapping[str, Any], parts: Mapping[str, Examples]) -> None:
-    """Examples that came out of memory are kept, so that the run can go on without them."""
+    """Save examples that came out of memory, so that the run can resume without them."""
     (path / "data").mkdir(parents=True, exist_ok=True)
     for name, source in sources.items():
         if source is not None and not is_path_source(source):
@@ -150,7 +150,7 @@ def save_examples(path: Path, sources: Mapping[str, Any], parts: Mapping[str, Ex
 
 
 def load_saved_examples(run: Path, name: str, task: str, labels: Sequence[str] = ()) -> Examples | None:
-    """The examples that a run has kept of a part, row by row as they were; None if there are none."""
+    """Load the examples that a run has kept of a part, row by row as they were; None if there are none."""
     file = run / "data" / f"{name}.jsonl"
     if not file.is_file():
         return None
@@ -164,6 +164,6 @@ def load_saved_examples(run: Path, name: str, task: str, labels: Sequence[str] =
 
 
 def fingerprint_examples(examples: Examples) -> str:
-    """What tells whether examples have changed."""
+    """Return a hash that tells whether examples have changed."""
     text = json.dumps(examples.rows, ensure_ascii=False, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

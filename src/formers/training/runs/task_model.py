@@ -42,7 +42,7 @@ TEXT_LEVEL_KINDS = ("class", "many", "number", "choice")  # one answer to a whol
 
 
 def get_labels(wanted: FinetuneConfig, examples: Examples) -> tuple[str, ...]:
-    """The labels of the training examples, in order."""
+    """Return the labels of the training examples, in order."""
     if wanted.task == "regress":
         return (SCORE_LABEL,)
     if wanted.task not in ("classify", "tag"):
@@ -54,7 +54,7 @@ def get_labels(wanted: FinetuneConfig, examples: Examples) -> tuple[str, ...]:
 
 
 def build_task(wanted: FinetuneConfig, examples: Examples) -> Task:
-    """The task as the examples and the settings say it; the model has a say in its length."""
+    """Build the task from the examples and the settings; the model limits its length."""
     t, kind = wanted.tune, TASKS[wanted.task][0][0]
     many = examples.multilabel if t.multilabel is None else t.multilabel
     if wanted.task == "classify" and many:
@@ -94,7 +94,7 @@ def build_task_model(
     wanted: FinetuneConfig, task: Task, labels: tuple[str, ...], rows: ExampleRows, folder: Path, world: ProcessGroup,
     tell: ProgressCallback, say: Callable[[str], None],
 ) -> tuple[Former, Task]:  # fmt: skip
-    """The model that is to learn, and the task with the length that it takes."""
+    """Build the model to train, and the task with the length that it takes."""
     refuse_first((*find_contradictions(wanted), *find_unused_settings(wanted, task)))
     tune, declared = wanted.tune, find_family(wanted.family).definition
     head = find_head(declared.build_heads(declared.config_class()), task.head)
@@ -124,7 +124,7 @@ def build_task_model(
 
 
 def load_with_task_head(wanted: FinetuneConfig, head: str, labels: tuple[str, ...], task: Task) -> Former:
-    """A checkpoint with the head of the task; one that has it already for other labels gets a new one."""
+    """Load a checkpoint with the head of the task; one that has it already for other labels gets a new one."""
     assert wanted.source is not None
     info = read_checkpoint_info(wanted.source)
     if info.is_own and info.family is not None:
@@ -136,9 +136,9 @@ def load_with_task_head(wanted: FinetuneConfig, head: str, labels: tuple[str, ..
 
 
 def attach_task_head(wanted: FinetuneConfig, head: str, labels: tuple[str, ...], own: str | None) -> Former:
-    """The checkpoint, whose own head is `own`, with the head of the task."""
+    """Give the checkpoint, whose own head is `own`, the head of the task."""
     assert wanted.source is not None
-    if "@" in head:  # what a pooler has learnt is of no use to a head that reads other layers
+    if "@" in head:  # what a pooler has learned is of no use to a head that reads other layers
         return replace_head(load(wanted.source, head="none"), head, labels, wanted.train.seed)
     if find_family(wanted.family).definition.adds_task_tokens and head != "lm":
         former = load(wanted.source, head="lm")
@@ -180,12 +180,12 @@ def add_task_tokens(former: Former) -> Former:
 
 
 def read_checkpoint_family(source: str) -> str:
-    """The family of a checkpoint; one whose files do not say it, or that lies on the hub, is loaded."""
+    """Return the family of a checkpoint; one whose files do not say it, or that lies on the hub, is loaded."""
     return read_checkpoint_info(source).family or load(source).family
 
 
 def build_from_scratch(wanted: FinetuneConfig, head: str, labels: tuple[str, ...], tokenizer: Tokenizer) -> Former:
-    """A new model that fits a tokenizer."""
+    """Build a new model that fits a tokenizer."""
     declared = find_family(wanted.family).definition
     known = get_schema(declared.config_class)
     found: dict[str, Any] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")} | {"vocab": len(tokenizer)}
@@ -202,7 +202,7 @@ def build_from_scratch(wanted: FinetuneConfig, head: str, labels: tuple[str, ...
 def load_or_train_task_tokenizer(
     wanted: FinetuneConfig, rows: ExampleRows, folder: Path, tell: ProgressCallback
 ) -> Tokenizer:
-    """The tokenizer that was asked for, the run's own, or one trained now."""
+    """Return the tokenizer that was asked for, the run's own, or one trained now."""
     if wanted.data.tokenizer is not None:
         return load_tokenizer(wanted.data.tokenizer)
     kept = folder / "tokenizer"
@@ -226,7 +226,7 @@ def load_or_train_task_tokenizer(
 
 
 def collect_row_texts(row: dict[str, Any]) -> list[str]:
-    """All text of a row."""
+    """Return all texts of a row."""
     found = [row.get(key) for key in ("text", "other", "target", "question", "context")]
     return [str(t) for t in (*found, *row.get("choices", ()), " ".join(row.get("words", ()))) if t]
 
@@ -243,7 +243,7 @@ def load_word_vectors(source: str, tell: ProgressCallback) -> Former:
 
 def initialise_embeddings(former: Former, vectors: Former | None, frozen: bool, say: Callable[[str], None]) -> None:
     """Make word vectors the embeddings, in both channels of a TextCNN that has two; `frozen` ones do not learn. None
-    leaves the embeddings to the checkpoint of a run that goes on."""
+    leaves the embeddings to the checkpoint of a resumed run."""
     from ...tasks.word_vectors import fill_embedding
 
     body: Any = former.model.body
@@ -282,7 +282,7 @@ def find_contradictions(wanted: FinetuneConfig) -> Iterator[tuple[bool, str, str
     yield bool(t.vectors_frozen and t.vectors is None), "there are no vectors to hold still", "give --vectors PATH"
     scratch = features and wanted.source is None
     fix = f"pretrain it first (formers pretrain {wanted.family}), or leave tune.features out"
-    yield scratch, "a model from scratch has learnt no features yet", fix
+    yield scratch, "a model from scratch has learned no features yet", fix
 
 
 def find_unused_settings(wanted: FinetuneConfig, task: Task) -> Iterator[tuple[bool, str, str]]:
@@ -290,8 +290,8 @@ def find_unused_settings(wanted: FinetuneConfig, task: Task) -> Iterator[tuple[b
     t, name = wanted.tune, task.name
     classes = f"there are no classes to balance in {name}"
     yield t.balance and task.kind not in CLASS_KINDS, classes, "leave tune.balance out"
-    learnt = "several labels are" if task.kind == "many" else f"{name} is"
-    smooth = f"tune.label_smoothing has no meaning where {learnt} learnt"
+    subject = "several labels are" if task.kind == "many" else f"{name} is"
+    smooth = f"tune.label_smoothing has no meaning where {subject} learned"
     yield bool(t.label_smoothing) and task.kind not in SMOOTHABLE_KINDS, smooth, "leave it out"
     cut = f"{name} reads long texts in windows, or refuses them"
     yield task.long == "cut" and task.kind in ("tags", "span"), cut, "take tune.long_texts windows or error"
@@ -314,7 +314,7 @@ def check_length(former: Former, length: int | None) -> None:
 
 @torch.no_grad()
 def initialise_number_head(former: Former, part: str, numbers: np.ndarray) -> None:
-    """A new head for numbers begins at their mean, with outputs of about their deviation."""
+    """Start a new head for numbers at their mean, with outputs of about their deviation."""
     out: Any = former.model.parts[part].out
     values = numbers[numbers[:, 1] > 0, 0]
     if out.bias is not None:
@@ -344,7 +344,7 @@ def select_trainable(former: Former, tune: TuneConfig) -> None:
 
 
 def finalise_model(former: Former, tune: TuneConfig) -> None:
-    """A model that has learnt, as it is saved: adapters merged in, or in a file beside the weights; a language model
+    """Return a trained model as it is saved: adapters merged in, or in a file beside the weights; a language model
     that only helped to learn has gone."""
     if former.head.endswith("+lm"):
         former.head = former.head.removesuffix("+lm")
@@ -358,7 +358,7 @@ def finalise_model(former: Former, tune: TuneConfig) -> None:
 
 
 def get_layer_depth(name: str, former: Former) -> int:
-    """How far above the ground a weight is: embeddings 0, then the layers from 1 on, the head above all."""
+    """Return the depth of a weight: embeddings 0, then the layers from 1 on, the head above all."""
     if not name.startswith("body."):
         return count_layers(former) + 1
     if (found := re.search(r"(encoder|decoder)?\.?blocks\.(\d+)\.", name)) is None:
@@ -367,12 +367,12 @@ def get_layer_depth(name: str, former: Former) -> int:
 
 
 def count_layers(former: Former) -> int:
-    """All layers, one above the other."""
+    """Count all layers, one above the other."""
     return former.config.layers + (former.config.num_decoder_layers if former.is_encoder_decoder else 0)
 
 
 def compute_lr_scales(former: Former, decay: float) -> dict[str, float]:
-    """The share of the learning rate of each weight: less for each layer further down (Howard & Ruder 2018, §3.2)."""
+    """Return each weight's share of the learning rate: less for each layer further down (Howard & Ruder 2018, §3.2)."""
     if decay == 1.0:
         return {}
     top = count_layers(former) + 1

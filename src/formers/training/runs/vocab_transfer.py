@@ -26,7 +26,7 @@ def check_checkpoint_family(asked: PretrainConfig) -> None:
 def transfer_vocabulary(
     former: Former, tokenizer: Tokenizer, asked: PretrainConfig, say: Callable[[str], None]
 ) -> Former:
-    """The model with a tokenizer: its own as it is, another with its embeddings resized."""
+    """Return the model with a tokenizer: its own as it is, another with its embeddings resized."""
     changed = {k: v for k, v in asked.model_overrides.items() if getattr(former.config, k, None) != v and k != "vocab"}
     free = {k: v for k, v in changed.items() if "dropout" in k}
     if set(changed) - set(free):
@@ -57,7 +57,7 @@ def transfer_vocabulary(
 
 
 def resize_vocabulary(former: Former, old: Tokenizer, new: Tokenizer, changes: dict[str, Any]) -> Former:
-    """A model of the new vocabulary: every tensor with a row for each piece is made anew, the others are taken over."""
+    """Return a model of the new vocabulary: tensors with a row for each piece are made anew, others are taken over."""
     roles = {r: new.id(r) for r in ("pad", "bos", "eos") if hasattr(former.config, r)}
     values, following = {**dataclasses.asdict(former.config), **changes}, set[str]()
     if old.fingerprint != new.fingerprint:  # else rows that pad the vocabulary stay too
@@ -81,14 +81,14 @@ def resize_vocabulary(former: Former, old: Tokenizer, new: Tokenizer, changes: d
 
 
 def find_vocab_weights(former: Former) -> set[str]:
-    """The weights that another vocabulary would give another shape; a size alone does not tell, it may be a layer's."""
+    """Find the weights whose shape depends on the vocabulary; a size alone does not tell, it may be a layer's."""
     config = dataclasses.replace(former.config, vocab=former.config.vocab + 1)
     larger = dict(build_empty(former.family, config, former.head, former.labels).model.named_parameters())
     return {name for name, tensor in former.model.named_parameters() if tensor.shape != larger[name].shape}
 
 
 def map_token_origins(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
-    """Of each new piece, the old pieces that it starts from: itself, its role, or those that spell it."""
+    """Find the old pieces that each new piece starts from: itself, its role, or those that spell it."""
     known = {old.get_token_text(i): i for i in range(len(old))}
     known |= {token: i for role, token in new.special.items() if (i := old.id(role)) is not None}
     rows: list[list[int]] = []

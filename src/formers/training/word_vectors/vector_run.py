@@ -196,7 +196,7 @@ def choose_ngram_lengths(asked: VectorRunConfig, text: RunText, say: Callable[[s
 
 
 def hash_and_count(texts: Iterable[str], digest: Any, count: Iterator[int], tell: ProgressCallback) -> Iterator[str]:
-    """The texts, counted and summed up on their way."""
+    """Yield the texts, hashed and counted on their way."""
     for text in texts:
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
         if (number := next(count)) % 10_000 == 0 and number:

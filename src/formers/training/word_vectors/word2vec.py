@@ -77,7 +77,7 @@ def train_word_vectors(
     lower: bool = True, seed: int = 0, threads: int | None = None, tell: ProgressCallback | None = None,
     note: Callable[[dict[str, Any]], None] | None = None, **more: Any,
 ) -> Former:  # fmt: skip
-    """Vectors of the words in some texts (strings, or lists of words); `more` are settings of VectorsConfig.
+    """Train vectors of the words in some texts (strings, or lists of words); `more` are settings of VectorsConfig.
 
     `lr` falls in a line to almost nothing (GloVe's by AdaGrad); with one thread the result is a function of the seed.
     `note` hears how many `places` there are, then gets a line (step, loss, tokens, seconds) after each piece of work.
@@ -145,11 +145,11 @@ class EmbeddingTable:
         self.table, self.row_scales = table, pace
 
     def look_up(self, ids: Tensor) -> tuple[Tensor, Any]:
-        """Vectors (n, d) of words, and what apply_gradient needs to know."""
+        """Return vectors (n, d) of words, and what apply_gradient needs."""
         return self.table.index_select(0, ids), None
 
     def apply_gradient(self, ids: Tensor, gradient: Tensor, lr: float, state: Any = None) -> None:
-        """One step down the gradient (n, d), which is used up."""
+        """Take one step down the gradient (n, d), which is used up."""
         gradient = gradient.flatten(0, -2)
         self.table.index_add_(0, ids, gradient.mul_(self.row_scales.index_select(0, ids).mul_(-lr)[:, None]))
 
@@ -166,27 +166,27 @@ class NgramTable(EmbeddingTable):
         self.row_ids, self.starts = parts, starts  # the rows of all words one after the other, (words + 1,) where
 
     def find_rows(self, words: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows of some words one after the other, and how many each has."""
+        """Find the rows of some words one after the other, and how many each has."""
         first, sizes = self.starts[words], self.starts[words + 1] - self.starts[words]
         ends = sizes.cumsum(0)
         return self.row_ids[torch.arange(int(ends[-1])) + (first - ends + sizes).repeat_interleave(sizes)], sizes
 
     def look_up(self, ids: Tensor) -> tuple[Tensor, Any]:
-        """Each different word is put together once."""
+        """Look up words; each different one is put together once."""
         words, back = torch.unique(ids, return_inverse=True)
         rows, sizes = self.find_rows(words)
         vectors = F.embedding_bag(rows, self.table, sizes.cumsum(0) - sizes, mode="mean")
         return vectors.index_select(0, back), (words, back, rows, sizes)
 
     def apply_gradient(self, ids: Tensor, gradient: Tensor, lr: float, state: Any = None) -> None:
-        """One step for all rows of the words."""
+        """Take one step for all rows of the words."""
         words, back, rows, sizes = state
         whole = torch.zeros(len(words), gradient.shape[-1]).index_add_(0, back, gradient.flatten(0, -2))
         super().apply_gradient(rows, whole.repeat_interleave(sizes, 0), lr)
 
 
 def build_ngram_table(corpus: Corpus, c: VectorsConfig, table: Tensor, pulls: Tensor) -> NgramTable:
-    """The n-grams of all words, and the pace of the rows that words share."""
+    """Return the n-grams of all words, and the learning-rate factor of the rows that words share."""
     words = len(corpus.words)
     lists = [[i, *(words + g for g in hash_ngrams(w, c.min_n, c.max_n, c.buckets))] for i, w in enumerate(corpus.words)]
     sizes = torch.tensor([len(one) for one in lists])
@@ -197,7 +197,7 @@ def build_ngram_table(corpus: Corpus, c: VectorsConfig, table: Tensor, pulls: Te
 
 
 def compute_row_scales(pulls: Tensor) -> Tensor:
-    """By how much to slow down rows with such a sum of pulls in one step."""
+    """Return the factor that slows down rows with such a sum of pulls in one step."""
     return (MAX_ROW_PULL / pulls).clamp(max=1.0).float()
 
 
@@ -247,7 +247,7 @@ def train_blockwise(corpus: Corpus, c: VectorsConfig, epochs: int, lr: float, se
 def subsample_chunk(
     corpus: Corpus, kept: np.ndarray, window: int, seed: int, epoch: int, begin: int, end: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A stretch of text with frequent words thinned out: ids with `window` places around, and how many places on the
+    """Thin out frequent words of a stretch of text: ids with `window` places around, and how many places on the
     left and on the right of each word count (a width drawn from 1 … window, 2013a §3), by step and block."""
     at = np.arange(begin, end)
     at = at[draw_uniform(seed, epoch, at, 1) < kept[corpus.ids[begin:end]]]
@@ -266,7 +266,7 @@ def update_blocks(
     c: VectorsConfig, inner: EmbeddingTable, outer: EmbeddingTable, span: Tensor, left: Tensor, right: Tensor,
     others: Tensor, lr: float, returns_loss: bool,
 ) -> float | None:  # fmt: skip
-    """One step over a batch of blocks; the mean loss of a pair, if it is asked for."""
+    """Take one step over a batch of blocks; return the mean loss of a pair, if it is asked for."""
     w = c.window
     around = span.unfold(0, BLOCK_PLACES + 2 * w, BLOCK_PLACES).reshape(-1)  # (B·S,)
     words = span[w : len(span) - w]  # (B·T,)
@@ -288,7 +288,7 @@ def update_blocks(
 
 
 def count_cooccurrences(corpus: Corpus, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs i, j of words that occur within a window, both ways round, and their counts: words that are d apart count
+    """Count pairs i, j of words within a window, both ways round: words that are d apart count
     1/d (§4.2)."""
     ids, words = corpus.ids.astype(np.int64), len(corpus.words)
     keys, sums = np.zeros(0, np.int64), np.zeros(0)

@@ -1,4 +1,4 @@
-"""Tokens that are written before anyone looks at them are those that a look at each would give."""
+"""Decoding steps chained without a check in between write the tokens that a check after each step gives."""
 
 from __future__ import annotations
 

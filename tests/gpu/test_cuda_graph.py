@@ -1,4 +1,4 @@
-"""On a GPU: recorded steps train as steps do."""
+"""On a GPU: steps replayed from a CUDA graph train like steps run one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a GPU: the fused kernel compiled by triton, and models that go through it."""
+"""On a GPU: the biased flash kernel compiled by triton, and models that use it."""
 
 from __future__ import annotations
 
