@@ -55,7 +55,6 @@ from ..config_merge import (
     unflatten_tables,
 )
 from ..distributed.process_group import ProcessGroup
-from ..progress import ProgressMeter
 from ..run_folder import RunFolder, to_json_number
 from ..train_config import RESUMABLE_SETTINGS
 from ..trainer import Trainer
@@ -483,9 +482,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         """Merge adapters, or part them from the weights."""
         finalise_model(former, self.tune)
 
-    def compute_result(
-        self, folder: RunFolder, best: int, meter: ProgressMeter
-    ) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+    def compute_result(self, folder: RunFolder, best: int) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
         """Evaluate the best model on all examples that it did not learn from, beside the baselines; evaluation.json
         gets the tables of the report."""
         apply_adapters(self.former.model.body, self.former.adapters)
@@ -511,7 +508,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         every = {name: to_json_number(value) for name, value in found["valid"].items()}
         return found, {
             "score": {"loss": to_json_number(loss), "accuracy": every.get("accuracy"), "metrics": every},
-            "baseline": None, "metrics": found, "mfu": 0.0, "ended": [self.trainer.step, self.config.train.steps],
+            "metrics": found, "ended": [self.trainer.step, self.config.train.steps],
             "language": detect_language(format_example(row) for row in self.splits[last].rows),
         }  # fmt: skip
 

@@ -184,7 +184,7 @@ class Run(Protocol[ConfigT]):
         """Change the best model before it is saved."""
         return
 
-    def compute_result(self, folder: RunFolder, best: int, meter: ProgressMeter) -> tuple[Any, dict[str, Any]]:
+    def compute_result(self, folder: RunFolder, best: int) -> tuple[Any, dict[str, Any]]:
         """Evaluate the model of the best step; return what the caller gets, and what run.json keeps."""
 
 
@@ -285,9 +285,10 @@ def conclude(folder: RunFolder, run: Run[Any], meter: ProgressMeter) -> Any:
     """Save the best checkpoint, evaluate it, and write the result and the report."""
     check_finite(folder, run.trainer)
     run.former, best = save_best_model(folder, run)
-    result, more = run.compute_result(folder, best, meter)
+    result, more = run.compute_result(folder, best)
     size, memory = count_trainable(run.former.model), get_peak_memory(run.world.device)
-    common = {"best": best, "parameters": size, "memory": memory}
+    mfu = round(meter.compute_mfu(run.trainer.tokens / max(1e-9, run.trainer.seconds)), 4)
+    common = {"best": best, "parameters": size, "memory": memory, "mfu": mfu}
     folder.write_info({**folder.read_info(), "result": {**more, **common}})
     write_report(folder)
     return result

@@ -230,6 +230,6 @@ def write_vector_run(
     table["train"]["steps"] = steps
     data = {"tokenizer": former.tokenizer.fingerprint, **facts}
     size, memory = former.config.num_rows * former.config.dim, get_peak_memory(world.device)
-    result = {"score": None, "baseline": None, "best": steps, "parameters": size, "memory": memory}
+    result = {"score": None, "best": steps, "parameters": size, "memory": memory}
     folder.write_info({"config": table, "data": data, "machine": describe_hardware(world), "result": result})
     write_report(folder)
