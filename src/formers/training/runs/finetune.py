@@ -13,6 +13,7 @@ from typing import Any
 
 from ...batch import Batch
 from ...config import ProgressCallback, coerce_value
+from ...data.encoded_examples import EncodedSource
 from ...data.loader import load_batches
 from ...data.readers import is_path_source
 from ...errors import Error
@@ -386,13 +387,13 @@ class FinetuneRun(Run[FinetuneConfig]):
         self.report_unknown_tokens(name, data, say)
         return build_task_objective(self.former, self.task, data, self.train_labels, balance=self.tune.balance)
 
+    def get_source(self, phase: int) -> EncodedSource:
+        """Return the training examples, the same in every phase."""
+        return self.objective.source
+
     def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
-        """The batches from a position on."""
-        s = self.config.train
-        made = load_batches(
-            self.objective.source, s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
-            ranks=self.world.size, pin=self.world.device.type == "cuda",
-        )  # fmt: skip
+        """Return the batches from a position on, without dummy documents where nothing is compiled."""
+        made = super().iter_batches(phase, position)
         if self.trainer.executor.is_compiled:
             return made
         return ((drop_dummy_documents(batch), behind) for batch, behind in made)

@@ -238,13 +238,9 @@ class PretrainRun(Run[PretrainConfig]):
             options |= {"num_streams": rows * parts, "streams_per_batch": rows}
         return build_objective(name, self.data.tokenizer, length, **options)
 
-    def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
-        """The batches of a phase from a position on."""
-        s, goal = self.config.train, self.objectives[-1 if phase else 0]
-        return load_batches(
-            TokenSource(self.data.store, goal), s.batch_tokens, s.seed, position, workers=s.workers,
-            rank=self.world.rank, ranks=self.world.size, pin=self.world.device.type == "cuda",
-        )  # fmt: skip
+    def get_source(self, phase: int) -> TokenSource:
+        """Return the text, with the objective of a phase."""
+        return TokenSource(self.data.store, self.objectives[-1 if phase else 0])
 
     def prepare_evaluation(self) -> None:
         """Choose the objective and the batches that the model is judged by, if there is validation text. Text without

@@ -21,9 +21,11 @@ import torch
 from ...atomic_files import TAKEN_HINT, check_overwrite
 from ...batch import Batch
 from ...config import ProgressCallback
+from ...data.loader import load_batches
 from ...errors import Error
 from ...former import Former, build, count_trainable
 from ...interop.model_directory import save
+from ...protocols import ExampleSource
 from ...reports.run_report import write_report
 from ..checkpoint.local import Checkpoints, set_weights
 from ..config_merge import FinetuneConfig, PretrainConfig
@@ -157,8 +159,16 @@ class Run(Protocol[ConfigT]):
     write_sample: Callable[[int], None] | None = None  # (step): keep an example of what the model can do
     describe_metric: Callable[[], str] | None = None  # the metric beside the loss on screen; None: the perplexity
 
+    def get_source(self, phase: int) -> ExampleSource[Any]:
+        """Return the examples of a phase."""
+
     def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
         """Return the batches of a phase from a position on, each with the position behind it."""
+        s = self.config.train
+        return load_batches(
+            self.get_source(phase), s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
+            ranks=self.world.size, pin=self.world.device.type == "cuda",
+        )  # fmt: skip
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate on the validation data; "loss" (or "cost", if there is one) decides which checkpoint is the best."""
