@@ -61,7 +61,7 @@ from ..train_config import RESUMABLE_SETTINGS
 from ..trainer import Trainer
 from ..validation import evaluate
 from .continue_pretraining import TextPlan, check_text_settings, is_text_run, plan_text_run
-from .run import EarlierRun, Run, RunOptions, RunPlan, check_parallel_settings
+from .run import EarlierRun, Run, RunOptions, RunPlan, check_parallel_settings, format_epochs
 from .splits import (
     SPLITS,
     find_overlap,
@@ -291,7 +291,8 @@ def compute_extended_steps(earlier: EarlierRun, given: Mapping[str, Any]) -> dic
         raise Error("this run was given a number of steps, not of epochs", fix="raise --train.steps")
     if done > (wanted := max(1, round(steps * now / epochs))):
         seen = f"{done * epochs / steps:.3g}"
-        raise Error(f"{seen} epochs are done, more than {now:g}", where=earlier.path, fix=f"--epochs {seen} or more")
+        what = f"{format_epochs(float(seen))} done, more than {now:g}"
+        raise Error(what, where=earlier.path, fix=f"--epochs {seen} or more")
     return {"train.steps": wanted}
 
 
@@ -457,13 +458,15 @@ class FinetuneRun(Run[FinetuneConfig]):
         asked, s, labels = self.config, self.config.train, [*self.splits["train"].labels]
         vectors = None if asked.tune.vectors is None else f"the embeddings start from {asked.tune.vectors}"
         start = asked.source or vectors or describe_random_start(asked.family, asked.preset)
+        times, epochs = max(1, s.steps // s.eval_every), asked.tune.epochs
+        often, metric = "once" if times == 1 else f"{times:,} times", f"{self.main_metric} on the validation examples"
         return [
             ("task", asked.task), *((name, part.summary) for name, part in self.splits.items()),
             *([("labels", ", ".join(labels[:20]) + (" …" if len(labels) > 20 else ""))] if labels else []),
             *(("note", line) for line in format_overlap_warnings(find_overlap(self.splits))),
             ("model", f"{self.describe_parameters()} learn; {start}"),
-            ("judged by", f"{self.main_metric} on the valid examples, {max(1, s.steps // s.eval_every):,} times"),
-            ("steps", f"{s.steps:,} of {s.batch_tokens * s.accumulate:,} tokens: {asked.tune.epochs:g} epochs"),
+            ("evaluation", f"{metric}, {often}"),
+            ("steps", f"{s.steps:,} of {s.batch_tokens * s.accumulate:,} tokens: {format_epochs(epochs)}"),
         ]  # fmt: skip
 
     def record(self) -> dict[str, Any]:

@@ -145,7 +145,12 @@ def describe_run_length(info: Mapping[str, Any]) -> tuple[str, str]:
     if "tune" not in asked or "steps" in info.get("explicit_train", ()):
         return f"{asked['train']['steps']:,} steps", f"--train.steps above {asked['train']['steps']:,}"
     epochs = asked["tune"]["epochs"]
-    return f"{epochs:g} epoch{'s' * (epochs != 1)}", f"--epochs above {epochs:g}"
+    return format_epochs(epochs), f"--epochs above {epochs:g}"
+
+
+def format_epochs(epochs: float) -> str:
+    """Format a number of epochs: 1 epoch, 2.5 epochs."""
+    return f"{epochs:g} epoch{'s' * (epochs != 1)}"
 
 
 class Run(Protocol[ConfigT]):
