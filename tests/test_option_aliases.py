@@ -15,7 +15,7 @@ from formers.cli.finetune import TABLES as FINETUNE_TABLES
 from formers.cli.finetune import finetune
 from formers.cli.main import app, main, translate_options
 from formers.cli.pretrain import TABLES as PRETRAIN_TABLES
-from formers.cli.pretrain import VECTOR_TABLES, pretrain
+from formers.cli.pretrain import pretrain
 from formers.config import suggest_name
 from formers.errors import Error
 from formers.generation.augment import AugmentConfig
@@ -32,12 +32,14 @@ from formers.training.config_merge import (
     configure_pretraining,
 )
 from formers.training.train_config import TrainConfig
+from formers.training.word_vectors.vector_run import VECTOR_SETTINGS
 from formers.verbs import VERBS
 
+VECTOR_NAMES = [f"{table}.{name}" for table, names in VECTOR_SETTINGS.items() for name in names]
 NAMES = sorted({*SYNONYMS, *HINTS, *SENTENCES})
 COMMANDS = {
     "pretrain": (pretrain["bert"].default_command, PRETRAIN_TABLES),
-    "word2vec": (pretrain["word2vec"].default_command, VECTOR_TABLES),
+    "word2vec": (pretrain["word2vec"].default_command, tuple(VECTOR_SETTINGS)),
     "finetune": (finetune, FINETUNE_TABLES),
 }
 
@@ -100,15 +102,18 @@ def test_targets_exist():
 def test_settings_of_a_command(command):
     """A synonym becomes our setting; any other name of the table gets ours, not what is spelled alike."""
     function, tables = COMMANDS[command]
+    settings = VECTOR_NAMES if command == "word2vec" else None
     runner = App()
     runner.default(function)
     options = [option for one in runner.assemble_argument_collection() for option in one.names]
     for name in NAMES:
         possible = {f"--{target}" for target in list_paths(name) if "." in target and target.split(".")[0] in tables}
+        if settings is not None:
+            possible &= {f"--{setting}" for setting in settings}
         possible |= {to_option(target.rpartition(".")[2]) for target in list_paths(name)} & set(options)
         for spelling in {f"--{name}", to_option(name)} - {*options, *(option.replace("-", "_") for option in options)}:
             try:
-                given = parse_overrides([spelling, "7"], function, tables)
+                given = parse_overrides([spelling, "7"], function, tables, settings)
             except Error as error:
                 said = str(error)
                 if possible:

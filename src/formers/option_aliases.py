@@ -319,16 +319,20 @@ def explain_name(name: str, known: Collection[str], tables: Collection[str] = ()
     return next((f"formers calls it {target}" for target in dotted), None)
 
 
-def explain_option(name: str, options: Collection[str], tables: Collection[str] = ()) -> str | None:
+def explain_option(
+    name: str, options: Collection[str], tables: Collection[str] = (), settings: Collection[str] | None = None
+) -> str | None:
     """Say what an option of another library is called on the command line; None for one that the table does not have.
 
-    `options` are those of the command, `tables` those whose settings it takes as --TABLE.NAME.
+    `options` are those of the command, `tables` those whose settings it takes as --TABLE.NAME, `settings` the dotted
+    names of these if it does not take all.
     """
     key = name.removeprefix("--").replace("-", "_").replace(".", "_")
     for target in list_targets(key):
         path, _, value = target.partition("=")
         table, dotted, bare = path.rpartition(".")
-        for option in (f"--{bare.replace('_', '-')}", *((f"--{path}",) if dotted and table in tables else ())):
+        is_taken = dotted and table in tables and (settings is None or path in settings)
+        for option in (f"--{bare.replace('_', '-')}", *((f"--{path}",) if is_taken else ())):
             if option in options or "." in option:
                 return f"formers calls it {option}" + (f" {value}" if value else "")
     return SENTENCES.get(key)

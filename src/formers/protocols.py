@@ -134,4 +134,4 @@ class RunRecords(Protocol):
         """Read the measurements so far, one row for each step or evaluation."""
 
     def read_samples(self) -> list[dict[str, Any]]:
-        """Read what the model could do at some steps: rows with `step`, `given`, `made` and perhaps `asked`."""
+        """Read what the model could do at some steps: rows with `step`, `given`, `made` and perhaps `target`."""

@@ -173,7 +173,7 @@ def test_finished_runs_say_so(capsys, here):
     more = [*words[:last], 3, *words[last + 1 :], "--resume"]
     assert run(capsys, *more)[0] == 0
     assert RunFolder(here / "run").read_history()[-1]["step"] == 9
-    assert "3 epochs are done, more than 1. --epochs 3 or more" in run(capsys, *again)[2]
+    assert "3 epochs done, more than 1. --epochs 3 or more" in run(capsys, *again)[2]
     sizes = ["--data", "글.txt", *TINY, "--model.context", 24, "--train.seq_length", 24, "--train.batch_tokens", 240]
     words = ["pretrain", "gpt2", *sizes, "--train.steps", 2, "--seed", 5, "--out", "text"]
     assert run(capsys, *words)[0] == 0
@@ -280,6 +280,8 @@ def test_dry_run_of_a_task_says_what_was_understood_and_writes_nothing(capsys, h
     assert "2 labels, 48 examples" in rows["train"]
     assert rows["labels"] == "no, yes"
     assert rows["steps"].startswith("3 of ")
+    assert rows["steps"].endswith(": 1 epoch")
+    assert "accuracy on the validation examples, once" in said
     assert "random weights" in rows["model"]
     assert "tokens/s" in rows["speed"]
     assert run(capsys, *words, "--seeds", 3, "--sweep", "lr=1e-3,1e-4")[1].splitlines()[-1].endswith("6 such runs")
@@ -415,6 +417,10 @@ def test_a_run_that_was_given_steps_answers_in_steps(capsys, here):
         (["finetune", "bert", "--ecnoding", "cp949"], "Did you mean --encoding?"),
         (["pretrain", "gpt2", "--dat", "글.txt"], "Did you mean --data?"),
         (["finetune", "bert", "--zzzz", "1"], "settings have a dot"),
+        (["pretrain", "word2vec", "--zzzz", "1"], "settings have a dot: --train.lr 0.01"),
+        (["pretrain", "word2vec", "--max_steps", "1"], "unknown option '--max_steps'. See --help"),
+        (["pretrain", "word2vec", "--batch_size", "1"], "unknown option '--batch_size'. See --help"),
+        (["pretrain", "word2vec", "--negatives", "1"], "it is a setting: --model.negatives".capitalize()),
         (["resume"], "formers finetune --resume --out RUN"),
         (["resume", "runs/bert-1", "--epochs", "3"], "formers pretrain FAMILY --resume --out runs/bert-1"),
         (["pretrain", "--config", "f.yaml", "gpt2"], "formers pretrain gpt2 --config f.yaml"),

@@ -121,6 +121,9 @@ def test_the_command_gives_what_the_page_defines(language, learned, tmp_path, mo
     found = json.loads(out)
     assert '"tokens": ' + str(names["done"]) + "," in out
     assert found["perplexity"] == pytest.approx(math.exp(names["nats"] / names["done"]), rel=1e-6)
+    assert found["loss"] == pytest.approx(names["nats"] / names["done"], rel=1e-6)
+    assert 0 <= found["accuracy"] <= 1
+    assert not {"nats", "right"} & {*found}, "one term for each thing"
 
 
 def test_a_fine_tuned_model_by_its_task():

@@ -159,7 +159,7 @@ def state(out):
     found["samples"] = rows(out / "samples.jsonl")
     found |= {f"model/{file.name}": file.read_bytes() for file in (out / "model").iterdir()}
     result = json.loads((out / "run.json").read_text())["result"]
-    found["result"] = {key: result[key] for key in ("score", "baseline", "best", "parameters")}
+    found["result"] = {key: result.get(key) for key in ("score", "baseline", "best", "parameters")}
     hidden = (p for p in out.rglob("*") if p.name.startswith(".") or p.name.endswith(".tmp") or p.name == "lock")
     found["temporary"] = sorted(str(path.relative_to(out)) for path in hidden)
     return found

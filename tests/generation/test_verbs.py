@@ -238,10 +238,6 @@ def test_decoders_are_prompted():
     )
     assert prompts.make_translation_prompt("two", "Korean") == "Translate English to Korean.\n\nEnglish: two\nKorean:"
     assert prompts.make_few_shot_prompt("3?", [("1?", "2")], task="Count.") == "Count.\n\nQ: 1?\nA: 2\n\nQ: 3?\nA:"
-    assert (
-        prompts.make_question_prompt("A text.", "Who?", [("What?", "This")])
-        == "A text.\nQ: What?\nA: This\nQ: Who?\nA:"
-    )
     with pytest.raises(Error, match="nothing stands between"):
         prompts.make_few_shot_prompt("x", separator="")
 

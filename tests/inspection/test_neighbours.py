@@ -11,7 +11,7 @@ import torch
 
 import formers
 from formers import Error
-from formers.inspection.embed import compute_cosine, neighbours, solve_analogy
+from formers.inspection.embed import neighbours, solve_analogy
 from formers.interop.word_vectors import build_vectors_model, read_word_vectors, write_word_vectors
 from formers.tasks.word_vectors import fill_embedding, look_up_words
 from formers.text.trainers.pair_merging import train_wordpiece
@@ -27,8 +27,7 @@ def f():
 
 
 def test_by_hand(f):
-    assert compute_cosine(f, "man", "woman") == 0
-    assert compute_cosine(f, "king", "queen") == pytest.approx(0.9)
+    assert dict(neighbours(f, "man", 9))["woman"] == 0
     assert [name for name, _ in neighbours(f, "king", 2)] == ["queen", "man"]
     assert neighbours(f, "king", 1)[0][1] == pytest.approx(0.9)
     assert solve_analogy(f, "man", "king", "woman", 1)[0][0] == "queen"

@@ -234,10 +234,13 @@ def identify_checkpoint(name: str) -> tuple[str | None, str | None]:
     return family, place
 
 
-def parse_overrides(words: Sequence[str], command: Callable[..., Any], tables: Collection[str]) -> dict[str, Any]:
+def parse_overrides(
+    words: Sequence[str], command: Callable[..., Any], tables: Collection[str], known: Collection[str] | None = None
+) -> dict[str, Any]:
     """Parse settings: --model.layers 4 --train.lr=1e-3 gives {"model.layers": "4", "train.lr": "1e-3"}.
 
-    `command` has the other options, `tables` are those whose settings it takes. Synonyms get our names.
+    `command` has the other options, `tables` are those whose settings it takes, `known` these settings if they are not
+    those of a model's run. Synonyms get our names.
     """
     given: dict[str, Any] = {}
     rest = list(words)
@@ -248,7 +251,7 @@ def parse_overrides(words: Sequence[str], command: Callable[..., Any], tables: C
         # litgpt's --eval.interval
         foreign = setting.partition(".")[0] not in tables and explain_option(key, (), tables)
         if not word.startswith("--") or "." not in setting or foreign:
-            raise Error(f"unknown option {word!r}", fix=suggest_option(word, command, tables))
+            raise Error(f"unknown option {word!r}", fix=suggest_option(word, command, tables, known))
         if not equal:
             if not rest or rest[0].startswith("--"):
                 raise Error(f"{word} has no value", fix=f"{word} VALUE; true or false for a switch")
@@ -257,18 +260,24 @@ def parse_overrides(words: Sequence[str], command: Callable[..., Any], tables: C
     return given
 
 
-def suggest_option(word: str, command: Callable[..., Any], tables: Collection[str]) -> str:
+def suggest_option(
+    word: str, command: Callable[..., Any], tables: Collection[str], settings: Collection[str] | None = None
+) -> str:
     """Suggest what to type instead of an unknown option: what formers calls it, or the nearest one of the command."""
     app = App()
     app.default(command)
     known = [name for one in app.assemble_argument_collection() for name in one.names[:1] if name.startswith("--")]
     option = word.partition("=")[0]
-    if (ours := explain_option(option, known, tables)) is not None:
+    if (ours := explain_option(option, known, tables, settings)) is not None:
         return ours
-    if (setting := find_setting(option.removeprefix("--").replace("-", "_"), tables)) is not None:
+    name = option.removeprefix("--").replace("-", "_")
+    setting = find_setting(name, tables)
+    if settings is not None:
+        setting = next((one for one in settings if one.partition(".")[2] == name), None)
+    if setting is not None:
         return f"it is a setting: --{setting}"
     near = difflib.get_close_matches(option, known, n=1)
-    return f"did you mean {near[0]}?" if near else "see --help; settings have a dot: --train.steps 100"
+    return f"did you mean {near[0]}?" if near else "see --help; settings have a dot: --train.lr 0.01"
 
 
 def find_setting(name: str, tables: Collection[str]) -> str | None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ..training.validation import Score
 
 TABLES = ("data", "model", "objective", "train")  # of settings, as --TABLE.NAME
-VECTOR_TABLES = ("data", "model", "train")
 FAMILY_HELP = """{help}.
 
 Trains a tokenizer, prepares the text, trains with the family's own objective and writes a report. Ctrl-C saves; the
@@ -155,14 +154,16 @@ def build_vector_command(method: str) -> Callable[..., None]:
         min_count: int | None = None, epochs: int | None = None, run: RunFlags | None = None,
         reading: TextFileOptions | None = None,
     ) -> None:  # fmt: skip
+        from ..training.word_vectors.vector_run import VECTOR_SETTINGS, configure_vectors
+
         run = run or RunFlags()
-        given = {**(reading or TextFileOptions()).to_overrides(), **parse_overrides(settings, pretrain, VECTOR_TABLES)}
+        known = [f"{table}.{name}" for table, names in VECTOR_SETTINGS.items() for name in names]
+        given = (reading or TextFileOptions()).to_overrides()
+        given |= parse_overrides(settings, pretrain, tuple(VECTOR_SETTINGS), known)
         short = {"model.dim": dim, "model.window": window, "model.min_count": min_count, "data.source": data}
         short |= {"train.epochs": epochs, "train.seed": run.seed}
         given |= {name: value for name, value in short.items() if value is not None}
         if run.print_config:
-            from ..training.word_vectors.vector_run import configure_vectors
-
             print_text(configure_vectors(method, run.config, given).to_yaml(), end="")
         else:
             run_pretraining(method, given, run)

@@ -33,7 +33,6 @@ ALIGNMENT = 64
 ALLOWED_DTYPES = ("uint8", "uint16", "uint32", "int8", "int64")
 REBUILD_HINT = "make the store again (formers prepare), or leave the damage out: Store.open(path, damaged='skip')"
 STORE_FORMAT = 1
-STORE_PARTS = ("train", "held")
 MAX_UNKNOWN_RATIO = 0.02  # share of unknown tokens from which on they are spoken of
 Places = TypeVar("Places", int, np.ndarray)
 LazyArray = np.ndarray | Callable[[], np.ndarray]

@@ -154,7 +154,7 @@ def evaluate_perplexity(former: Former, texts: Sequence[Any], **how: Unpack[Scor
     return {
         "perplexity": safe_exp(nats / tokens), "perplexity_word": safe_exp(nats / max(1, words)),
         "perplexity_byte": safe_exp(nats / max(1, size)), "bits_byte": nats / max(1, size) / math.log(2),
-        "nats": nats / tokens, "right": right / tokens, "tokens": tokens, "words": words, "bytes": size,
+        "loss": nats / tokens, "accuracy": right / tokens, "tokens": tokens, "words": words, "bytes": size,
     }  # fmt: skip
 
 

@@ -148,11 +148,6 @@ def make_summary_prompt(text: str, cue: str = "TL;DR:") -> str:
     return f"{text.rstrip()}\n{cue}"
 
 
-def make_question_prompt(context: str, query: str, examples: FewShotExamples = ()) -> str:
-    """Write a prompt of a text, questions with answers, and a last question (Radford et al. 2019, §3.5)."""
-    return make_few_shot_prompt(query, examples, task=context.strip(), separator="\n")
-
-
 def check_pairs(examples: FewShotExamples) -> list[tuple[str, str]]:
     """Return examples as stripped pairs; refuse anything else."""
     if not all(isinstance(e, tuple | list) and len(e) == 2 and all(isinstance(s, str) for s in e) for e in examples):

@@ -239,12 +239,6 @@ class Neighbour(NamedTuple):
     span: Span  # where in the text
 
 
-def compute_cosine(former: Former, one: str, other: str) -> float:
-    """Return the cosine of the angle between two words' vectors."""
-    first, second = get_unit_vectors(former, [one, other])
-    return float(first @ second)
-
-
 def neighbours(
     former: Former, query: str, k: int = 10, texts: Sequence[str] | None = None, *, word: str | None = None,
     same_word: bool = False, **how: Any,

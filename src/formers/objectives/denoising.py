@@ -23,7 +23,7 @@ from ..text.tokenizer import Tokenizer
 from .masking import compute_word_marks, find_word_starts
 from .seq2seq import DecoderEnds, TwoSidedObjective, select_tokens
 
-MOVED_DRAW, PERMUTE_DRAW, SPAN_DRAW, PLACE_DRAW, MASK_DRAW, DELETE_DRAW = range(100, 106)  # what a random number is for
+MOVED_DRAW, PERMUTE_DRAW, PLACE_DRAW, MASK_DRAW, DELETE_DRAW = 100, 101, 103, 104, 105  # what a random number is for
 INSERT_DRAW, ROTATE_DRAW, OFFSET_DRAW, RANDOM_DRAW, WORD_DRAW, LENGTH_DRAW = range(106, 112)
 MAX_EMPTY_SPANS = 4  # spans that a short text may get beyond its hidden words: those of length zero
 

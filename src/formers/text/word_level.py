@@ -138,8 +138,3 @@ def encode_sentences(
     for number, row in enumerate(rows):
         ids[number, : len(row)], keep[number, : len(row)] = row, True
     return ids, keep
-
-
-def decode_word(ids: Sequence[int]) -> str:
-    """The text of one word's ids; marks are left out, and half a character at the cut shows as �."""
-    return bytes(i - BYTE_SHIFT for i in map(int, ids) if BYTE_SHIFT <= i < SENTENCE_BEGIN).decode("utf-8", "replace")

@@ -123,37 +123,6 @@ def test_nothing_flows_back_into_the_memory():
     assert not ups[0].weight.grad.any()
 
 
-def test_the_length_can_change():
-    f, ids = model(), torch.randint(0, 50, (2, 12))
-    memory = SegmentMemory(2, 3)
-    read(f, ids[:, :5], [5], memory)
-    states = {layer: x.clone() for layer, x in memory.hidden_states.items()}
-    memory.resize(2)
-    assert memory.used_slots == 2
-    assert memory.lengths.tolist() == [2, 2]
-    assert all(torch.equal(memory.hidden_states[layer], x[:, -2:]) for layer, x in states.items())
-    memory.resize(10)
-    read(f, ids[:, 5:], [3, 4], memory)
-    assert memory.used_slots == 9
-    short = SegmentMemory(2, 2)
-    read(f, ids[:, :5], [5], short)
-    short.resize(10)
-    torch.testing.assert_close(read(f, ids[:, 5:], [3, 4], short)[:, -1], read_after(f, ids, 2)[:, -1])
-    memory.resize(0)
-    assert torch.equal(read(f, ids, [12], memory), read(f, ids, [12], SegmentMemory(2, 12)))
-    assert memory.used_slots == 0
-    with pytest.raises(Error, match="a memory of -1 states makes no sense"):
-        memory.resize(-1)
-
-
-def read_after(f, ids, kept):
-    """The rest of the text, with `kept` states before it."""
-    memory = SegmentMemory(2, kept)
-    read(f, ids[:, :5], [5], memory)
-    memory.length = 100
-    return read(f, ids[:, 5:], [3, 4], memory)
-
-
 @pytest.mark.parametrize(
     ("other", "ids", "message"),
     [

@@ -28,6 +28,7 @@ from formers.tasks.examples import read_examples
 from formers.training.config_merge import TuneConfig
 from formers.training.distributed.process_group import ProcessGroup
 from formers.training.loop import Stopped
+from formers.training.progress import ProgressMeter
 from formers.training.run_folder import RunFolder, summarise_run
 from formers.training.runs import task_model
 from formers.training.runs.cross_validation import compare_settings
@@ -77,7 +78,8 @@ def deep(tmp_path_factory, checkpoint):
     return out
 
 
-def test_a_task_is_learnt_and_the_run_is_whole(tmp_path, checkpoint):
+def test_a_task_is_learnt_and_the_run_is_whole(tmp_path, checkpoint, monkeypatch):
+    monkeypatch.setattr(ProgressMeter, "compute_mfu", lambda meter, speed: 0.25 if speed > 0 else 0.0)
     run = tune(str(checkpoint), epochs=30, lr=3e-3, out=tmp_path / "run", test=ROWS[16:])
     assert run.valid["accuracy"] == 1.0
     assert run.test["accuracy"] == 1.0
@@ -88,11 +90,16 @@ def test_a_task_is_learnt_and_the_run_is_whole(tmp_path, checkpoint):
     assert [found.label for found in former.classify(ASKED)] == ["yes", "no"]
     about = json.loads((tmp_path / "run" / "run.json").read_text())
     assert about["config"]["task"] == "classify"
-    assert about["result"]["metrics"]["test"] == run.test
+    assert about["result"]["metrics"] == {
+        "valid": run.valid, "test": run.test, "baseline": run.baseline, "majority": run.majority,
+    }  # fmt: skip
+    assert about["result"]["mfu"] == 0.25
+    assert "baseline" not in about["result"], "that of a task is a metric"
     words, page = ((tmp_path / "run" / name).read_text(encoding="utf-8") for name in ("report.md", "report.html"))
     for part in ("Metrics", "Truth (rows) and guess (columns)", "Worst examples", "TF-IDF + linear"):
         assert part in words
         assert part in page
+    assert "25%" in words
     assert summarise_run(RunFolder(tmp_path / "run"), "x")[-1] == "done"
 
 

@@ -37,14 +37,6 @@ class SegmentMemory(CarriedState):
         self.hidden_states: dict[int, Tensor] = {}
         self._new_states: dict[int, Tensor] = {}  # what the layers are given in this batch
 
-    def resize(self, length: int) -> None:
-        """Remember more or fewer states from now on; what no longer fits is forgotten, the oldest first."""
-        if length < 0:
-            raise Error(f"a memory of {length} states makes no sense", fix="give a length of 0 or more")
-        self.length, self.used_slots = length, min(self.used_slots, length)
-        self.hidden_states = {layer: x[:, x.shape[1] - self.used_slots :] for layer, x in self.hidden_states.items()}
-        self.lengths = None if self.lengths is None else self.lengths.clamp(max=length)
-
     def drop_newest(self, count: int) -> None:
         """Drop the newest states of each row: they will be read again with what follows."""
         count = min(count, self.used_slots)

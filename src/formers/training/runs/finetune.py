@@ -13,6 +13,7 @@ from typing import Any
 
 from ...batch import Batch
 from ...config import ProgressCallback, coerce_value
+from ...data.encoded_examples import EncodedSource
 from ...data.loader import load_batches
 from ...data.readers import is_path_source
 from ...errors import Error
@@ -55,13 +56,12 @@ from ..config_merge import (
     unflatten_tables,
 )
 from ..distributed.process_group import ProcessGroup
-from ..progress import ProgressMeter
 from ..run_folder import RunFolder, to_json_number
 from ..train_config import RESUMABLE_SETTINGS
 from ..trainer import Trainer
 from ..validation import evaluate
 from .continue_pretraining import TextPlan, check_text_settings, is_text_run, plan_text_run
-from .run import EarlierRun, Run, RunOptions, RunPlan, check_parallel_settings
+from .run import EarlierRun, Run, RunOptions, RunPlan, check_parallel_settings, format_epochs
 from .splits import (
     SPLITS,
     find_overlap,
@@ -291,7 +291,8 @@ def compute_extended_steps(earlier: EarlierRun, given: Mapping[str, Any]) -> dic
         raise Error("this run was given a number of steps, not of epochs", fix="raise --train.steps")
     if done > (wanted := max(1, round(steps * now / epochs))):
         seen = f"{done * epochs / steps:.3g}"
-        raise Error(f"{seen} epochs are done, more than {now:g}", where=earlier.path, fix=f"--epochs {seen} or more")
+        what = f"{format_epochs(float(seen))} done, more than {now:g}"
+        raise Error(what, where=earlier.path, fix=f"--epochs {seen} or more")
     return {"train.steps": wanted}
 
 
@@ -387,13 +388,13 @@ class FinetuneRun(Run[FinetuneConfig]):
         self.report_unknown_tokens(name, data, say)
         return build_task_objective(self.former, self.task, data, self.train_labels, balance=self.tune.balance)
 
+    def get_source(self, phase: int) -> EncodedSource:
+        """Return the training examples, the same in every phase."""
+        return self.objective.source
+
     def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
-        """The batches from a position on."""
-        s = self.config.train
-        made = load_batches(
-            self.objective.source, s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
-            ranks=self.world.size, pin=self.world.device.type == "cuda",
-        )  # fmt: skip
+        """Return the batches from a position on, without dummy documents where nothing is compiled."""
+        made = super().iter_batches(phase, position)
         if self.trainer.executor.is_compiled:
             return made
         return ((drop_dummy_documents(batch), behind) for batch, behind in made)
@@ -457,13 +458,15 @@ class FinetuneRun(Run[FinetuneConfig]):
         asked, s, labels = self.config, self.config.train, [*self.splits["train"].labels]
         vectors = None if asked.tune.vectors is None else f"the embeddings start from {asked.tune.vectors}"
         start = asked.source or vectors or describe_random_start(asked.family, asked.preset)
+        times, epochs = max(1, s.steps // s.eval_every), asked.tune.epochs
+        often, metric = "once" if times == 1 else f"{times:,} times", f"{self.main_metric} on the validation examples"
         return [
             ("task", asked.task), *((name, part.summary) for name, part in self.splits.items()),
             *([("labels", ", ".join(labels[:20]) + (" …" if len(labels) > 20 else ""))] if labels else []),
             *(("note", line) for line in format_overlap_warnings(find_overlap(self.splits))),
             ("model", f"{self.describe_parameters()} learn; {start}"),
-            ("judged by", f"{self.main_metric} on the valid examples, {max(1, s.steps // s.eval_every):,} times"),
-            ("steps", f"{s.steps:,} of {s.batch_tokens * s.accumulate:,} tokens: {asked.tune.epochs:g} epochs"),
+            ("evaluation", f"{metric}, {often}"),
+            ("steps", f"{s.steps:,} of {s.batch_tokens * s.accumulate:,} tokens: {format_epochs(epochs)}"),
         ]  # fmt: skip
 
     def record(self) -> dict[str, Any]:
@@ -483,9 +486,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         """Merge adapters, or part them from the weights."""
         finalise_model(former, self.tune)
 
-    def compute_result(
-        self, folder: RunFolder, best: int, meter: ProgressMeter
-    ) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+    def compute_result(self, folder: RunFolder, best: int) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
         """Evaluate the best model on all examples that it did not learn from, beside the baselines; evaluation.json
         gets the tables of the report."""
         apply_adapters(self.former.model.body, self.former.adapters)
@@ -511,7 +512,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         every = {name: to_json_number(value) for name, value in found["valid"].items()}
         return found, {
             "score": {"loss": to_json_number(loss), "accuracy": every.get("accuracy"), "metrics": every},
-            "baseline": None, "metrics": found, "mfu": 0.0, "ended": [self.trainer.step, self.config.train.steps],
+            "metrics": found, "ended": [self.trainer.step, self.config.train.steps],
             "language": detect_language(format_example(row) for row in self.splits[last].rows),
         }  # fmt: skip
 

@@ -47,7 +47,6 @@ from ..config_merge import (
 )
 from ..distributed.process_group import ProcessGroup
 from ..plateau_monitor import PlateauMonitor, format_english
-from ..progress import ProgressMeter
 from ..run_folder import RunFolder, find_newest_run, to_json_number
 from ..train_config import RESUMABLE_SETTINGS
 from ..trainer import StepResult, Trainer, close_batches
@@ -239,13 +238,9 @@ class PretrainRun(Run[PretrainConfig]):
             options |= {"num_streams": rows * parts, "streams_per_batch": rows}
         return build_objective(name, self.data.tokenizer, length, **options)
 
-    def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
-        """The batches of a phase from a position on."""
-        s, goal = self.config.train, self.objectives[-1 if phase else 0]
-        return load_batches(
-            TokenSource(self.data.store, goal), s.batch_tokens, s.seed, position, workers=s.workers,
-            rank=self.world.rank, ranks=self.world.size, pin=self.world.device.type == "cuda",
-        )  # fmt: skip
+    def get_source(self, phase: int) -> TokenSource:
+        """Return the text, with the objective of a phase."""
+        return TokenSource(self.data.store, self.objectives[-1 if phase else 0])
 
     def prepare_evaluation(self) -> None:
         """Choose the objective and the batches that the model is judged by, if there is validation text. Text without
@@ -351,18 +346,15 @@ class PretrainRun(Run[PretrainConfig]):
         if self.monitor is not None:
             self.monitor.record_step(step.losses)
 
-    def compute_result(
-        self, folder: RunFolder, best: int, meter: ProgressMeter
-    ) -> tuple[tuple[Score | None, Score | None], dict[str, Any]]:
+    def compute_result(self, folder: RunFolder, best: int) -> tuple[tuple[Score | None, Score | None], dict[str, Any]]:
         """Return the score of the best step, as it was measured then, and that of the unigram."""
-        score, baseline, t = self.read_score(folder, best), self.unigram_baseline, self.trainer
+        score, baseline = self.read_score(folder, best), self.unigram_baseline
         if score is None and self.has_validation and self.world.size == 1:  # the history is damaged
             self.evaluate()
         score = score or self.latest_score
         text = self.data.tokenizer.decode(self.data.store.tokens[:LANGUAGE_SAMPLE_TOKENS].tolist())
         more = {
-            "score": score_to_dict(score), "baseline": score_to_dict(baseline),
-            "mfu": round(meter.compute_mfu(t.tokens / max(1e-9, t.seconds)), 4), "language": detect_language(text),
+            "score": score_to_dict(score), "baseline": score_to_dict(baseline), "language": detect_language(text),
         }  # fmt: skip
         note = None if self.monitor is None else self.monitor.final_note
         return (score, baseline), more if note is None else {**more, "stuck": format_english(note), "stuck_parts": note}

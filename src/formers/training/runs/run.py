@@ -21,9 +21,11 @@ import torch
 from ...atomic_files import TAKEN_HINT, check_overwrite
 from ...batch import Batch
 from ...config import ProgressCallback
+from ...data.loader import load_batches
 from ...errors import Error
 from ...former import Former, build, count_trainable
 from ...interop.model_directory import save
+from ...protocols import ExampleSource
 from ...reports.run_report import write_report
 from ..checkpoint.local import Checkpoints, set_weights
 from ..config_merge import FinetuneConfig, PretrainConfig
@@ -143,7 +145,12 @@ def describe_run_length(info: Mapping[str, Any]) -> tuple[str, str]:
     if "tune" not in asked or "steps" in info.get("explicit_train", ()):
         return f"{asked['train']['steps']:,} steps", f"--train.steps above {asked['train']['steps']:,}"
     epochs = asked["tune"]["epochs"]
-    return f"{epochs:g} epoch{'s' * (epochs != 1)}", f"--epochs above {epochs:g}"
+    return format_epochs(epochs), f"--epochs above {epochs:g}"
+
+
+def format_epochs(epochs: float) -> str:
+    """Format a number of epochs: 1 epoch, 2.5 epochs."""
+    return f"{epochs:g} epoch{'s' * (epochs != 1)}"
 
 
 class Run(Protocol[ConfigT]):
@@ -157,8 +164,16 @@ class Run(Protocol[ConfigT]):
     write_sample: Callable[[int], None] | None = None  # (step): keep an example of what the model can do
     describe_metric: Callable[[], str] | None = None  # the metric beside the loss on screen; None: the perplexity
 
+    def get_source(self, phase: int) -> ExampleSource[Any]:
+        """Return the examples of a phase."""
+
     def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
         """Return the batches of a phase from a position on, each with the position behind it."""
+        s = self.config.train
+        return load_batches(
+            self.get_source(phase), s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
+            ranks=self.world.size, pin=self.world.device.type == "cuda",
+        )  # fmt: skip
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate on the validation data; "loss" (or "cost", if there is one) decides which checkpoint is the best."""
@@ -184,7 +199,7 @@ class Run(Protocol[ConfigT]):
         """Change the best model before it is saved."""
         return
 
-    def compute_result(self, folder: RunFolder, best: int, meter: ProgressMeter) -> tuple[Any, dict[str, Any]]:
+    def compute_result(self, folder: RunFolder, best: int) -> tuple[Any, dict[str, Any]]:
         """Evaluate the model of the best step; return what the caller gets, and what run.json keeps."""
 
 
@@ -285,9 +300,10 @@ def conclude(folder: RunFolder, run: Run[Any], meter: ProgressMeter) -> Any:
     """Save the best checkpoint, evaluate it, and write the result and the report."""
     check_finite(folder, run.trainer)
     run.former, best = save_best_model(folder, run)
-    result, more = run.compute_result(folder, best, meter)
+    result, more = run.compute_result(folder, best)
     size, memory = count_trainable(run.former.model), get_peak_memory(run.world.device)
-    common = {"best": best, "parameters": size, "memory": memory}
+    mfu = round(meter.compute_mfu(run.trainer.tokens / max(1e-9, run.trainer.seconds)), 4)
+    common = {"best": best, "parameters": size, "memory": memory, "mfu": mfu}
     folder.write_info({**folder.read_info(), "result": {**more, **common}})
     write_report(folder)
     return result

@@ -30,7 +30,6 @@ from ..tracking import Tracker
 from .word2vec import train_word_vectors
 
 VECTOR_METHODS = {"word2vec": "skipgram", "glove": "glove", "fasttext": "fasttext"}
-VECTOR_TABLES = ("data", "model", "train")
 VECTOR_DATA_SETTINGS = ("source", "column", "unit", "encoding", "skip")
 # The text decides how many words there are.
 VECTOR_MODEL_SETTINGS = tuple(name for name in get_schema(VectorsConfig) if name != "vocab")
@@ -59,6 +58,11 @@ class VectorTrainConfig:
             raise Error(f"the learning rate must be above 0, got {self.lr}", fix="leave train.lr out")
 
 
+VECTOR_SETTINGS: dict[str, tuple[str, ...]] = {
+    "data": VECTOR_DATA_SETTINGS, "model": VECTOR_MODEL_SETTINGS, "train": tuple(get_schema(VectorTrainConfig)),
+}  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class VectorRunConfig(RunConfig):
     """All that a run of word vectors is asked to do."""
@@ -80,19 +84,16 @@ class VectorRunConfig(RunConfig):
 
 def configure_vectors(method: str | None, config: Any, overrides: Mapping[str, Any]) -> VectorRunConfig:
     """Merge and check the settings of a method: its defaults < `config` (a file or a table) < dotted overrides."""
-    given = GivenSettings.read(config, overrides, VECTOR_TABLES, ("family", "method"))
+    given = GivenSettings.read(config, overrides, tuple(VECTOR_SETTINGS), ("family", "method"))
     if given.top.get("family") == "vectors" and "train.steps" not in overrides:
         given.tables["train"].pop("steps", None)  # a run's own file also says how many steps it took
     method = method if method in VECTOR_METHODS else given.top.get("method", method)
     if method not in VECTOR_METHODS:
         raise Error(f"there is no method {method!r}", fix=f"choose {', '.join(VECTOR_METHODS)}")
-    known = {
-        "data": VECTOR_DATA_SETTINGS, "model": VECTOR_MODEL_SETTINGS, "train": tuple(get_schema(VectorTrainConfig)),
-    }  # fmt: skip
     for table, values in given.tables.items():
         for key in values:
-            if key not in known[table]:
-                raise Error(f"unknown setting {key!r} of {table}", fix=suggest_name(key, known[table]))
+            if key not in VECTOR_SETTINGS[table]:
+                raise Error(f"unknown setting {key!r} of {table}", fix=suggest_name(key, VECTOR_SETTINGS[table]))
     kind = {"kind": VECTOR_METHODS[method], **({"buckets": NGRAM_BUCKETS} if method == "fasttext" else {})}
     merged = given.merge_over({"model": kind, "train": {"epochs": DEFAULT_EPOCHS[method]}})
     source = merged["data"].get("source") or ()
@@ -230,6 +231,6 @@ def write_vector_run(
     table["train"]["steps"] = steps
     data = {"tokenizer": former.tokenizer.fingerprint, **facts}
     size, memory = former.config.num_rows * former.config.dim, get_peak_memory(world.device)
-    result = {"score": None, "baseline": None, "best": steps, "parameters": size, "memory": memory}
+    result = {"score": None, "best": steps, "parameters": size, "memory": memory}
     folder.write_info({"config": table, "data": data, "machine": describe_hardware(world), "result": result})
     write_report(folder)
