@@ -110,11 +110,11 @@ def create_file(path: str | Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-def hash_file(path: Path, should_stop: Callable[[], bool] = lambda: False) -> str:
-    """Return the SHA-256 of a whole file, or of as much as was read until it should stop."""
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a whole file."""
     whole = hashlib.sha256()
     with open(path, "rb") as file:
-        while (data := file.read(HASH_CHUNK)) and not should_stop():
+        while data := file.read(HASH_CHUNK):
             whole.update(data)
     return whole.hexdigest()
 

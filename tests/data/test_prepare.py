@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import itertools
 import json
+import lzma
 import os
 import signal
 import subprocess
 import sys
 import time
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -459,6 +462,33 @@ def test_files_that_were_not_written_to_are_not_read_again(long, tmp_path, monke
     make(long, tmp_path / "s")
     monkeypatch.setattr("formers.data.preparation.pipeline.hash_file", lambda *_: pytest.fail("it was read"))
     make(long, tmp_path / "s")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz", "a.txt.zst", "a.csv", "a.jsonl.xz"])
+def test_a_file_is_hashed_while_it_is_read(tmp_path, monkeypatch, name):
+    """The sum is of the file as it is on the disk, with what is behind the end of a packed text."""
+    monkeypatch.setattr("formers.data.text_files.READ_BYTES", 1000)
+    rows = {".csv": ["text", *(f'"{text}"' for text in TEXTS)], ".jsonl": [json.dumps({"text": t}) for t in TEXTS]}
+    lines = next((rows[form] for form in rows if form in name), TEXTS)
+    data, packed = "".join(f"{line}\n" for line in lines).encode(), name.rpartition(".")[2]
+    if packed == "gz":
+        data = gzip.compress(data) + gzip.compress(data) + bytes(70_000)
+    elif packed == "xz":
+        data = lzma.compress(data) + b"no stream" * 9000
+    elif packed == "zst":
+        data = pytest.importorskip("zstandard").compress(data)
+    (tmp_path / name).write_bytes(data)
+    monkeypatch.setattr(module, "hash_file", lambda *_: pytest.fail("it was read once more"))
+    make(tmp_path / name, tmp_path / "s")
+    assert [stamp["sha256"] for stamp in module.read_input_stamps(tmp_path / "s")] == [sha256(data).hexdigest()]
+
+
+def test_a_parquet_file_is_hashed_behind_the_work(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"text": TEXTS}), tmp_path / "a.parquet")
+    make(tmp_path / "a.parquet", tmp_path / "s")
+    expected = sha256((tmp_path / "a.parquet").read_bytes()).hexdigest()
+    assert [stamp["sha256"] for stamp in module.read_input_stamps(tmp_path / "s")] == [expected]
 
 
 def test_a_change_in_a_finished_group_is_noticed(long, tmp_path, monkeypatch):

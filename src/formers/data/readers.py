@@ -68,6 +68,7 @@ class TableOptions:
     delimiter: str | None = None  # between columns; None: as the file's name and its first line say
     header: bool | None = None  # whether the first row names the columns; None: it does, unless the content says no
     max_bytes: int | None = None  # bytes, unpacked, that a file may have
+    hashes: dict[Path, str] | None = None  # gets the SHA-256 of each file that was read in order
 
     def __post_init__(self) -> None:
         if self.delimiter is not None:
@@ -78,7 +79,8 @@ class TableOptions:
 
     def read_limited(self, path: Path) -> Iterator[bytes]:
         """Return the bytes of a file, up to as many as it may have; more are an error."""
-        return read_chunks(path) if self.max_bytes is None else limit_bytes(read_chunks(path), self.max_bytes, path)
+        parts = read_chunks(path, self.hashes)
+        return parts if self.max_bytes is None else limit_bytes(parts, self.max_bytes, path)
 
     def report_broken_row(self, what: str, where: object, line: int) -> None:
         """Raise an error for a row that cannot be read, or count it."""
@@ -153,6 +155,7 @@ def read_documents(
     source: Any, *, unit: Literal["auto", "line", "block", "file"] = "auto", column: str | None = None,
     changes: CleaningReport | None = None, max_characters: int = MAX_DOCUMENT_CHARACTERS, skip: bool = False,
     encoding: str = "utf-8", delimiter: str | None = None, header: bool | None = None, keep_empty: bool = False,
+    hashes: dict[Path, str] | None = None,
 ) -> Iterator[str]:  # fmt: skip
     """Read the documents of a source: a path, glob or folder, a list of Path, strings, records, a DataFrame, a dataset.
 
@@ -160,7 +163,8 @@ def read_documents(
     stand between them. In tables it is a row's `column`, by its name or its number from 0; `delimiter` stands between
     the columns of csv files and their kind, and `header=False` says that the first row names none. Documents longer
     than `max_characters` are cut. `changes` counts; a broken row is an error, or, with `skip`, counted and left
-    out. A row of a table without text is left out, or, with `keep_empty`, an empty text.
+    out. A row of a table without text is left out, or, with `keep_empty`, an empty text. `hashes` gets the SHA-256 of
+    each file at its end, except of parquet files, which are not read in order.
     """
     if unit not in DOCUMENT_UNITS:
         raise Error(f"there is no unit {unit!r}", fix="choose " + ", ".join(DOCUMENT_UNITS))
@@ -169,7 +173,7 @@ def read_documents(
         raise Error(what, fix=f"take {MAX_DOCUMENT_CHARACTERS}")
     changes = CleaningReport() if changes is None else changes
     if is_path_source(source):
-        wants = TableOptions(column, changes, skip, encoding, delimiter, header)
+        wants = TableOptions(column, changes, skip, encoding, delimiter, header, hashes=hashes)
         files = find_files(source)
         check_columns(files, wants)
         return itertools.chain.from_iterable(read_file(path, unit, max_characters, wants, keep_empty) for path in files)
@@ -201,7 +205,7 @@ def read_file(path: Path, unit: str, longest: int, wants: TableOptions, blank: b
     if has_columns(path, wants):
         read_texts = TEXT_READERS.get(find_format(path), read_delimited_texts)  # a text file may have columns
         return clean_values(read_texts(path, wants), longest, wants.changes, blank)
-    pieces = decode_chunks(read_chunks(path), wants.changes, wants.encoding, path)
+    pieces = decode_chunks(wants.read_limited(path), wants.changes, wants.encoding, path)
     return split_documents(pieces, unit, longest, wants.changes)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import hashlib
 import io
 import lzma
 import re
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,11 +43,26 @@ BYTE_ORDER_MARKS = {  # UTF-32 first: its mark begins with UTF-16's
 }  # fmt: skip
 
 
-def read_chunks(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a file, unpacked, a chunk at a time: memory stays bounded, whatever a file unpacks to."""
+class HashingReader(io.BufferedReader):
+    """A file that is read in order, and hashed as it is read."""
+
+    def __init__(self, path: Path):
+        super().__init__(io.FileIO(path))
+        self.hash = hashlib.sha256()
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read and hash."""
+        data = super().read(size)
+        self.hash.update(data)
+        return data
+
+
+def read_chunks(path: Path, hashes: dict[Path, str] | None = None) -> Iterator[bytes]:
+    """Yield the bytes of a file, unpacked, a chunk at a time: memory stays bounded, whatever a file unpacks to. At its
+    end `hashes` gets the SHA-256 of the file as it is on the disk."""
     done = 0
     try:
-        with path.open("rb") as raw:
+        with HashingReader(path) if hashes is not None else path.open("rb") as raw:
             most = max(MAX_EXPANSION[0], MAX_EXPANSION[1] * path.stat().st_size)
             for chunk in decompress_chunks(raw, path.suffix.lower()):
                 done += len(chunk)
@@ -53,6 +70,10 @@ def read_chunks(path: Path) -> Iterator[bytes]:
                     what = f"unpacks to more than {done - len(chunk):,} bytes, over {MAX_EXPANSION[1]:,} times its size"
                     raise Error(what, where=path, fix="this is no text; if it is, unpack it first")
                 yield chunk
+            if isinstance(raw, HashingReader) and hashes is not None:
+                while raw.read(READ_BYTES):  # what is behind the end of a packed text
+                    pass
+                hashes[path] = raw.hash.hexdigest()
     except DAMAGE_ERRORS as e:
         what, where = f"the compressed file is damaged or cut short ({e})", f"{path}, after {done:,} unpacked bytes"
         raise Error(what, where=where, fix="fetch or make it again") from e
@@ -76,7 +97,7 @@ def decompress_chunks(raw: IO[bytes], suffix: str) -> Iterator[bytes]:
         yield from decompress_zstd(raw)
         return
     opener: Any = {".gz": gzip.open, ".xz": lzma.open}.get(suffix)
-    with opener(raw) if opener else raw as file:
+    with opener(raw) if opener else nullcontext(raw) as file:
         while chunk := file.read(READ_BYTES):
             yield chunk
 

@@ -12,7 +12,6 @@ import dataclasses
 import hashlib
 import os
 import shutil
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -184,9 +183,9 @@ class DocumentSource:
         """The numbers of the groups."""
         return range(len(self.groups))
 
-    def read_group(self, group: int, changes: CleaningReport) -> Iterator[str]:
-        """Return the documents of a group."""
-        return read_documents(self.groups[group], changes=changes, **self.read_options)
+    def read_group(self, group: int, changes: CleaningReport, hashes: dict[Path, str] | None = None) -> Iterator[str]:
+        """Return the documents of a group; `hashes` gets the sums of its files."""
+        return read_documents(self.groups[group], changes=changes, hashes=hashes, **self.read_options)
 
     def list_files(self, group: int) -> list[Path]:
         """Return the files of a group; none if it is text in memory."""
@@ -226,36 +225,14 @@ def stamp_file(path: Path) -> dict[str, Any]:
     return {"name": path.name, "bytes": size, "ends": whole.hexdigest()}
 
 
-class FileHasher:
-    """What tells for certain whether files change: a thread reads them once more, beside the work on them."""
-
-    def __init__(self, files: Sequence[Path]):
-        self.files, self.hashes = files, list[str]()
-        self.modified_times = [path.stat().st_mtime_ns for path in files]
-        self.stop_event = threading.Event()
-        self.thread = threading.Thread(target=self.hash_files, daemon=True, name="formers-sums")
-        self.thread.start()
-
-    def hash_files(self) -> None:
-        """Hash one file after the other."""
-        for path in self.files:
-            self.hashes.append(hash_file(path, self.stop_event.is_set))
-
-    def stop(self) -> None:
-        """End, whether all is read or not."""
-        self.stop_event.set()
-        self.thread.join()
-
-    def collect_stamps(self) -> list[dict[str, Any]]:
-        """Return each file's sum and when it was last written to; an error if that was in the meantime."""
-        self.thread.join()
-        if len(self.hashes) < len(self.files):
-            raise Error("cannot be read", where=self.files[len(self.hashes)], fix="look at its permissions")
-        for path, modified in zip(self.files, self.modified_times, strict=True):
-            if path.stat().st_mtime_ns != modified:
-                fix = "run the same again when it stays as it is"
-                raise Error("was changed while it was read", where=path, fix=fix)
-        return [{"sha256": sum, "time": time} for sum, time in zip(self.hashes, self.modified_times, strict=True)]
+def stamp_read_files(modified_times: Mapping[Path, int], hashes: Mapping[Path, str]) -> list[dict[str, Any]]:
+    """Return each file's sum, which reading it gave (a parquet file is read for it), and when it was last written to;
+    an error if that was in the meantime."""
+    stamps = [{"sha256": hashes.get(path) or hash_file(path), "time": time} for path, time in modified_times.items()]
+    for path, modified in modified_times.items():
+        if path.stat().st_mtime_ns != modified:
+            raise Error("was changed while it was read", where=path, fix="run the same again when it stays as it is")
+    return stamps
 
 
 def check_unchanged(files: Sequence[Path], known: Sequence[Mapping[str, Any]], tell: ProgressCallback) -> None:
@@ -292,20 +269,20 @@ class PrepareRun:
                 check_unchanged(self.source.list_files(group), done[-1]["files"], self.tell)
             wanted = mine and not finished
             if wanted or fresh is not None or self.contamination_index is not None:
-                changes, counts = CleaningReport(), FilterCounts()
-                documents = self.source.read_group(group, changes)
+                changes, counts, hashes = CleaningReport(), FilterCounts(), dict[Path, str]()
+                documents = self.source.read_group(group, changes, hashes)
                 if fresh is not None:
                     documents = fresh(documents, counts)
                 if self.contamination_index is not None:
                     documents = self.contamination_index.filter_documents(documents, counts, self.options.drop_tests)
                 if wanted:
-                    self.encode_group(group, documents, changes, counts, done, pool)
+                    self.encode_group(group, documents, changes, counts, hashes, done, pool)
                 else:
                     deque(documents, maxlen=0)
 
     def encode_group(
         self, group: int, documents: Iterable[str], changes: CleaningReport, counts: FilterCounts,
-        done: list[dict[str, Any]], pool: EncoderPool,
+        hashes: Mapping[Path, str], done: list[dict[str, Any]], pool: EncoderPool,
     ) -> None:  # fmt: skip
         """Encode one group's documents and cut them into shards."""
         for stale in self.directory.glob(f"*{group:05d}-*.tmp"):
@@ -313,7 +290,7 @@ class PrepareRun:
         number, after = len(done), done[-1] if done else {"documents": 0, "text": ""}
         shard: ShardWriter | None = None
         at = after["documents"], after["text"]
-        sums = FileHasher(self.source.list_files(group))
+        modified_times = {path: path.stat().st_mtime_ns for path in self.source.list_files(group)}
         try:
             for reached, made in pool.map(chunk_documents(documents, after, self.directory)):
                 shard = shard or ShardWriter(self.directory, f"{group:05d}-{number:05d}", self.parts, self.tokenizer)
@@ -327,10 +304,9 @@ class PrepareRun:
             counted = {**dataclasses.asdict(changes), "exact": counts.exact, "near": counts.near,
                        "seen_in_tests": counts.seen_in_tests}  # fmt: skip
             end = {"documents": at[0], "text": at[1], "last": True}
-            shard.close({**end, "counts": counted, "files": sums.collect_stamps()})
+            shard.close({**end, "counts": counted, "files": stamp_read_files(modified_times, hashes)})
             shard = None
         finally:
-            sums.stop()
             if shard is not None:
                 shard.discard()
 
