@@ -1,7 +1,8 @@
-"""One program for every training run: settings, folder, data, model, steps, result and report.
+"""One program for pretraining and fine-tuning: settings, folder, data, model, steps, result and report.
 
 A plan (`RunPlan`) is a run that was asked for: it merges the settings, prepares the data and builds the run. A `Run`
-has a model, its examples and a trainer. Pretraining and fine-tuning implement both; `carry_out` is the rest.
+has a model, its examples and a trainer. Pretraining and fine-tuning implement both; `carry_out` is the rest. Word
+vectors have a program of their own (training/word_vectors/vector_run.py).
 """
 
 from __future__ import annotations
