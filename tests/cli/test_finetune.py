@@ -244,7 +244,7 @@ def test_counts_are_whole_numbers(capsys, here):
     said = dict(line.split()[:2] for line in run(capsys, "evaluate", "run", "--data", "글.txt")[1].splitlines()[1:])
     assert said["words"] == "336"
     assert said["tokens"].replace(",", "").isdigit()
-    assert "." in said["nats"]
+    assert "." in said["loss"]
 
 
 def test_print_config_given_back_is_the_same_run(capsys, here):

@@ -16,14 +16,14 @@ from formers.training import run_folder
 from formers.training.loop import StepLog
 from formers.training.runs import pretrain, run
 from formers.training.trainer import StepOutcome, StepResult
-from formers.training.word_vectors.vector_run import VECTOR_METHODS, VectorPlan
+from formers.training.word_vectors.vector_run import VECTOR_METHODS, VectorRequest
 from tests.training.runs.test_finetune import ROWS
 from tests.training.runs.test_pretrain import pretrain as pretrain_small
 
 
 @pytest.mark.parametrize("function", [formers.pretrain, formers.finetune, run.carry_out])
 def test_a_verb_reads_from_top_to_bottom(function):
-    """The body of a verb is short; the program that it hands its plan to may be twice as long."""
+    """The body of a verb is short; the program that it hands its request to may be twice as long."""
     node = ast.parse(inspect.getsource(function)).body[0]
     lines = node.end_lineno - node.body[1].lineno + 1  # without the docstring
     assert lines < (80 if function is run.carry_out else 40)
@@ -36,10 +36,10 @@ def test_the_file_of_the_folder_knows_nothing_of_training():
 
 
 def test_one_program_carries_out_both(monkeypatch, tmp_path):
-    plans = []
+    requests = []
 
-    def carry_out(plan):
-        plans.append(type(plan).__name__)
+    def carry_out(request):
+        requests.append(type(request).__name__)
         raise Error("seen", fix="nothing")
 
     monkeypatch.setattr(run, "carry_out", carry_out)
@@ -52,14 +52,14 @@ def test_one_program_carries_out_both(monkeypatch, tmp_path):
     for call in calls:
         with pytest.raises(Error, match="seen"):
             call()
-    assert plans == ["PretrainPlan", "FinetunePlan", "TextPlan"]
+    assert requests == ["PretrainRequest", "FinetuneRequest", "TextRequest"]
 
 
 def test_word_vectors_are_chosen_by_the_declaration_of_their_family():
     assert FAMILIES["vectors"].methods == tuple(VECTOR_METHODS)
     for name in ("vectors", *VECTOR_METHODS):
-        assert pretrain.get_plan_class(find_pretrained_family(name).definition) is VectorPlan
-    assert pretrain.get_plan_class(find_pretrained_family("bert").definition) is pretrain.PretrainPlan
+        assert pretrain.get_request_class(find_pretrained_family(name).definition) is VectorRequest
+    assert pretrain.get_request_class(find_pretrained_family("bert").definition) is pretrain.PretrainRequest
 
 
 def test_a_task_needs_room_for_its_checkpoints_too(monkeypatch, tmp_path):

@@ -29,7 +29,7 @@ from ..recipes import LR_TIMES_DIM
 from ..run_folder import RunFolder
 from ..validation import Score
 from .prepare_data import RunText
-from .pretrain import Prepared, PretrainPlan
+from .pretrain import Prepared, PretrainRequest
 from .run import EarlierRun, RunOptions
 from .splits import format_overlap_warnings, hash_content
 
@@ -47,10 +47,10 @@ def is_text_run(task: str | None, options: RunOptions) -> bool:
     return "task" not in RunFolder(path).read_info()["config"]
 
 
-def plan_text_run(
+def request_text_run(
     model: Any, sources: Mapping[str, Any], given: Mapping[str, Any], config: Any, options: RunOptions
-) -> TextPlan:
-    """Plan pretraining that starts from `model`; settings of `tune` become steps and tokens."""
+) -> TextRequest:
+    """Request pretraining that starts from `model`; settings of `tune` become steps and tokens."""
     mine = (key for key in given if key not in ("data.train", "data.valid"))
     single = {PRETRAIN_SETTING_NAMES.get(key, key): given[key] for key in mine}
     if "=" in str(single.get("data.column", "")):  # --columns text=NAME
@@ -68,11 +68,11 @@ def plan_text_run(
     if is_path_source(valid):
         valid, plain["data.valid"] = None, [str(valid)]
     top = dict.fromkeys(("recipe", "preset", "init"))
-    return TextPlan(None, text, valid, config, plain, top, None, None, options, model, tune)
+    return TextRequest(None, text, valid, config, plain, top, None, None, options, model, tune)
 
 
 @dataclass
-class TextPlan(PretrainPlan):
+class TextRequest(PretrainRequest):
     """Pretraining that continues from a checkpoint; its steps follow from the epochs and the text."""
 
     model: Any = None
@@ -225,4 +225,4 @@ def train_conditional(
     if (objective := find_family(former.family).definition.objective) in UNPAIRED_OBJECTIVES:
         given["objective.name"] = UNPAIRED_OBJECTIVES[objective]
     options = RunOptions(Path(folder) / "run", resume=True, tell=tell)
-    return plan_text_run(start, {"train": texts}, given, None, options).carry_out()[1]
+    return request_text_run(start, {"train": texts}, given, None, options).carry_out()[1]

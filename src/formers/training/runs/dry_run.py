@@ -13,26 +13,26 @@ from ..config_merge import configure_pretraining
 from ..distributed.process_group import connect_processes
 from ..hardware import explain_out_of_memory, get_peak_memory, use_deterministic
 from ..progress import format_time_left
-from .finetune import plan_finetuning
+from .finetune import request_finetuning
 from .prepare_data import prepare_data
-from .pretrain import PretrainPlan, PretrainRun
-from .run import TIMED_STEPS, Run, RunOptions, RunPlan, time_steps
+from .pretrain import PretrainRequest, PretrainRun
+from .run import TIMED_STEPS, Run, RunOptions, RunRequest, time_steps
 
 Rows = list[tuple[str, str]]
 
 
-def dry_run(plan: RunPlan[Any, Any]) -> Rows:
+def dry_run(request: RunRequest[Any, Any]) -> Rows:
     """Return rows: what was understood, and how large and long the run would be. Nothing is written. The main process
     of several has them."""
     said: list[str] = []
-    plan.options = dataclasses.replace(plan.options, say=said.append)
-    config = plan.configure(None)
-    world = connect_processes(plan.options.device)
+    request.options = dataclasses.replace(request.options, say=said.append)
+    config = request.configure(None)
+    world = connect_processes(request.options.device)
     with (
         tempfile.TemporaryDirectory() as folder, explain_out_of_memory(config.train, None, world.device),
         use_deterministic(config.train.deterministic),
     ):  # fmt: skip
-        run = plan.build(*plan.prepare_excerpt(config, Path(folder), world), Path(folder), world)
+        run = request.build(*request.prepare_excerpt(config, Path(folder), world), Path(folder), world)
         first, seconds = estimate_duration(run)
         s = run.config.train
         size = s.batch_tokens * s.count_batches(s.batch_rampup_steps, world.size)
@@ -56,12 +56,12 @@ def dry_run_pretraining(
 ) -> Rows:
     """Make a dry run of pretraining on text in files; `top` is recipe, preset or init."""
     top, options = {"recipe": None, "preset": None, "init": None, **top}, RunOptions(device=device)
-    return dry_run(PretrainPlan(family, None, None, config, dict(overrides), top, None, None, options))
+    return dry_run(PretrainRequest(family, None, None, config, dict(overrides), top, None, None, options))
 
 
 def dry_run_finetuning(model: Any, train: Any, valid: Any = None, *, device: Any = None, **asked: Any) -> Rows:
-    """Make a dry run of fine-tuning; the arguments are those of plan_finetuning."""
-    return dry_run(plan_finetuning(model, train, valid, options=RunOptions(device=device), **asked))
+    """Make a dry run of fine-tuning; the arguments are those of request_finetuning."""
+    return dry_run(request_finetuning(model, train, valid, options=RunOptions(device=device), **asked))
 
 
 def measure_step_seconds(

@@ -60,8 +60,8 @@ from ..run_folder import RunFolder, to_json_number
 from ..train_config import RESUMABLE_SETTINGS
 from ..trainer import Trainer
 from ..validation import evaluate
-from .continue_pretraining import TextPlan, check_text_settings, is_text_run, plan_text_run
-from .run import EarlierRun, Run, RunOptions, RunPlan, check_parallel_settings, format_epochs
+from .continue_pretraining import TextRequest, check_text_settings, is_text_run, request_text_run
+from .run import EarlierRun, Run, RunOptions, RunRequest, check_parallel_settings, format_epochs
 from .splits import (
     SPLITS,
     find_overlap,
@@ -134,17 +134,18 @@ def finetune(
     began = time.perf_counter()
     options = RunOptions(out, resume, overwrite, device, tell, say, hook)
     how = {"task": task, "test": test, "columns": columns, "config": config, "overrides": overrides}
-    folder, former, found = plan_finetuning(model, train, valid, options=options, settings=settings, **how).carry_out()
+    request = request_finetuning(model, train, valid, options=options, settings=settings, **how)
+    folder, former, found = request.carry_out()
     seconds = time.perf_counter() - began
     return FinetuneResult(folder, former, found["valid"], found["test"], found["baseline"], seconds, found["majority"])
 
 
-def plan_finetuning(
+def request_finetuning(
     model: Any, train: Any, valid: Any = None, *, task: str | None = None, test: Any = None, columns: Any = None,
     config: Any = None, overrides: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None,
     options: RunOptions | None = None,
-) -> FinetunePlan | TextPlan:  # fmt: skip
-    """Plan a run: of a task, or, on plain text, of pretraining that goes on. A file of settings names the model and
+) -> FinetuneRequest | TextRequest:  # fmt: skip
+    """Request a run: of a task, or, on plain text, of pretraining that goes on. A file of settings names the model and
     the task where they are not given."""
     told, options = read_config(config), options or RunOptions()
     model = model or told.get("source") or told.get("preset") or told.get("family")
@@ -153,12 +154,12 @@ def plan_finetuning(
     sources = {"train": train, "valid": held if valid is None else valid, "test": test}
     given = collect_settings(settings or {}, overrides, sources, columns)
     if is_text_run(task, options):
-        return plan_text_run(model, sources, given, config, options)
-    return FinetunePlan(model, task, sources, columns, config, given, options)
+        return request_text_run(model, sources, given, config, options)
+    return FinetuneRequest(model, task, sources, columns, config, given, options)
 
 
 @dataclass
-class FinetunePlan(RunPlan[FinetuneConfig, dict[str, Examples]]):
+class FinetuneRequest(RunRequest[FinetuneConfig, dict[str, Examples]]):
     """A fine-tuning run that was asked for."""
 
     model: Any
@@ -254,11 +255,11 @@ class FinetunePlan(RunPlan[FinetuneConfig, dict[str, Examples]]):
 
 def render_settings(model: Any, train: Any, valid: Any, **asked: Any) -> str:
     """Return all settings of a run as YAML, for --config."""
-    plan = plan_finetuning(model, train, valid, **asked)
-    named = {**flatten_tables(read_config(plan.file)), **plan.given}
-    if isinstance(plan, TextPlan) and plan.text is None and "data.source" not in named:
+    request = request_finetuning(model, train, valid, **asked)
+    named = {**flatten_tables(read_config(request.file)), **request.given}
+    if isinstance(request, TextRequest) and request.text is None and "data.source" not in named:
         raise Error("the settings of --task lm depend on the text", fix="give --train FILE")
-    return plan.render_settings()
+    return request.render_settings()
 
 
 SHORT_NAMES = {  # settings that finetune() takes by their bare names
@@ -307,11 +308,11 @@ def check_same_run(
     """Refuse a run that was asked for something else, or has learnt from other examples, than what is asked now."""
     about, fix = RunFolder(path).read_info(), "choose another --out, or remove this run"
     how = {"task": task, "test": test, "columns": columns, "config": config, "overrides": overrides}
-    plan = plan_finetuning(model, train, valid, settings=settings, **how)
-    if isinstance(plan, TextPlan):
-        return check_text_settings(path, {**plan.tune, **plan.given}, about["config"], fix)
-    wanted = plan.configure(None)
-    marks = {name: fingerprint_examples(part) for name, part in plan.splits.items()}
+    request = request_finetuning(model, train, valid, settings=settings, **how)
+    if isinstance(request, TextRequest):
+        return check_text_settings(path, {**request.tune, **request.given}, about["config"], fix)
+    wanted = request.configure(None)
+    marks = {name: fingerprint_examples(part) for name, part in request.splits.items()}
     for name in SPLITS:
         if marks.get(name) != about["data"]["examples"].get(name):
             raise Error(f"the run here has other {name} examples", where=path, fix=fix)

@@ -51,9 +51,9 @@ from ..run_folder import RunFolder, find_newest_run, to_json_number
 from ..train_config import RESUMABLE_SETTINGS
 from ..trainer import StepResult, Trainer, close_batches
 from ..validation import Score, compute_unigram_baseline, evaluate
-from ..word_vectors.vector_run import VectorPlan
+from ..word_vectors.vector_run import VectorRequest
 from .prepare_data import PreparedData, RunText, check_data_unchanged, check_texts, prepare_data, read_excerpt
-from .run import EarlierRun, Run, RunOptions, RunPlan, check_parallel_settings, measure_deterministic_cost
+from .run import EarlierRun, Run, RunOptions, RunRequest, check_parallel_settings, measure_deterministic_cost
 from .vocab_transfer import check_checkpoint_family, transfer_vocabulary
 
 LANGUAGE_SAMPLE_TOKENS = 4000  # tokens of the text that say which language it is in
@@ -105,19 +105,19 @@ def pretrain(
         text, given = None, {"data.source": paths, **given}
     if isinstance(tokenizer, str | Path):
         tokenizer, given = None, {**given, "data.tokenizer": str(tokenizer)}
-    kind = PretrainPlan if family is None else get_plan_class(find_pretrained_family(family).definition)
-    plan = kind(family, text, valid, config, given, top, tokenizer, same, options)
-    folder, former, (score, baseline) = plan.carry_out()
+    kind = PretrainRequest if family is None else get_request_class(find_pretrained_family(family).definition)
+    request = kind(family, text, valid, config, given, top, tokenizer, same, options)
+    folder, former, (score, baseline) = request.carry_out()
     return PretrainResult(folder, former, score, baseline, time.perf_counter() - began)
 
 
-def get_plan_class(family: Family) -> type[PretrainPlan] | type[VectorPlan]:
+def get_request_class(family: Family) -> type[PretrainRequest] | type[VectorRequest]:
     """Return how a family is pretrained, by its declaration: a static one is a table of word vectors."""
-    return VectorPlan if family.is_static else PretrainPlan
+    return VectorRequest if family.is_static else PretrainRequest
 
 
 @dataclass
-class PretrainPlan(RunPlan[PretrainConfig, PreparedData]):
+class PretrainRequest(RunRequest[PretrainConfig, PreparedData]):
     """A pretraining run that was asked for; `text` and `valid` are texts in memory, None for those of the settings."""
 
     family: str | None

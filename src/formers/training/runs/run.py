@@ -1,7 +1,8 @@
-"""One program for every training run: settings, folder, data, model, steps, result and report.
+"""One program for pretraining and fine-tuning: settings, folder, data, model, steps, result and report.
 
-A plan (`RunPlan`) is a run that was asked for: it merges the settings, prepares the data and builds the run. A `Run`
-has a model, its examples and a trainer. Pretraining and fine-tuning implement both; `carry_out` is the rest.
+A `RunRequest` is a run that was asked for: it merges the settings, prepares the data and builds the run. A `Run` has a
+model, its examples and a trainer. Pretraining and fine-tuning implement both; `carry_out` is the rest. Word vectors
+have a program of their own (training/word_vectors/vector_run.py).
 """
 
 from __future__ import annotations
@@ -203,7 +204,7 @@ class Run(Protocol[ConfigT]):
         """Evaluate the model of the best step; return what the caller gets, and what run.json keeps."""
 
 
-class RunPlan(Protocol[ConfigT, DataT]):
+class RunRequest(Protocol[ConfigT, DataT]):
     """A run that was asked for. Only the main process configures and prepares; all processes build."""
 
     options: RunOptions
@@ -237,32 +238,32 @@ class RunPlan(Protocol[ConfigT, DataT]):
         return carry_out(self)
 
 
-def carry_out(plan: RunPlan[ConfigT, DataT]) -> tuple[Path, Former, Any]:
+def carry_out(request: RunRequest[ConfigT, DataT]) -> tuple[Path, Former, Any]:
     """Carry out a run from its settings to its report; returns its folder, the best model, and its result.
 
     Only the main process reads sources and writes into the folder. A run that cannot begin leaves no folder behind.
     """
-    options = plan.options
+    options = request.options
     world, say = connect_processes(options.device), options.say
     with ExitStack() as stack:
         stack.enter_context(explain_lost_peer(world))
 
-        config = world.broadcast_from_main(lambda: plan.configure(EarlierRun.find(options)))
-        parameters = plan.estimate_parameters(config)
+        config = world.broadcast_from_main(lambda: request.configure(EarlierRun.find(options)))
+        parameters = request.estimate_parameters(config)
         stack.enter_context(explain_out_of_memory(config.train, parameters, world.device))
         stack.enter_context(use_deterministic(config.train.deterministic))
         remove_replaced: list[Callable[[], None]] = []
 
         def prepare() -> tuple[Path, ConfigT, DataT]:
-            inputs = (config.to_dict(), plan.inputs)
-            opened = open_run_folder(options.path, plan.get_stem(config), options.overwrite, inputs)
+            inputs = (config.to_dict(), request.inputs)
+            opened = open_run_folder(options.path, request.get_stem(config), options.overwrite, inputs)
             folder, remove = stack.enter_context(opened)
             remove_replaced.append(remove)
             check_disk_space(folder.path, config.train, parameters)
-            return folder.path, *plan.prepare(config, folder.path, world)
+            return folder.path, *request.prepare(config, folder.path, world)
 
         path, config, data = world.broadcast_from_main(prepare)  # the other processes map the same files
-        folder, run = RunFolder(path), plan.build(config, data, path, world)
+        folder, run = RunFolder(path), request.build(config, data, path, world)
         for line in run.describe():
             say(line)
 

@@ -110,7 +110,7 @@ def configure_vectors(method: str | None, config: Any, overrides: Mapping[str, A
 
 
 @dataclass
-class VectorPlan:
+class VectorRequest:
     """A run of word vectors that was asked for. There are no checkpoints: what is stopped begins again."""
 
     method: str | None  # or "vectors": the file of settings says which
