@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import json
+import lzma
+import subprocess
+import sys
+from collections import Counter
 
 import pytest
 
 import formers
+from formers.text.trainers.pair_merging import train_wordpiece
 from formers.training.config_merge import PretrainDataConfig
 from formers.training.runs import prepare_data
 from formers.training.runs.cross_validation import compare_settings
@@ -47,14 +53,72 @@ def test_text_is_read_at_most_twice(tmp_path, family, sized):
     assert (text.opened, valid.opened) == (2, 2)
 
 
-def test_files_are_read_at_most_twice(tmp_path, monkeypatch):
-    calls = []
-    for name in ("read_documents", "prepare"):
-        real = getattr(prepare_data, name)
-        monkeypatch.setattr(prepare_data, name, lambda *a, _f=real, _n=name, **k: calls.append(_n) or _f(*a, **k))
-    (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
-    pretrain("bert", tmp_path / "a.txt", out=tmp_path / "run", train=ONE_STEP)
-    assert calls == ["read_documents", "prepare"]
+OPENS = """
+import json, sys
+from pathlib import Path
+
+source, opened = sys.argv[1], []
+
+def hook(event, args):
+    if event == "open" and str(args[0]) == source:
+        frame = sys._getframe(1)
+        while "formers" not in Path(frame.f_code.co_filename).parts:
+            frame = frame.f_back
+        opened.append(frame.f_code.co_qualname)
+
+sys.addaudithook(hook)
+from tests.training.runs.test_pretrain import pretrain
+
+how = json.loads(sys.argv[3])
+pretrain(how.pop("family"), Path(source), out=sys.argv[2], train={"steps": 1}, **how)
+print(json.dumps(opened))
+"""
+
+
+@pytest.mark.parametrize(("name", "how"), [
+    ("a.txt", {"family": "gpt2"}), ("a.txt.xz", {"family": "bert"}),
+    ("a.txt", {"family": "ernie", "data": {"units": "learn"}}),
+])  # fmt: skip
+def test_files_are_opened_for_a_look_and_the_work(tmp_path, name, how):
+    """All opens of the file that the interpreter sees, by the function that opens it; a hook cannot be removed, so this
+    is done in a process of its own. A stamp reads the two ends of a file, whatever its size."""
+    data = "\n".join(TEXT).encode()
+    (tmp_path / name).write_bytes(lzma.compress(data) if name.endswith("xz") else data)
+    command = [sys.executable, "-c", OPENS, str(tmp_path / name), str(tmp_path / "run"), json.dumps(how)]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+    opened = Counter(json.loads(done.stdout.splitlines()[-1]))
+    assert opened.pop("stamp_file") <= 2
+    assert opened == {"read_chunks": 1, "HashingReader.__init__": 1}, "a look, then the work, and no other"
+
+
+@pytest.mark.parametrize("source", ["file", "memory"])
+@pytest.mark.parametrize("known", [False, True])
+def test_phrases_are_learned_in_the_look(tmp_path, source, known):
+    """They are those that `formers prepare` learns in a pass of its own."""
+    texts = [text if i % 6 else f"{text} New York lies there" for i, text in enumerate(TEXT * 2)]
+    counted = Source(texts, sized=True)
+    (tmp_path / "a.txt").write_text("\n".join(texts), encoding="utf-8")
+    text = counted if source == "memory" else tmp_path / "a.txt"
+    how = {"tokenizer": train_wordpiece(texts, 300)} if known else {}
+    made = pretrain("ernie", text, out=tmp_path / "run", train=ONE_STEP, data={"units": "learn", "unit": "line"}, **how)
+    assert counted.opened == 2 * (source == "memory")
+    alone = formers.prepare(texts, made.former.tokenizer, tmp_path / "alone", units="learn", held_out=0.2)
+    assert told(made)["store"] == alone.content_hash
+    found, expected = (tmp_path / name / "phrases.txt" for name in ("run/data/store", "alone"))
+    assert "new york\n" in found.read_text()
+    assert found.read_text() == expected.read_text()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_text_is_read_twice_over_a_failed_try_with_other_text(tmp_path, family):
+    with pytest.raises(formers.Error, match="needs text of other documents"):
+        pretrain("bert", TEXT[:1], out=tmp_path / "run", valid=TEXT[:1])
+    assert (tmp_path / "run/data/tokenizer").is_dir()
+    text = Source(TEXT, sized=True)
+    made = pretrain(family, text, out=tmp_path / "run", train=ONE_STEP)
+    assert text.opened == 2, "the fingerprint keeps the look"
+    assert told(made) == told(pretrain(family, TEXT, out=tmp_path / "list", train=ONE_STEP))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])

@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 import signal
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -168,25 +168,38 @@ EncodedChunk = tuple[ChunkProgress, dict[str, EncodedDocuments]]  # by the part 
 # --- phrases: pairs of words that stand together more often than chance (Mikolov et al. 2013b, §4)
 
 
-def learn_phrases(
-    documents: Iterable[str], *, min_count: int = 10, discount: float = 5.0, threshold: float = 100.0
-) -> list[str]:
-    """Return pairs with (count(ab) - discount) · words / (count(a) · count(b)) above the threshold, the best first."""
-    words: Counter[str] = Counter()
-    pairs: Counter[tuple[str, str]] = Counter()
-    for text in documents:
-        found = list(PHRASE_WORD_PATTERN.finditer(text))
-        words.update(m.group().lower() for m in found)
-        joined = ((a, b) for a, b in itertools.pairwise(found) if text[a.end() : b.start()] == " ")
-        pairs.update((a.group().lower(), b.group().lower()) for a, b in joined)
-        if len(pairs) > MAX_PAIRS:  # memory stays bounded: what was seen once goes
-            pairs = Counter({pair: n for pair, n in pairs.items() if n > 1})
-            while len(pairs) > MAX_PAIRS // 2:
-                pairs = Counter(dict(pairs.most_common(MAX_PAIRS // 4)))
-    total = words.total()
-    often = ((a, b, n) for (a, b), n in pairs.items() if n >= min_count)
-    score = {f"{a} {b}": (n - discount) * total / (words[a] * words[b]) for a, b, n in often}
-    return sorted((p for p, s in score.items() if s > threshold), key=lambda p: (-score[p], p))
+class PhraseCounter:
+    """Counts of words and of pairs of words, from which phrases are learned."""
+
+    def __init__(self) -> None:
+        self.words, self.pairs = Counter[str](), Counter[tuple[str, str]]()
+
+    def count_documents(self, documents: Iterable[str]) -> Iterator[str]:
+        """Yield documents, and count their words and pairs."""
+        for text in documents:
+            found = list(PHRASE_WORD_PATTERN.finditer(text))
+            self.words.update(m.group().lower() for m in found)
+            joined = ((a, b) for a, b in itertools.pairwise(found) if text[a.end() : b.start()] == " ")
+            self.pairs.update((a.group().lower(), b.group().lower()) for a, b in joined)
+            if len(self.pairs) > MAX_PAIRS:  # memory stays bounded: what was seen once goes
+                self.pairs = Counter({pair: n for pair, n in self.pairs.items() if n > 1})
+                while len(self.pairs) > MAX_PAIRS // 2:
+                    self.pairs = Counter(dict(self.pairs.most_common(MAX_PAIRS // 4)))
+            yield text
+
+    def choose_phrases(self, min_count: float = 10, discount: float = 5.0, threshold: float = 100.0) -> list[str]:
+        """Return pairs with (count(ab) - discount) · words / (count(a) · count(b)) above the threshold, best first."""
+        total = self.words.total()
+        often = ((a, b, n) for (a, b), n in self.pairs.items() if n >= min_count)
+        score = {f"{a} {b}": (n - discount) * total / (self.words[a] * self.words[b]) for a, b, n in often}
+        return sorted((p for p, s in score.items() if s > threshold), key=lambda p: (-score[p], p))
+
+
+def learn_phrases(documents: Iterable[str], **limits: float) -> list[str]:
+    """Return the phrases of documents, by the limits of `PhraseCounter.choose_phrases`."""
+    counter = PhraseCounter()
+    deque(counter.count_documents(documents), maxlen=0)
+    return counter.choose_phrases(**limits)
 
 
 def read_phrases(path: Path) -> list[str]:

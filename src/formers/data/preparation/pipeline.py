@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,14 +47,16 @@ def prepare(
     workers: int = 0, splitter: str | None = "rules", units: str | None = None, held_out: float = 0.0,
     deduplicate: str | None = None, tests: Any = None, tests_column: str | None = None, drop_tests: bool = False,
     shard: int = 128 << 20, rank: int | None = None, ranks: int | None = None, tell: ProgressCallback | None = None,
+    phrases: Callable[[], Sequence[str]] | None = None,
 ) -> Store | None:  # fmt: skip
     """Make a token store of files, or of a list, DataFrame or dataset of documents; go on where an earlier run ended.
 
     `workers` = 0 encodes in this process, on the tokenizer's own threads. Under torchrun (RANK, WORLD_SIZE) each rank
     takes its share of the files; the answer is None for a rank that ends before others. `unit`, `column`, `encoding`,
     `skip`, `delimiter` and `header` are those of `read_documents`. `held_out` is the share of documents that become the
-    part "held". `units` is kiwi, learn or a file of phrases. `tests` (files, or {name: texts}) are looked for in the
-    text: what is found is counted, and left out with `drop_tests`.
+    part "held". `units` is kiwi, learn or a file of phrases. Learning reads the text once before, unless `phrases` has
+    learned them in such a reading. `tests` (files, or {name: texts}) are looked for in the text: what is found is
+    counted, and left out with `drop_tests`.
     """
     rank, ranks = resolve_rank(rank, ranks)
     if not 0 <= workers <= MAX_WORKERS:
@@ -93,8 +95,8 @@ def prepare(
                 fix = "give files, and one process; then --units FILE"
                 raise Error("phrases are learned in a pass of their own", fix=fix)
             found = (text for group in entry.numbers for text in entry.read_group(group, CleaningReport()))
-            phrases = document_encoder.learn_phrases(found)
-            write_atomically(where / "phrases.txt", "".join(f"{phrase}\n" for phrase in phrases))
+            learned = document_encoder.learn_phrases(found) if phrases is None else phrases()
+            write_atomically(where / "phrases.txt", "".join(f"{phrase}\n" for phrase in learned))
         pool = stack.enter_context(EncoderPool(workers, tokenizer, options, where))
         PrepareRun(where, tokenizer, options, entry, rank, ranks, tell, watch).encode_groups(pool)
         ends = [read_shard_records(where, group)[-1:] for group in entry.numbers]

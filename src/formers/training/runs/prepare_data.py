@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import ProgressCallback
+from ...data.preparation.document_encoder import PhraseCounter
 from ...data.preparation.pipeline import SourceChanged, stamp_file
 from ...data.readers import COLUMN_HINT, extract_python_texts, find_files, is_path_source, read_documents
 from ...data.store import Store
@@ -66,14 +67,16 @@ class Lookahead(Iterator[Any]):
 
 
 class RunText:
-    """Text of a run, which is read at most twice: a look (its first documents, what a tokenizer learns from, a
-    fingerprint), then the work, which reads `source`. An iterator is read once: a look keeps what it takes of it."""
+    """Text of a run, which is read at most twice: a look (its first documents, what a tokenizer learns from, phrases,
+    a fingerprint), then the work, which reads `source`. An iterator is read once: a look keeps what it takes of it."""
 
     def __init__(self, source: Any, data: PretrainDataConfig):
         self.source: Any = Lookahead(source) if isinstance(source, Iterator) else source
         self.data, self.changes, self.hash = data, CleaningReport(), hashlib.sha256()
         self.first: list[str] = []  # documents that were checked
         self.documents: Iterator[str] | None = None  # those behind them; None before the look
+        self.is_sized = isinstance(source, Sized) and not is_path_source(source)  # in memory, and can be read again
+        self.is_kept = self.is_used_up = False  # whether `first` has what a tokenizer learns from; nothing is left
 
     @property
     def is_text(self) -> bool:
@@ -83,10 +86,13 @@ class RunText:
     def open(self) -> Iterator[str]:
         """Begin the look."""
         self.hash, self.first, reading = hashlib.sha256(), [], dict(self.data.reader_options)
+        self.phrase_counter, self.is_used_up = PhraseCounter(), False
         source = self.source.look() if isinstance(self.source, Lookahead) else self.source
-        if isinstance(source, Sized) and not is_path_source(source):
+        if self.is_sized:
             source = self.hash_texts(extract_python_texts(source, reading.pop("column"), self.changes, self.data.skip))
         self.documents = read_documents(source, changes=self.changes, **reading)
+        if self.data.units == "learn":
+            self.documents = self.phrase_counter.count_documents(self.documents)
         return self.documents
 
     def hash_texts(self, texts: Iterator[str]) -> Iterator[str]:
@@ -117,7 +123,7 @@ class RunText:
 
     def look(self) -> Iterator[str]:
         """Return the documents from the first on, in the pass in which they were checked."""
-        if self.documents is None or "fingerprint" in vars(self):
+        if self.documents is None or self.is_used_up:
             self.open()
         assert self.documents is not None
         return itertools.chain(self.first, self.documents)
@@ -128,11 +134,20 @@ class RunText:
         nothing."""
         if is_path_source(self.source):
             return [{**stamp_file(path), "time": path.stat().st_mtime_ns} for path in find_files(self.source)]
-        if not isinstance(self.source, Sized):
+        if not self.is_sized:
             return None
-        for _ in self.documents if self.documents is not None else self.open():
-            pass  # the rest of the look
+        self.finish_look()
         return self.hash.hexdigest()
+
+    def finish_look(self) -> None:
+        """Read the rest of the look."""
+        deque(self.open() if self.documents is None else self.documents, maxlen=0)
+        self.is_used_up = not self.is_kept
+
+    def learn_phrases(self) -> list[str]:
+        """Return the phrases of the text, which are counted in the look."""
+        self.finish_look()
+        return self.phrase_counter.choose_phrases()
 
 
 def check_texts(text: RunText, valid: RunText) -> list[str]:
@@ -254,7 +269,7 @@ def prepare_store(
                 raise make_changed_error(words, run)
             return Store.open(where)
     try:
-        made = prepare(text.source, tokenizer, where, **how, rank=0, ranks=1, tell=tell)
+        made = prepare(text.source, tokenizer, where, **how, rank=0, ranks=1, tell=tell, phrases=text.learn_phrases)
     except SourceChanged:
         if run is None:
             raise
@@ -306,6 +321,8 @@ def load_or_train_tokenizer(
         asked = {"kind": kind, "style": style.name, "pieces": data.vocab_size, **data.reader_options}
         return json.dumps({**asked, "text": text.fingerprint})
 
+    if kept.is_dir() and text.is_sized:  # the fingerprint takes the whole look, and may tell that this is other text
+        text.first, text.is_kept = list(limit_characters(text.look(), TOKENIZER_TEXT_CHARS)), True
     if kept.is_dir() and text.fingerprint is not None and read_note(kept) == describe():
         return load_tokenizer(kept)
     discard_prepared(kept)
