@@ -219,7 +219,7 @@ def test_rerun_goes_on_after_ctrl_c(capsys, trained, tmp_path, monkeypatch):
         patched.setattr(pretrain, "show_progress", listening)
         code, _, err = run(capsys, *words)
     assert code == 130
-    assert "saved. Go on with --resume" in err
+    assert "saved. Continue with --resume" in err
     code, _, err = run(capsys, *words, "--resume")
     assert code == 0, err
     first, again = formers.load(trained[0]), formers.load(tmp_path / "again")
