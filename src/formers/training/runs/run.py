@@ -407,7 +407,7 @@ def check_finite(folder: RunFolder, trainer: Trainer) -> None:
         return
     if trainer.bad_steps:
         kept.quarantine_after(trainer.step - trainer.bad_steps - 1)
-    raise Diverged(told, where=folder.path, fix="go on with --resume and a lower --train.lr; no model was written")
+    raise Diverged(told, where=folder.path, fix="continue with --resume and a lower --train.lr; no model was written")
 
 
 def save_best_model(folder: RunFolder, run: Run[Any]) -> tuple[Former, int]:
