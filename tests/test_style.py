@@ -75,7 +75,7 @@ NOUN_FIRST = (
 
 
 def test_docstrings_of_functions_begin_with_a_verb():
-    """As far as their usual first words tell."""
+    """Articles and question words begin no docstring of a function."""
     bad = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
         for path in FILES

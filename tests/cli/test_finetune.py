@@ -165,7 +165,7 @@ def test_finished_runs_say_so(capsys, here):
     again = [*words, "--resume"]
     code, out, error = run(capsys, *again)
     assert code == 0
-    assert "this run was finished before, after 1 epoch; raise --epochs above 1 to go on" in error
+    assert "this run was finished before, after 1 epoch; raise --epochs above 1 to continue" in error
     code, out, error = run(capsys, *again, "--lr", 1e-2)
     assert (code, out) == (2, "")
     assert "this run is finished: after 1 epoch, train.lr changes nothing. Raise --epochs above 1" in error
@@ -181,7 +181,7 @@ def test_finished_runs_say_so(capsys, here):
     assert (asked["seed"], asked["warmup_steps"]) == (5, 0), "a recipe's warm-up is no longer than the run"
     code, _, error = run(capsys, *words, "--resume")
     assert code == 0
-    assert "this run was finished before, after 2 steps; raise --train.steps above 2 to go on" in error
+    assert "this run was finished before, after 2 steps; raise --train.steps above 2 to continue" in error
     code, out, error = run(capsys, *words, "--resume", "--train.lr", 1)
     assert (code, out) == (2, "")
     assert "train.lr changes nothing. Raise --train.steps above 2" in error
@@ -217,7 +217,7 @@ def test_random_weights_are_named_as_such(capsys, here):
     assert "gpt2-medium starts from random weights; the published weights are hub:openai-community/gpt2-medium" in said
     words = ["pretrain", "gpt2", "--data", "글.txt", "--out", "two", "--preset", "gpt2-medium", *model]
     said = run(capsys, *words, "--train.seq_length", 16, "--train.batch_tokens", 64)[2]
-    assert "are hub:openai-community/gpt2-medium: --init goes on from them" in said
+    assert "are hub:openai-community/gpt2-medium: --init continues from them" in said
 
 
 @pytest.mark.filterwarnings("default")

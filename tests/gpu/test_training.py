@@ -81,7 +81,7 @@ def test_what_is_no_number_leaves_no_trace(kind):
     for report in t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)):
         groups = t.get_state()[0]
         now = {**{f"m{k}": v for k, v in groups["model"].items()}, **groups["optimizer"]}
-        if report.skipped:
+        if report.is_skipped:
             skipped.append(report.step - 1)
             assert all(torch.equal(now[key], frozen[key]) for key in now)
         frozen = {key: value.clone() for key, value in now.items()}

@@ -139,7 +139,7 @@ def test_held_out_text_without_pairs_is_judged_by_hidden_tokens(tmp_path):
         "bert", TEXT[:-1], valid=TEXT[-1:], out=tmp_path / "run", model=sizes, train=train,
         data={"vocab_size": 300}, say=said.append,
     )  # fmt: skip
-    assert [line for line in said if "judged by hidden tokens alone" in line]
+    assert [line for line in said if "evaluated by hidden tokens alone" in line]
     assert run.score is not None
     assert "nsp" not in run.score.metrics
     assert run.score.loss > 0

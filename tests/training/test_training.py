@@ -204,7 +204,7 @@ def test_what_is_no_number_leaves_no_trace(kind):
     skipped = []
     frozen = None
     for report in t.train(src):
-        if report.skipped:
+        if report.is_skipped:
             skipped.append(report.step - 1)
             now = {**{f"m{i}": v for i, v in t.get_state()[0]["model"].items()}, **t.get_state()[0]["optimizer"]}
             assert all(torch.equal(now[key], frozen[key]) for key in now), "neither a weight nor a moment has moved"
@@ -329,7 +329,7 @@ def test_a_spike_is_left_out(precision):
     left, before = [], {}
     for report in t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)):
         now = {**t.get_state()[0]["model"], **t.get_state()[0]["optimizer"]}
-        if report.skipped:
+        if report.is_skipped:
             left.append(report.step)
             assert all(torch.equal(now[name], before[name]) for name in now)
         before = {name: tensor.clone() for name, tensor in now.items()}
@@ -343,7 +343,7 @@ def test_gradients_that_stay_long_are_not_left_out_for_ever():
         TrainConfig(steps=99, batch_tokens=128, seq_length=16, spike_factor=20.0),
     )
     told = list(t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)))
-    left = [r.step for r in told if r.skipped]
+    left = [r.step for r in told if r.is_skipped]
     assert left[0] == 56
     assert len(left) < 30
 

@@ -69,7 +69,7 @@ def evaluate(
 
     A language model by its perplexity on texts (of an encoder-decoder: of targets), by `pairs` of a good and a bad
     sentence (which is likelier), by `choices` (which is the likeliest behind a text), or by `cloze`: the last word of
-    each text. A fine-tuned model by the measures of its task. The kind is found by the columns and the model if it is
+    each text. A fine-tuned model by the metrics of its task. The kind is found by the columns and the model if it is
     not named. `column`, `encoding`, `skip`, `delimiter` and `header` say how files are read. `how` goes to likelihood:
     batch, stride, memory_length, tell.
     """

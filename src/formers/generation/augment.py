@@ -21,7 +21,7 @@ from ..data.counter_rng import draw_bits
 from ..errors import Error
 from ..former import Former
 from ..tasks.api import get_task
-from ..tasks.examples import Examples, flatten, make_label_prefix, read_examples
+from ..tasks.examples import Examples, flatten_names, make_label_prefix, read_examples
 from ..text.normalise import normalise
 from ..verbs import can_fill, check_verb
 from .api import generate_texts
@@ -229,7 +229,7 @@ def make_label_filter(judge: Former | str | None, rows: Sequence[Row], min_proba
     score = make_model_scorer(judge, rows, multilabel) if isinstance(judge, Former) else make_linear_scorer(rows)
 
     def has_same_label(shares: Mapping[str, float], row: Row) -> bool:
-        own = flatten([row["label"]])
+        own = flatten_names([row["label"]])
         if not multilabel:
             return shares[own[0]] >= max(min_probability, *shares.values())
         predicted = {name for name, share in shares.items() if share > 0.5}
@@ -249,7 +249,7 @@ def make_linear_scorer(rows: Sequence[Row]) -> LabelScorer:
 def make_model_scorer(judge: Former, rows: Sequence[Row], multilabel: bool) -> LabelScorer:
     """Check that a fine-tuned model has the labels of the rows; returns a function from rows to probabilities."""
     task = get_task(judge, "classify")
-    known, own = set(task.labels or judge.labels), set(flatten(row["label"] for row in rows))
+    known, own = set(task.labels or judge.labels), set(flatten_names(row["label"] for row in rows))
     if known != own:
         first, second = (", ".join(sorted(names)[:8]) for names in (known, own))
         what = f"this label filter knows the labels {first}, and the examples have {second}"

@@ -123,7 +123,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Recurrent layers that go on from the encoder's state, and the attention between. State: that of the layers, and
+    """Recurrent layers that begin with the encoder's state, and the attention between. State: that of the layers, and
     one more tensor with `feed`: s̃ of Luong's input feeding, or Cho's context."""
 
     def __init__(self, c: Seq2SeqConfig):

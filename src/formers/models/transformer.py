@@ -3,7 +3,7 @@
 Parent  seq2seq (its attention, without the recurrence)
 New     1. no recurrence: multi-head attention alone   2. sinusoidal positions   3. an encoder and a decoder of residual
         blocks, each sub-layer followed by a norm   4. embeddings scaled by √dim and shared by both sides and the output
-        5. label smoothing, and a learning rate with warm-up (training/optimizer.py)
+        5. label smoothing, and a learning rate with warmup (training/optimizer.py)
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: the paper's formula interleaves sines and cosines; its released code and Marian's files put
         all sines first (`halves`, the default)

@@ -80,7 +80,7 @@ def read_examples(
     given, names = parse_columns(columns)
     given = {**parse_text_column(reading.get("column"), task), **given}
     kind = task or ("tag" if {"words", "tags"} & set(given) else None)
-    reading["column"] = reading.get("column") or next(iter(flatten(given.values())), None)
+    reading["column"] = reading.get("column") or next(iter(flatten_names(given.values())), None)
     table = read_table(source, names, task=kind, **reading)
     return build_examples(
         table, task, given, needs_labels=needs_labels, label_separator=label_separator, limit=limit,
@@ -136,7 +136,7 @@ def parse_columns(columns: Columns) -> tuple[dict[str, Any], list[str] | None]:
             raise Error(f"{odd[0]!r} is no part=column", fix='say for example "text=document label=class"')
         found: dict[str, Any] = {}
         for name, _, value in pairs:  # a part that is named twice has several columns
-            found[name] = [*flatten([found[name]]), value] if name in found else value
+            found[name] = [*flatten_names([found[name]]), value] if name in found else value
         return found, None
     if columns is None or isinstance(columns, Mapping):
         return dict(columns or {}), None
@@ -334,7 +334,9 @@ class ExampleBuilder:
 
     def describe(self, rows: list[Row], labels: tuple[str, ...]) -> str:
         """Describe what was understood, in one line."""
-        parts = [f"{part} = column {' + '.join(map(repr, flatten([column])))}" for part, column in self.roles.items()]
+        parts = [
+            f"{part} = column {' + '.join(map(repr, flatten_names([column])))}" for part, column in self.roles.items()
+        ]
         kinds = f": {len(labels):,} {'tags' if self.task == 'tag' else 'labels'}" if labels else ""
         if self.task == "regress" and (values := [row["label"] for row in rows if row["label"] is not None]):
             kinds = f": {min(values):g} to {max(values):g}"
@@ -393,7 +395,9 @@ def order_labels(rows: Iterable[Row], task: str, names: list[str] | None) -> tup
     """Return the labels in order: a dataset's own, else by number or by letters; O is the first of tags."""
     if task not in ("classify", "tag"):
         return ()
-    values = {v for row in rows for v in flatten([row["tags"] if task == "tag" else row["label"]]) if v is not None}
+    values = {
+        v for row in rows for v in flatten_names([row["tags"] if task == "tag" else row["label"]]) if v is not None
+    }
     if names and values <= set(names):
         return tuple(names)
     outside = OUTSIDE_TAGS if task == "tag" else ("O",)
@@ -403,7 +407,7 @@ def order_labels(rows: Iterable[Row], task: str, names: list[str] | None) -> tup
 
 def make_label_prefix(row: Mapping[str, Any], label_names: Mapping[str, str]) -> str:
     """Return what a label-conditional model reads before a text: the names of its labels and a colon."""
-    return f"{', '.join(label_names.get(label, label) for label in flatten([row['label']])) or '-'}: "
+    return f"{', '.join(label_names.get(label, label) for label in flatten_names([row['label']])) or '-'}: "
 
 
 def find_roles(table: Table, task: str | None, given: Mapping[str, Any], plain_text: bool = True) -> tuple[str, Roles]:
@@ -411,9 +415,9 @@ def find_roles(table: Table, task: str | None, given: Mapping[str, Any], plain_t
     Without `plain_text`, the task lm is taken only if it is named."""
     given = {part: resolve_columns(column, table.column_names) for part, column in given.items()}
     check_columns(table, task, given)
-    look = TablePreview(table, [name for name in table.column_names if name not in set(flatten(given.values()))])
+    look = TablePreview(table, [name for name in table.column_names if name not in set(flatten_names(given.values()))])
     for name in (task,) if task else (name for name in FINDERS if plain_text or name != "lm"):
-        if not set(given) <= set(flatten(TASK_COLUMNS[name])):
+        if not set(given) <= set(flatten_names(TASK_COLUMNS[name])):
             continue
         rest: dict[str, Callable[[], Roles]] = {  # where the label is said, the text is looked for, and so on
             "label": lambda: find_texts(look, []), "target": lambda: find_source(look),
@@ -477,17 +481,17 @@ def check_columns(table: Table, task: str | None, given: Mapping[str, Any]) -> N
     if task is not None and task not in TASK_COLUMNS:
         raise Error(f"there is no task {task!r}", fix="choose " + ", ".join(TASK_COLUMNS))
     needs = [TASK_COLUMNS[task]] if task else TASK_COLUMNS.values()
-    parts = {part for need in needs for part in flatten(need)}
+    parts = {part for need in needs for part in flatten_names(need)}
     for part, column in given.items():
         if part not in parts:
             raise Error(f"{task or 'no task'} has no part {part!r}", fix="choose " + ", ".join(sorted(parts)))
-        for name in flatten([column]):
+        for name in flatten_names([column]):
             if name not in table.column_names:
                 what = f"there is no column {name!r}; there are {format_names(table.column_names)}"
                 raise Error(what, where=table.where, fix="choose one of these" + table.header_hint)
 
 
-def flatten(values: Iterable[Any]) -> list[str]:
+def flatten_names(values: Iterable[Any]) -> list[str]:
     """Return the names of a list of names and lists of names."""
     return [n for value in values for n in (value if isinstance(value, list | tuple) else [value])]
 
@@ -640,7 +644,7 @@ def find_choose(look: TablePreview) -> Roles:
     label = look.find_first("choice label")
     if not choices or not label:
         return {}
-    return drop_missing(choices=choices, label=label, text=look.find_first("stem", exclude=flatten([choices])))
+    return drop_missing(choices=choices, label=label, text=look.find_first("stem", exclude=flatten_names([choices])))
 
 
 def find_translate(look: TablePreview) -> Roles:

@@ -89,7 +89,7 @@ def hash_ngrams(word: str, least: int, most: int, buckets: int) -> list[int]:
     marked = [tuple(b | 0xFFFFFF00 if b > 127 else b for b in c.encode()) for c in f"<{word}>"]  # bytes have a sign
     last, found = len(marked) - 1, []
     for start in range(last + 1):
-        h = 2166136261  # FNV-1a goes on from n characters to n + 1
+        h = 2166136261  # FNV-1a continues from n characters to n + 1
         for n, character in enumerate(marked[start : start + most], 1):
             for byte in character:
                 h = (h ^ byte) * 16777619 & 0xFFFFFFFF

@@ -104,10 +104,8 @@ def run_training_loop(
     if world.is_main:
         kept = Checkpoints(steps, keep_last=s.keep_last, keep_best=s.keep_best, keep_every=s.keep_every)
     first_step = restore_newest(trainer, kept, steps, say)
-    writer, sample_steps = (
-        open_writer(trainer, kept, steps),
-        {round(s.steps * (i + 1) / s.samples) for i in range(s.samples)},
-    )
+    writer = open_writer(trainer, kept, steps)
+    sample_steps = {round(s.steps * (i + 1) / s.samples) for i in range(s.samples)}
     with ExitStack() as stack:
         signals = stack.enter_context(SignalWatcher())
         log = None if kept is None else stack.enter_context(closing(MetricsLog(folder, first_step, hook)))
@@ -209,7 +207,7 @@ def restore_newest(trainer: Trainer, kept: Checkpoints | None, steps: Path, say:
 
 def step_to_row(report: StepResult) -> dict[str, Any]:
     """Return a step as a line of the file of measurements."""
-    odd = {"skipped": True, "examples": report.example_range} if report.skipped else {}
+    odd = {"skipped": True, "examples": report.example_range} if report.is_skipped else {}
     seconds = round(report.seconds, 3)
     return {
         "step": report.step, "loss": to_json_number(report.loss),

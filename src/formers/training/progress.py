@@ -35,7 +35,7 @@ class ProgressMeter:
         words = (
             f"loss {result.loss:.3f}", perplexity if self.describe_metric is None else self.describe_metric(),
             f"{speed:,.0f} tokens/s", f"{self.compute_mfu(speed):.0%} of peak", f"{used:.1f} GiB",
-            format_time_left((steps - end[2]) * spent / max(1, taken)), "skipped" if result.skipped else "",
+            format_time_left((steps - end[2]) * spent / max(1, taken)), "skipped" if result.is_skipped else "",
         )  # fmt: skip
         self.tell("training", result.step, steps, ", ".join(filter(None, words)))
 

@@ -60,7 +60,7 @@ class StepOutcome:
 
     losses: dict[str, float]  # the mean of each
     grad_norm: float  # before clipping
-    skipped: bool = False
+    is_skipped: bool = False
 
 
 @dataclass
@@ -100,9 +100,9 @@ class StepResult:
         return self.outcome.grad_norm
 
     @property
-    def skipped(self) -> bool:
+    def is_skipped(self) -> bool:
         """Whether the weights were left as they were."""
-        return self.outcome.skipped
+        return self.outcome.is_skipped
 
 
 class WeightAverage:
@@ -233,7 +233,7 @@ class Trainer:
         before = self.carried_states.snapshot()
         values = self.executor.start_step(batches, self.carried_states, objective, weights, lr)
         result = StepResult(self.step, lr, self.tokens, lambda: self.judge_step(values, counts))
-        skip = not self.reads_late and result.skipped
+        skip = not self.reads_late and result.is_skipped
         self.executor.finish_step(skip)
         if skip:
             self.carried_states.roll_back(before)

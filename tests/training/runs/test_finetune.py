@@ -124,9 +124,9 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path):
         tune(out=tmp_path / "cut", epochs=4, hook=hook)
     with pytest.raises(Error, match="there is a run here already"):
         tune(out=tmp_path / "cut", epochs=4)
-    with pytest.raises(Error, match="tune.batch_size cannot change in a run that goes on"):
+    with pytest.raises(Error, match="tune.batch_size cannot change in a resumed run"):
         formers.finetune(out=tmp_path / "cut", resume=True, batch_size=5)
-    with pytest.raises(Error, match="tune.batch_size cannot change in a run that goes on"):
+    with pytest.raises(Error, match="tune.batch_size cannot change in a resumed run"):
         formers.finetune(out=tmp_path / "cut", resume=True, config={"tune": {"batch_size": 5}})
     same = {"tune.batch_size": "16", "tune.lora": "0"}  # as words say it
     again = formers.finetune(out=tmp_path / "cut", resume=True, overrides=same, config={"tune": {"epochs": 4}})

@@ -131,7 +131,7 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, monkeypatch):
     assert summarise_run(RunFolder(tmp_path / "cut"), "x")[-1] == "stopped"
     longer = formers.pretrain(out=tmp_path / "cut", resume=True)
     assert longer.history[-1]["step"] == 14
-    with pytest.raises(Error, match=r"train.batch_tokens cannot change in a run that goes on"):
+    with pytest.raises(Error, match=r"train.batch_tokens cannot change in a resumed run"):
         formers.pretrain(out=tmp_path / "cut", resume=True, train={"batch_tokens": 480})
     with pytest.raises(Error, match="is a run of gpt2, not of bert"):
         formers.pretrain("bert", out=tmp_path / "cut", resume=True)
@@ -207,7 +207,7 @@ def test_a_run_that_goes_on_heeds_its_file_and_what_it_began_with(tmp_path):
         go_on({"train": {"lr": 1e-3}})
     assert go_on({"train": {"lr": 1e-2}, "model": None}).history[-1]["step"] == 3, "what is not named stays"
     assert go_on({"train": {"steps": 5}}, train={"steps": 4}).history[-1]["step"] == 4, "a single setting wins"
-    named = r"model.layers cannot change in a run that goes on\. Leave it out, or begin a new run; free"
+    named = r"model.layers cannot change in a resumed run\. Leave it out, or begin a new run; free"
     with pytest.raises(Error, match=named):
         go_on({"train": {"steps": 9}, "model": {**SMALL, "layers": 2}})
     for more, words in (

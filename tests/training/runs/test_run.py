@@ -115,7 +115,7 @@ def test_a_run_that_goes_on_keeps_the_machine_on_which_it_began(tmp_path):
 
 
 def test_validation_text_may_be_a_store(tmp_path):
-    """As a folder in data.valid or opened, beside text of any kind; one of another tokenizer is refused."""
+    """A folder in data.valid and an opened store are taken, beside text of any kind; another tokenizer's is refused."""
     texts = [f"text {i} of many, with words and more words {i * 7}" for i in range(60)]
     small = {"model": {"dim": 16, "layers": 1, "heads": 2}, "train": {"steps": 2, "batch_tokens": 256}}
     tokenizer = formers.pretrain("gpt2", texts, out=tmp_path / "a", data={"vocab_size": 300}, **small).former.tokenizer

@@ -133,7 +133,7 @@ def find_tab_starts(text: str) -> list[int]:
 
 
 def encode_pairs(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[list[int], list[int]]]:
-    """Encode pairs, a source and a target with a tab between them, each side by itself, as it will be in use."""
+    """Encode pairs, a source and a target with a tab between them, each side alone, as it will be in use."""
     parts = [text.split("\t") for text in texts]
     made = iter(tokenizer.encode_batch([part for row in parts for part in row], special=False, parse_special=False))
     rows = []

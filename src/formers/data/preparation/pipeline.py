@@ -49,7 +49,7 @@ def prepare(
     shard: int = 128 << 20, rank: int | None = None, ranks: int | None = None, tell: ProgressCallback | None = None,
     phrases: Callable[[], Sequence[str]] | None = None,
 ) -> Store | None:  # fmt: skip
-    """Make a token store of files, or of a list, DataFrame or dataset of documents; go on where an earlier run ended.
+    """Make a token store of files, or of a list, DataFrame or dataset of documents; resume where an earlier run ended.
 
     `workers` = 0 encodes in this process, on the tokenizer's own threads. Under torchrun (RANK, WORLD_SIZE) each rank
     takes its share of the files; the answer is None for a rank that ends before others. `unit`, `column`, `encoding`,
@@ -373,7 +373,7 @@ class ShardWriter:
         self.writers = {part: ArrayFileWriter(where / f"{part}-{name}.bin") for part in parts}
         self.pending: dict[str, dict[str, list[np.ndarray]]] = {part: {} for part in parts}
         self.token_counts = dict.fromkeys(parts, 0)
-        self.counts: Counter[str] = Counter()  # by shard: a run that goes on has not seen them all
+        self.counts: Counter[str] = Counter()  # by shard: a resumed run has not seen them all
 
     @property
     def tokens(self) -> int:

@@ -114,7 +114,7 @@ def can_use_cudnn(call: AttentionCall) -> bool:
     """Return whether cuDNN's attention applies: whole grids, no mask tensor, training in half precision on Hopper."""
     if not (call.q.is_cuda and torch.is_grad_enabled() and can_use_sdpa(call)):
         return False
-    return _supports_flash(call.q) and call.q.shape[-1] <= 128 and _is_hopper()
+    return _supports_cudnn(call.q)
 
 
 def can_use_biased_flash(call: AttentionCall) -> bool:
@@ -259,7 +259,7 @@ def attend_banded(call: AttentionCall) -> Tensor:
 def attend_varlen(call: AttentionCall) -> Tensor:
     """Attend by flash attention over packed documents (half precision on a GPU).
 
-    torch.nn.attention.varlen.varlen_attn calls this operation as well, but hands over neither dropout nor the scale.
+    torch.nn.attention.varlen.varlen_attn calls this operation too, but hands over no dropout, and in torch 2.11 no scale.
     """
     query, key = call.attn_context.query_layout, call.attn_context.key_layout
     bounds = get_window_bounds(call.attn_context.mask)
@@ -464,7 +464,7 @@ def list_available_kernels(q: Tensor) -> set[str]:
         return {"sdpa", "dense", "per_document"}
     supported = {
         "varlen": _supports_flash(q), "flex": _supports_flex(q), "biased_flash": _supports_biased_flash(q),
-        "cudnn": _supports_flash(q) and q.shape[-1] <= 128 and _is_hopper(),
+        "cudnn": _supports_cudnn(q),
     }  # fmt: skip
     return {"sdpa", "dense"} | {name for name, is_supported in supported.items() if is_supported}
 
@@ -473,6 +473,11 @@ def _supports_flash(q: Tensor) -> bool:
     """Return whether the varlen kernel can run: half precision, head dims in steps of 8, and Ampere or newer."""
     half = q.dtype in (torch.float16, torch.bfloat16)
     return half and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and _is_ampere_or_newer()
+
+
+def _supports_cudnn(q: Tensor) -> bool:
+    """Return whether cuDNN's attention is taken: what flash attention takes, heads up to 128, Hopper."""
+    return _supports_flash(q) and q.shape[-1] <= 128 and _is_hopper()
 
 
 def _supports_flex(q: Tensor) -> bool:

@@ -134,7 +134,7 @@ def build_trie(pieces: Sequence[tuple[int, ...]], size: int) -> tuple[np.ndarray
 SPACE_MARK = "▁"
 BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 MAX_CORPUS_CHARACTERS = 16_000_000  # of distinct words that are looked at: the rarest words beyond are left out
-# Letters, numbers and marks are learnt apart (no piece "word,"); reading needs no such rule: there is no such piece.
+# Letters, numbers and marks are learned apart (no piece "word,"); reading needs no such rule: there is no such piece.
 CHARACTER_CLASSES = (
     f"{SPACE_MARK}?[\\p{{L}}\\p{{M}}]+|{SPACE_MARK}?\\p{{N}}+"
     f"|{SPACE_MARK}?[^\\p{{L}}\\p{{M}}\\p{{N}}{SPACE_MARK}]+|{SPACE_MARK}"

@@ -1,4 +1,4 @@
-"""formers.finetune: a model learns a task from examples, and is judged by it. A run like any other."""
+"""formers.finetune: a model learns a task from examples, and is evaluated on it. A run like any other."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ Prepared = tuple[FinetuneConfig, dict[str, Examples]]
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """A finished run: its folder, the model, and the measures of it on validation and test examples and of a baseline
+    """A finished run: its folder, the model, and its metrics on validation and test examples and of a baseline
     (a linear model over counted words) on the same."""
 
     folder: Path
@@ -125,10 +125,10 @@ def finetune(
     `train`, `valid` and `test` are files, lists of tables, DataFrames or datasets (of a DatasetDict, `train` takes the
     training part and the validation part); without `valid`, some training examples are held out. The task is found by
     the columns if none is named: classify, regress, tag, answer, choose, translate, summarise; lm, which must be named,
-    goes on with a checkpoint's pretraining on plain text, judged by perplexity (the baseline is then that of token
+    continues a checkpoint's pretraining on plain text, evaluated by perplexity (the baseline is then that of token
     frequencies). Settings are those of training/config_merge.py: single ones by their names (epochs=3,
     batch_size=32, lr=1e-3, seed=1, lora=8), any by `overrides` ({"train.grad_clip": 0.5}) or a `config` file. With
-    `resume`, a run in `out` goes on where it stopped; with `overwrite`, a new one takes its place. `tell`, `say` and
+    `resume`, a run in `out` resumes where it stopped; with `overwrite`, a new one takes its place. `tell`, `say` and
     `hook` are those of formers.pretrain.
     """
     began = time.perf_counter()
@@ -145,7 +145,7 @@ def request_finetuning(
     config: Any = None, overrides: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None,
     options: RunOptions | None = None,
 ) -> FinetuneRequest | TextRequest:  # fmt: skip
-    """Request a run: of a task, or, on plain text, of pretraining that goes on. A file of settings names the model and
+    """Request a run: of a task, or, on plain text, of continued pretraining. A file of settings names the model and
     the task where they are not given."""
     told, options = read_config(config), options or RunOptions()
     model = model or told.get("source") or told.get("preset") or told.get("family")
@@ -181,7 +181,7 @@ class FinetuneRequest(RunRequest[FinetuneConfig, dict[str, Examples]]):
         return f"{config.family}-{config.task}"
 
     def configure(self, earlier: EarlierRun | None) -> FinetuneConfig:
-        """Merge the settings and read the examples, which may decide the task; of a run that goes on, its own."""
+        """Merge the settings and read the examples, which may decide the task; of a resumed run, its own."""
         task, known = self.task, tuple[str, ...]()
         if earlier is None:
             config = configure_finetuning(*self.find_model(), task or "classify", self.file, self.given)
@@ -193,7 +193,7 @@ class FinetuneRequest(RunRequest[FinetuneConfig, dict[str, Examples]]):
         self.splits = read_splits(config.data, task, self.sources, self.columns, begun)
         train = self.splits["train"]
         if train.task == "lm":
-            fix = "say --task lm, and the model goes on with its pretraining on it; or give a table with answers"
+            fix = "say --task lm, and the model continues its pretraining on it; or give a table with answers"
             raise Error("the training examples are plain text without answers", fix=fix)
         if set(train.labels) <= set(known):  # folds know the labels of all, datasets have an order of their own
             self.splits["train"] = dataclasses.replace(train, labels=known)
@@ -212,7 +212,7 @@ class FinetuneRequest(RunRequest[FinetuneConfig, dict[str, Examples]]):
         return family or read_checkpoint_family(str(source)), source, preset
 
     def merge_with(self, earlier: EarlierRun) -> FinetuneConfig:
-        """Merge the settings of a run that goes on with those that may change."""
+        """Merge the settings of a resumed run with those that may change."""
         told = read_config_tables(self.file, FINETUNE_TABLES, FINETUNE_KEYS)
         family, source, preset, task = (earlier.settings[key] for key in FINETUNE_KEYS)
         given = {**self.given, **compute_extended_steps(earlier, {**flatten_tables(told), **self.given})}
@@ -225,7 +225,7 @@ class FinetuneRequest(RunRequest[FinetuneConfig, dict[str, Examples]]):
         return earlier.merge_settings(told, given, configure, free)
 
     def prepare(self, config: FinetuneConfig, folder: Path, world: ProcessGroup) -> Prepared:
-        """Say what was read, and compare the examples of a run that goes on with those that it began with."""
+        """Say what was read, and compare the examples of a resumed run with those that it began with."""
         for name, part in self.splits.items():
             self.options.say(f"{name}: {part.summary}")
         for line in format_overlap_warnings(find_overlap(self.splits)):
@@ -280,7 +280,7 @@ def collect_settings(
 
 
 def compute_extended_steps(earlier: EarlierRun, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the steps of a run that goes on for another number of epochs."""
+    """Return the steps of a resumed run for another number of epochs."""
     asked = earlier.settings
     if "tune.epochs" not in given or "train.steps" in given:
         return {}
@@ -305,7 +305,7 @@ def check_same_run(
     path: Path, model: Any, train: Any, valid: Any, *, test: Any, task: str | None, columns: Any,
     overrides: Mapping[str, Any], config: Any = None, device: Any = None, hook: Any = None, **settings: Any,
 ) -> None:  # fmt: skip
-    """Refuse a run that was asked for something else, or has learnt from other examples, than what is asked now."""
+    """Refuse a run that was asked for something else, or has learned from other examples, than what is asked now."""
     about, fix = RunFolder(path).read_info(), "choose another --out, or remove this run"
     how = {"task": task, "test": test, "columns": columns, "config": config, "overrides": overrides}
     request = request_finetuning(model, train, valid, settings=settings, **how)
@@ -378,7 +378,7 @@ class FinetuneRun(Run[FinetuneConfig]):
             say(f"{name}: {told}")
 
     def encode_split(self, name: str, say: Callable[[str], None]) -> Supervised:
-        """The examples of a part, to be judged by."""
+        """Return the examples of a part, for evaluation."""
         rows = self.splits[name].rows
         try:
             if self.task.label_as_text and (odd := {str(row["label"]) for row in rows} - set(self.task.labels)):
@@ -471,7 +471,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         ]  # fmt: skip
 
     def record(self) -> dict[str, Any]:
-        """Return the fingerprints of the examples; those that came out of memory are saved, so that the run can go on
+        """Return the fingerprints of the examples; those that came out of memory are saved, so that the run can resume
         without them."""
         save_examples(self.path, self.sources, self.splits)
         marks = {name: fingerprint_examples(part) for name, part in self.splits.items()}

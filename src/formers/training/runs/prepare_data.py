@@ -44,7 +44,7 @@ class PreparedData:
 
     @property
     def fingerprints(self) -> dict[str, Any]:
-        """What tells whether a run goes on with the same text."""
+        """What tells whether a run resumes with the same text."""
         valid = None if self.valid_store is None else self.valid_store.content_hash
         return {"tokenizer": self.tokenizer.fingerprint, "store": self.store.content_hash, "valid": valid}
 
@@ -218,7 +218,7 @@ def get_valid_source(data: PretrainDataConfig, valid: Any) -> Any:
 
 
 def check_data_unchanged(folder: RunFolder, found: PreparedData, same: Mapping[str, Any] | None = None) -> None:
-    """Compare the data of a run that goes on with what run.json says, or of one that is repeated with the `same`."""
+    """Compare the data of a resumed run with what run.json says, or of one that is repeated with the `same`."""
     before = folder.read_info()["data"] if (folder.path / "run.json").is_file() else same or found.fingerprints
     for key, value in found.fingerprints.items():
         if before.get(key) != value:
@@ -227,7 +227,7 @@ def check_data_unchanged(folder: RunFolder, found: PreparedData, same: Mapping[s
 
 
 def make_changed_error(what: str, run: Path | None) -> Error:
-    """What a run that goes on says of other data."""
+    """Make the error of a resumed run with other data."""
     fix = "give it as it was, or begin a new run: choose another --out"
     return Error(f"{what} has changed since the run began", where=run, fix=fix)
 

@@ -88,8 +88,8 @@ def pretrain(
     The families are those of formers tree, and word2vec, glove and fasttext, which give word vectors.
 
     Settings come from the recipe, the preset, the `config` (a YAML file or a table), then `overrides` ({"train.steps":
-    100}) or the same as tables (train={"steps": 100}). `init` starts from a checkpoint. `valid` is text to be judged by
-    (a list, DataFrame or dataset; files are named by data.valid). With `resume`, a run in `out` goes on where it
+    100}) or the same as tables (train={"steps": 100}). `init` starts from a checkpoint. `valid` is validation text
+    (a list, DataFrame or dataset; files are named by data.valid). With `resume`, a run in `out` resumes where it
     stopped; with `overwrite`, a new one takes its place. `tell` hears of the progress, `hook` gets each line of
     metrics.jsonl (a function, or one of training/tracking.py's), `say` gets words for people. `same` are the
     fingerprints (run.json's `data`) of a run that is to be repeated: other data is refused.
@@ -137,7 +137,7 @@ class PretrainRequest(RunRequest[PretrainConfig, PreparedData]):
         return (self.file, *(directory.path for directory in stores if directory is not None))
 
     def configure(self, earlier: EarlierRun | None) -> PretrainConfig:
-        """Merge the settings: of a new run, or of one that goes on."""
+        """Merge the settings: of a new run, or of a resumed one."""
         if earlier is None:
             asked = configure_pretraining(self.family, self.file, self.given, **self.top)
             if asked.init is not None:
@@ -243,8 +243,8 @@ class PretrainRun(Run[PretrainConfig]):
         return TokenSource(self.data.store, self.objectives[-1 if phase else 0])
 
     def prepare_evaluation(self) -> None:
-        """Choose the objective and the batches that the model is judged by, if there is validation text. Text without
-        pairs of its own is judged by hidden tokens alone."""
+        """Choose the objective and the batches of the evaluation, if there is validation text. Text without
+        pairs of its own is evaluated by hidden tokens alone."""
         store, length = self.data.valid_store, self.config.train.seq_length
         if store is None or self.valid_batches is not None:
             return
@@ -256,12 +256,12 @@ class PretrainRun(Run[PretrainConfig]):
         except Error as error:
             if (name := UNPAIRED_OBJECTIVES.get(self.config.objective["name"])) is None:
                 raise
-            self.say(f"note: the validation text has no pairs ({error.what}): it is judged by hidden tokens alone")
+            self.say(f"note: the validation text has no pairs ({error.what}): it is evaluated by hidden tokens alone")
             self.valid_objective = self.build_objective(length, store, valid=True, name=name)
             self.valid_batches = self.load_valid_batches(store, *ranks)
 
     def get_valid_batches(self) -> list[Batch]:
-        """This process's share of the batches that the model is judged by; one with a memory reads on without a gap."""
+        """Return this process's share of the validation batches; a model with a memory reads on without a gap."""
         self.prepare_evaluation()
         assert self.valid_batches is not None
         return self.valid_batches
@@ -299,7 +299,7 @@ class PretrainRun(Run[PretrainConfig]):
         asked, s, text = self.config, self.config.train, len(self.data.store.tokens)
         if asked.init is None and asked.preset is not None:
             hint = describe_random_start(asked.family, asked.preset)
-            yield hint + (": --init goes on from them" if "hub:" in hint else "")
+            yield hint + (": --init continues from them" if "hub:" in hint else "")
         seen = s.batch_tokens * s.count_batches_between(0, s.steps, self.world.size) / max(1, text)
         size = f"{asked.family}: {count_trainable(self.former.model):,} parameters, {text:,} tokens of text"
         yield f"{size}, {s.steps:,} steps of {s.batch_tokens * s.accumulate:,} ({seen:.1f} times the text)"

@@ -72,14 +72,14 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """A run that goes on: its folder, and what its run.json says."""
+    """A resumed run: its folder, and what its run.json says."""
 
     path: Path
     info: dict[str, Any]
 
     @staticmethod
     def find(options: RunOptions) -> EarlierRun | None:
-        """Return the run in the folder, None if there is none; one that may not go on is an Error."""
+        """Return the run in the folder, None if there is none; one that may not be resumed is an Error."""
         path = options.path
         if path is None or options.overwrite or not (path / "run.json").is_file():
             return None
@@ -120,7 +120,7 @@ class EarlierRun:
             for key in now[name]:
                 if key not in kept[name] or now[name][key] != kept[name][key]:
                     fix = f"leave it out, or begin a new run; free to change: {names}"
-                    raise Error(f"{name}.{key} cannot change in a run that goes on", where=self.path, fix=fix)
+                    raise Error(f"{name}.{key} cannot change in a resumed run", where=self.path, fix=fix)
         self.refuse_if_finished(kept)
         return asked
 
@@ -135,7 +135,7 @@ class EarlierRun:
             for key, value in values.items() if isinstance(values, dict) else ():
                 if f"{table}.{key}" not in MOVABLE_SETTINGS and before.get(table, {}).get(key) != value:
                     what = f"this run is finished: after {length}, {table}.{key} changes nothing"
-                    fix = f"raise {option} to go on, or begin a new run in another --out"
+                    fix = f"raise {option} to continue, or begin a new run in another --out"
                     raise Error(what, where=self.path, fix=fix)
 
 
@@ -214,7 +214,7 @@ class RunRequest(Protocol[ConfigT, DataT]):
         """Paths that it reads, which --overwrite must not remove."""
 
     def configure(self, earlier: EarlierRun | None) -> ConfigT:
-        """Merge and check the settings: of a new run, or of one that goes on."""
+        """Merge and check the settings: of a new run, or of a resumed one."""
 
     def get_stem(self, config: ConfigT) -> str:
         """Return what the run's folder is called if nobody names it, before its number."""
@@ -291,7 +291,7 @@ def carry_out(request: RunRequest[ConfigT, DataT]) -> tuple[Path, Former, Any]:
         )  # fmt: skip
         if first == run.config.train.steps:
             length, option = describe_run_length(folder.read_info())
-            say(f"this run was finished before, after {length}; raise {option} to go on")
+            say(f"this run was finished before, after {length}; raise {option} to continue")
         result = world.broadcast_from_main(lambda: conclude(folder, run, meter))
         world.close()
     return path, run.former, result
@@ -349,7 +349,7 @@ def check_parallel_settings(train: TrainConfig, world: ProcessGroup, begun: bool
     if train.accumulate % world.size:
         half = train.batch_tokens * train.accumulate // world.size
         fix = f"--train.accumulate {world.size} --train.batch_tokens {half} keeps the size of a step"
-        fix = f"go on with a number of processes that divides {train.accumulate}" if begun else fix
+        fix = f"resume with a number of processes that divides {train.accumulate}" if begun else fix
         raise Error(f"{train.accumulate} batches of a step cannot be shared by {world.size} processes", fix=fix)
     if train.optimizer == "adafactor" and select_strategy(world, train.parallel).is_sharded:
         what = "adafactor needs whole rows and columns, which shards do not have"
@@ -392,7 +392,7 @@ def collect_training_facts(folder: RunFolder, step: int) -> dict[str, Any]:
 
 def check_finite(folder: RunFolder, trainer: Trainer) -> None:
     """Refuse a result that is not finite: most steps were skipped, or no checkpoint has a finite validation loss.
-    Checkpoints of the last non-finite steps are put aside, so that the run can go on before them."""
+    Checkpoints of the last non-finite steps are put aside, so that the run can resume before them."""
     kept = Checkpoints(folder.path / "steps", remove_stale=False)
     rows, scores = folder.read_history(), kept.read_scores()
     steps = [row for row in rows if "loss" in row]

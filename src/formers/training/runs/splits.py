@@ -12,7 +12,7 @@ from typing import Any
 from ...data.counter_rng import shuffle_indices
 from ...data.readers import is_path_source
 from ...errors import Error
-from ...tasks.examples import Examples, check_labels, flatten, order_labels, read_examples
+from ...tasks.examples import Examples, check_labels, flatten_names, order_labels, read_examples
 from ..config_merge import FinetuneDataConfig
 
 SPLITS = ("train", "valid", "test")
@@ -86,7 +86,7 @@ def read_split(source: Any, task: str | None, columns: Any, between: str | None,
 
 def wrap_labels_in_lists(examples: Examples) -> Examples:
     """Give each example a list of labels, also where it has one."""
-    rows = [{**row, "label": flatten([row["label"]])} for row in examples.rows]
+    rows = [{**row, "label": flatten_names([row["label"]])} for row in examples.rows]
     return replace(examples, rows=rows, multilabel=True)
 
 
