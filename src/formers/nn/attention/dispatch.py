@@ -259,7 +259,7 @@ def attend_banded(call: AttentionCall) -> Tensor:
 def attend_varlen(call: AttentionCall) -> Tensor:
     """Attend by flash attention over packed documents (half precision on a GPU).
 
-    torch.nn.attention.varlen.varlen_attn calls this operation too, but hands over no dropout, and in torch 2.11 no scale.
+    torch.nn.attention.varlen.varlen_attn calls it too, but hands over no dropout, and in torch 2.11 no scale.
     """
     query, key = call.attn_context.query_layout, call.attn_context.key_layout
     bounds = get_window_bounds(call.attn_context.mask)
