@@ -165,7 +165,7 @@ def test_a_run_that_is_there_is_not_overwritten(capsys, trained):
     before = (folder / "run.json").read_bytes()
     for words, message in (
         ([], "there is a run here already"),
-        (["--resume", "--train.batch_tokens", "480"], "train.batch_tokens cannot change in a run that goes on"),
+        (["--resume", "--train.batch_tokens", "480"], "train.batch_tokens cannot change in a resumed run"),
         (["--resume", "--train.steps", "3"], "6 steps are done, more than 3"),
     ):
         code, out, err = run(capsys, "pretrain", "gpt2", "--out", folder, *words)
