@@ -33,12 +33,13 @@ class TransformerStack(nn.Module):
 
     def forward(
         self, batch: Batch, layout: Layout, embed: Embeddings, cross_context: AttentionContext | None = None,
-        **options: Any,
+        *, cache: KVCache | None = None, head_mask: Tensor | None = None, capture: Capture | None = None,
     ) -> Tensor:  # fmt: skip
         """(N,) → (N, dim); `cross_context` is that of the cross attention."""
         attn_context = AttentionContext.start_pass(
-            layout, mask=self.mask, bias=self.bias, stack_name=self.stack_name, positions=batch.positions, **options
-        )
+            layout, mask=self.mask, bias=self.bias, positions=batch.positions, cache=cache, head_mask=head_mask,
+            capture=capture, stack_name=self.stack_name,
+        )  # fmt: skip
         x = self.blocks(embed(batch, layout, attn_context.past_lengths), attn_context, cross_context)
         return self.dropout(x if self.norm is None else self.norm(x))
 

@@ -118,6 +118,21 @@ class FeedForward(nn.Module):
         return self.down(self.dropout(hidden))
 
 
+VOCAB_MULTIPLE, FAST_MULTIPLE = 64, 8  # of a padded vocabulary; of one that is fast enough as it is
+
+
+def is_slow_width(width: int) -> bool:
+    """Return whether so many outputs keep a GPU from its fast products: rows of logits of an odd length (GPT-2's 50,257
+    tokens), which `pad_outputs` fills up."""
+    return width % FAST_MULTIPLE != 0
+
+
+def pad_outputs(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Pad the weight (width, dim) and bias of an output layer with zeros to a multiple of 64 outputs."""
+    rest = -weight.shape[0] % VOCAB_MULTIPLE
+    return F.pad(weight, (0, 0, 0, rest)), None if bias is None else F.pad(bias, (0, rest))
+
+
 class OutputLayer(nn.Module):
     """The last layer; its weight is handed in when it is tied to the token embedding."""
 
@@ -133,15 +148,9 @@ class OutputLayer(nn.Module):
         width = weight.shape[0]
         if self.padded_weights is not None:
             return F.linear(x, *self.padded_weights)[..., :width]
-        rest = -width % 64 if x.is_cuda and width % 8 and torch.is_grad_enabled() else 0
-        if not rest:
-            return F.linear(x, weight, self.bias)
-        # Rows of an odd length keep a GPU from its fast products: a vocabulary is filled up while training.
-        return F.linear(x, *self.pad_outputs(weight, rest))[..., :width]
-
-    def pad_outputs(self, weight: Tensor, rest: int) -> tuple[Tensor, Tensor | None]:
-        """Pad a weight and the bias by `rest` outputs."""
-        return F.pad(weight, (0, 0, 0, rest)), None if self.bias is None else F.pad(self.bias, (0, rest))
+        if x.is_cuda and is_slow_width(width) and torch.is_grad_enabled():
+            return F.linear(x, *pad_outputs(weight, self.bias))[..., :width]
+        return F.linear(x, weight, self.bias)
 
     @contextlib.contextmanager
     def use_padded_weights(self, wide: tuple[Tensor, Tensor | None] | None) -> Iterator[None]:

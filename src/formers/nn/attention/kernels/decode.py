@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...gpu_support import has_triton
+
 LOG2E = 1.4426950408889634
 KEY_BLOCK, TARGET_PROGRAMS = 64, 512  # keys that are read at once; programs that fill a GPU
 failed_kernels: set[str] = set()  # kernels that have failed here
@@ -35,9 +37,7 @@ def load_kernels() -> Any:
 @remember
 def is_available(device: torch.device) -> bool:
     """Return whether there is a GPU with triton."""
-    from torch.utils._triton import has_triton
-
-    return device.type == "cuda" and bool(has_triton())
+    return device.type == "cuda" and has_triton()
 
 
 def decode_attention(
