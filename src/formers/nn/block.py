@@ -181,7 +181,7 @@ class TransformerBody(nn.Module):
     @property
     def embedding_table(self) -> Tensor:
         """The token embeddings that an output layer may be tied to."""
-        return self.embed.token.weight
+        return self.embed.token_weight
 
     def forward(
         self, batch: Batch, *, cache: KVCache | None = None, head_mask: Tensor | None = None,

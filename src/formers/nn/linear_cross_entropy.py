@@ -8,7 +8,7 @@ of the backward pass. What is left is as large as the hidden states and the weig
 from __future__ import annotations
 
 from functools import cache as remember
-from typing import Any
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ MIN_WIDTH = 4096  # of a vocabulary: smaller ones were not measured
 
 
 @remember
-def load_kernels() -> Any:
+def load_kernels() -> ModuleType:
     """Import the kernel; never called on a machine without triton."""
     from . import linear_cross_entropy_triton
 

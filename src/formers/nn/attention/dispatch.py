@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache as remember
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -22,9 +22,6 @@ from .context import AttentionContext
 from .kernels import decode
 from .kv_cache import is_decode_step
 from .masks import AlibiBias, DistanceBias, RowMask, causal, get_window_bounds, get_window_width, split_mask
-
-if TYPE_CHECKING:
-    from torch.nn.attention.flex_attention import BlockMask
 
 KeptHeads = tuple[int, tuple[int, ...]]  # how many heads there were, and which of them are left
 
@@ -58,16 +55,6 @@ class AttentionCall(NamedTuple):
     relative: RelativeHook | None = None
     kept_heads: KeptHeads | None = None
     unwritten_kv: tuple[Tensor, Tensor] | None = None
-
-
-class FlexKernel(Protocol):
-    """FlexAttention as `attend_flex` calls it, compiled or not."""
-
-    def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, /, *, score_mod: Callable[..., Tensor] | None,
-        block_mask: BlockMask | None, scale: float, kernel_options: dict[str, int] | None,
-    ) -> Tensor:  # fmt: skip
-        """(rows, H, Q, D) queries over (rows, H, K, D) keys and values → (rows, H, Q, D)"""
 
 
 _forced_kernel: str | None = None
@@ -435,7 +422,7 @@ def _cast_bias(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return bias if bias is None or bias.dtype == torch.bool else bias.to(dtype)
 
 
-def _get_flex_kernel() -> FlexKernel:
+def _get_flex_kernel() -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
     if torch.compiler.is_compiling() or not torch.cuda.is_available():
@@ -444,7 +431,7 @@ def _get_flex_kernel() -> FlexKernel:
 
 
 @remember
-def _compile_flex() -> FlexKernel:
+def _compile_flex() -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,16 +17,16 @@ from .masks import DistanceBias
 STATE_FREE_FIELDS = re.compile(".*dropout|init.*|pad|bos|eos|start|memory|reuse")  # settings that no state depends on
 
 
-def get_state_settings(family: str, config: Any) -> dict[str, Any]:
-    """Return the settings of a model that its states depend on."""
-    names = (f.name for f in dataclasses.fields(config) if not STATE_FREE_FIELDS.fullmatch(f.name))
-    return {"family": family} | {name: getattr(config, name) for name in names}
+def get_state_settings(family: str, config: object) -> dict[str, object]:
+    """Return the settings of a model that its states depend on; a config is a dataclass."""
+    settings = {name: value for name, value in vars(config).items() if not STATE_FREE_FIELDS.fullmatch(name)}
+    return {"family": family, **settings}
 
 
 class CarriedState:
     """State that a caller keeps between batches: it serves one kind of model, the one that used it first."""
 
-    model_settings: Mapping[str, Any] | None = None  # that one's settings
+    model_settings: Mapping[str, object] | None = None  # that one's settings
     forward_argument = "cache"  # of a forward pass, that takes it
 
     def __init__(self, rows: int, size: int):
@@ -35,7 +34,7 @@ class CarriedState:
             what = f"a {type(self).__name__} of {size!r} states for {rows!r} rows makes no sense"
             raise Error(what, fix="give at least one row, and a length of 0 or more")
 
-    def bind_model(self, model: Mapping[str, Any]) -> None:
+    def bind_model(self, model: Mapping[str, object]) -> None:
         """Refuse to serve a model of another shape than the first."""
         self.model_settings = self.model_settings or model
         for name in {**self.model_settings, **model}:
@@ -65,7 +64,7 @@ class KVCache(CarriedState):
         self.source_inputs: tuple[Tensor, Tensor] | None = None  # ids and starts, so that another source is noticed
         self.encoder_output: tuple[Tensor, Layout] | None = None  # an encoder's output, and where its documents lie
         self.recurrent_state: tuple[Tensor, ...] | None = None  # of a recurrent decoder: (rows, ...) each
-        self.decode_biases: dict[Any, Tensor] = {}  # (H, key_length) a bias by distance, which all steps share
+        self.decode_biases: dict[tuple[int, int], Tensor] = {}  # (H, key_length) by distance, shared by all steps
         self._slot_indices: tuple[Layout, Tensor, Tensor | None] | None = None  # of the batch that is being read
 
     def get_decode_bias(self, bias: DistanceBias, size: int) -> Tensor:
@@ -286,4 +285,5 @@ class LayerKV:
         end = cache.count_slots(layout)
         if sources is None:
             return CachedKV(self.keys[:, :end], self.values[:, :end])
-        return CachedKV(*(t.flatten(0, 1).index_select(0, sources).view(t.shape[0], end, *t.shape[2:]) for t in both))
+        keys, values = (t.flatten(0, 1).index_select(0, sources).view(t.shape[0], end, *t.shape[2:]) for t in both)
+        return CachedKV(keys, values)
