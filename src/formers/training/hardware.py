@@ -18,11 +18,11 @@ from .. import __version__
 from ..errors import Error, is_out_of_memory
 from ..nn.attention.attention import Attention
 from .distributed.process_group import ProcessGroup
-from .train_config import TrainConfig
+from .train_config import LoopConfig
 
 
 @contextmanager
-def explain_out_of_memory(settings: TrainConfig, parameters: int | None, device: torch.device) -> Iterator[None]:
+def explain_out_of_memory(settings: LoopConfig, parameters: int | None, device: torch.device) -> Iterator[None]:
     """Turn an allocation that fails within the block into one error with sizes and what to change."""
     try:
         yield
@@ -34,13 +34,9 @@ def explain_out_of_memory(settings: TrainConfig, parameters: int | None, device:
         size = "the model"
         if parameters is not None:
             size = f"about {parameters:,} parameters ({16 * parameters:,} bytes to train)"
-        raise Error(
-            f"out of memory on {device}: {size} and batches of {settings.batch_tokens:,} tokens;"
-            f" {get_peak_memory(device) / 2**30:.1f} GiB in use at most{more}",
-            fix="--train.activation_checkpointing true (also with --resume), or begin anew with a smaller"
-            " --train.batch_tokens (and a larger --train.accumulate, to keep the size of a step), --train.precision"
-            " bf16 or a smaller model",
-        ) from None
+        beside, fix = settings.explain_memory()
+        used = f"{get_peak_memory(device) / 2**30:.1f} GiB in use at most{more}"
+        raise Error(f"out of memory on {device}: {size} and {beside}; {used}", fix=fix) from None
 
 
 @contextmanager
