@@ -13,6 +13,7 @@ import formers
 from formers.data.readers import load_bundled_corpus
 from formers.errors import Error
 from formers.interop.word_vectors import write_word_vectors
+from formers.training.distributed.process_group import ProcessGroup
 from formers.training.run_folder import RunFolder
 from formers.training.runs.dry_run import dry_run_pretraining
 from formers.training.word_vectors.vector_run import VECTOR_METHODS
@@ -157,6 +158,14 @@ def test_a_run_resumes_with_its_own_settings_alone(tmp_path, text):
     longer = resume(train={"epochs": 3})
     assert [row["step"] for row in longer.history] == [1, 2, 3]
     assert not torch.equal(longer.former.model.body.embedding_table, made.former.model.body.embedding_table)
+
+
+def test_several_processes_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("formers.training.runs.run.connect_processes", lambda device: ProcessGroup(0, 2))
+    monkeypatch.setattr(ProcessGroup, "broadcast_from_main", lambda self, make: make())
+    with pytest.raises(Error, match="word vectors are trained in one process"):
+        formers.pretrain("word2vec", ["하나 둘 셋"] * 9, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 ROWS = [(f"{word} 영화 {i}", label) for i in range(20) for word, label in (("좋은", "긍정"), ("나쁜", "부정"))]

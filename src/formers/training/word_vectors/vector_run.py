@@ -118,6 +118,9 @@ class VectorData:
     text_ratio: float = 1.0  # times as much text as was read: a dry run takes an excerpt
 
 
+Prepared = tuple[VectorRunConfig, VectorData]
+
+
 @dataclass
 class VectorRequest(RunRequest[VectorRunConfig, VectorData]):
     """A run of word vectors that was asked for. One that resumes reads its text again: only the vectors are saved."""
@@ -160,7 +163,6 @@ class VectorRequest(RunRequest[VectorRunConfig, VectorData]):
         if known not in VECTOR_METHODS or method not in (None, known):
             what = f"is a run of {known}, not of {method or 'word vectors'}"
             raise Error(what, where=earlier.path, fix="choose another --out")
-        told["train"].pop("steps", None)
 
         def configure(file: Any, given: Mapping[str, Any]) -> VectorRunConfig:
             asked = configure_vectors(known, file, given)
@@ -173,33 +175,29 @@ class VectorRequest(RunRequest[VectorRunConfig, VectorData]):
         """Return the method."""
         return config.method
 
-    def prepare(self, config: VectorRunConfig, folder: Path, world: ProcessGroup) -> tuple[VectorRunConfig, VectorData]:
+    def prepare(self, config: VectorRunConfig, folder: Path, world: ProcessGroup) -> Prepared:
         """Read the text: its words, and how often each occurs."""
         if world.size > 1:
-            raise Error(
-                "word vectors are trained in one process", fix="leave torchrun out; --train.threads sets threads"
-            )
-        source = find_files(list(config.data.source)) if self.text is None else self.text
-        config, data = self.read_words(config, source)
+            fix = "start it without torchrun; --train.threads says how many cores it takes"
+            raise Error("word vectors are trained in one process", fix=fix)
+        config, data = self.read_words(config, self.text)
         check_data_unchanged(RunFolder(folder), {"store": data.content_hash}, self.same)
         return config, data
 
-    def prepare_excerpt(
-        self, config: VectorRunConfig, folder: Path, world: ProcessGroup
-    ) -> tuple[VectorRunConfig, VectorData]:
+    def prepare_excerpt(self, config: VectorRunConfig, folder: Path, world: ProcessGroup) -> Prepared:
         """Read the beginning of the text."""
         text, ratio = read_excerpt(config.data)
-        config, data = self.read_words(config, find_files(list(config.data.source)) if text is None else text)
+        config, data = self.read_words(config, text)
         return config, dataclasses.replace(data, text_ratio=ratio)
 
-    def read_words(self, config: VectorRunConfig, source: Any) -> tuple[VectorRunConfig, VectorData]:
-        """Read text from files or out of memory; fastText's n-grams may follow from it."""
-        text, say, tell = RunText(source, config.data), self.options.say, self.options.report
+    def read_words(self, config: VectorRunConfig, source: Any) -> Prepared:
+        """Read text out of memory, or if there is none from files; fastText's n-grams may follow from it."""
+        text = RunText(find_files(list(config.data.source)) if source is None else source, config.data)
         for line in check_texts(text, RunText(None, config.data)):
-            say(line)
-        config = choose_ngram_lengths(config, text, say)
-        digest, count = hashlib.sha256(), itertools.count()
-        texts = hash_and_count(read_text(text.source, **config.data.reader_options), digest, count, tell)
+            self.options.say(line)
+        config = choose_ngram_lengths(config, text, self.options.say)
+        digest, count, how = hashlib.sha256(), itertools.count(), config.data.reader_options
+        texts = hash_and_count(read_text(text.source, **how), digest, count, self.options.report)
         corpus = Corpus.from_texts(texts, config.model.min_count, config.train.lower)
         return config, VectorData(corpus, digest.hexdigest(), next(count))
 
@@ -214,9 +212,7 @@ class VectorRun(Run[VectorRunConfig]):
     trainer: VectorTrainer
     has_validation = False
 
-    def __init__(
-        self, config: VectorRunConfig, data: VectorData, world: ProcessGroup, say: Callable[[str], None]
-    ):  # fmt: skip
+    def __init__(self, config: VectorRunConfig, data: VectorData, world: ProcessGroup, say: Callable[[str], None]):
         self.data, self.world, self.say = data, world, say
         self.trainer = VectorTrainer(build_learner(data.corpus, config.model, config.train), config.train)
         self.config = dataclasses.replace(config, train=self.trainer.config)
@@ -239,29 +235,27 @@ class VectorRun(Run[VectorRunConfig]):
 
     def list_estimates(self) -> list[tuple[str, str]]:
         """List words, text and steps for a dry run."""
-        s, ratio = self.config.train, self.data.text_ratio
-        words = f"{len(self.data.corpus.words):,} of {self.config.model.dim:,} numbers each"
-        text, steps = len(self.data.corpus.ids) * ratio, s.steps * ratio
+        s, corpus, ratio = self.config.train, self.data.corpus, self.data.text_ratio
+        words = f"{len(corpus.words):,} of {self.config.model.dim:,} numbers each"
         return [
             ("words", words if ratio == 1 else f"at least {words}: the text was read in part"),
-            ("text", f"about {text:,.0f} places, seen {s.epochs:,} times"),
-            ("steps", f"about {steps:,.0f}, on {self.trainer.threads} threads"),
+            ("text", f"about {len(corpus.ids) * ratio:,.0f} places, {format_epochs(s.epochs)}"),
+            ("steps", f"about {s.steps * ratio:,.0f}, threads: {self.trainer.threads}"),
         ]  # fmt: skip
 
     def estimate_duration(self) -> DurationEstimate:
         """Take a few steps; the time of the others follows from their number."""
-        s, learner, last = self.config.train, self.trainer.learner, min(1 + TIMED_STEPS, self.config.train.steps)
+        s, last = self.config.train, min(1 + TIMED_STEPS, self.config.train.steps)
         first, rest = measure_steps(self, 0, last)
-        tokens = learner.num_items * s.epochs * self.data.text_ratio
-        seconds = (first + rest) * tokens / self.trainer.tokens
-        return DurationEstimate(first, seconds, tokens, self.trainer.tokens / last)
+        tokens, done = self.trainer.learner.num_items * s.epochs * self.data.text_ratio, self.trainer.tokens
+        return DurationEstimate(first, (first + rest) * tokens / done, tokens, done / last)
 
     def record(self) -> dict[str, Any]:
         """Return the fingerprints of words and text, and their size."""
         assert self.former.tokenizer is not None
         facts = {"store": self.data.content_hash, "documents": self.data.num_documents}
-        tokenizer = self.former.tokenizer.fingerprint
-        return {"data": {"tokenizer": tokenizer, **facts, "tokens": len(self.data.corpus.ids)}}
+        facts["tokens"] = len(self.data.corpus.ids)
+        return {"data": {"tokenizer": self.former.tokenizer.fingerprint, **facts}}
 
     @torch.no_grad()
     def build_model(self, groups: Mapping[str, Tensors]) -> Former:

@@ -197,7 +197,7 @@ class VectorTrainer:
         """Take steps, one after the other, from where the run stands to the last one, or to step `until`."""
         steps, before = self.config.steps, torch.get_num_threads()
         last = steps if until is None else until
-        job = self.step + len(self.unreported)
+        job = self.step + len(self.unreported) + len(self.running)  # the next one
         with ThreadPoolExecutor(self.threads) as pool:
             try:
                 while self.step < last:
@@ -212,9 +212,8 @@ class VectorTrainer:
                     self.bad_steps = 0 if math.isfinite(loss) else self.bad_steps + 1
                     self.seconds += time.perf_counter() - began
                     outcome = partial(StepOutcome, {self.learner.kind: loss}, None, bool(self.bad_steps))
-                    yield StepResult(
-                        self.step, self.learner.compute_lr(done / steps), self.tokens, outcome, self.seconds
-                    )
+                    lr = self.learner.compute_lr(done / steps)
+                    yield StepResult(self.step, lr, self.tokens, outcome, self.seconds)
                     if self.bad_steps:
                         what = f"the vectors are not finite: the loss of step {self.step} is {loss}"
                         raise Diverged(what, fix="take a smaller learning rate: --train.lr, also with --resume")
