@@ -12,9 +12,10 @@ import dataclasses
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...config import build_config, get_schema, suggest_name
 from ...data.readers import load_bundled_corpus
@@ -30,7 +31,7 @@ from ..config_merge import PretrainConfig, build_model_config
 from ..distributed.process_group import ProcessGroup
 from ..hardware import estimate_flops_per_token
 from ..train_config import Parallel, TrainConfig
-from .prepare_data import prepare_data, read_excerpt
+from .prepare_data import PreparedData, limit_characters, prepare_data, read_excerpt
 from .pretrain import PretrainRun
 
 FLOAT, HALF = 4, 2  # bytes of a weight, and of an activation in bf16
@@ -39,6 +40,7 @@ PROBE_PARAMETERS = 150_000_000  # a copy is made narrower until it has no more
 DDP_BUCKET = 25 * 2**20  # bytes of gradients that torch sends at once
 BACKWARD_SHARE = 2 / 3  # of the time of a batch
 LATENCY = 20e-6  # seconds of a collective operation, whatever its size
+PROBE_CHARS = 400_000  # of text that the copies read
 PROBE_VOCAB = 2000  # tokens of the copies' vocabulary: logits are counted apart
 USABLE_MEMORY = 0.95  # of a GPU; the rest is CUDA's own
 DEFAULT_EFFICIENCY = 0.35  # of the peak, for families that were not measured: the middle of those that were
@@ -286,7 +288,7 @@ def measure_model(config: PretrainConfig) -> tuple[ModelSize, list[str]]:
 
 def count_expert_visits(model: Model, target_share: float) -> float:
     """Return how many layers of experts a token meets on average; one of an encoder-decoder meets those of its side."""
-    sides = [(model, 1.0)]
+    sides: list[tuple[nn.Module | None, float]] = [(model, 1.0)]
     if isinstance(body := model.body, EncoderDecoder):
         sides = [(body.encoder, 1 - target_share), (body.decoder, target_share)]
     return sum(
@@ -311,7 +313,10 @@ def probe_activations(config: PretrainConfig) -> Probe:
     narrowed = 1
     while count_trainable(build_probe_model(shrink_config(config, narrowed, PROBE_DEPTHS[1]))) > PROBE_PARAMETERS:
         narrowed *= 2
-    low, high = (measure_batch(shrink_config(config, narrowed, depth)) for depth in PROBE_DEPTHS)
+    asked = shrink_config(config, narrowed, PROBE_DEPTHS[0])
+    with tempfile.TemporaryDirectory() as folder:
+        data = prepare_data(config.family, asked.data, Path(folder), read_probe_text(asked))
+        low, high = (measure_batch(shrink_config(config, narrowed, depth), data) for depth in PROBE_DEPTHS)
     layers = [build_model_config(shrink_config(config, 1, depth)) for depth in PROBE_DEPTHS]
     depths = [sizes.layers + sizes.num_decoder_layers for sizes in layers]
     layer = (high.saved_bytes - low.saved_bytes) / (depths[1] - depths[0])
@@ -362,19 +367,21 @@ class MeasuredBatch:
     target_share: float
 
 
-def measure_batch(config: PretrainConfig) -> MeasuredBatch:
-    """Run a batch forward in bf16 and count the bytes that a backward pass would read, without weights and logits."""
+def read_probe_text(config: PretrainConfig) -> Any:
+    """Return some of the run's text, or of the bundled corpus if it has none; pairs for translators."""
     if config.data.source:
-        text = read_excerpt(config.data)[0]
-    else:
-        text = load_bundled_corpus()[0]
-        if config.objective["name"] == "seq2seq":
-            text = [f"{document}\t{document}" for document in (" ".join(one.split()) for one in text)]
-    with tempfile.TemporaryDirectory() as folder:
-        data = prepare_data(config.family, config.data, Path(folder), text)
-        run = PretrainRun(config, data, ProcessGroup())
-        step, optimizer = run.trainer.executor.step_module, run.trainer.executor.optimizer
-        batch = next(run.iter_batches(1, 0))[0].to(torch.device("cpu"))
+        return read_excerpt(config.data)[0]
+    text = list(limit_characters(iter(load_bundled_corpus()[0]), PROBE_CHARS))
+    if config.objective["name"] != "seq2seq":
+        return text
+    return [f"{document}\t{document}" for document in (" ".join(one.split()) for one in text)]
+
+
+def measure_batch(config: PretrainConfig, data: PreparedData) -> MeasuredBatch:
+    """Run a batch forward in bf16 and count the bytes that a backward pass would read, without weights and logits."""
+    run = PretrainRun(config, data, ProcessGroup())
+    step, optimizer = run.trainer.executor.step_module, run.trainer.executor.optimizer
+    batch = next(run.iter_batches(1, 0))[0].to(torch.device("cpu"))
     width = run.former.config.output_vocab
     own = {p.untyped_storage().data_ptr() for p in step.parameters()}
     shapes = {shape for p in step.parameters() for shape in (tuple(p.shape), tuple(p.shape)[::-1])}
