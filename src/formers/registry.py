@@ -130,13 +130,27 @@ def find_pretrained_family(name: str) -> FamilyEntry:
     return next((member for member in FAMILIES.values() if name in member.methods), None) or find_family(name)
 
 
-def find_tokenizer_style(name: str) -> TokenizerStyle:
-    """Find a tokenizer style by its name or a family's."""
-    from .text.tokenizer_kinds import STYLES
+def list_tokenizer_styles() -> list[TokenizerStyle]:
+    """List the tokenizer styles that the families declare, each once, in the families' order."""
+    return list(dict.fromkeys(member.definition.tokenizer_style for member in FAMILIES.values()))
 
-    if name not in STYLES and name not in FAMILIES:
-        raise Error(f"there is no style {name!r}", fix=suggest_name(name, [*STYLES, *FAMILIES]))
-    return STYLES[name] if name in STYLES else FAMILIES[name].definition.tokenizer_style
+
+def find_tokenizer_style(name: str) -> TokenizerStyle:
+    """Find a tokenizer style by a family's name or its own."""
+    if name in FAMILIES:
+        return FAMILIES[name].definition.tokenizer_style
+    styles = {style.name: style for style in list_tokenizer_styles()}
+    if name not in styles:
+        raise Error(f"there is no style {name!r}", fix=suggest_name(name, [*styles, *FAMILIES]))
+    return styles[name]
+
+
+def find_default_style(kind: str) -> TokenizerStyle:
+    """Find the style of a kind of tokenizer that is trained for no family in particular."""
+    found = next((style for style in list_tokenizer_styles() if kind in style.default_kinds), None)
+    if found is None:
+        raise Error(f"{kind} tokenizers have no style of their own", fix="name one with style=")
+    return found
 
 
 def train_tokenizer(name: str, lines: Iterable[str], vocab_size: int, **options: Any) -> Tokenizer:
@@ -144,15 +158,16 @@ def train_tokenizer(name: str, lines: Iterable[str], vocab_size: int, **options:
     of text/tokenizer_kinds.py; a `style` may be the name of a family."""
     from .text.tokenizer_kinds import TRAINERS, train_by_kind
 
-    if isinstance(options.get("style"), str):
-        options["style"] = find_tokenizer_style(options["style"])
-    if name in FAMILIES:
-        declared = FAMILIES[name].definition
-        return train_by_kind(declared.tokenizer, lines, vocab_size, **{"style": declared.tokenizer_style, **options})
-    if name not in TRAINERS:
+    if name not in FAMILIES and name not in TRAINERS:
         fix = suggest_name(name, [*TRAINERS, *FAMILIES])
         raise Error(f"formers does not train {name!r} tokenizers", fix=fix)
-    return train_by_kind(name, lines, vocab_size, **options)
+    kind = FAMILIES[name].definition.tokenizer if name in FAMILIES else name
+    style = options.pop("style", None)
+    if style is None:
+        style = find_tokenizer_style(name) if name in FAMILIES else find_default_style(name)
+    elif isinstance(style, str):
+        style = find_tokenizer_style(style)
+    return train_by_kind(kind, lines, vocab_size, style=style, **options)
 
 
 def find_preset(name: str, preset_name: str | None) -> tuple[FamilyEntry, dict[str, object]]:

@@ -33,7 +33,7 @@ from ..nn.attention.attention import Attention
 from ..nn.block import Block, BlockStack, NormOrder
 from ..nn.encoder_decoder import EncoderDecoder, TransformerStack
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from ..text.tokenizer_kinds import STYLES
+from . import roberta
 
 POSITION_OFFSET = 2  # the first row of the position tables
 DECODER_SIZES = {"decoder_layers": "layers", "decoder_heads": "heads", "decoder_ff": "ff"}  # and what None stands for
@@ -240,7 +240,7 @@ PAPER_TRAIN = make_adamw_settings(
 
 FAMILY = Family(
     BARTConfig, BART, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, tokenizer="bpe",
-    tokenizer_style=STYLES["roberta"], objective="denoising", is_encoder_decoder=True, norm_order="post",
+    tokenizer_style=roberta.STYLE, objective="denoising", is_encoder_decoder=True, norm_order="post",
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=("facebook/bart-base", "facebook/bart-large"),
     hf_format=CheckpointFormat(

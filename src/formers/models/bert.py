@@ -20,7 +20,7 @@ from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from ..text.tokenizer_kinds import STYLES
+from ..text.tokenizer_kinds import PublishedForm, TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,10 +167,15 @@ PAPER_TRAIN = make_adamw_settings(  # §A.2: 256 examples of 512
     accumulate=2, seq_length=512, short_length=128,
 )  # fmt: skip
 
+SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+STYLE = TokenizerStyle(
+    "bert", SPECIAL_TOKENS, tuple(SPECIAL_TOKENS.values()), (), "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1",
+    default_kinds=("wordpiece",), published_forms=(PublishedForm(("vocab.txt",)),),
+)  # fmt: skip
 FAMILY = Family(
     BERTConfig, BERT, build_heads, pretraining_head="pretraining", counted_head="none", presets=PRESETS,
     reads_segments=True, can_be_causal=True,
-    tokenizer="wordpiece", tokenizer_style=STYLES["bert"], objective="nsp", norm_order="post", is_served_by_tei=True,
+    tokenizer="wordpiece", tokenizer_style=STYLE, objective="nsp", norm_order="post", is_served_by_tei=True,
     quick_recipe=Recipe(QUICK_TRAIN, QUICK_MODEL),
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=tuple(

@@ -118,8 +118,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "bloom": {"dim": 14336, "layers": 70, "heads": 112},
 }
 
-BLOOM_TOKENS = {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "pad": "<pad>"}
-STYLE = TokenizerStyle("bloom", BLOOM_TOKENS, tuple(BLOOM_TOKENS.values()))
+SPECIAL_TOKENS = {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "pad": "<pad>"}
+STYLE = TokenizerStyle("bloom", SPECIAL_TOKENS, tuple(SPECIAL_TOKENS.values()))
 FAMILY = Family(
     BLOOMConfig, BLOOM, lambda c: gpt2.build_decoder_heads(c.dropout), pretraining_head="lm", counted_head="lm",
     presets=PRESETS, build_init_rules=gpt2.build_init_rules, tokenizer="bpe", tokenizer_style=STYLE,

@@ -27,7 +27,7 @@ from ..nn.attention.context import Capture
 from ..nn.layers import ConstantInit, MixNorm, get_activation, to_autocast_dtype
 from ..nn.recurrent.convolution import CharacterCNN
 from ..nn.recurrent.projected_lstm import BidirectionalSteps, LSTMState, ProjectedLSTM
-from ..text.tokenizer_kinds import STYLES
+from ..text.tokenizer_kinds import TokenizerStyle
 
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
@@ -198,9 +198,11 @@ PAPER_TRAIN = {
     "batch_tokens": 2560, "seq_length": 20, "grad_clip": 10.0, "weight_decay": 0.0,
 }  # fmt: skip
 
+SPECIAL_TOKENS = {"bos": "<S>", "eos": "</S>", "unk": "<UNK>"}
+STYLE = TokenizerStyle("elmo", SPECIAL_TOKENS, tuple(SPECIAL_TOKENS.values()), default_kinds=("characters",))
 FAMILY = Family(
     ELMoConfig, ELMo, build_heads, pretraining_head="lm", counted_head="none", build_init_rules=build_init_rules,
-    presets=PRESETS, tokenizer="characters", tokenizer_style=STYLES["elmo"], objective="bidirectional",
+    presets=PRESETS, tokenizer="characters", tokenizer_style=STYLE, objective="bidirectional",
     lr_falls_with_dim=True, reads_characters=True, state_class=LSTMState,
     quick_recipe=Recipe(
         {"batch_tokens": 512, "seq_length": 16, "lr": 1e-3},

@@ -31,7 +31,7 @@ from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from ..text.tokenizer_kinds import GPT_TOKENS, TokenizerStyle
+from ..text.tokenizer_kinds import PublishedForm, TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,9 +156,11 @@ PAPER_TRAIN = make_adamw_settings(
     seq_length=512,
 )  # fmt: skip
 
+SPECIAL_TOKENS = {"unk": "<unk>", "bos": "<start>", "sep": "<delimiter>", "cls": "<classify>"}
 STYLE = TokenizerStyle(
-    "gpt", GPT_TOKENS, ("<unk>",), ("<start>", "<delimiter>", "<classify>"),
+    "gpt", SPECIAL_TOKENS, ("<unk>",), ("<start>", "<delimiter>", "<classify>"),
     "<start> $A <classify>", "<start> $A <delimiter> $B <classify>", has_word_ends=True,
+    published_forms=(PublishedForm(("merges.txt",), special={"unk": "<unk>"}),),  # without those of fine-tuning
 )  # fmt: skip
 FAMILY = Family(
     GPTConfig, GPT, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,

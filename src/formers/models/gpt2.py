@@ -20,7 +20,7 @@ from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm
-from ..text.tokenizer_kinds import STYLES
+from ..text.tokenizer_kinds import PublishedForm, TokenizerStyle
 from . import gpt
 
 
@@ -133,9 +133,14 @@ PAPER_TRAIN = make_adamw_settings(  # GPT-3's: its own is not published
     accumulate=8, seq_length=1024,
 )  # fmt: skip
 
+SPECIAL_TOKENS = {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}
+STYLE = TokenizerStyle(
+    "gpt2", SPECIAL_TOKENS, (), ("<|endoftext|>",), default_kinds=("bpe", "jamo"),
+    published_forms=(PublishedForm(("merges.txt",), special=SPECIAL_TOKENS | {"unk": "<|endoftext|>"}),),
+)  # fmt: skip
 FAMILY = Family(
     GPT2Config, GPT2, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, reads_segments=True, tokenizer="bpe", tokenizer_style=STYLES["gpt2"], objective="causal",
+    presets=PRESETS, reads_segments=True, tokenizer="bpe", tokenizer_style=STYLE, objective="causal",
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=tuple(f"openai-community/gpt2{size}" for size in ("", "-medium", "-large", "-xl")),
     hf_format=CheckpointFormat("gpt2", {

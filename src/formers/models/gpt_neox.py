@@ -22,7 +22,7 @@ from ..nn.attention.masks import causal
 from ..nn.attention.positions import RotaryEmbedding
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from ..text.tokenizer_kinds import GPT_NEOX_TOKENS, TokenizerStyle
+from ..text.tokenizer_kinds import TokenizerStyle
 from . import gpt2, gpt3
 
 
@@ -165,7 +165,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "pythia-410m": PYTHIA | {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
 }
 
-STYLE = TokenizerStyle("gpt_neox", GPT_NEOX_TOKENS, ("<|endoftext|>", "<|padding|>"))
+SPECIAL_TOKENS = {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "pad": "<|padding|>"}
+STYLE = TokenizerStyle("gpt_neox", SPECIAL_TOKENS, ("<|endoftext|>", "<|padding|>"))
 FAMILY = Family(
     GPTNeoXConfig, GPTNeoX, lambda c: gpt2.build_decoder_heads(c.head_dropout), pretraining_head="lm",
     counted_head="lm", presets=PRESETS, build_init_rules=build_init_rules, tokenizer="bpe", tokenizer_style=STYLE,

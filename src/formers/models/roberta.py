@@ -16,7 +16,7 @@ from ..config import ConfigMap, KeyRule
 from ..errors import Error
 from ..family import CheckpointFormat, Family, Head, Recipe, TensorFile, make_adamw_settings
 from ..keymap import KeyMap
-from ..text.tokenizer_kinds import STYLES
+from ..text.tokenizer_kinds import PublishedForm, TokenizerStyle
 from . import bert
 
 
@@ -80,10 +80,18 @@ PAPER_TRAIN = make_adamw_settings(
     accumulate=64, seq_length=512,
 )  # fmt: skip
 
+SPECIAL_TOKENS = {
+    "bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>", "cls": "<s>", "sep": "</s>",
+}  # fmt: skip
+FAIRSEQ_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # which fairseq puts before all other pieces
+STYLE = TokenizerStyle(
+    "roberta", SPECIAL_TOKENS, FAIRSEQ_TOKENS, ("<mask>",), "<s> $A </s>", "<s> $A </s> </s> $B </s>",
+    published_forms=(PublishedForm(("merges.txt",), ("<mask>", "<s>")), PublishedForm(("sentencepiece.bpe.model",))),
+)  # fmt: skip
 FAMILY = Family(
     RoBERTaConfig, bert.BERT, build_heads, pretraining_head="mlm", counted_head="mlm",
     presets=PRESETS, reads_segments=True, can_be_causal=True,
-    tokenizer="bpe", tokenizer_style=STYLES["roberta"], objective="mlm", norm_order="post", is_served_by_tei=True,
+    tokenizer="bpe", tokenizer_style=STYLE, objective="mlm", norm_order="post", is_served_by_tei=True,
     quick_recipe=bert.FAMILY.quick_recipe,
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=("FacebookAI/roberta-base", "FacebookAI/roberta-large"),

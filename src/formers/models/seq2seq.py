@@ -29,7 +29,7 @@ from ..nn.encoder_decoder import RecurrentEncoderDecoder
 from ..nn.layers import Embeddings
 from ..nn.recurrent.alignment import Alignment, AlignmentSource, LocalWindow, ScoreKind, build_score
 from ..nn.recurrent.rnn import CELL_KERNELS, CellKind, PackedSteps, RecurrentLayer, RecurrentStack, RNNState, run_steps
-from ..text.tokenizer_kinds import STYLES
+from ..text.tokenizer_kinds import TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,9 +274,13 @@ PAPER_TRAIN = make_adamw_settings(
 )  # fmt: skip
 SCRATCH_TRAIN = {"lr": 1e-3, "schedule": "linear", "warmup_steps": 100, "weight_decay": 0.0, "betas": (0.9, 0.999)}
 
+SPECIAL_TOKENS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>", "bos": "<s>"}
+STYLE = TokenizerStyle(
+    "translation", SPECIAL_TOKENS, ("<pad>", "<unk>", "<s>", "</s>"), (), "$A </s>", "$A </s> $B </s>"
+)  # fmt: skip
 FAMILY = Family(
     Seq2SeqConfig, Seq2Seq, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS,
-    tokenizer="bpe", tokenizer_style=STYLES["translation"], objective="seq2seq", is_encoder_decoder=True,
+    tokenizer="bpe", tokenizer_style=STYLE, objective="seq2seq", is_encoder_decoder=True,
     quick_recipe=Recipe(model=QUICK_MODEL),
     paper_recipe=Recipe(PAPER_TRAIN),
     scratch_recipe=Recipe(SCRATCH_TRAIN, QUICK_MODEL | {"dim": 256, "dropout": 0.3}, tune=TRANSLATION_TUNE),

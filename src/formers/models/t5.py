@@ -35,7 +35,7 @@ from ..nn.attention.positions import BucketBias
 from ..nn.block import Block, BlockStack
 from ..nn.encoder_decoder import EncoderDecoder, TransformerStack
 from ..nn.layers import Embeddings, FeedForward, RMSNorm, get_activation
-from ..text.tokenizer_kinds import STYLES
+from ..text.tokenizer_kinds import PublishedForm, TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,9 +270,16 @@ PAPER_TRAIN = {  # §3.1.2: 128 examples of 512
     "batch_tokens": 65_536, "seq_length": 512, "grad_clip": 0.0, "weight_decay": 0.0,
 }  # fmt: skip
 
+SPECIAL_TOKENS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
+SENTINELS = tuple(f"<extra_id_{i}>" for i in reversed(range(100)))  # the first sentinel is the very last piece
+STYLE = TokenizerStyle(
+    "t5", SPECIAL_TOKENS, ("<pad>", "</s>", "<unk>"), SENTINELS, "$A </s>", "$A </s> $B </s>",
+    default_kinds=("unigram",),  # other models with a spiece.model also have a <s>
+    published_forms=(PublishedForm(("spiece.model",), special=SPECIAL_TOKENS | {"bos": "<s>"}),),
+)  # fmt: skip
 FAMILY = Family(
     T5Config, T5, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, tokenizer="unigram", tokenizer_style=STYLES["t5"], objective="span-corruption",
+    presets=PRESETS, tokenizer="unigram", tokenizer_style=STYLE, objective="span-corruption",
     is_encoder_decoder=True,
     quick_recipe=Recipe(SCRATCH_TRAIN, QUICK_MODEL),
     paper_recipe=Recipe(PAPER_TRAIN),

@@ -23,6 +23,7 @@ from ..family import Family, Head, ModelConfig, Recipe
 from ..nn.attention.context import Capture
 from ..nn.layers import Embeddings, get_activation
 from ..nn.recurrent.convolution import PackedConv, clip_row_norms
+from . import vectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +140,7 @@ SCRATCH_TRAIN = {
 
 FAMILY = Family(
     TextCNNConfig, TextCNN, build_heads, pretraining_head="classify", counted_head="classify",
-    presets=PRESETS, after_step=clip_output_norms,
+    presets=PRESETS, after_step=clip_output_norms, tokenizer="words", tokenizer_style=vectors.STYLE,
     scratch_recipe=Recipe(SCRATCH_TRAIN, SCRATCH_MODEL, tune=SCRATCH_TUNE, data={"vocab_size": 30_000}),
     task_tokenizer_options={"lower": True, "min_count": 2},
     load_word_vectors=TextCNN.load_word_vectors,

@@ -25,8 +25,8 @@ from ..keymap import KeyMap
 from ..nn.attention.positions import SinusoidalPositions
 from ..nn.encoder_decoder import EncoderDecoder
 from ..nn.layers import Embeddings
-from ..text.tokenizer_kinds import STYLES
-from . import bart
+from ..text.tokenizer_kinds import PublishedForm
+from . import bart, seq2seq
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,9 +162,16 @@ SCRATCH_TRAIN = {
     "eps": 1e-9,
 }  # fmt: skip
 
+STYLE = replace(  # Marian's files have no <s>, and one end for both texts
+    seq2seq.STYLE, name="transformer", published_forms=(
+        PublishedForm(
+            ("source.spm",), special={"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}, pair_template="$A $B </s>"
+        ),
+    ),
+)  # fmt: skip
 FAMILY = Family(
     TransformerConfig, Transformer, build_heads, pretraining_head="lm", counted_head="lm",
-    build_init_rules=build_init_rules, presets=PRESETS, tokenizer="bpe", tokenizer_style=STYLES["translation"],
+    build_init_rules=build_init_rules, presets=PRESETS, tokenizer="bpe", tokenizer_style=STYLE,
     objective="seq2seq", is_encoder_decoder=True, norm_order="post",
     paper_recipe=Recipe(PAPER_TRAIN, objective={"label_smoothing": 0.1}),
     scratch_recipe=Recipe(SCRATCH_TRAIN, SCRATCH_MODEL, tune=TRANSLATION_TUNE | {"epochs": 60}),

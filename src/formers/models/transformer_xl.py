@@ -32,7 +32,7 @@ from ..nn.attention.positions import QueryBiases, RelativeScores, SinusoidalPosi
 from ..nn.attention.segment_memory import SegmentMemory
 from ..nn.block import Block, BlockStack, NormOrder
 from ..nn.layers import Dropout, Embeddings, FeedForward, LayerNorm
-from ..text.tokenizer_kinds import TRANSFORMER_XL_TOKENS, TokenizerStyle
+from ..text.tokenizer_kinds import TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,8 +245,9 @@ PAPER_TRAIN = make_adamw_settings(
     grad_clip=0.25,
 )  # fmt: skip
 
+SPECIAL_TOKENS = {"eos": "<eos>", "unk": "<unk>"}
 STYLE = TokenizerStyle(
-    "transformer_xl", TRANSFORMER_XL_TOKENS, ("<eos>", "<unk>"), (), "$A <eos>", "$A <eos> $B <eos>",
+    "transformer_xl", SPECIAL_TOKENS, ("<eos>", "<unk>"), (), "$A <eos>", "$A <eos> $B <eos>",
     splits_at_spaces=True,
 )  # fmt: skip
 FAMILY = Family(

@@ -23,6 +23,7 @@ from ..batch import Batch
 from ..config import check_sizes
 from ..errors import Error
 from ..family import Family, Head, ModelConfig
+from ..text.tokenizer_kinds import TokenizerStyle
 
 VectorKind = Literal["skipgram", "cbow", "glove", "fasttext"]
 
@@ -94,9 +95,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     "vectors-mini": {"vocab": 20_000},
 }
 
+STYLE = TokenizerStyle("words", {"unk": "[UNK]"}, ("[UNK]",), default_kinds=("words",))
 FAMILY = Family(
     VectorsConfig, Vectors, build_heads, pretraining_head="none", counted_head="none",
-    build_init_rules=build_init_rules, presets=PRESETS, is_static=True,
+    build_init_rules=build_init_rules, presets=PRESETS, is_static=True, tokenizer="words", tokenizer_style=STYLE,
     export_remedy="formers.interop.word_vectors.write_word_vectors(f, 'vectors.txt') writes the files of word2vec, "
     "GloVe and fastText",
 )  # fmt: skip

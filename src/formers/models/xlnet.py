@@ -47,7 +47,7 @@ from ..nn.attention.two_stream import (
 )
 from ..nn.block import Block, BlockStack
 from ..nn.layers import Dropout, Embeddings, FeedForward, LayerNorm, get_activation, to_autocast_dtype
-from ..text.tokenizer_kinds import STYLES
+from ..text.tokenizer_kinds import SENTENCEPIECE_FILES, PublishedForm, TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,9 +283,17 @@ PAPER_TRAIN = make_adamw_settings(
     accumulate=16, seq_length=512,
 )  # fmt: skip
 
+SPECIAL_TOKENS = {
+    "pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<cls>", "sep": "<sep>", "mask": "<mask>",
+}  # fmt: skip
+STYLE = TokenizerStyle(
+    "xlnet", SPECIAL_TOKENS, ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"), (),
+    "$A <sep> <cls>:2", "$A <sep> $B:1 <sep>:1 <cls>:2",
+    published_forms=(PublishedForm(SENTENCEPIECE_FILES, ("<sep>", "<cls>"), plain_quotes=True),),
+)  # fmt: skip
 FAMILY = Family(
     XLNetConfig, XLNet, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
-    tokenizer="unigram", tokenizer_style=STYLES["xlnet"], objective="plm", norm_order="post", is_two_stream=True,
+    tokenizer="unigram", tokenizer_style=STYLE, objective="plm", norm_order="post", is_two_stream=True,
     can_be_causal=True, state_class=SegmentMemory,
     quick_recipe=Recipe({"lr": 1.5e-3}, {"layers": 2}),  # it stalls at higher rates
     paper_recipe=Recipe(PAPER_TRAIN),
