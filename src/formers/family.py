@@ -165,6 +165,7 @@ class Family:
     norm_order: Literal["pre", "post"] = "pre"  # of its blocks, where the config does not choose: norms first or last
     lr_falls_with_dim: bool = False  # the highest stable rate falls faster than 1/√dim, and batches must grow
     objective: str = ""  # its own pretraining objective, a name in objectives/registry.py; none if not pretrained
+    shown_objectives: tuple[str, ...] = ()  # others that formers show trains a tokenizer of this family for
     quick_recipe: Recipe = Recipe()  # what differs from the small model and its training in training/recipes.py
     paper_recipe: Recipe = Recipe()  # what its paper pretrained the published size with
     scratch_recipe: Recipe = Recipe()  # of a task trained from random weights

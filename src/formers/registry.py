@@ -6,8 +6,8 @@ import ast
 import importlib
 import importlib.util
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from .text.tokenizer import Tokenizer
     from .text.tokenizer_kinds import TokenizerStyle
 
-CARD_FIELDS = ("Parent", "New", "Shapes", "Differs from the reference:")
+CARD_FIELDS = {  # of a model file's docstring → of its card
+    "Parent": "parent", "New": "new", "Korean": "korean", "Shapes": "shapes", "Differs from the reference:": "differs",
+}  # fmt: skip
+OPTIONAL_FIELDS = {"Korean"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class FamilyCard:
     new: str
     shapes: str
     differs: str
+    korean: str = ""  # what is new, for docs/ko; members outside of formers need not have it
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ class FamilyEntry:
     # Known here as well as in the file, for help without torch.
     is_pretrained: bool = True
     takes_pairs: bool = False  # it learns from a source and its target
-    methods: tuple[str, ...] = ()  # names of the ways to train it, where there are several (word vectors)
+    # Names of the ways to train it, where there are several (word vectors), with a line of help.
+    methods: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def definition(self) -> Family:
@@ -68,7 +73,11 @@ FAMILIES = {
             "vectors",
             "static word vectors: word2vec, GloVe, fastText",
             is_pretrained=False,
-            methods=("word2vec", "glove", "fasttext"),
+            methods={
+                "word2vec": "word vectors by skip-gram (or CBOW: --model.kind cbow)",
+                "glove": "word vectors from counts of words that occur together",
+                "fasttext": "word vectors made of character n-grams, also for words never seen; good for Korean",
+            },
         ),
         FamilyEntry("seq2seq", "a recurrent encoder-decoder, with or without attention", takes_pairs=True),
         FamilyEntry("gnmt", "a deep LSTM encoder-decoder with residual connections", takes_pairs=True),
@@ -128,6 +137,14 @@ def find_family(name: str) -> FamilyEntry:
 def find_pretrained_family(name: str) -> FamilyEntry:
     """Find a member by its name or alias, or by the name of a way to train it (word2vec)."""
     return next((member for member in FAMILIES.values() if name in member.methods), None) or find_family(name)
+
+
+def find_shown_family(objective: str) -> FamilyEntry:
+    """Find the member whose tokenizer shows an objective best: one that says so, or the first with this objective."""
+    for is_shown in (lambda one: objective in one.shown_objectives, lambda one: objective == one.objective):
+        if found := next((member for member in FAMILIES.values() if is_shown(member.definition)), None):
+            return found
+    raise Error(f"no family shows the objective {objective!r}", fix="give a tokenizer")
 
 
 def list_tokenizer_styles() -> list[TokenizerStyle]:
@@ -198,10 +215,15 @@ def read_card(module: str) -> FamilyCard:
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     head, _, rest = text.partition("\n")
     line = re.match(r"(?P<title>[^(]+?) \((?P<paper>.*?(?P<year>\d{4}).*?)\)", head)
-    starts = [rest.find(f"\n{field}") for field in CARD_FIELDS]
-    if line is None or -1 in starts:
+    found = {field: at for field in CARD_FIELDS if (at := rest.find(f"\n{field}")) >= 0}
+    starts = dict(sorted(found.items(), key=lambda item: item[1]))
+    if line is None or not CARD_FIELDS.keys() - OPTIONAL_FIELDS <= starts.keys():
         what = f"the docstring of {module} is not in form"
         raise Error(what, where=path, fix="see CONTRIBUTING.md: " + ", ".join(CARD_FIELDS))
-    ends = [*starts[1:], len(rest)]
-    parts = [" ".join(rest[a + 1 + len(f) : b].split()) for f, a, b in zip(CARD_FIELDS, starts, ends, strict=True)]
-    return FamilyCard(line["title"], line["paper"], int(line["year"]), parts[0].split(" ")[0], *parts[1:])
+    ends = [*list(starts.values())[1:], len(rest)]
+    texts = {
+        CARD_FIELDS[field]: " ".join(rest[start + 1 + len(field) : end].split())
+        for (field, start), end in zip(starts.items(), ends, strict=True)
+    }
+    texts["parent"] = texts["parent"].split(" ")[0]
+    return FamilyCard(line["title"], line["paper"], int(line["year"]), **texts)

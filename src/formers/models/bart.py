@@ -4,6 +4,8 @@ Parent  transformer
 New     1. a bidirectional encoder as in BERT and an autoregressive decoder as in GPT   2. pretrained to reconstruct
         corrupted text: token masking, deletion, infilling, sentence permutation, document rotation   3. learned
         positions, starting at row 2 of their table   4. a norm after the embeddings of both sides
+Korean  BERT의 인코더와 GPT의 디코더를 합칩니다. 마스킹, 삭제, 채우기, 문장 섞기, 문서 회전으로 손상한 텍스트에서
+        원문을 복원하도록 학습합니다.
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: no layers are dropped in training (a layerdrop other than 0 is refused)
 """

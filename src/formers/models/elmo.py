@@ -3,6 +3,8 @@
 Parent  lstm (language models over characters: Kim et al. 2016, Jozefowicz et al. 2016)
 New     1. a forward and a backward language model that share their word representations and their softmax
         2. a word's vector is a weighted sum of all layers, with weights learned by the task
+Korean  단어 임베딩과 소프트맥스를 공유하는 순방향·역방향 언어 모델입니다. 단어의 벡터는 모든 레이어의 가중합이며,
+        가중치는 과제에서 학습합니다.
 Shapes  ids (N, 50) characters → words (N, dim/2) → layers + 1 hidden states (N, dim): the words twice, then after each
         LSTM forward and backward side by side → lm logits (N, 2, vocab): [:, 0] the next word, [:, 1] the previous one
 Differs from the reference: layer norm in the weighted sum follows Ba et al. (mix="token"); the released code normalises

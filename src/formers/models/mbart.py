@@ -3,6 +3,8 @@
 Parent  bart
 New     1. BART trained on 25 languages, including Korean   2. pre-norm, with a final norm on each side   3. each text
         starts with the token of its language
+Korean  한국어를 포함한 25개 언어로 학습한 BART입니다. 정규화를 하위 블록의 앞으로 옮기고, 언어 토큰으로 텍스트를
+        시작합니다.
 Shapes  as bart
 Differs from the reference: as bart
 """

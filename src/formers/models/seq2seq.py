@@ -6,6 +6,8 @@ New     1. one network encodes a text into a fixed-size state, another decodes a
         additive attention queried by the previous state; the context feeds both the decoder's input and its output
         4. Luong et al. 2015: dot, general, concat and local attention queried by the current state; input feeding
         (`feed`)
+Korean  인코더가 텍스트를 고정 크기의 상태로 읽고 디코더가 그 상태에서 텍스트를 생성합니다. GRU(Cho), 덧셈 어텐션과
+        양방향 인코더(Bahdanau), 내적 어텐션과 입력 피딩(Luong)을 고를 수 있습니다.
 Shapes  source ids (S,) → memory (S, dim or 2·dim); target ids (N,) → hidden (N, dim or readout) → logits (N, vocab)
 Differs from the reference: torch's GRU applies the reset gate after the product with the state, Cho's before it;
         initial weights are normal instead of uniform, with the same variance; Bahdanau's output layer reads the new

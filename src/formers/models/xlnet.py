@@ -5,6 +5,8 @@ New     1. permutation language modelling: tokens are predicted in any order, ea
         2. two streams: a content stream that sees its own token, and a query stream that knows only its position
         3. relative segments: a score depends on whether two tokens belong to the same segment   4. biases and W_r in
         every layer
+Korean  토큰을 임의의 순서로 예측하는 순열 언어 모델입니다. 토큰을 아는 내용 스트림과 위치만 아는 쿼리 스트림, 상대
+        세그먼트를 씁니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab); with an order (N,), hidden is the query stream's at `chosen`
 Differs from the reference: a query that can see no token gets nothing from attention (transformers: the mean of all
         tokens); the memory never holds padding; dropout of the position encodings is drawn once for all rows

@@ -17,8 +17,8 @@ import formers
 from formers.data.readers import load_bundled_corpus
 from formers.errors import Error
 from formers.interop.word_vectors import write_word_vectors
+from formers.models.vectors import METHODS
 from formers.training.run_folder import RunFolder
-from formers.training.word_vectors.vector_run import VECTOR_METHODS
 from tests.cli.test_pretrain import run
 
 QUICK = ["--dim", 8, "--epochs", 1, "--min-count", 2, "--train.threads", 1, "--model.window", 3]
@@ -41,7 +41,7 @@ def words(text):
     ]
 
 
-@pytest.mark.parametrize("method", VECTOR_METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_from_text_to_neighbours_and_a_report(capsys, tmp_path, monkeypatch, text, words, method):
     monkeypatch.chdir(tmp_path)
     buckets = ["--model.buckets", 1000] if method == "fasttext" else []
