@@ -13,8 +13,9 @@ import pytest
 import formers
 from formers import verbs
 from formers.former import Former
+from formers.interop.tokenizer_files import save_tokenizer
 from formers.objectives.registry import OBJECTIVES
-from formers.registry import FAMILIES, FamilyEntry, find_shown_family, list_tokenizer_styles
+from formers.registry import FAMILIES, FamilyEntry, find_shown_family, list_tokenizer_styles, train_tokenizer
 from formers.verbs import FUNCTION_IMPORTERS
 
 ROOT = Path(formers.__file__).parent
@@ -269,6 +270,23 @@ def test_help_needs_no_torch():
 
     code = "import sys; from formers.cli import main; assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_tokenizer_of_ours_needs_no_torch(tmp_path):
+    """Model files declare the styles of tokenizers, and import torch; a directory that names its special tokens needs
+    none of them. One that does not is recognised by them."""
+    import subprocess
+    import sys
+
+    save_tokenizer(train_tokenizer("bert", ["the cat"] * 3, 60, workers=1), tmp_path / "named")
+    code = (
+        "import sys; from formers.interop.tokenizer_files import load_tokenizer; made = load_tokenizer(sys.argv[1]); "
+    )
+    code += "print(made.special['cls'], 'torch' in sys.modules)"
+    for expected in ("[CLS] False\n", "[CLS] True\n"):
+        call = [sys.executable, "-c", code, str(tmp_path / "named")]
+        assert subprocess.run(call, check=True, capture_output=True, text=True).stdout == expected
+        (tmp_path / "named" / "tokenizer_config.json").write_text("{}")
 
 
 def test_public_names():
