@@ -12,7 +12,6 @@ from formers.generation.decoding import Options, continue_ids
 from formers.generation.fill import fill
 from formers.generation.sampling import pick_tokens
 from formers.registry import train_tokenizer
-from formers.text.trainers.pair_merging import train_wordpiece
 from scripts.walks import trace_calls
 
 
@@ -138,7 +137,7 @@ def test_what_cannot_be_continued():
 
 def encoder(head="mlm"):
     f = formers.build("bert", head=head, vocab=80, context=16, dim=16, layers=1, heads=2, ff=20, init=0.3)
-    f.tokenizer = train_wordpiece(["the cat sat on the mat", "the dog sat on the log"] * 3, 80)
+    f.tokenizer = train_tokenizer("wordpiece", ["the cat sat on the mat", "the dog sat on the log"] * 3, 80)
     return f
 
 

@@ -8,10 +8,10 @@ import torch
 import formers
 from formers import Error
 from formers.inspection.attention import attention
+from formers.registry import train_tokenizer
 from formers.reports.html import draw_chart, draw_heatmap, render_page, smooth_line
-from formers.text.trainers.pair_merging import train_wordpiece
 
-TOKENIZER = train_wordpiece(["the cat sat on the mat"] * 3, 60)
+TOKENIZER = train_tokenizer("wordpiece", ["the cat sat on the mat"] * 3, 60)
 
 
 @pytest.mark.parametrize(

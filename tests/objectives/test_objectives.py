@@ -33,7 +33,7 @@ from formers.objectives.registry import (
     resolve_objective,
 )
 from formers.objectives.token_losses import compute_token_loss
-from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
+from formers.registry import train_tokenizer
 from tests.objectives import toys
 
 SPECIAL = (0, 2, 3, 4)
@@ -236,7 +236,7 @@ def test_cut_reaches_back():
 
 
 def test_word_beginnings():
-    pieces = train_wordpiece(["walking walks talking talks"] * 5, 60)
+    pieces = train_tokenizer("wordpiece", ["walking walks talking talks"] * 5, 60)
     ids = np.arange(5, len(pieces))
     found = find_word_starts(ids, compute_word_marks(pieces), np.zeros(len(ids), bool))
     assert found.tolist() == [not pieces.get_token_text(i).startswith("##") for i in ids]
@@ -308,7 +308,7 @@ class _Loss(torch.nn.Module):
 
 
 def test_objectives_by_name():
-    pieces = train_wordpiece(["the cat sat on the mat"] * 3, 60)
+    pieces = train_tokenizer("wordpiece", ["the cat sat on the mat"] * 3, 60)
     masked = build_objective("mlm", pieces, 16)
     assert masked.frame == ((pieces.id("cls"),), (pieces.id("sep"),))
     assert masked.mask == pieces.id("mask")
@@ -334,7 +334,7 @@ def test_objectives_by_name():
     with pytest.raises(Error, match="'mask_rate'"):
         build_objective("mlm", pieces, 16, mask_rate="much")
     with pytest.raises(Error, match="no \\[CLS\\]"):
-        build_objective("mlm", train_bpe(["a b"] * 3, 258), 16)
+        build_objective("mlm", train_tokenizer("bpe", ["a b"] * 3, 258), 16)
 
 
 @pytest.mark.parametrize(
