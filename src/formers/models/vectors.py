@@ -17,14 +17,13 @@ Differs from the reference: skip-gram draws its negatives for a stretch of text 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor, nn
 
 from ..batch import Batch
-from ..config import check_sizes
+from ..config import Settings, check_sizes
 from ..errors import Error
 from ..family import Family, Head, ModelConfig, Presets
 from ..text.tokenizer_kinds import TokenizerStyle
@@ -97,8 +96,8 @@ class VectorMethod:
 
     kinds: tuple[VectorKind, ...]  # how it may train, the usual one first
     epochs: int
-    model: Mapping[str, object] = field(default_factory=dict)  # what differs from VectorsConfig's defaults,
-    korean_model: Mapping[str, object] = field(default_factory=dict)  # and for text in Korean
+    model: Settings = field(default_factory=dict)  # what differs from VectorsConfig's defaults,
+    korean_model: Settings = field(default_factory=dict)  # and for text in Korean
 
 
 @dataclass(frozen=True)
