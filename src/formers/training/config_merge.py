@@ -6,14 +6,16 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import yaml
 
 from ..config import build_config, check_rates, check_sizes, coerce_value, get_schema, parse_yaml, suggest_name
 from ..errors import Error
-from ..family import TRANSLATION_TUNE, Family
+from ..family import TRANSLATION_TUNE, Family, ModelConfig, Recipe
 from ..interop.hub import fetch_model
 from ..interop.model_directory import read_checkpoint_info
 from ..interop.safe_files import find_model_folder
@@ -23,7 +25,7 @@ from ..registry import FAMILIES, find_family, find_preset, find_published_checkp
 from ..task import TASKS
 from .optimizer import WARMUP_SCALED_SCHEDULES
 from .recipes import LR_TIMES_DIM, SMALL_MODEL, get_recipe, is_positive_int
-from .train_config import TrainConfig
+from .train_config import TrainConfig, check_train_values
 
 PRETRAIN_TABLES = ("data", "model", "objective", "train")
 FINETUNE_TABLES = ("data", "model", "tune", "train")
@@ -35,6 +37,7 @@ SMOOTHABLE_KINDS = ("class", "tags", "text")  # kinds of answers whose labels ca
 MAX_CONFIG_BYTES = 2**20  # bytes of a file of settings
 Features = Literal["no", "last", "second", "sum4", "cat4", "mix"]
 Tables = dict[str, dict[str, Any]]
+ConfigFile = str | Path | Mapping[str, Any] | None  # a run's file of settings, or a table of the same
 
 
 class RunConfig:
@@ -44,7 +47,8 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as run.json keeps them."""
-        return {name: to_plain(getattr(self, name)) for name in self.saved_fields}
+        values = vars(self)
+        return {name: to_plain(values[name]) for name in self.saved_fields}
 
     def to_yaml(self) -> str:
         """Return the settings as YAML, as --config reads them."""
@@ -186,12 +190,17 @@ class PretrainConfig(RunConfig):
     init: str | None = None  # a checkpoint to start from
     model_overrides: dict[str, Any] = field(default_factory=dict)  # the settings of `init` that were asked for
 
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the run gives the same bits every time."""
+        return self.train.deterministic
+
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneConfig(RunConfig):
-    """All that a fine-tuning run is asked to do."""
+class FinetuneSettings(RunConfig):
+    """What a fine-tuning run is asked to do, as far as it is known before its examples are encoded."""
 
-    saved_fields = (*FINETUNE_KEYS, *FINETUNE_TABLES)
+    saved_fields = (*FINETUNE_KEYS, "data", "model", "tune")
     family: str
     source: str | None  # a checkpoint; None: from scratch
     preset: str | None
@@ -199,21 +208,46 @@ class FinetuneConfig(RunConfig):
     data: FinetuneDataConfig
     model: dict[str, Any]
     tune: TuneConfig
-    train: TrainConfig
+    train_values: dict[str, Any]  # of the `train:` table; of DERIVED_SETTINGS only those of the recipe or the caller
     explicit_train: tuple[str, ...] = ()  # the settings of `train` that were given, not left to the recipe
     model_overrides: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the run gives the same bits every time."""
+        return bool(self.train_values["deterministic"])
+
+    @property
+    def seed(self) -> int:
+        """The seed of new weights."""
+        return int(self.train_values["seed"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as run.json keeps them, without those of `train` that are not known yet."""
+        return {**super().to_dict(), "train": to_plain(self.train_values)}
+
     def to_yaml(self) -> str:
         """Return the settings as YAML, without those that follow from the examples, so that they are derived again."""
-        table = self.to_dict()
+        table, scaled = self.to_dict(), self.train_values["schedule"] in WARMUP_SCALED_SCHEDULES
         # A recipe whose schedule has a warmup of its own keeps it, whatever the examples are.
-        kept = {*self.explicit_train, *(("warmup_steps",) if self.train.schedule in WARMUP_SCALED_SCHEDULES else ())}
+        kept = {*self.explicit_train, *(("warmup_steps",) if scaled else ())}
         derived = [name for name in DERIVED_SETTINGS if name not in kept]
         table["train"] = {name: value for name, value in table["train"].items() if name not in derived}
         if self.tune.seq_length and "context" not in self.model_overrides:
             table["model"].pop("context", None)
         words = f"# {', '.join(derived)} of train follow from the examples, tune.epochs and tune.batch_size.\n"
         return words + yaml.safe_dump(to_plain(table, shorten_float), sort_keys=False, allow_unicode=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig(FinetuneSettings):
+    """All that a fine-tuning run is asked to do."""
+
+    train: TrainConfig
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as run.json keeps them."""
+        return {**super().to_dict(), "train": to_plain(self.train)}
 
 
 # Settings of `train` that follow from the examples unless they are given.
@@ -235,7 +269,9 @@ class GivenSettings:
     tables: Tables
 
     @staticmethod
-    def read(file: Any, overrides: Mapping[str, Any], tables: tuple[str, ...], keys: tuple[str, ...]) -> GivenSettings:
+    def read(
+        file: ConfigFile, overrides: Mapping[str, Any], tables: tuple[str, ...], keys: tuple[str, ...]
+    ) -> GivenSettings:
         """Read a file (a path, or a table of the same); dotted `overrides` ({"model.layers": 4}) win over it."""
         told, single = read_config_tables(file, tables, keys), unflatten_tables(overrides, tables)
         merged = {name: {**told[name], **single.get(name, {})} for name in tables}
@@ -246,7 +282,7 @@ class GivenSettings:
         return {name: {**recipe.get(name, {}), **values} for name, values in self.tables.items()}
 
 
-def read_config_tables(file: Any, tables: tuple[str, ...], keys: tuple[str, ...]) -> dict[str, Any]:
+def read_config_tables(file: ConfigFile, tables: tuple[str, ...], keys: tuple[str, ...]) -> dict[str, Any]:
     """Read a file of settings, or a table of the same: all of `tables`, and those of `keys` that it names."""
     told, where = read_config(file), None if file is None or isinstance(file, Mapping) else file
     for key in told:
@@ -290,39 +326,122 @@ def coerce_model_settings(family: Family, values: Mapping[str, Any]) -> dict[str
     return {key: coerce_value(value, known[key], f"model.{key}") for key, value in values.items()}
 
 
+def coerce_train_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Check settings of `train`, each by itself, and give each its type; those not known yet may be missing."""
+    known = get_schema(TrainConfig)
+    for key in values:
+        if key not in known:
+            raise Error(f"unknown setting {key!r}", where="train", fix=suggest_name(key, known))
+    typed = {key: coerce_value(values[key], kind, key, "train") for key, kind in known.items() if key in values}
+    try:
+        check_train_values(typed)
+    except Error as error:
+        raise Error(error.what, where="train", fix=error.fix) from None
+    return typed
+
+
 def make_warmup_error(warmup: int, steps: int, option: str) -> Error:
     """Return the error about a warmup that never ends; `option` makes the run longer."""
     what = f"a warmup of {warmup:,} steps does not end within {steps:,} steps"
     return Error(what, fix=f"--train.warmup_steps {steps // 10}, or more {option}")
 
 
+@dataclass(frozen=True)
+class PretrainSettings:
+    """What a pretraining run is asked to do, before what follows from its text is known."""
+
+    family: str
+    given: GivenSettings
+    recipe: Recipe
+    keys: dict[str, Any]  # recipe, preset, init
+
+    @staticmethod
+    def read(
+        family: str | None, file: ConfigFile = None, overrides: Mapping[str, Any] | None = None,
+        keys: Mapping[str, str | None] | None = None,
+    ) -> PretrainSettings:  # fmt: skip
+        """Read the settings of a run. `overrides` are dotted; `keys` are recipe, preset or init."""
+        given = GivenSettings.read(file, overrides or {}, PRETRAIN_TABLES, PRETRAIN_KEYS)
+        where = None if file is None or isinstance(file, Mapping) else file
+        named = {**given.top, **{k: v for k, v in (keys or {}).items() if v is not None}}
+        family = family or named.get("family")
+        if family is None:
+            raise Error("no family is named", where=where, fix="formers tree lists them")
+        if "family" in given.top and find_family(given.top["family"]).name != find_family(family).name:
+            what = f"this is of a {given.top['family']}, not of a {family}"
+            raise Error(what, where=where, fix="leave one of them out")
+        preset, name = named.get("preset"), named.get("recipe") or "quick"
+        found, sizes = find_preset(family, preset)
+        recipe = get_recipe(found.name, name, sizes if preset else None, given.tables["model"])
+        chosen = {"recipe": name, "preset": preset, "init": named.get("init")}
+        return PretrainSettings(found.name, given, recipe, chosen)
+
+    @cached_property
+    def data(self) -> PretrainDataConfig:
+        """Where the text comes from, and how it is read."""
+        return build_config(PretrainDataConfig, self.merge({})["data"], where="data")
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the run gives the same bits every time."""
+        value = {**self.recipe.train, **self.given.tables["train"]}.get("deterministic", False)
+        return coerce_value(value, bool, "train.deterministic")
+
+    def check(self) -> None:
+        """Refuse settings that are wrong whatever the text is, before it is read."""
+        coerce_model_settings(find_family(self.family).definition, self.given.tables["model"])
+        coerce_train_settings(self.merge({})["train"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings that were given."""
+        return {"family": self.family, **self.keys, **self.given.tables}
+
+    def merge(self, derived: Tables) -> Tables:
+        """Merge recipe < `derived` < given settings, as plain tables."""
+        model = self.recipe.model if self.keys["init"] is None else {}  # a checkpoint has its own sizes
+        base = {"data": self.recipe.data, "objective": self.recipe.objective, "train": self.recipe.train}
+        made = self.given.merge_over({"model": model, **{k: {**v, **derived.get(k, {})} for k, v in base.items()}})
+        for key in ("source", "valid"):
+            value = made["data"].get(key) or ()
+            made["data"][key] = [value] if isinstance(value, str) else value
+        goal = {"name": find_family(self.family).definition.objective, **made["objective"]}
+        made["objective"] = {**goal, "name": resolve_objective(goal["name"])}
+        if made["objective"]["name"] == "seq2seq":  # a document is a pair
+            made["data"] = {"splitter": "tabs", "unit": "line", **made["data"]}
+        return made
+
+    def resolve(self, derived: Mapping[str, Any] | None = None) -> PretrainConfig:
+        """Check all settings and return the run's configuration; `derived` are dotted settings that follow from the
+        text, where none were given."""
+        own = unflatten_tables(derived or {}, PRETRAIN_TABLES)
+        merged, init = self.merge(own), self.keys["init"]
+        train, named = merged["train"], {**own.get("train", {}), **self.given.tables["train"]}
+        if init is not None and "lr" not in named:
+            train |= choose_continued_lr(str(init), train)
+        adjust_warmup(train, named)
+        context = merged["model"].get("context")
+        if context and "seq_length" not in named:
+            train["seq_length"] = min(train["seq_length"], context)
+        model, goal = coerce_model_settings(find_family(self.family).definition, merged["model"]), merged["objective"]
+        options = list_options(OBJECTIVES[goal["name"]].objective_class)
+        for key in goal:
+            if key != "name" and key not in options:
+                raise Error(f"unknown setting {key!r} of objective {goal['name']!r}", fix=suggest_name(key, options))
+        config = PretrainConfig(
+            family=self.family, data=build_config(PretrainDataConfig, merged["data"], where="data"), model=model,
+            objective=goal, train=build_config(TrainConfig, train, where="train"),
+            model_overrides=self.given.tables["model"], **self.keys,
+        )  # fmt: skip
+        if init is None:
+            build_model_config(config)
+        return config
+
+
 def configure_pretraining(
-    family: str | None, file: Any = None, overrides: Mapping[str, Any] | None = None, **top: Any
+    family: str | None, file: ConfigFile = None, overrides: Mapping[str, Any] | None = None, **keys: str | None
 ) -> PretrainConfig:
-    """Merge and check the settings of a pretraining run. `file` is a path or a table; `overrides` are dotted; `top` is
-    recipe, preset or init."""
-    given = GivenSettings.read(file, overrides or {}, PRETRAIN_TABLES, PRETRAIN_KEYS)
-    where = None if file is None or isinstance(file, Mapping) else file
-    keys = {**given.top, **{k: v for k, v in top.items() if v is not None}}
-    family = family or keys.get("family")
-    if family is None:
-        raise Error("no family is named", where=where, fix="formers tree lists them")
-    if "family" in given.top and find_family(given.top["family"]).name != find_family(family).name:
-        raise Error(f"this is of a {given.top['family']}, not of a {family}", where=where, fix="leave one of them out")
-    preset, init, recipe = keys.get("preset"), keys.get("init"), keys.get("recipe") or "quick"
-    found, sizes = find_preset(family, preset)
-    base = get_recipe(found.name, recipe, sizes if preset else None, given.tables["model"])
-    model = base.model if init is None else {}  # a checkpoint has its own sizes
-    merged = given.merge_over({"data": base.data, "model": model, "objective": base.objective, "train": base.train})
-    train, named = merged["train"], given.tables["train"]
-    if init is not None and "lr" not in named:
-        train |= choose_continued_lr(str(init), train)
-    adjust_warmup(train, named)
-    context = merged["model"].get("context")
-    if context and "seq_length" not in named:
-        train["seq_length"] = min(train["seq_length"], context)
-    more = {"recipe": recipe, "preset": preset, "init": init, "model_overrides": given.tables["model"]}
-    return build_pretrain_config(found.name, merged, more)
+    """Merge and check the settings of a pretraining run. `overrides` are dotted; `keys` are recipe, preset or init."""
+    return PretrainSettings.read(family, file, overrides, keys).resolve()
 
 
 def choose_continued_lr(init: str, train: Mapping[str, Any]) -> dict[str, Any]:
@@ -351,31 +470,7 @@ def adjust_warmup(train: dict[str, Any], given: Mapping[str, Any]) -> None:
         train["warmup_steps"] = steps // 10
 
 
-def build_pretrain_config(family: str, merged: Tables, more: Mapping[str, Any]) -> PretrainConfig:
-    """Check that every setting has a name that is known and a value of its kind; `more` are the other fields."""
-    declared, data = find_family(family).definition, merged["data"]
-    for key in ("source", "valid"):
-        value = data.get(key) or ()
-        data[key] = [value] if isinstance(value, str) else value
-    model = coerce_model_settings(declared, merged["model"])
-    goal = {"name": declared.objective, **merged["objective"]}
-    goal["name"] = resolve_objective(goal["name"])
-    if goal["name"] == "seq2seq":  # a document is a pair
-        data = {"splitter": "tabs", "unit": "line", **data}
-    options = list_options(OBJECTIVES[goal["name"]].objective_class)
-    for key in goal:
-        if key != "name" and key not in options:
-            raise Error(f"unknown setting {key!r} of objective {goal['name']!r}", fix=suggest_name(key, options))
-    asked = PretrainConfig(
-        family=family, data=build_config(PretrainDataConfig, data, where="data"), model=model, objective=goal,
-        train=build_config(TrainConfig, merged["train"], where="train"), **more,
-    )  # fmt: skip
-    if asked.init is None:
-        build_model_config(asked)
-    return asked
-
-
-def build_model_config(asked: PretrainConfig, **more: Any) -> Any:
+def build_model_config(asked: PretrainConfig, **more: int | None) -> ModelConfig:
     """Build the model's configuration, checked against the length of examples; `more` is what the tokenizer says."""
     known = get_schema(find_family(asked.family).definition.config_class)
     values = {**asked.model, **{key: value for key, value in more.items() if key in known}}
@@ -392,33 +487,67 @@ def build_model_config(asked: PretrainConfig, **more: Any) -> Any:
     return config
 
 
+@dataclass(frozen=True)
+class ModelChoice:
+    """The model of a fine-tuning run: a checkpoint, or a new model of a family, perhaps with the sizes of a preset."""
+
+    family: str
+    source: str | None = None  # a checkpoint; None: from scratch
+    preset: str | None = None
+
+
+@dataclass(frozen=True)
+class KnownSettings:
+    """What is known of a fine-tuning run before its task is: how examples are read, and what `tune` was given."""
+
+    data: FinetuneDataConfig
+    tune: TuneConfig
+
+
+def read_known_settings(model: ModelChoice, file: ConfigFile, overrides: Mapping[str, Any]) -> KnownSettings:
+    """Return how examples are read, from which the task may follow. All settings are checked as they were given, so
+    that a mistake is found before anything is read."""
+    given = GivenSettings.read(file, overrides, FINETUNE_TABLES, FINETUNE_KEYS).tables
+    declared = find_family(model.family).definition
+    coerce_model_settings(declared, given["model"])
+    check_parallelism(coerce_train_settings(given["train"]))
+    recipe = {} if model.source else declared.scratch_recipe.data
+    data = build_config(FinetuneDataConfig, {**recipe, **given["data"]}, where="data")
+    return KnownSettings(data, build_config(TuneConfig, given["tune"], where="tune"))
+
+
 def configure_finetuning(
-    family: str, source: str | None, preset: str | None, task: str, file: Any, overrides: Mapping[str, Any]
-) -> FinetuneConfig:
+    model: ModelChoice, task: str, file: ConfigFile, overrides: Mapping[str, Any]
+) -> FinetuneSettings:
     """Merge and check the settings of a fine-tuning run; `file` is a path or a table, `overrides` are dotted."""
     given = GivenSettings.read(file, overrides, FINETUNE_TABLES, FINETUNE_KEYS)
     if task not in TASKS:
         raise Error(f"there is no task {task!r}", fix=suggest_name(task, TASKS))
-    found, sizes = (find_family(family), {}) if source else find_preset(family, preset)
+    source, preset = model.source, model.preset
+    found, sizes = (find_family(model.family), {}) if source else find_preset(model.family, preset)
     recipe = get_finetune_recipe(found.name, task, source, preset is not None)
     recipe["model"] |= sizes
     merged = given.merge_over(recipe)
     resolve_conflicts(task, merged, given.tables)
-    values = {"samples": 0, "keep_last": 1, **merged["train"]}
-    values |= {} if "seq_length" in given.tables["train"] else {"seq_length": 1}  # the examples say
-    train = build_config(TrainConfig, values, where="train")
-    if train.parallel != "ddp":
-        what = f"fine-tuning does not share a model out as {train.parallel}: each process has a copy"
-        fix = "leave train.parallel out; --lora 8 or --train.activation_checkpointing true need less memory"
-        raise Error(what, fix=fix)
-    return FinetuneConfig(
+    check_parallelism(merged["train"])
+    usual = {f.name: f.default for f in dataclasses.fields(TrainConfig) if f.name not in DERIVED_SETTINGS}
+    return FinetuneSettings(
         family=found.name, source=source, preset=preset, task=task,
         data=build_config(FinetuneDataConfig, merged["data"], where="data"),
         model=coerce_model_settings(found.definition, merged["model"]),
-        tune=build_config(TuneConfig, merged["tune"], where="tune"), train=train,
+        tune=build_config(TuneConfig, merged["tune"], where="tune"),
+        train_values=coerce_train_settings({**usual, "samples": 0, "keep_last": 1, **merged["train"]}),
         explicit_train=tuple(sorted({*given.tables["train"], *(("lr",) if source is None else ())})),
         model_overrides=given.tables["model"],
     )  # fmt: skip
+
+
+def check_parallelism(train: Mapping[str, Any]) -> None:
+    """Refuse to shard a model in fine-tuning."""
+    if (parallel := train.get("parallel", "ddp")) != "ddp":
+        what = f"fine-tuning does not share a model out as {parallel}: each process has a copy"
+        fix = "leave train.parallel out; --lora 8 or --train.activation_checkpointing true need less memory"
+        raise Error(what, fix=fix)
 
 
 FINETUNE_TRAIN = {
@@ -461,32 +590,33 @@ def resolve_conflicts(task: str, merged: Tables, given: Tables) -> None:
         tune |= {"seq_length": min(tune["seq_length"], model["context"])} if tune.get("seq_length") else {}
 
 
-def derive_train_config(wanted: FinetuneConfig, sizes: Any, dim: int, processes: int = 1) -> TrainConfig:
-    """Return the `train:` table with steps, tokens, rate and evaluations for examples of these (E, 3) sizes; the batch
-    is that of all processes together."""
-    t, tune = wanted.train, wanted.tune
-    shared = processes > 1 and not {"batch_tokens", "accumulate"} & set(wanted.explicit_train)
-    pieces = processes if shared else t.accumulate
+def derive_config(wanted: FinetuneSettings, sizes: np.ndarray, dim: int, processes: int = 1) -> FinetuneConfig:
+    """Return the configuration of a run with steps, tokens, rate and evaluations for examples of these (E, 3) sizes;
+    the batch is that of all processes together."""
+    t, tune, explicit = wanted.train_values, wanted.tune, wanted.explicit_train
+    is_shared = processes > 1 and not {"batch_tokens", "accumulate"} & set(explicit)
+    pieces = processes if is_shared else t.get("accumulate", TrainConfig.accumulate)
     larger = sizes[:, [0, 2]].sum(0).max()
     longest = int(sizes[:, [0, 2]].max())
-    values: dict[str, Any] = {"seq_length": longest, "accumulate": pieces}
     each = round(tune.batch_size * larger / len(sizes) / pieces)
-    each = t.batch_tokens if "batch_tokens" in wanted.explicit_train else each
-    values["batch_tokens"] = max(each, longest)
-    epoch = max(1.0, larger / (values["batch_tokens"] * pieces))
-    steps = max(1, round(tune.epochs * epoch))
-    values |= {"steps": steps, "eval_every": max(1, round(epoch / tune.evals_per_epoch))}
-    values["save_every"] = values["eval_every"]
-    if wanted.train.schedule not in WARMUP_SCALED_SCHEDULES or "warmup_steps" in wanted.explicit_train:
+    each = t["batch_tokens"] if "batch_tokens" in explicit else each
+    tokens = max(each, longest)
+    epoch = max(1.0, larger / (tokens * pieces))
+    steps, evaluation = max(1, round(tune.epochs * epoch)), max(1, round(epoch / tune.evals_per_epoch))
+    values = {
+        "seq_length": longest, "accumulate": pieces, "batch_tokens": tokens, "steps": steps, "eval_every": evaluation,
+        "save_every": evaluation,
+    }  # fmt: skip
+    if not (has_own_warmup := t["schedule"] in WARMUP_SCALED_SCHEDULES):
         values["warmup_steps"] = round(tune.warmup_ratio * steps)
-    if wanted.source is not None and t.optimizer in ("adamw", "adam"):
+    free = {k: v for k, v in values.items() if k not in explicit or k == "seq_length"}
+    if wanted.source is not None and t["optimizer"] in ("adamw", "adam") and "lr" not in explicit:
         # Adapters and heads alone take ten times as much.
-        values["lr"] = LR_TIMES_DIM / dim * (10 if tune.lora or tune.features != "no" or tune.freeze < 0 else 1)
-    free = {k: v for k, v in values.items() if k not in wanted.explicit_train or k == "seq_length"}
-    made = dataclasses.replace(t, **free)
-    if made.warmup_steps > made.steps and made.schedule not in WARMUP_SCALED_SCHEDULES:
+        free["lr"] = LR_TIMES_DIM / dim * (10 if tune.lora or tune.features != "no" or tune.freeze < 0 else 1)
+    made = build_config(TrainConfig, {**t, **free}, where="train")
+    if made.warmup_steps > made.steps and not has_own_warmup:
         raise make_warmup_error(made.warmup_steps, made.steps, "--epochs")
-    return made
+    return FinetuneConfig(**vars(wanted), train=made)
 
 
 def resolve_model(model: str) -> tuple[str, str | None, str | None]:
@@ -549,14 +679,14 @@ def parse_value(text: str) -> Any:
     return text if isinstance(value, dict) else value  # "translate: " is a text
 
 
-def read_config(file: Any) -> dict[str, Any]:
+def read_config(file: ConfigFile) -> dict[str, Any]:
     """Read a run's file; a table of its settings is taken as it is, and None is an empty one."""
     if file is None or isinstance(file, Mapping):
         return resolve_tables(file or {})
     path = Path(file)
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_CONFIG_BYTES + 1)
+        with open(path, "rb") as opened:
+            data = opened.read(MAX_CONFIG_BYTES + 1)
         if len(data) > MAX_CONFIG_BYTES:
             raise Error(f"has more than {MAX_CONFIG_BYTES:,} bytes", where=path, fix="give the YAML file of a run")
         value = parse_yaml(data.decode("utf-8"))

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,14 +19,21 @@ from .. import __version__
 from ..errors import Error, is_out_of_memory
 from ..nn.attention.attention import Attention
 from .distributed.process_group import ProcessGroup
-from .train_config import TrainConfig
+
+
+@dataclass
+class MemoryUse:
+    """What the memory of a run is used for, as far as it is known."""
+
+    batch_tokens: int | None = None  # of a batch; None before the run is built
 
 
 @contextmanager
-def explain_out_of_memory(settings: TrainConfig, parameters: int | None, device: torch.device) -> Iterator[None]:
+def explain_out_of_memory(device: torch.device, parameters: int | None = None) -> Iterator[MemoryUse]:
     """Turn an allocation that fails within the block into one error with sizes and what to change."""
+    use = MemoryUse()
     try:
-        yield
+        yield use
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -34,8 +42,9 @@ def explain_out_of_memory(settings: TrainConfig, parameters: int | None, device:
         size = "the model"
         if parameters is not None:
             size = f"about {parameters:,} parameters ({16 * parameters:,} bytes to train)"
+        batches = "" if use.batch_tokens is None else f" and batches of {use.batch_tokens:,} tokens"
         raise Error(
-            f"out of memory on {device}: {size} and batches of {settings.batch_tokens:,} tokens;"
+            f"out of memory on {device}: {size}{batches};"
             f" {get_peak_memory(device) / 2**30:.1f} GiB in use at most{more}",
             fix="--train.activation_checkpointing true (also with --resume), or begin anew with a smaller"
             " --train.batch_tokens (and a larger --train.accumulate, to keep the size of a step), --train.precision"

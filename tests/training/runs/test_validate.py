@@ -10,7 +10,7 @@ import formers
 from formers.errors import Error
 from formers.interop.model_directory import save
 from formers.registry import train_tokenizer
-from formers.training.config_merge import configure_finetuning
+from formers.training.config_merge import ModelChoice, configure_finetuning
 from formers.training.runs.cross_validation import compare_settings
 
 from .test_finetune import ROWS, TINY, tune
@@ -122,7 +122,7 @@ def test_a_dataset_of_several_parts(tmp_path, small):
 
 @pytest.mark.parametrize("task", ["regress", "answer", "choose", "translate"])
 def test_a_recipes_own_label_smoothing_gives_way_to_the_task(task):
-    asked = configure_finetuning("transformer", None, None, task, None, {})
+    asked = configure_finetuning(ModelChoice("transformer"), task, None, {})
     assert asked.tune.label_smoothing == (0.1 if task == "translate" else 0.0)
-    with_own = configure_finetuning("transformer", None, None, task, None, {"tune.label_smoothing": 0.2})
+    with_own = configure_finetuning(ModelChoice("transformer"), task, None, {"tune.label_smoothing": 0.2})
     assert with_own.tune.label_smoothing == 0.2  # what is given is kept, and refused where it has no meaning

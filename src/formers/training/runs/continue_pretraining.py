@@ -23,14 +23,21 @@ from ...objectives.registry import UNPAIRED_OBJECTIVES
 from ...registry import find_family
 from ...task import choose_length
 from ...tasks.examples import Examples, make_label_prefix, parse_columns, read_examples
-from ..config_merge import PretrainConfig, TuneConfig, configure_pretraining, flatten_tables, read_config, resolve_model
+from ..config_merge import (
+    PretrainConfig,
+    PretrainSettings,
+    TuneConfig,
+    flatten_tables,
+    read_config,
+    resolve_model,
+)
 from ..distributed.process_group import ProcessGroup
 from ..recipes import LR_TIMES_DIM
 from ..run_folder import RunFolder
 from ..validation import Score
 from .prepare_data import RunText
-from .pretrain import Prepared, PretrainRequest
-from .run import EarlierRun, RunOptions
+from .pretrain import Asked, Prepared, PretrainRequest
+from .run import EarlierRun, RunOptions, check_parallel_settings
 from .splits import format_overlap_warnings, hash_content
 
 MAX_COMPARED_DOCUMENTS = 100_000  # documents that are compared
@@ -85,11 +92,11 @@ class TextRequest(PretrainRequest):
         measures = {"valid": compute_lm_metrics(score), "baseline": compute_lm_metrics(baseline)}
         return folder, former, {**measures, "test": {}, "majority": {}}
 
-    def get_stem(self, config: PretrainConfig) -> str:
+    def get_stem(self, settings: Asked) -> str:
         """Return the family and the task."""
-        return f"{config.family}-lm"
+        return f"{settings.family}-lm"
 
-    def configure(self, earlier: EarlierRun | None) -> PretrainConfig:
+    def configure(self, earlier: EarlierRun | None) -> Asked:
         """Merge the settings; of a new run, those that follow from the text are still missing."""
         if earlier is not None:
             check_text_settings(earlier.path, self.tune, {}, "leave it out")
@@ -106,34 +113,36 @@ class TextRequest(PretrainRequest):
         if self.former.tokenizer is None:
             raise Error("this model has no tokenizer", where=source, fix="put its tokenizer.json beside it")
         self.family, self.top["init"] = self.former.family, source
-        return configure_pretraining(self.family, self.file, {**self.given, "train.seq_length": 1}, init=source)
+        settings = PretrainSettings.read(self.family, self.file, self.given, self.top)
+        settings.check()
+        return settings
 
-    def prepare(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare(self, settings: Asked, folder: Path, world: ProcessGroup) -> Prepared:
         """Make a store of the checkpoint's own tokens; steps, tokens and rate follow from their number."""
-        if (folder / "run.json").is_file():
-            return super().prepare(config, folder, world)
-        text: Any = [Path(one) for one in config.data.source] if self.text is None else self.text
+        if isinstance(settings, PretrainConfig):  # of a resumed run
+            return super().prepare(settings, folder, world)
+        text = [Path(one) for one in settings.data.source] if self.text is None else self.text
         names, usual = ("epochs", "batch_size", "warmup_ratio", "evals_per_epoch"), vars(TuneConfig())
         told = {name: self.tune.get(f"tune.{name}", usual[name]) for name in names}
         length = self.tune.get("tune.seq_length") or choose_length(self.former.context)
         (folder / "data").mkdir(parents=True, exist_ok=True)
         (folder / "data" / "tune.json").write_text(json.dumps({**told, "seq_length": length}), encoding="utf-8")
-        if not is_store(text) and config.data.tokenizer is None:
+        if not is_store(text) and settings.data.tokenizer is None:
             self.tokenizer = self.former.tokenizer
-        _, data = super().prepare(config, folder, world)
+        data = self.prepare_text(settings, folder)
         count = len(data.store.tokens)
         tokens = max(length, min(round(told["batch_size"] * length), count // MIN_EPOCH_STEPS))
         epoch = max(1.0, count / tokens)
         steps, evaluation = max(1, round(told["epochs"] * epoch)), max(1, round(epoch / told["evals_per_epoch"]))
-        settings = {
+        derived = {
             "train.seq_length": length, "train.batch_tokens": tokens, "train.steps": steps,
             "train.warmup_steps": round(told["warmup_ratio"] * steps), "train.eval_every": evaluation,
-            "train.save_every": evaluation, "train.lr": LR_TIMES_DIM / getattr(self.former.config, "dim", 768),
+            "train.save_every": evaluation, "train.lr": LR_TIMES_DIM / self.former.config.dim,
             "train.schedule": "linear", **choose_objective(self.former),
         }  # fmt: skip
-        file = flatten_tables(read_config(self.file))
-        given = {**{key: value for key, value in settings.items() if key not in file}, **self.given}
-        return configure_pretraining(self.family, self.file, given, init=config.init), data
+        config = settings.resolve(derived)
+        check_parallel_settings(config.train, world)
+        return config, data
 
     def look_at(self, text: RunText, valid: RunText) -> None:
         """Check the first documents, and warn of validation documents that are among those to learn from."""
@@ -141,11 +150,11 @@ class TextRequest(PretrainRequest):
         for line in find_shared_documents(text, valid):
             self.options.say(line)
 
-    def prepare_excerpt(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare_excerpt(self, settings: Asked, folder: Path, world: ProcessGroup) -> Prepared:
         """Prepare all of the text: the number of its tokens says how long the run is."""
         if self.text is not None or self.valid is not None:
             raise Error("only text in files can be planned", fix="give the path of a file")
-        return self.prepare(config, folder, world)
+        return self.prepare(settings, folder, world)
 
     def render_settings(self) -> str:
         """Return all settings of the pretraining run as YAML, with the tokenizer that it takes."""
@@ -158,10 +167,10 @@ class TextRequest(PretrainRequest):
         return config.to_yaml()
 
 
-def is_store(text: Any) -> bool:
+def is_store(text: object) -> bool:
     """Return whether a source is a token store, open or by its path."""
-    paths = text if isinstance(text, list) and len(text) == 1 and isinstance(text[0], Path) else [text]
-    return isinstance(text, Store) or (is_path_source(paths[0]) and (Path(paths[0]) / "store.json").is_file())
+    path = text[0] if isinstance(text, list) and len(text) == 1 and isinstance(text[0], Path) else text
+    return isinstance(text, Store) or (isinstance(path, str | Path) and (Path(path) / "store.json").is_file())
 
 
 def find_shared_documents(text: RunText, valid: RunText) -> list[str]:

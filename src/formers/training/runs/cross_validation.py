@@ -25,9 +25,11 @@ from ..config_merge import (
     FINETUNE_TABLES,
     READER_SETTINGS,
     FinetuneDataConfig,
+    ModelChoice,
     configure_finetuning,
     parse_value,
     read_config,
+    read_known_settings,
     resolve_model,
     unflatten_tables,
 )
@@ -170,9 +172,11 @@ def check_settings(
     bare = {k: v for k, v in finetune_options.items() if k not in ("config", "device", "hook", "columns")}
     family, source, preset = resolve_model(str(model))
     given = collect_settings(bare, overrides, {}, None)
-    kind = family or read_checkpoint_family(str(source))
-    wanted = configure_finetuning(kind, source, preset, task or "classify", finetune_options.get("config"), given)
-    refuse_first(find_contradictions(wanted))
+    choice = ModelChoice(family or read_checkpoint_family(str(source)), source, preset)
+    file = finetune_options.get("config")
+    refuse_first(find_contradictions(choice, read_known_settings(choice, file, given).tune))
+    if task is not None:  # else the examples say it
+        configure_finetuning(choice, task, file, given)
 
 
 def read_all_examples(

@@ -21,18 +21,19 @@ from .run import TIMED_STEPS, Run, RunOptions, RunRequest, time_steps
 Rows = list[tuple[str, str]]
 
 
-def dry_run(request: RunRequest[Any, Any]) -> Rows:
+def dry_run(request: RunRequest[Any, Any, Any]) -> Rows:
     """Return rows: what was understood, and how large and long the run would be. Nothing is written. The main process
     of several has them."""
     said: list[str] = []
     request.options = dataclasses.replace(request.options, say=said.append)
-    config = request.configure(None)
+    settings = request.configure(None)
     world = connect_processes(request.options.device)
     with (
-        tempfile.TemporaryDirectory() as folder, explain_out_of_memory(config.train, None, world.device),
-        use_deterministic(config.train.deterministic),
+        tempfile.TemporaryDirectory() as folder, explain_out_of_memory(world.device) as memory,
+        use_deterministic(settings.is_deterministic),
     ):  # fmt: skip
-        run = request.build(*request.prepare_excerpt(config, Path(folder), world), Path(folder), world)
+        run = request.build(*request.prepare_excerpt(settings, Path(folder), world), Path(folder), world)
+        memory.batch_tokens = run.config.train.batch_tokens
         first, seconds = estimate_duration(run)
         s = run.config.train
         size = s.batch_tokens * s.count_batches(s.batch_rampup_steps, world.size)

@@ -42,16 +42,20 @@ from ..config_merge import (
     DERIVED_SETTINGS,
     FINETUNE_KEYS,
     FINETUNE_TABLES,
+    ConfigFile,
     FinetuneConfig,
     FinetuneDataConfig,
+    FinetuneSettings,
+    ModelChoice,
     TuneConfig,
     collect_overrides,
     configure_finetuning,
-    derive_train_config,
+    derive_config,
     describe_random_start,
     flatten_tables,
     read_config,
     read_config_tables,
+    read_known_settings,
     resolve_model,
     unflatten_tables,
 )
@@ -84,7 +88,7 @@ from .task_model import (
 )
 
 SPLIT_NAMES = {"valid": "validation", "test": "test"}  # as reports call them
-Prepared = tuple[FinetuneConfig, dict[str, Examples]]
+Prepared = tuple[FinetuneSettings, dict[str, Examples]]
 
 
 @dataclass(frozen=True)
@@ -159,7 +163,7 @@ def request_finetuning(
 
 
 @dataclass
-class FinetuneRequest(RunRequest[FinetuneConfig, dict[str, Examples]]):
+class FinetuneRequest(RunRequest[FinetuneSettings, FinetuneSettings, dict[str, Examples]]):
     """A fine-tuning run that was asked for."""
 
     model: Any
@@ -176,21 +180,19 @@ class FinetuneRequest(RunRequest[FinetuneConfig, dict[str, Examples]]):
         """The file of settings."""
         return (self.file,)
 
-    def get_stem(self, config: FinetuneConfig) -> str:
+    def get_stem(self, settings: FinetuneSettings) -> str:
         """Return the family and the task."""
-        return f"{config.family}-{config.task}"
+        return f"{settings.family}-{settings.task}"
 
-    def configure(self, earlier: EarlierRun | None) -> FinetuneConfig:
+    def configure(self, earlier: EarlierRun | None) -> FinetuneSettings:
         """Merge the settings and read the examples, which may decide the task; of a resumed run, its own."""
-        task, known = self.task, tuple[str, ...]()
         if earlier is None:
-            config = configure_finetuning(*self.find_model(), task or "classify", self.file, self.given)
+            model, known = self.find_model(), tuple[str, ...]()
+            data = read_known_settings(model, self.file, self.given).data
+            self.splits = read_splits(data, self.task, self.sources, self.columns, None)
         else:
-            known = tuple(earlier.info["data"].get("labels", ()))
-            config = self.merge_with(earlier)
-            task = config.task
-        begun = None if earlier is None else earlier.path
-        self.splits = read_splits(config.data, task, self.sources, self.columns, begun)
+            settings, known = self.merge_with(earlier), tuple(earlier.info["data"].get("labels", ()))
+            self.splits = read_splits(settings.data, settings.task, self.sources, self.columns, earlier.path)
         train = self.splits["train"]
         if train.task == "lm":
             fix = "say --task lm, and the model continues its pretraining on it; or give a table with answers"
@@ -198,20 +200,19 @@ class FinetuneRequest(RunRequest[FinetuneConfig, dict[str, Examples]]):
         if set(train.labels) <= set(known):  # folds know the labels of all, datasets have an order of their own
             self.splits["train"] = dataclasses.replace(train, labels=known)
         if earlier is None:
-            model = config.family, config.source, config.preset
-            config = configure_finetuning(*model, train.task, self.file, self.given)
-        if config.tune.multilabel:
+            settings = configure_finetuning(model, train.task, self.file, self.given)
+        if settings.tune.multilabel:
             self.splits = {name: wrap_labels_in_lists(part) for name, part in self.splits.items()}
-        return config
+        return settings
 
-    def find_model(self) -> tuple[str, str | None, str | None]:
-        """Return family, checkpoint and preset of the model that is named."""
+    def find_model(self) -> ModelChoice:
+        """Find the model that is named."""
         if self.model is None:
             raise Error("no model is named", fix="give a folder, hub:owner/name, or a family: formers tree lists them")
         family, source, preset = resolve_model(str(self.model))
-        return family or read_checkpoint_family(str(source)), source, preset
+        return ModelChoice(family or read_checkpoint_family(str(source)), source, preset)
 
-    def merge_with(self, earlier: EarlierRun) -> FinetuneConfig:
+    def merge_with(self, earlier: EarlierRun) -> FinetuneSettings:
         """Merge the settings of a resumed run with those that may change."""
         told = read_config_tables(self.file, FINETUNE_TABLES, FINETUNE_KEYS)
         family, source, preset, task = (earlier.settings[key] for key in FINETUNE_KEYS)
@@ -219,12 +220,12 @@ class FinetuneRequest(RunRequest[FinetuneConfig, dict[str, Examples]]):
         free = (*(f"train.{name}" for name in RESUMABLE_SETTINGS), "tune.patience", "tune.epochs")
         free += tuple(f"data.{name}" for name in SPLITS)
 
-        def configure(file: Any, single: Mapping[str, Any]) -> FinetuneConfig:
-            return configure_finetuning(family, source, preset, task, file, single)
+        def configure(file: ConfigFile, single: Mapping[str, Any]) -> FinetuneSettings:
+            return configure_finetuning(ModelChoice(family, source, preset), task, file, single)
 
         return earlier.merge_settings(told, given, configure, free)
 
-    def prepare(self, config: FinetuneConfig, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare(self, settings: FinetuneSettings, folder: Path, world: ProcessGroup) -> Prepared:
         """Say what was read, and compare the examples of a resumed run with those that it began with."""
         for name, part in self.splits.items():
             self.options.say(f"{name}: {part.summary}")
@@ -236,21 +237,23 @@ class FinetuneRequest(RunRequest[FinetuneConfig, dict[str, Examples]]):
                 if known.get(name) not in (None, fingerprint_examples(part)):
                     what = f"the {name} examples have changed since the run began"
                     raise Error(what, where=folder, fix="begin a new run")
-        return config, self.splits
+        return settings, self.splits
 
-    def prepare_excerpt(self, config: FinetuneConfig, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare_excerpt(self, settings: FinetuneSettings, folder: Path, world: ProcessGroup) -> Prepared:
         """Take all examples: a dry run lists them itself."""
-        return config, self.splits
+        return settings, self.splits
 
-    def build(self, config: FinetuneConfig, data: Any, folder: Path, world: ProcessGroup) -> FinetuneRun:
+    def build(
+        self, settings: FinetuneSettings, data: dict[str, Examples], folder: Path, world: ProcessGroup
+    ) -> FinetuneRun:
         """Build the model with the head of the task, and the trainer."""
-        return FinetuneRun(config, data, folder, world, self.options.report, self.options.say, self.sources)
+        return FinetuneRun(settings, data, folder, world, self.options.report, self.options.say, self.sources)
 
     def render_settings(self) -> str:
         """Return all settings of the run as YAML; without examples, those of classification."""
         if self.sources["train"] is not None or flatten_tables(read_config(self.file)).get("data.train") is not None:
             return self.configure(None).to_yaml()
-        return configure_finetuning(*self.find_model(), self.task or "classify", self.file, self.given).to_yaml()
+        return configure_finetuning(self.find_model(), self.task or "classify", self.file, self.given).to_yaml()
 
 
 def render_settings(model: Any, train: Any, valid: Any, **asked: Any) -> str:
@@ -332,12 +335,12 @@ class FinetuneRun(Run[FinetuneConfig]):
     """A fine-tuning run on its way: the model, its task, its examples and the trainer."""
 
     def __init__(
-        self, wanted: FinetuneConfig, parts: dict[str, Examples], path: Path, world: ProcessGroup,
+        self, wanted: FinetuneSettings, parts: dict[str, Examples], path: Path, world: ProcessGroup,
         tell: ProgressCallback, say: Callable[[str], None], sources: Mapping[str, Any] | None = None,
     ):  # fmt: skip
         self.splits, self.world, self.path, self.tell, self.sources = parts, world, path, tell, sources or {}
         training = parts["train"]
-        self.former, self.task = build_task_model(
+        self.former, self.task, wanted = build_task_model(
             wanted, build_task(wanted, training), get_labels(wanted, training), training.rows, path / "data", world,
             tell, say,
         )  # fmt: skip
@@ -359,8 +362,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         self.former.model.to(world.device)
         source = self.objective.source
         sizes = source.measure_sizes(source.plan_epoch(0, 0))
-        dim = getattr(self.former.config, "dim", 768)
-        self.config = dataclasses.replace(wanted, train=derive_train_config(wanted, sizes, dim, world.size))
+        self.config = derive_config(wanted, sizes, self.former.config.dim, world.size)
         check_parallel_settings(self.config.train, world, (path / "run.json").is_file())
         self.trainer = Trainer(
             self.former.model, [self.objective], self.config.train, world,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ...config import ProgressCallback
 from ...data.preparation.document_encoder import PhraseCounter
@@ -74,9 +74,9 @@ class RunText:
         self.source: Any = Lookahead(source) if isinstance(source, Iterator) else source
         self.data, self.changes, self.hash = data, CleaningReport(), hashlib.sha256()
         self.first: list[str] = []  # documents that were checked
-        self.documents: Iterator[str] | None = None  # those behind them; None before the look
+        self.documents: Iterator[str] = iter(())  # those behind them
+        self.state: Literal["unread", "open", "kept", "finished"] = "unread"  # of the look; kept: see keep_beginning
         self.is_sized = isinstance(source, Sized) and not is_path_source(source)  # in memory, and can be read again
-        self.is_kept = self.is_used_up = False  # whether `first` has what a tokenizer learns from; nothing is left
 
     @property
     def is_text(self) -> bool:
@@ -86,7 +86,7 @@ class RunText:
     def open(self) -> Iterator[str]:
         """Begin the look."""
         self.hash, self.first, reading = hashlib.sha256(), [], dict(self.data.reader_options)
-        self.phrase_counter, self.is_used_up = PhraseCounter(), False
+        self.phrase_counter, self.state = PhraseCounter(), "open"
         source = self.source.look() if isinstance(self.source, Lookahead) else self.source
         if self.is_sized:
             source = self.hash_texts(extract_python_texts(source, reading.pop("column"), self.changes, self.data.skip))
@@ -123,9 +123,8 @@ class RunText:
 
     def look(self) -> Iterator[str]:
         """Return the documents from the first on, in the pass in which they were checked."""
-        if self.documents is None or self.is_used_up:
+        if self.state in ("unread", "finished"):
             self.open()
-        assert self.documents is not None
         return itertools.chain(self.first, self.documents)
 
     @cached_property
@@ -141,8 +140,12 @@ class RunText:
 
     def finish_look(self) -> None:
         """Read the rest of the look."""
-        deque(self.open() if self.documents is None else self.documents, maxlen=0)
-        self.is_used_up = not self.is_kept
+        deque(self.open() if self.state == "unread" else self.documents, maxlen=0)
+        self.state = "kept" if self.state == "kept" else "finished"
+
+    def keep_beginning(self, characters: int) -> None:
+        """Keep the documents up to so many characters, so that a look gives them again when all has been read."""
+        self.first, self.state = list(limit_characters(self.look(), characters)), "kept"
 
     def learn_phrases(self) -> list[str]:
         """Return the phrases of the text, which are counted in the look."""
@@ -322,7 +325,7 @@ def load_or_train_tokenizer(
         return json.dumps({**asked, "text": text.fingerprint})
 
     if kept.is_dir() and text.is_sized:  # the fingerprint takes the whole look, and may tell that this is other text
-        text.first, text.is_kept = list(limit_characters(text.look(), TOKENIZER_TEXT_CHARS)), True
+        text.keep_beginning(TOKENIZER_TEXT_CHARS)
     if kept.is_dir() and text.fingerprint is not None and read_note(kept) == describe():
         return load_tokenizer(kept)
     discard_prepared(kept)

@@ -39,6 +39,7 @@ from ..config_merge import (
     PRETRAIN_KEYS,
     PRETRAIN_TABLES,
     PretrainConfig,
+    PretrainSettings,
     build_model_config,
     collect_overrides,
     configure_pretraining,
@@ -53,10 +54,19 @@ from ..trainer import StepResult, Trainer, close_batches
 from ..validation import Score, compute_unigram_baseline, evaluate
 from ..word_vectors.vector_run import VectorRequest
 from .prepare_data import PreparedData, RunText, check_data_unchanged, check_texts, prepare_data, read_excerpt
-from .run import EarlierRun, Run, RunOptions, RunRequest, check_parallel_settings, measure_deterministic_cost
+from .run import (
+    EarlierRun,
+    Run,
+    RunOptions,
+    RunRequest,
+    check_disk_space,
+    check_parallel_settings,
+    measure_deterministic_cost,
+)
 from .vocab_transfer import check_checkpoint_family, transfer_vocabulary
 
 LANGUAGE_SAMPLE_TOKENS = 4000  # tokens of the text that say which language it is in
+Asked = PretrainConfig | PretrainSettings  # the settings of a run; some may still follow from its text
 Prepared = tuple[PretrainConfig, PreparedData]
 
 
@@ -117,7 +127,7 @@ def get_request_class(family: Family) -> type[PretrainRequest] | type[VectorRequ
 
 
 @dataclass
-class PretrainRequest(RunRequest[PretrainConfig, PreparedData]):
+class PretrainRequest(RunRequest[Asked, PretrainConfig, PreparedData]):
     """A pretraining run that was asked for; `text` and `valid` are texts in memory, None for those of the settings."""
 
     family: str | None
@@ -136,7 +146,7 @@ class PretrainRequest(RunRequest[PretrainConfig, PreparedData]):
         stores = [one.directory for one in (self.text, self.valid) if isinstance(one, Store)]
         return (self.file, *(directory.path for directory in stores if directory is not None))
 
-    def configure(self, earlier: EarlierRun | None) -> PretrainConfig:
+    def configure(self, earlier: EarlierRun | None) -> Asked:
         """Merge the settings: of a new run, or of a resumed one."""
         if earlier is None:
             asked = configure_pretraining(self.family, self.file, self.given, **self.top)
@@ -157,39 +167,47 @@ class PretrainRequest(RunRequest[PretrainConfig, PreparedData]):
             told, self.given, lambda file, given: configure_pretraining(before["family"], file, given), free
         )
 
-    def get_stem(self, config: PretrainConfig) -> str:
+    def get_stem(self, settings: Asked) -> str:
         """Return the family."""
-        return config.family
+        return settings.family
 
-    def estimate_parameters(self, config: PretrainConfig) -> int | None:
+    def estimate_parameters(self, settings: Asked) -> int | None:
         """Count the parameters, about: the tokenizer is not there yet. Those of a checkpoint are not known."""
-        if config.init is not None:
+        if isinstance(settings, PretrainSettings) or settings.init is not None:
             return None
-        sizes = build_model_config(config, vocab=config.data.vocab_size)
-        head = find_family(config.family).definition.pretraining_head
-        return count_trainable(build_empty(config.family, sizes, head).model)
+        sizes = build_model_config(settings, vocab=settings.data.vocab_size)
+        head = find_family(settings.family).definition.pretraining_head
+        return count_trainable(build_empty(settings.family, sizes, head).model)
 
-    def prepare(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare(self, settings: Asked, folder: Path, world: ProcessGroup) -> Prepared:
         """Make tokenizer and token stores, or open those that are there."""
+        config = settings if isinstance(settings, PretrainConfig) else settings.resolve()
         check_parallel_settings(config.train, world, (folder / "run.json").is_file())
+        check_disk_space(folder, config.train, self.estimate_parameters(config))
+        return config, self.prepare_text(config, folder)
+
+    def prepare_text(self, settings: Asked, folder: Path) -> PreparedData:
+        """Make tokenizer and token stores, or open those that are there; refuse other data than a resumed run had."""
         texts = self.text, self.tokenizer, self.valid
-        data = prepare_data(config.family, config.data, folder / "data", *texts, self.options.report, self.look_at)
+        data = prepare_data(settings.family, settings.data, folder / "data", *texts, self.options.report, self.look_at)
         check_data_unchanged(RunFolder(folder), data, self.same)
-        return config, data
+        return data
 
     def look_at(self, text: RunText, valid: RunText) -> None:
         """Check the first documents, and say what was chosen in reading them."""
         for line in check_texts(text, valid):
             self.options.say(line)
 
-    def prepare_excerpt(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare_excerpt(self, settings: Asked, folder: Path, world: ProcessGroup) -> Prepared:
         """Prepare the beginning of the text."""
+        config = settings if isinstance(settings, PretrainConfig) else settings.resolve()
         text, ratio = read_excerpt(config.data)
         data = prepare_data(config.family, config.data, folder / "data", text, self.tokenizer)
         return config, dataclasses.replace(data, text_ratio=ratio)
 
-    def build(self, config: PretrainConfig, data: PreparedData, folder: Path, world: ProcessGroup) -> PretrainRun:
+    def build(self, settings: PretrainConfig, data: PreparedData, folder: Path, world: ProcessGroup) -> PretrainRun:
         """Build the model, the objectives and the trainer."""
+        config = settings
         if config.train.deterministic:
             cost = measure_deterministic_cost(lambda: PretrainRun(config, data, world))
             self.options.say(f"the same bits in every run: {cost}")
@@ -395,8 +413,8 @@ def load_or_build_model(asked: PretrainConfig, tokenizer: Tokenizer, goal: Any, 
     if asked.init is not None:
         check_checkpoint_family(asked)
         return transfer_vocabulary(load(asked.init, head=head), tokenizer, asked, say)
-    config = build_model_config(asked, **get_tokenizer_config(tokenizer, goal))
-    made = build(asked.family, head=head, seed=asked.train.seed, **dataclasses.asdict(config))
+    sizes = build_model_config(asked, **get_tokenizer_config(tokenizer, goal))
+    made = build(asked.family, head=head, seed=asked.train.seed, **vars(sizes))
     scale_residual_branches(made.model, asked.train.residual_init)
     made.tokenizer = tokenizer
     return made

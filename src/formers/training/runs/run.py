@@ -48,6 +48,8 @@ from ..trainer import Diverged, StepResult, Trainer
 
 TIMED_STEPS = 5  # behind the first, which also compiles
 ConfigT = TypeVar("ConfigT", bound=PretrainConfig | FinetuneConfig)
+SettingsT = TypeVar("SettingsT", bound="RunSettings")  # what is known before the data is read,
+ReadyT = TypeVar("ReadyT")  # and when it is prepared
 DataT = TypeVar("DataT")  # what a run learns from, when it is prepared
 MOVABLE_SETTINGS = ("data.source", "data.train", "data.valid", "data.test")  # files may move: their content is compared
 
@@ -100,8 +102,8 @@ class EarlierRun:
 
     def merge_settings(
         self, told: Mapping[str, Any], given: Mapping[str, Any],
-        configure: Callable[[Any, Mapping[str, Any]], ConfigT], free: Collection[str],
-    ) -> ConfigT:  # fmt: skip
+        configure: Callable[[dict[str, Any], Mapping[str, Any]], SettingsT], free: Collection[str],
+    ) -> SettingsT:  # fmt: skip
         """Return the run's settings under those of a file (the tables `told`) and single ones (`given`), as `configure`
         merges them. Only those named in `free` may change."""
 
@@ -111,10 +113,10 @@ class EarlierRun:
 
         tables = {name: values for name, values in self.settings.items() if isinstance(values, dict)}
         asked = configure(overlay(lambda key: key in free), {k: v for k, v in given.items() if k in free})
-        if self.done_steps > asked.train.steps:
-            what = f"{self.done_steps:,} steps are done, more than {asked.train.steps:,}"
-            raise Error(what, where=self.path, fix=f"--train.steps {self.done_steps} or more")
         kept, now = asked.to_dict(), configure(overlay(lambda key: True), given).to_dict()
+        if self.done_steps > (steps := kept["train"]["steps"]):
+            what = f"{self.done_steps:,} steps are done, more than {steps:,}"
+            raise Error(what, where=self.path, fix=f"--train.steps {self.done_steps} or more")
         names = ", ".join(name.removeprefix("train.") for name in free)
         for name in tables:
             for key in now[name]:
@@ -152,6 +154,17 @@ def describe_run_length(info: Mapping[str, Any]) -> tuple[str, str]:
 def format_epochs(epochs: float) -> str:
     """Format a number of epochs: 1 epoch, 2.5 epochs."""
     return f"{epochs:g} epoch{'s' * (epochs != 1)}"
+
+
+class RunSettings(Protocol):
+    """What a run is asked to do, as far as it is known before its data is read."""
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the run gives the same bits every time."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as run.json keeps them."""
 
 
 class Run(Protocol[ConfigT]):
@@ -204,7 +217,7 @@ class Run(Protocol[ConfigT]):
         """Evaluate the model of the best step; return what the caller gets, and what run.json keeps."""
 
 
-class RunRequest(Protocol[ConfigT, DataT]):
+class RunRequest(Protocol[SettingsT, ReadyT, DataT]):
     """A run that was asked for. Only the main process configures and prepares; all processes build."""
 
     options: RunOptions
@@ -213,24 +226,23 @@ class RunRequest(Protocol[ConfigT, DataT]):
     def inputs(self) -> Any:
         """Paths that it reads, which --overwrite must not remove."""
 
-    def configure(self, earlier: EarlierRun | None) -> ConfigT:
+    def configure(self, earlier: EarlierRun | None) -> SettingsT:
         """Merge and check the settings: of a new run, or of a resumed one."""
 
-    def get_stem(self, config: ConfigT) -> str:
+    def get_stem(self, settings: SettingsT) -> str:
         """Return what the run's folder is called if nobody names it, before its number."""
 
-    def estimate_parameters(self, config: ConfigT) -> int | None:
+    def estimate_parameters(self, settings: SettingsT) -> int | None:
         """Return about how many parameters will be trained; None if that is not known yet."""
         return None
 
-    def prepare(self, config: ConfigT, folder: Path, world: ProcessGroup) -> tuple[ConfigT, DataT]:
-        """Prepare the data in the run's folder; returns the settings, which may follow from it, and the data."""
+    def prepare(self, settings: SettingsT, folder: Path, world: ProcessGroup) -> tuple[ReadyT, DataT]:
+        """Prepare the data in the run's folder; returns the settings, with those that follow from it, and the data."""
 
-    def prepare_excerpt(self, config: ConfigT, folder: Path, world: ProcessGroup) -> tuple[ConfigT, DataT]:
+    def prepare_excerpt(self, settings: SettingsT, folder: Path, world: ProcessGroup) -> tuple[ReadyT, DataT]:
         """Prepare as much of the data as a dry run needs."""
-        return self.prepare(config, folder, world)
 
-    def build(self, config: ConfigT, data: DataT, folder: Path, world: ProcessGroup) -> Run[ConfigT]:
+    def build(self, settings: ReadyT, data: DataT, folder: Path, world: ProcessGroup) -> Run[Any]:
         """Build the model and the trainer."""
 
     def carry_out(self) -> tuple[Path, Former, Any]:
@@ -238,7 +250,7 @@ class RunRequest(Protocol[ConfigT, DataT]):
         return carry_out(self)
 
 
-def carry_out(request: RunRequest[ConfigT, DataT]) -> tuple[Path, Former, Any]:
+def carry_out(request: RunRequest[SettingsT, ReadyT, DataT]) -> tuple[Path, Former, Any]:
     """Carry out a run from its settings to its report; returns its folder, the best model, and its result.
 
     Only the main process reads sources and writes into the folder. A run that cannot begin leaves no folder behind.
@@ -248,22 +260,21 @@ def carry_out(request: RunRequest[ConfigT, DataT]) -> tuple[Path, Former, Any]:
     with ExitStack() as stack:
         stack.enter_context(explain_lost_peer(world))
 
-        config = world.broadcast_from_main(lambda: request.configure(EarlierRun.find(options)))
-        parameters = request.estimate_parameters(config)
-        stack.enter_context(explain_out_of_memory(config.train, parameters, world.device))
-        stack.enter_context(use_deterministic(config.train.deterministic))
+        settings = world.broadcast_from_main(lambda: request.configure(EarlierRun.find(options)))
+        memory = stack.enter_context(explain_out_of_memory(world.device, request.estimate_parameters(settings)))
+        stack.enter_context(use_deterministic(settings.is_deterministic))
         remove_replaced: list[Callable[[], None]] = []
 
-        def prepare() -> tuple[Path, ConfigT, DataT]:
-            inputs = (config.to_dict(), request.inputs)
-            opened = open_run_folder(options.path, request.get_stem(config), options.overwrite, inputs)
+        def prepare() -> tuple[Path, ReadyT, DataT]:
+            inputs = (settings.to_dict(), request.inputs)
+            opened = open_run_folder(options.path, request.get_stem(settings), options.overwrite, inputs)
             folder, remove = stack.enter_context(opened)
             remove_replaced.append(remove)
-            check_disk_space(folder.path, config.train, parameters)
-            return folder.path, *request.prepare(config, folder.path, world)
+            return folder.path, *request.prepare(settings, folder.path, world)
 
-        path, config, data = world.broadcast_from_main(prepare)  # the other processes map the same files
-        folder, run = RunFolder(path), request.build(config, data, path, world)
+        path, ready, data = world.broadcast_from_main(prepare)  # the other processes map the same files
+        folder, run = RunFolder(path), request.build(ready, data, path, world)
+        memory.batch_tokens = run.config.train.batch_tokens
         for line in run.describe():
             say(line)
 
