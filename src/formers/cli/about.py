@@ -152,7 +152,7 @@ def describe_machine() -> list[tuple[str | Text, ...]]:
     compiler = next((c for c in ("cc", "gcc", "clang", "cl") if shutil.which(c)), None)
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     capability, memory = torch.backends.cpu.get_cpu_capability(), ""
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+    if sys.platform != "win32" and "SC_PHYS_PAGES" in os.sysconf_names:
         memory = f", {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB memory"
     return [
         ("versions", versions),

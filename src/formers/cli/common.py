@@ -7,6 +7,7 @@ in the docstring of its function (Args).
 from __future__ import annotations
 
 import difflib
+import io
 import re
 import sys
 import warnings
@@ -194,7 +195,12 @@ def get_torch_dtype(name: str | None) -> torch.dtype | None:
     return None if name is None else types[SHORT_DTYPES.get(name, name)]
 
 
-def load_with_notes(source: str, *, dtype: DtypeName | None = None, **options: Any) -> Former:
+def load_with_notes(
+    source: str,
+    *,
+    dtype: DtypeName | None = None,
+    **options: Any,  # any: the options of load
+) -> Former:
     """Load a model; what there is to say about it goes to the terminal."""
     from ..interop.model_directory import load
 
@@ -315,8 +321,8 @@ def read_stdin(encoding: str) -> str:
     if sys.stdin is None or sys.stdin.isatty():
         raise Error("there is no text", fix="give it behind the model, with --file, or by a pipe")
     try:
-        data = getattr(sys.stdin, "buffer", None)
-        text = sys.stdin.read() if data is None else data.read().decode(encoding)
+        is_text = isinstance(sys.stdin, io.StringIO)  # of a caller that put one in its place
+        text = sys.stdin.read() if is_text else sys.stdin.buffer.read().decode(encoding)
     except UnicodeDecodeError as error:
         from ..data.text_files import guess_encoding, make_encoding_error
 

@@ -109,7 +109,12 @@ def export(
         print_export_check(former, check, out if fits else None, dtype=kind, **vectors)
 
 
-def print_export_check(former: Former, reader: str, where: Path | None, **how: Any) -> None:
+def print_export_check(
+    former: Former,
+    reader: str,
+    where: Path | None,
+    **how: Any,  # any: the options of check_export
+) -> None:
     """Open an export in a reader and say what was found."""
     from ..interop.export_check import check_export
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -12,6 +12,11 @@ from ..errors import Error
 from . import common
 from .common import FileOption, ModelArgument, OverwriteFlag, Placement, TextFileOptions
 from .terminal import SafeConsole, escape_line, print_text, show_progress
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..inspection.embed import SpanVectors
 
 TEXTS_PER_WRITE = 512  # texts between two writes
 
@@ -72,7 +77,7 @@ def embed(
             for low in range(made.records_done, len(texts), TEXTS_PER_WRITE):
                 some = texts[low : low + TEXTS_PER_WRITE]
                 found = former.embed(some, **how)
-                made.write_records(*(format_record(t, v, level, array) for t, v in zip(some, found, strict=True)))
+                made.write_records(*(format_record(t, v, array) for t, v in zip(some, found, strict=True)))
                 tell("texts", made.records_done, len(texts), f"to {out}")
             made.finish(save_npy if array else None)
     SafeConsole().print(f"{escape_line(out)}: {len(texts):,} texts")
@@ -129,10 +134,10 @@ def parse_layers(text: str) -> int | list[int] | str:
     return found[0] if len(found) == 1 else found
 
 
-def format_record(text: str, found: Any, level: str, array: bool) -> Any:
-    """Format one record of the output."""
-    if array:
-        return found.numpy().astype("<f4").tobytes()
-    if level == "sentence":
-        return {"text": text, "vector": found.tolist()}
+def format_record(text: str, found: Tensor | SpanVectors, array: bool) -> bytes | dict[str, object]:
+    """Format one record of the output: the vector of a text, or those of its parts."""
+    from ..inspection.embed import SpanVectors
+
+    if not isinstance(found, SpanVectors):
+        return found.numpy().astype("<f4").tobytes() if array else {"text": text, "vector": found.tolist()}
     return {"text": found.text, "names": found.units, "spans": found.spans, "vectors": found.vectors.tolist()}

@@ -23,12 +23,12 @@ OtherOption = Annotated[str | None, Parameter(help="The second text of a pair, f
 
 
 def run_verb(
-    model: str, verb: str, inputs: str | list[Any], *more: Any, placement: Placement | None, **options: Any
-) -> Any:
+    model: str, verb: str, inputs: str | list[Any], *more: object, placement: Placement | None, **options: object
+) -> Any:  # any: the verb's own result
     """Load a model and apply a verb of it; of a list, one result for each text, None for a blank one."""
     with show_progress(SafeConsole(stderr=True), verb, delay_seconds=2.0) as tell, common.summarise_warnings():
         former = common.load_model(model, placement)
-        method = getattr(former, verb)
+        method = getattr(former, verb)  # any: a verb by its name
         if isinstance(inputs, str):
             return method(inputs, *more, tell=tell, **options)
         pairs = can_read_pairs(former)  # with a tab between the two

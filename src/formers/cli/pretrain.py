@@ -87,7 +87,12 @@ formers pretrain {member.name} --data pairs.txt
 formers pretrain {member.name} --data pairs.csv --column de,en"""
 
 
-def run_pretraining(family: str, overrides: dict[str, Any], run: RunFlags, **more: Any) -> None:
+def run_pretraining(
+    family: str,
+    overrides: dict[str, Any],
+    run: RunFlags,
+    **more: Any,  # any: the keywords of pretrain
+) -> None:
     """Train, and print the progress and the result; `more` are arguments of formers.pretrain."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of a cost that is known
     from ..training.runs.pretrain import pretrain

@@ -49,7 +49,7 @@ class SafeConsole(Console):
                 raise
             self.quiet = True
 
-    def render_str(self, text: str, **how: Any) -> Text:
+    def render_str(self, text: str, **how: Any) -> Text:  # any: the options of rich
         """Turn a string into text, control characters shown."""
         return super().render_str(escape_controls(text), **{**how, "markup": False, "emoji": False})
 
@@ -107,7 +107,7 @@ def print_table(
 
 def print_json(value: object, indent: int | None = None) -> None:
     """Print a value as JSON, on one line unless `indent` is given; a control character is always an escape of JSON."""
-    wide = str(getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+    wide = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     text = to_json(value, ensure_ascii=not wide, indent=indent)
     print(CONTROL_CHARACTERS.sub(lambda found: json.dumps(found[0])[1:-1], text), flush=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -257,7 +258,7 @@ def prepare(
     found, pieces = find_files(list(files)), load_tokenizer(tokenizer)
     volume = sum(path.stat().st_size for path in found)
     if workers is None:
-        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
         workers = 0 if volume < SMALL_CORPUS_BYTES else workers
     console = SafeConsole(stderr=True)
     try:

@@ -16,6 +16,7 @@ import itertools
 import multiprocessing
 import queue
 import signal
+import sys
 import threading
 import warnings
 from collections import deque
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -205,6 +206,7 @@ def pin_batch(batch: Batch) -> Batch:
 # --- worker processes
 
 WorkFunction = Callable[[Any], Any]
+T = TypeVar("T")
 
 
 class WorkerPool:
@@ -216,7 +218,9 @@ class WorkerPool:
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
         methods = multiprocessing.get_all_start_methods()
-        context: Any = multiprocessing.get_context(start or ("fork" if "fork" in methods else "spawn"))
+        context: Any = multiprocessing.get_context(  # any: their common class has no Process
+            start or ("fork" if "fork" in methods else "spawn")
+        )
         forked = context.get_start_method() == "fork"
         main = threading.current_thread() is threading.main_thread()
         with warnings.catch_warnings():  # of threads in a process that forks: a worker touches nothing of theirs
@@ -284,7 +288,7 @@ class WorkerPool:
             if self.stop_event.is_set():
                 return
 
-    def call_pipe(self, pipe: Connection, how: Callable[[], Any]) -> Any:
+    def call_pipe(self, pipe: Connection, how: Callable[[], T]) -> T:
         """Send or receive; if the other end is gone, say which worker and how it ended."""
         try:
             return how()
@@ -327,7 +331,7 @@ def run_worker(pipe: Connection, work: WorkFunction, others: list[Connection], b
     exit_with_parent(by_main_thread=by_main_thread)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if hasattr(signal, "SIGHUP"):  # a closed terminal sends it to all: the main process decides
+    if sys.platform != "win32":  # a closed terminal sends it to all: the main process decides
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for other in others:
         other.close()

@@ -27,7 +27,7 @@ class TaskPlan(ExamplePlan, Protocol):
         """Return a plan of some examples alone, in this order."""
 
     @staticmethod
-    def concatenate(plans: Sequence[Any]) -> Any:
+    def concatenate(plans: Sequence[Any]) -> Any:  # any: plans of the class itself
         """Return one plan of the examples of several plans of one source."""
 
 

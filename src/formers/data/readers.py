@@ -152,7 +152,7 @@ def describe_suffixes() -> str:
 
 
 def read_documents(
-    source: Any, *, unit: Literal["auto", "line", "block", "file"] = "auto", column: str | None = None,
+    source: object, *, unit: Literal["auto", "line", "block", "file"] = "auto", column: str | None = None,
     changes: CleaningReport | None = None, max_characters: int = MAX_DOCUMENT_CHARACTERS, skip: bool = False,
     encoding: str = "utf-8", delimiter: str | None = None, header: bool | None = None, keep_empty: bool = False,
     hashes: dict[Path, str] | None = None,
@@ -559,17 +559,19 @@ def read_parquet_texts(path: Path, wants: TableOptions) -> Iterator[str]:
                 yield join_pair([(value or b"").decode("utf-8", "surrogateescape") for value in row])
 
 
-def find_text_columns(schema: Any, pyarrow: Any) -> dict[str, str | None]:
+def find_text_columns(schema: Any, pyarrow: Any) -> dict[str, str | None]:  # any: pyarrow is optional
     """Return the columns, those with strings as if there were words in them."""
     wordy = (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_string_view)
     kinds = {f.name: f.type.value_type if pyarrow.types.is_dictionary(f.type) else f.type for f in schema}
     return {name: "words" if any(is_one(kind) for is_one in wordy) else None for name, kind in kinds.items()}
 
 
-def extract_python_texts(source: Any, column: str | None, changes: CleaningReport, skip: bool = False) -> Iterator[str]:
+def extract_python_texts(
+    source: object, column: str | None, changes: CleaningReport, skip: bool = False
+) -> Iterator[str]:
     """Yield the texts of strings, records, a DataFrame or a dataset."""
     wants = TableOptions(column, changes, skip)
-    rows: Any = source
+    rows: Any = source  # any: a DataFrame or a dataset of a library that need not be installed
     if isinstance(source, Mapping):  # a DatasetDict, a dictionary of lists
         what = f"this holds several parts: {format_names(source)}"
         raise Error(what, fix="hand in one of them, such as data['train']")
@@ -578,13 +580,14 @@ def extract_python_texts(source: Any, column: str | None, changes: CleaningRepor
         raise Error(what, fix="give paths, strings, rows or a dataset")
     if isinstance(source, list | tuple) and source and all(is_file_name(item) for item in source):
         raise Error("these strings look like file names", fix="hand in Path objects, or find_files([...])")
-    if hasattr(source, "iloc") and hasattr(source, "columns"):  # a DataFrame
+    if hasattr(source, "iloc") and hasattr(source, "columns"):  # any: a DataFrame
         first = [*rows.head(SAMPLE_ROWS).to_dict("records"), dict.fromkeys(rows.columns)]
         name = pick_text_column(first, column, changes, None)
         pair = split_column_names(name, rows.columns)
         rows = rows[name] if len(pair) == 1 else rows[pair].to_dict("records")
-    elif hasattr(source, "select_columns") and getattr(source, "features", None):  # a dataset of HF
-        kinds = {n: "words" if "string" in str(getattr(f, "dtype", "")) else None for n, f in rows.features.items()}
+    elif hasattr(source, "select_columns") and getattr(source, "features", None):  # any: a dataset of HF
+        types = {name: str(getattr(feature, "dtype", "")) for name, feature in rows.features.items()}  # any: its own
+        kinds = {name: "words" if "string" in kind else None for name, kind in types.items()}
         column = pick_text_column([kinds], column, changes, None)
         rows = rows.select_columns(split_column_names(column, kinds))
     yield from extract_texts(number_rows(rows, changes), column, "the documents", wants)

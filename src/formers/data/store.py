@@ -195,7 +195,7 @@ class ChainedArray:
         self.copy_spans(out, np.array([0]), np.array([len(self)]))
         return out
 
-    def __getitem__(self, where: Any) -> Any:
+    def __getitem__(self, where: Any) -> Any:  # any: as numpy indexes, and returns, arrays or scalars
         if isinstance(where, slice):
             begin, end, step = where.indices(len(self))
             if step < 0:
@@ -347,7 +347,7 @@ class Store:
             raise Error("a store in memory has no tokenizer of its own", fix=fix)
         return self.directory.load_tokenizer()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., Store], tuple[object, ...]]:
         if self.directory is not None:  # another process maps the same files
             home = self.directory
             return StoreDirectory.reopen_store, (home.path, home.part, home.verify, home.damaged, self.content_hash)

@@ -211,7 +211,11 @@ class Denoising(TwoSidedObjective):
 
     @staticmethod
     def from_tokenizer(
-        tokenizer: Tokenizer, length: int, start: int | None = None, language: str | None = None, **options: Any
+        tokenizer: Tokenizer,
+        length: int,
+        start: int | None = None,
+        language: str | None = None,
+        **options: Any,  # any: its fields
     ) -> Denoising:
         """<s> … </s> on both sides (without <s>, the end mark alone); the decoder starts with </s>.
 

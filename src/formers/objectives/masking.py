@@ -173,7 +173,12 @@ class MaskedLM(BaseObjective):
     part: str = "mlm"
 
     @classmethod
-    def from_tokenizer(cls: type[MaskedLMType], tokenizer: Tokenizer, length: int, **options: Any) -> MaskedLMType:
+    def from_tokenizer(
+        cls: type[MaskedLMType],
+        tokenizer: Tokenizer,
+        length: int,
+        **options: Any,  # any: its fields
+    ) -> MaskedLMType:
         """Take the special tokens of a tokenizer: [CLS] … [SEP] around an example, [MASK] for what is hidden."""
         front = tokenizer.id("bos") if tokenizer.id("cls") is None else tokenizer.id("cls")
         back = tokenizer.id("eos") if tokenizer.id("sep") is None else tokenizer.id("sep")
@@ -459,7 +464,7 @@ class UnitMaskedLM(MaskedLM):
 
     def loss(self, model: Model, batch: Batch) -> Losses:
         """Compute the losses; the model must have an embedding for the task."""
-        table = getattr(model.body.embed, "task", None)
+        table = getattr(model.body.embed, "task", None)  # any: only ERNIE 2.0 has this table
         known = 0 if table is None else table.num_embeddings
         if self.task_id is not None and self.task_id >= known:
             what = f"task_id={self.task_id} is none of the {known} that this model knows, counted from 0"

@@ -43,7 +43,7 @@ class RunReport:
         given = (str(sample["given"]) for sample in self.samples)
         self.language: Language = language or self.result.get("language") or detect_language(given)
 
-    def localise(self, words: str, **values: Any) -> str:
+    def localise(self, words: str, **values: object) -> str:
         """Translate words of the report into its language."""
         return translate_report(words, self.language, **values)
 

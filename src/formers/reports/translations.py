@@ -3,8 +3,6 @@
 # ruff: noqa: E501
 from __future__ import annotations
 
-from typing import Any
-
 KOREAN = {
     # the run in numbers
     "parameters": "파라미터",
@@ -96,7 +94,7 @@ KOREAN = {
 }  # fmt: skip
 
 
-def translate_report(words: str, language: str = "en", **values: Any) -> str:
+def translate_report(words: str, language: str = "en", **values: object) -> str:
     """Return words of a report in a language, with values filled in; words that the table does not have stay."""
     words = KOREAN.get(words, words) if language == "ko" else words
     return words.format(**values) if values else words

@@ -397,7 +397,7 @@ def make_windows(former: Former, piece: TokenizedText, window: int | None) -> li
     limit = former.context
     if window is not None:
         limit = window if limit is None else min(window, limit)
-    elif limit is None and hasattr(former.config, "heads"):  # attention, whose cost grows with the square
+    elif limit is None and "heads" in vars(former.config):  # attention, whose cost grows with the square
         limit = DEFAULT_WINDOW
     total = len(piece.ids)
     if limit is None:

@@ -62,7 +62,7 @@ class Examples:
 
 
 def read_examples(
-    source: Any, task: str | None = None, columns: Columns = None, *,
+    source: object, task: str | None = None, columns: Columns = None, *,
     needs_labels: bool = True, label_separator: str | None = None, limit: int | None = None,
     allow_plain_text: bool = True, **reading: Unpack[FileOptions],
 ) -> Examples:  # fmt: skip
@@ -210,13 +210,13 @@ class ExampleBuilder:
         """Return one text without odd characters, in NFC."""
         return compose_and_count(scrub_text(value, self.changes), self.changes)
 
-    def get_label(self, record: Row, place: int) -> Any:
+    def get_label(self, record: Row, place: int) -> str | float | list[str] | None:
         """Return a name, a list of names or a number; None where there is none."""
         if (column := self.roles.get("label")) is None:
             return None
         if isinstance(column, list | tuple):
             return [name for name in column if is_true(record.get(name))]
-        value: Any = record.get(column)
+        value = record.get(column)
         if is_list(value):
             return [self.to_label_name(v, column) for v in value if not is_missing(v)]
         if is_missing(value) or str(value).strip() in MISSING_LABELS:
@@ -300,7 +300,7 @@ class ExampleBuilder:
     def make_choice(self, place: int, record: Row) -> Row | None:
         """Make a row of choose; the label is a number from 0, a letter, or the right choice itself."""
         column = self.roles["choices"]
-        value: Any = [record.get(n) for n in column] if is_list(column) else record.get(column)
+        value: object = [record.get(n) for n in column] if is_list(column) else record.get(column)
         marks: list[str] = []
         if isinstance(value, Mapping):  # ARC: {"text": [...], "label": ["A", ...]}
             marks, value = [str(mark) for mark in value.get("label", [])], value.get("text")
@@ -450,7 +450,7 @@ def drop_missing(**roles: str | list[str] | None) -> Roles:
     return {part: column for part, column in roles.items() if column}
 
 
-def resolve_columns(column: Any, names: list[str]) -> Any:
+def resolve_columns(column: object, names: list[str]) -> Any:  # any: what was given, where no column has its name
     """Name a column where a number was given; a list of them likewise. What is not there stays as it is."""
     if isinstance(column, list | tuple):
         return [resolve_columns(one, names) for one in column]
@@ -537,7 +537,7 @@ class TablePreview:
 
 def is_list(value: object) -> TypeGuard[Sequence[Any]]:
     """Return whether a value is a list, a tuple or an array, not a string."""
-    return isinstance(value, list | tuple) or (hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1)
+    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1  # any: an array of any library
 
 
 def find_texts(look: TablePreview, exclude: Iterable[str]) -> Roles:

@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from ..errors import Error
 from .worker_processes import exit_with_parent
@@ -39,7 +39,7 @@ def hide_panic() -> Iterator[None]:
 
     Only while no other thread of Python may print there; what else was printed meanwhile follows at the end.
     """
-    if not HIDE_PANICS or not hasattr(os, "pread") or threading.active_count() > 1:
+    if not HIDE_PANICS or sys.platform == "win32" or threading.active_count() > 1:
         yield
         return
     try:
@@ -64,7 +64,7 @@ def hide_panic() -> Iterator[None]:
 
 
 @functools.cache
-def open_scratch_file(process: int) -> Any:
+def open_scratch_file(process: int) -> IO[bytes]:
     """Open a file without a name for what a process prints while its output is hidden."""
     file = tempfile.TemporaryFile("ab", buffering=0)  # noqa: SIM115
     atexit.register(file.close)  # left to Python, it may be complained of when all filters of warnings are gone
@@ -128,7 +128,7 @@ def iterate_tables(value: object) -> Iterator[dict[str, Any]]:
         yield from iterate_tables(inner)
 
 
-def measure_charsmap(text: Any, where: object) -> int:
+def measure_charsmap(text: str, where: object) -> int:
     """Measure the longest replacement of SentencePiece's table of characters. It says how large its first part is, and
     the Rust library reserves that much."""
     try:
@@ -386,7 +386,7 @@ def try_pattern(parent: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        split: Any = pre_tokenizers.Split(Regex(pattern), "isolated")
+        split = pre_tokenizers.Split(Regex(pattern), "isolated")
     except Exception:  # it is no pattern, which the Rust library will say
         os._exit(0)
     for number, text in enumerate(generate_probes(pattern)):
@@ -401,11 +401,11 @@ def try_pattern(parent: int) -> None:
 @contextmanager
 def limit_cpu_time(seconds: float) -> Iterator[None]:
     """End this process, whatever it does, when it has computed for so long; on Windows, when it is done."""
-    began, has_timer = time.process_time(), hasattr(signal, "setitimer")
-    if has_timer:
+    began = time.process_time()
+    if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_VIRTUAL, seconds)  # the default of its signal ends the process
     yield
-    if has_timer:
+    if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     if time.process_time() - began > 2 * seconds:
         os._exit(1)
@@ -441,7 +441,7 @@ def find_members(text: str) -> str:
     from tokenizers import Regex, pre_tokenizers
 
     try:
-        kept: Any = pre_tokenizers.Split(Regex(text), "removed", invert=True)
+        kept = pre_tokenizers.Split(Regex(text), "removed", invert=True)
         return "".join(piece for piece, _ in kept.pre_tokenize_str(PROBE_LETTERS))
     except Exception:
         return ""

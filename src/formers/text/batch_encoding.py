@@ -21,7 +21,7 @@ class BatchEncoding(dict[str, Any]):
     """input_ids and attention_mask, and token_type_ids where the tokenizer marks the texts of a pair; the keys are
     attributes as well, and `to(device)` moves tensors."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # any: tensors, or lists of ids
         try:
             return self[name]
         except KeyError:

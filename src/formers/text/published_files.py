@@ -370,7 +370,9 @@ def build_rust_model(
     return rust
 
 
-def build_normalizer(model: SentencePieceModel, options: Mapping[str, Any], quotes: bool, small: bool) -> Any:
+def build_normalizer(
+    model: SentencePieceModel, options: Mapping[str, Any], quotes: bool, small: bool
+) -> normalizers.Normalizer:
     """Text as the model wants it. ALBERT and XLNet also make quotes plain, strip accents and (ALBERT) capitals; NFC
     puts Hangul together again, which the model's own table would do."""
     steps: list[Any] = []

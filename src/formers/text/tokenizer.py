@@ -205,7 +205,8 @@ class Tokenizer:
         self.json_text = text  # the file as it was, so that saving changes nothing
         about = parse_json_object(text, where)
         check_tokenizer_json(about, where)
-        self.backend: Any = call_backend(lambda: tokenizers.Tokenizer.from_str(text), where)
+        rust = call_backend(lambda: tokenizers.Tokenizer.from_str(text), where)
+        self.backend: Any = rust  # any: the stubs of tokenizers do not say how its methods are called
         self.backend.no_truncation()  # a published file may cut texts in silence
         self.backend.no_padding()
         known = self.backend.get_vocab(with_added_tokens=True)
@@ -371,7 +372,7 @@ class Tokenizer:
             return self.charsmap.apply(text) if JOINING_CHARACTERS.search(text) else (text, None)
         return mark_with_origins(text) if self.has_morphemes and not text.isascii() else (text, None)
 
-    def get_backend(self, mapped: bool, parse_special: bool) -> Any:
+    def get_backend(self, mapped: bool, parse_special: bool) -> Any:  # any: see `backend`
         """Return the Rust tokenizer for text that has passed SentencePiece's table or not, and may spell specials."""
         key = mapped and self.charsmap is not None, parse_special or not self.reserved_tokens
         if key not in self.backends:

@@ -30,7 +30,7 @@ class ProcessPool(ProcessPoolExecutor):
         first = (threading.current_thread() is threading.main_thread(), initializer, initargs)
         super().__init__(workers, multiprocessing.get_context("spawn"), initializer=init_worker, initargs=first)
 
-    def submit(self, *work: Any, **how: Any) -> Any:
+    def submit(self, *work: Any, **how: Any) -> Any:  # any: as the executor declares it
         """Give a worker something to do; the first time, they are started."""
         with hide_main_script():
             return super().submit(*work, **how)

@@ -55,7 +55,7 @@ class RunConfig:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
 
-def to_plain(value: Any, change: Callable[[Any], Any] = lambda one: one) -> Any:
+def to_plain(value: object, change: Callable[[object], object] = lambda one: one) -> Any:  # any: any setting
     """Turn dataclasses into tables and tuples into lists, all the way down, with a change of every single value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
@@ -92,7 +92,7 @@ class PretrainDataConfig:
     @property
     def reader_options(self) -> dict[str, Any]:
         """How files are read, as data/readers.py and prepare want it."""
-        return {name: getattr(self, name) for name in ("unit", *READER_SETTINGS)}
+        return {name: vars(self)[name] for name in ("unit", *READER_SETTINGS)}
 
     def __post_init__(self) -> None:
         check_sizes(self, "vocab_size")
@@ -122,7 +122,7 @@ class FinetuneDataConfig:
     @property
     def reader_options(self) -> dict[str, Any]:
         """How files are read, as runs/splits.py wants it."""
-        return {name: getattr(self, name) for name in READER_SETTINGS}
+        return {name: vars(self)[name] for name in READER_SETTINGS}
 
     def __post_init__(self) -> None:
         check_sizes(self, "vocab_size", "limit")
@@ -256,7 +256,7 @@ DERIVED_SETTINGS = (
 )  # fmt: skip
 
 
-def shorten_float(value: Any) -> Any:
+def shorten_float(value: object) -> object:
     """Return a float without a fraction as an integer: people write epochs: 3."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
@@ -451,7 +451,7 @@ def choose_continued_lr(init: str, train: Mapping[str, Any]) -> dict[str, Any]:
         info = read_checkpoint_info(folder)
     except Error:  # of a damaged one, which is refused when it is loaded
         return {}
-    dim: Any = (info.settings or {}).get("dim")
+    dim = (info.settings or {}).get("dim")
     if not is_positive_int(dim):
         return {}
     return {"lr": 1e-3 if train.get("optimizer") == "rms-adamw" else float(f"{LR_TIMES_DIM / dim:.2g}")}
@@ -480,7 +480,7 @@ def build_model_config(asked: PretrainConfig, **more: int | None) -> ModelConfig
             raise Error(what, fix="leave --model.vocab out, or take a smaller --data.vocab_size")
         values["vocab"] = rows  # a table may have rows to spare, for example up to a multiple of 64
     config = build_config(find_family(asked.family).definition.config_class, values, where="model")
-    context = getattr(config, "context", None)
+    context = config.context
     if context is not None and asked.train.seq_length > context:
         what = f"examples of {asked.train.seq_length} tokens are longer than the model's context of {context}"
         raise Error(what, fix=f"--train.seq_length {context}, or --model.context {asked.train.seq_length}")
@@ -667,7 +667,7 @@ def unflatten_tables(values: Mapping[str, Any], known: tuple[str, ...]) -> Table
     return tables
 
 
-def parse_value(text: str) -> Any:
+def parse_value(text: str) -> object:
     """Parse a value as people write it: 4, 1e-3, true, null, [1, 2], word."""
     try:
         value = parse_yaml(text)
@@ -696,10 +696,10 @@ def read_config(file: ConfigFile) -> dict[str, Any]:
         raise Error(f"is not YAML ({str(error)[:120]})", where=path, fix="correct it") from None
     if not isinstance(value, dict):
         raise Error("is not a table of settings", where=path, fix="formers pretrain FAMILY --print-config shows one")
-    return resolve_tables(parse_floats(value))
+    return resolve_tables({str(key): parse_floats(inner) for key, inner in value.items()})
 
 
-def parse_floats(value: Any) -> Any:
+def parse_floats(value: object) -> object:
     """Parse numbers like 1e-3, which YAML reads as text."""
     if isinstance(value, dict):
         return {str(key): parse_floats(inner) for key, inner in value.items()}

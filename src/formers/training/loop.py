@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -18,7 +19,7 @@ from .run_folder import MetricsLog, RunFolder, to_json_number
 from .trainer import BatchSource, Diverged, StepResult, Trainer
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}  # how a run ends that was asked to stop
-if hasattr(signal, "SIGHUP"):  # the terminal or the connection is gone; Windows has no such signal
+if sys.platform != "win32":  # the terminal or the connection is gone; Windows has no such signal
     EXIT_CODES[signal.SIGHUP] = 129
 
 

@@ -29,7 +29,7 @@ class ScaledAdam(torch.optim.Optimizer):
         self.compute_scale = scale
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Take one step without a host sync."""
         for group in self.param_groups:
             first, second = group["betas"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..config import suggest_name
 from ..errors import Error
@@ -79,7 +79,7 @@ def fit_sizes(small: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
     return own
 
 
-def is_positive_int(value: Any) -> bool:
+def is_positive_int(value: object) -> TypeGuard[int]:
     """Return whether a value is a positive whole number."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
@@ -121,12 +121,10 @@ def has_post_norm(family: Family, model: Mapping[str, Any]) -> bool:
 
 def compute_size_ratio(config: type, sizes: Mapping[str, Any]) -> float:
     """Return how large a model is beside the published one, by layers · dim²; never more than 1."""
-
-    def estimate_weights(values: Mapping[str, Any]) -> float:
-        layers, dim = (values.get(key, getattr(config, key, 1)) for key in ("layers", "dim"))
-        return float(layers) * float(dim) ** 2
-
-    return min(1.0, estimate_weights(sizes) / max(1.0, estimate_weights({})))
+    published: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(config)}
+    both = ({**published, **sizes}, published)
+    ours, theirs = (float(values.get("layers", 1)) * float(values.get("dim", 1)) ** 2 for values in both)
+    return min(1.0, ours / max(1.0, theirs))
 
 
 def scale_paper_recipe(train: Mapping[str, Any], share: float) -> dict[str, Any]:

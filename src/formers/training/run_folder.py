@@ -105,7 +105,7 @@ class RunFolder:
             raise Error(what, where=where, fix="it was made by a newer formers: pip install --upgrade formers")
         return about
 
-    def refuse_earlier_format(self, about: Any) -> None:
+    def refuse_earlier_format(self, about: object) -> None:
         """Raise an Error that says how to continue where run.json is of an earlier version."""
         version = about.get("format") if isinstance(about, dict) else None
         if type(version) is not int or version >= RUN_FORMAT:
@@ -161,7 +161,7 @@ def claim_run_folder(path: Path | None, stem: str) -> Iterator[Path]:
 
 @contextmanager
 def open_run_folder(
-    path: Path | None, stem: str, overwrite: bool, inputs: Any = ()
+    path: Path | None, stem: str, overwrite: bool, inputs: object = ()
 ) -> Iterator[tuple[RunFolder, Callable[[], None]]]:
     """Claim and lock the folder of a run. With `overwrite`, an earlier run in `path` is moved aside, and comes back if
     the new one does not begin; the function that is given removes it for good. `inputs` must not be inside it."""

@@ -42,8 +42,8 @@ class TensorBoard(Tracker):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise Error("TensorBoard is not installed", fix="pip install 'formers[track]'") from None
-        self.writer_class: Any = SummaryWriter
-        self.writer: Any = None
+        self.writer_class = SummaryWriter
+        self.writer: SummaryWriter | None = None
 
     def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
         """Open the run's folder for TensorBoard."""
@@ -52,6 +52,7 @@ class TensorBoard(Tracker):
 
     def __call__(self, line: dict[str, Any]) -> None:
         """Write the numbers of one line."""
+        assert self.writer is not None
         for name, value in flatten_metrics(line).items():
             self.writer.add_scalar(name, value, line["step"])
 
@@ -71,8 +72,8 @@ class WeightsAndBiases(Tracker):
             client = importlib.import_module("wandb")
         except ImportError:
             raise Error("Weights & Biases is not installed", fix="pip install 'formers[track]'") from None
-        self.client: Any = client
-        self.run: Any = None
+        self.client = client
+        self.run: Any = None  # any: wandb is optional, its types are not here
 
     def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
         """Begin a run there, or resume the one that was begun."""

@@ -42,10 +42,10 @@ NEAR_DUPLICATE_THRESHOLD = 0.8  # from this likeness on (0 to 1) two documents a
 
 
 def prepare(
-    source: Any, tokenizer: Tokenizer, out: str | Path, *, unit: str | None = None, column: str | None = None,
+    source: object, tokenizer: Tokenizer, out: str | Path, *, unit: str | None = None, column: str | None = None,
     encoding: str = "utf-8", skip: bool = False, delimiter: str | None = None, header: bool | None = None,
     workers: int = 0, splitter: str | None = "rules", units: str | None = None, held_out: float = 0.0,
-    deduplicate: str | None = None, tests: Any = None, tests_column: str | None = None, drop_tests: bool = False,
+    deduplicate: str | None = None, tests: object = None, tests_column: str | None = None, drop_tests: bool = False,
     shard: int = 128 << 20, rank: int | None = None, ranks: int | None = None, tell: ProgressCallback | None = None,
     phrases: Callable[[], Sequence[str]] | None = None,
 ) -> Store | None:  # fmt: skip
@@ -140,7 +140,9 @@ def remove_unfinished(where: Path) -> None:
                 stale.unlink()
 
 
-def begin_store(where: Path, tokenizer: Tokenizer, options: PrepareOptions, source: DocumentSource, tests: Any) -> bool:
+def begin_store(
+    where: Path, tokenizer: Tokenizer, options: PrepareOptions, source: DocumentSource, tests: object
+) -> bool:
     """Write down what is to be made, or compare with what an earlier run began. False: it is finished already."""
     asked = {
         "format": STORE_FORMAT, "fingerprint": tokenizer.fingerprint, "special": dict(tokenizer.special),
@@ -200,7 +202,7 @@ class DocumentSource:
         return int(sum(p.stat().st_size * ratios.get(p.suffix.lower(), 1.0) for p in self.list_files(group)))
 
 
-def open_source(source: Any, **how: Any) -> DocumentSource:
+def open_source(source: object, **how: object) -> DocumentSource:
     """Open a source: paths (a string, a Path, a list of Path), or documents in memory."""
     if is_path_source(source):
         files = find_files(source)
@@ -321,7 +323,7 @@ class PrepareRun:
         self.tell("encoding", self.bytes_done, total, f"{self.bytes_done / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s{left}")
 
 
-def build_contamination_index(tests: Any, **how: Any) -> ContaminationIndex:
+def build_contamination_index(tests: object, **how: Any) -> ContaminationIndex:  # any: the options of read_documents
     """Index tests, by their names or those of their files, whose column has an option of its own."""
     try:
         if not isinstance(tests, Mapping):
@@ -332,7 +334,7 @@ def build_contamination_index(tests: Any, **how: Any) -> ContaminationIndex:
         raise Error(e.what, where=e.where, fix=fix) from None
 
 
-def stamp_tests(tests: Any) -> list[Any] | None:
+def stamp_tests(tests: object) -> list[str] | list[list[str]] | None:
     """Return what tells whether tests are the same: of a table its names, of files what tells them apart."""
     if tests is None or isinstance(tests, Mapping):
         return None if tests is None else sorted(map(str, tests))

@@ -165,8 +165,10 @@ class MergeCorpus:
                 self.piece_slots[b].append(slot)
             else:
                 self.extra_spans.setdefault(slot, []).append((begin + int(first[i]), int(sizes[i])))
-        for name in ("pair_counts", "left_pieces", "right_pieces", "span_begins", "span_lengths"):
-            setattr(self, name, grow_array(getattr(self, name), self.num_slots))
+        arrays = (self.pair_counts, self.left_pieces, self.right_pieces, self.span_begins, self.span_lengths)
+        self.pair_counts, self.left_pieces, self.right_pieces, self.span_begins, self.span_lengths = (
+            grow_array(array, self.num_slots) for array in arrays
+        )
         at, kept = slots[fresh], np.array(fresh, np.int64)
         self.span_begins[at], self.span_lengths[at] = begin + first[kept], sizes[kept]
         self.left_pieces[at], self.right_pieces[at] = unique[kept] >> PAIR_SHIFT, unique[kept] & (1 << PAIR_SHIFT) - 1

@@ -65,9 +65,9 @@ class TrainerState(TypedDict):
     bad_steps: int  # the last so many steps were skipped because their loss or gradient was not finite
     positions: list[int]  # in the data, one for each phase
     recent_norms: list[float]  # of the gradient, by which a spike is recognised
-    optimizer: Any  # its state_dict with null for each tensor
+    optimizer: object  # its state_dict with null for each tensor
     scaler: dict[str, Any]  # of fp16
-    carried_state: Any  # what the memories hold beside tensors
+    carried_state: object  # what the memories hold beside tensors
 
 
 class OtherFormat(Error):
@@ -367,7 +367,7 @@ def has_room_for_copy(groups: TensorGroups) -> bool:
     return 2 * size < free
 
 
-def flatten_state(value: Any, name: str = "") -> tuple[Tensors, Any]:
+def flatten_state(value: object, name: str = "") -> tuple[Tensors, object]:
     """Split nested dicts and lists into their tensors by path, and the rest with None in their places."""
     if isinstance(value, Tensor):
         return {name: value}, None
@@ -375,7 +375,7 @@ def flatten_state(value: Any, name: str = "") -> tuple[Tensors, Any]:
         return {}, value
     tensors: Tensors = {}
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
-    rest: dict[str, Any] = {}
+    rest: dict[str, object] = {}
     for key, inner in items:
         found, left = flatten_state(inner, f"{name}/{key}" if name else str(key))
         tensors |= found
@@ -383,7 +383,9 @@ def flatten_state(value: Any, name: str = "") -> tuple[Tensors, Any]:
     return tensors, rest if isinstance(value, Mapping) else list(rest.values())
 
 
-def unflatten_state(tensors: Mapping[str, Tensor], rest: Any, name: str = "") -> Any:
+def unflatten_state(
+    tensors: Mapping[str, Tensor], rest: object, name: str = ""
+) -> Any:  # any: each state has its own form
     """Put together what flatten_state has split; keys that are whole numbers are numbers again."""
     if name in tensors:
         return tensors[name]

@@ -137,7 +137,7 @@ def explain_lost_peer(world: ProcessGroup) -> Iterator[None]:
         raise Error(what, fix="see what that one said, and continue with --resume") from None
 
 
-def connect_processes(device: Any = None) -> ProcessGroup:
+def connect_processes(device: torch.device | str | None = None) -> ProcessGroup:
     """Join the processes of this run by torchrun's variables; without them this process is alone."""
     size, rank, local = (int(os.environ.get(name, least)) for name, least in
                          (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0)))  # fmt: skip

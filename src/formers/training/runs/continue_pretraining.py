@@ -22,8 +22,9 @@ from ...interop.model_directory import load, save
 from ...objectives.registry import UNPAIRED_OBJECTIVES
 from ...registry import find_family
 from ...task import choose_length
-from ...tasks.examples import Examples, make_label_prefix, parse_columns, read_examples
+from ...tasks.examples import Columns, Examples, make_label_prefix, parse_columns, read_examples
 from ..config_merge import (
+    ConfigFile,
     PretrainConfig,
     PretrainSettings,
     TuneConfig,
@@ -55,8 +56,9 @@ def is_text_run(task: str | None, options: RunOptions) -> bool:
 
 
 def request_text_run(
-    model: Any, sources: Mapping[str, Any], given: Mapping[str, Any], config: Any, options: RunOptions
-) -> TextRequest:
+    model: str | Path | None, sources: Mapping[str, object], given: Mapping[str, Any], config: ConfigFile,
+    options: RunOptions,
+) -> TextRequest:  # fmt: skip
     """Request pretraining that starts from `model`; settings of `tune` become steps and tokens."""
     mine = (key for key in given if key not in ("data.train", "data.valid"))
     single = {PRETRAIN_SETTING_NAMES.get(key, key): given[key] for key in mine}
@@ -82,7 +84,7 @@ def request_text_run(
 class TextRequest(PretrainRequest):
     """Pretraining that continues from a checkpoint; its steps follow from the epochs and the text."""
 
-    model: Any = None
+    model: str | Path | None = None
     tune: dict[str, Any] = field(default_factory=dict)  # the settings of `tune` that were given, under dotted names
 
     def carry_out(self) -> tuple[Path, Former, Any]:
@@ -212,8 +214,8 @@ def compute_lm_metrics(score: Score | None) -> dict[str, float]:
 
 
 def train_conditional(
-    former: Former, train: Any, folder: str | Path, *, columns: Any = None, epochs: float = 3.0,
-    label_names: Mapping[str, str] | None = None, tell: ProgressCallback | None = None, **settings: Any,
+    former: Former, train: object, folder: str | Path, *, columns: Columns = None, epochs: float = 3.0,
+    label_names: Mapping[str, str] | None = None, tell: ProgressCallback | None = None, **settings: object,
 ) -> Former:  # fmt: skip
     """Continue pretraining on "label: text", for augmentation with conditional=True; returns the trained model.
 

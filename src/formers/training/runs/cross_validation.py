@@ -20,7 +20,7 @@ from ...errors import Error
 from ...evaluation.metrics import to_cost
 from ...reports.run_report import escape_markdown, render_markdown_table, write_text_file
 from ...tasks.example_tables import split_source
-from ...tasks.examples import Examples
+from ...tasks.examples import Columns, Examples
 from ..config_merge import (
     FINETUNE_TABLES,
     READER_SETTINGS,
@@ -90,10 +90,11 @@ class Comparison:
 
 
 def compare_settings(
-    model: Any, train: Any, valid: Any = None, *, test: Any = None, task: str | None = None, columns: Any = None,
-    folds: int = 0, seeds: int = 1, sweep: str | Mapping[str, Any] = "", out: str | Path | None = None,
-    overwrite: bool = False, overrides: Mapping[str, Any] | None = None, tell: ProgressCallback | None = None,
-    say: Callable[[str], None] = lambda text: None, **finetune_options: Any,
+    model: str | Path | None, train: object, valid: object = None, *, test: object = None, task: str | None = None,
+    columns: Columns = None, folds: int = 0, seeds: int = 1, sweep: str | Mapping[str, Any] = "",
+    out: str | Path | None = None, overwrite: bool = False, overrides: Mapping[str, Any] | None = None,
+    tell: ProgressCallback | None = None, say: Callable[[str], None] = lambda text: None,
+    **finetune_options: Any,  # any: the keywords of finetune
 ) -> Comparison:  # fmt: skip
     """Fine-tune with each combination of `sweep` ("lr=1e-4,3e-4 batch_size=16,32"), `seeds` and `folds`; runs that are
     done are not repeated, unless `overwrite` lets a new comparison take the place of that in `out`. With folds, each
@@ -164,7 +165,7 @@ def compare_settings(
 
 
 def check_settings(
-    model: Any, task: str | None, finetune_options: Mapping[str, Any], overrides: Mapping[str, Any]
+    model: str | Path | None, task: str | None, finetune_options: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> None:
     """Refuse settings that a run would refuse, before any of several runs begins."""
     if model is None:
@@ -180,7 +181,7 @@ def check_settings(
 
 
 def read_all_examples(
-    train: Any, task: str | None, columns: Any, overrides: Mapping[str, Any], finetune_options: Mapping[str, Any]
+    train: object, task: str | None, columns: Columns, overrides: Mapping[str, Any], finetune_options: Mapping[str, Any]
 ) -> Examples:
     """Read all examples, to be split into folds; the overrides, single settings or a file say how they are read."""
     tables = [read_config(finetune_options.get("config")).get("data") or {}, finetune_options.get("data") or {}]
@@ -192,8 +193,8 @@ def read_all_examples(
 
 
 def run_trial(
-    world: ProcessGroup, where: Path, model: Any, train: Any, valid: Any, *, tell: ProgressCallback | None,
-    say: Callable[[str], None], **asked: Any,
+    world: ProcessGroup, where: Path, model: str | Path | None, train: object, valid: object, *,
+    tell: ProgressCallback | None, say: Callable[[str], None], **asked: Any,  # any: the keywords of finetune
 ) -> dict[str, float]:  # fmt: skip
     """Return the metrics of a run, which may be done, have begun, or begin now."""
     before, begun = world.broadcast_from_main(lambda: (read_finished_metrics(where), (where / "run.json").is_file()))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import ProgressCallback
-from ..config_merge import configure_pretraining
+from ..config_merge import ConfigFile, configure_pretraining
 from ..distributed.process_group import connect_processes
 from ..hardware import explain_out_of_memory, get_peak_memory, use_deterministic
 from ..progress import format_time_left
@@ -53,20 +53,23 @@ def dry_run(request: RunRequest[Any, Any, Any]) -> Rows:
 
 
 def dry_run_pretraining(
-    family: str, config: Any, overrides: Mapping[str, Any], *, device: Any = None, **top: str | None
+    family: str, config: ConfigFile, overrides: Mapping[str, Any], *, device: str | None = None, **top: str | None
 ) -> Rows:
     """Make a dry run of pretraining on text in files; `top` is recipe, preset or init."""
     top, options = {"recipe": None, "preset": None, "init": None, **top}, RunOptions(device=device)
     return dry_run(PretrainRequest(family, None, None, config, dict(overrides), top, None, None, options))
 
 
-def dry_run_finetuning(model: Any, train: Any, valid: Any = None, *, device: Any = None, **asked: Any) -> Rows:
+def dry_run_finetuning(
+    model: str | Path | None, train: object, valid: object = None, *, device: str | None = None,
+    **asked: Any,  # any: the keywords of request_finetuning
+) -> Rows:  # fmt: skip
     """Make a dry run of fine-tuning; the arguments are those of request_finetuning."""
     return dry_run(request_finetuning(model, train, valid, options=RunOptions(device=device), **asked))
 
 
 def measure_step_seconds(
-    family: str, text: Any, valid: Any, folder: Path, *, tell: ProgressCallback = lambda *_: None,
+    family: str, text: object, valid: object, folder: Path, *, tell: ProgressCallback = lambda *_: None,
     **tables: Mapping[str, Any],
 ) -> float:  # fmt: skip
     """Return the seconds that a training step of a run takes on this machine, from a few steps that are then forgotten.

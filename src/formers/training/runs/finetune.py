@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...batch import Batch
 from ...config import ProgressCallback, coerce_value
-from ...data.encoded_examples import EncodedSource
+from ...data.encoded_examples import EncodedExamples, EncodedSource
 from ...data.loader import load_batches
 from ...data.readers import is_path_source
 from ...errors import Error
@@ -36,7 +38,7 @@ from ...reports.run_report import format_number
 from ...task import Task
 from ...tasks.encoding import TaskEncoder, encode_examples
 from ...tasks.example_tables import split_source
-from ...tasks.examples import Examples
+from ...tasks.examples import Columns, Examples
 from ...text.normalise import detect_language
 from ..config_merge import (
     DERIVED_SETTINGS,
@@ -118,11 +120,12 @@ class FinetuneResult:
 
 
 def finetune(
-    model: str | Path | None = None, train: Any = None, valid: Any = None, *, task: str | None = None, test: Any = None,
-    columns: Any = None, out: str | Path | None = None, config: Any = None, resume: bool = False,
-    overwrite: bool = False, device: Any = None, overrides: Mapping[str, Any] | None = None,
-    tell: ProgressCallback | None = None, say: Callable[[str], None] = lambda text: None,
-    hook: Callable[[dict[str, Any]], None] | None = None, **settings: Any,
+    model: str | Path | None = None, train: object = None, valid: object = None, *, task: str | None = None,
+    test: object = None, columns: Columns = None, out: str | Path | None = None, config: ConfigFile = None,
+    resume: bool = False, overwrite: bool = False, device: torch.device | str | None = None,
+    overrides: Mapping[str, Any] | None = None, tell: ProgressCallback | None = None,
+    say: Callable[[str], None] = lambda text: None, hook: Callable[[dict[str, Any]], None] | None = None,
+    **settings: object,
 ) -> FinetuneResult:  # fmt: skip
     """Teach a model a task: a checkpoint (a folder, hub:owner/name), or a family or preset from scratch.
 
@@ -137,17 +140,19 @@ def finetune(
     """
     began = time.perf_counter()
     options = RunOptions(out, resume, overwrite, device, tell, say, hook)
-    how = {"task": task, "test": test, "columns": columns, "config": config, "overrides": overrides}
-    request = request_finetuning(model, train, valid, options=options, settings=settings, **how)
+    request = request_finetuning(
+        model, train, valid, task=task, test=test, columns=columns, config=config, overrides=overrides,
+        settings=settings, options=options,
+    )  # fmt: skip
     folder, former, found = request.carry_out()
     seconds = time.perf_counter() - began
     return FinetuneResult(folder, former, found["valid"], found["test"], found["baseline"], seconds, found["majority"])
 
 
 def request_finetuning(
-    model: Any, train: Any, valid: Any = None, *, task: str | None = None, test: Any = None, columns: Any = None,
-    config: Any = None, overrides: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None,
-    options: RunOptions | None = None,
+    model: str | Path | None, train: object, valid: object = None, *, task: str | None = None, test: object = None,
+    columns: Columns = None, config: ConfigFile = None, overrides: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None, options: RunOptions | None = None,
 ) -> FinetuneRequest | TextRequest:  # fmt: skip
     """Request a run: of a task, or, on plain text, of continued pretraining. A file of settings names the model and
     the task where they are not given."""
@@ -166,17 +171,17 @@ def request_finetuning(
 class FinetuneRequest(RunRequest[FinetuneSettings, FinetuneSettings, dict[str, Examples]]):
     """A fine-tuning run that was asked for."""
 
-    model: Any
+    model: str | Path | None
     task: str | None
-    sources: dict[str, Any]
-    columns: Any
-    file: Any  # of settings: a path or a table
+    sources: dict[str, object]
+    columns: Columns
+    file: ConfigFile
     given: dict[str, Any]  # dotted settings
     options: RunOptions
     splits: dict[str, Examples] = field(default_factory=dict)  # the examples, when they are read: `configure` does
 
     @property
-    def inputs(self) -> Any:
+    def inputs(self) -> object:
         """The file of settings."""
         return (self.file,)
 
@@ -256,7 +261,12 @@ class FinetuneRequest(RunRequest[FinetuneSettings, FinetuneSettings, dict[str, E
         return configure_finetuning(self.find_model(), self.task or "classify", self.file, self.given).to_yaml()
 
 
-def render_settings(model: Any, train: Any, valid: Any, **asked: Any) -> str:
+def render_settings(
+    model: str | Path | None,
+    train: object,
+    valid: object,
+    **asked: Any,  # any: the keywords of request_finetuning
+) -> str:
     """Return all settings of a run as YAML, for --config."""
     request = request_finetuning(model, train, valid, **asked)
     named = {**flatten_tables(read_config(request.file)), **request.given}
@@ -274,7 +284,7 @@ SHORT_NAMES = {  # settings that finetune() takes by their bare names
 
 
 def collect_settings(
-    settings: Mapping[str, Any], overrides: Mapping[str, Any] | None, sources: Mapping[str, Any], columns: Any
+    settings: Mapping[str, Any], overrides: Mapping[str, Any] | None, sources: Mapping[str, object], columns: Columns
 ) -> dict[str, Any]:
     """All settings that were given, under dotted names; sources in files are settings too."""
     paths = {f"data.{n}": str(v) for n, v in sources.items() if v is not None and is_path_source(v)}
@@ -305,13 +315,16 @@ RESULT_NEUTRAL_SETTINGS = ("workers", "compile", "activation_checkpointing", "pa
 
 
 def check_same_run(
-    path: Path, model: Any, train: Any, valid: Any, *, test: Any, task: str | None, columns: Any,
-    overrides: Mapping[str, Any], config: Any = None, device: Any = None, hook: Any = None, **settings: Any,
+    path: Path, model: str | Path | None, train: object, valid: object, *, test: object, task: str | None,
+    columns: Columns, overrides: Mapping[str, Any], config: ConfigFile = None, device: object = None,
+    hook: object = None, **settings: object,
 ) -> None:  # fmt: skip
     """Refuse a run that was asked for something else, or has learned from other examples, than what is asked now."""
     about, fix = RunFolder(path).read_info(), "choose another --out, or remove this run"
-    how = {"task": task, "test": test, "columns": columns, "config": config, "overrides": overrides}
-    request = request_finetuning(model, train, valid, settings=settings, **how)
+    request = request_finetuning(
+        model, train, valid, task=task, test=test, columns=columns, config=config, overrides=overrides,
+        settings=settings,
+    )  # fmt: skip
     if isinstance(request, TextRequest):
         return check_text_settings(path, {**request.tune, **request.given}, about["config"], fix)
     wanted = request.configure(None)
@@ -336,7 +349,7 @@ class FinetuneRun(Run[FinetuneConfig]):
 
     def __init__(
         self, wanted: FinetuneSettings, parts: dict[str, Examples], path: Path, world: ProcessGroup,
-        tell: ProgressCallback, say: Callable[[str], None], sources: Mapping[str, Any] | None = None,
+        tell: ProgressCallback, say: Callable[[str], None], sources: Mapping[str, object] | None = None,
     ):  # fmt: skip
         self.splits, self.world, self.path, self.tell, self.sources = parts, world, path, tell, sources or {}
         training = parts["train"]
@@ -374,7 +387,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         if long > 0:
             say(f"{long:,} windows more than texts: some are longer than {self.task.length} tokens")
 
-    def report_unknown_tokens(self, name: str, data: Any, say: Callable[[str], None]) -> None:
+    def report_unknown_tokens(self, name: str, data: EncodedExamples, say: Callable[[str], None]) -> None:
         """Say how many tokens of a part the tokenizer does not know, if there are any."""
         if told := self.reader.describe_unknown(data):
             say(f"{name}: {told}")
@@ -563,7 +576,7 @@ def drop_dummy_documents(batch: Batch) -> Batch:
     end = int(batch.starts[real])
     sizes = {"chosen": real, "document_labels": real, "labels": end if batch.chosen is None else real}
     sizes |= dict.fromkeys(("ids", "positions", "segments", "tasks", "order"), end)
-    cut: dict[str, Any] = {n: v[:size] for n, size in sizes.items() if (v := getattr(batch, n)) is not None}
+    cut = {name: value[:size] for name, size in sizes.items() if (value := vars(batch)[name]) is not None}
     source = batch.source
     if source is not None:
         source = drop_dummy_documents(source.replace(sample=batch.sample)).replace(sample=None)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ...config import ProgressCallback
 from ...data.preparation.document_encoder import PhraseCounter
@@ -30,6 +30,7 @@ from ..run_folder import RunFolder
 
 TOKENIZER_TEXT_CHARS = 200_000_000  # characters from which a tokenizer is learned
 EXCERPT_CHARS = 2_000_000  # characters that a dry run reads
+T = TypeVar("T")
 PAIR_CHECK_DOCUMENTS = 1000  # documents among which there must be a pair
 
 
@@ -49,16 +50,16 @@ class PreparedData:
         return {"tokenizer": self.tokenizer.fingerprint, "store": self.store.content_hash, "valid": valid}
 
 
-class Lookahead(Iterator[Any]):
+class Lookahead(Iterator[T]):
     """An iterator whose beginning can be looked at before it is read: what a look takes comes again."""
 
-    def __init__(self, items: Iterator[Any]):
-        self.items, self.seen = items, deque[Any]()
+    def __init__(self, items: Iterator[T]):
+        self.items, self.seen = items, deque[T]()
 
-    def __next__(self) -> Any:
+    def __next__(self) -> T:
         return self.seen.popleft() if self.seen else next(self.items)
 
-    def look(self) -> Iterator[Any]:
+    def look(self) -> Iterator[T]:
         """Yield the items from the first on, and keep them."""
         yield from self.seen
         for item in self.items:
@@ -70,8 +71,8 @@ class RunText:
     """Text of a run, which is read at most twice: a look (its first documents, what a tokenizer learns from, phrases,
     a fingerprint), then the work, which reads `source`. An iterator is read once: a look keeps what it takes of it."""
 
-    def __init__(self, source: Any, data: PretrainDataConfig):
-        self.source: Any = Lookahead(source) if isinstance(source, Iterator) else source
+    def __init__(self, source: object, data: PretrainDataConfig):
+        self.source: object = Lookahead(source) if isinstance(source, Iterator) else source
         self.data, self.changes, self.hash = data, CleaningReport(), hashlib.sha256()
         self.first: list[str] = []  # documents that were checked
         self.documents: Iterator[str] = iter(())  # those behind them
@@ -117,7 +118,7 @@ class RunText:
             raise Error(e.what, where=e.where, fix=fix) from None
         if pairs and not any(sum(bool(side.strip()) for side in document.split("\t")) == 2 for document in self.first):
             fix = f"write source TAB target in each line, or name two columns of a table: --column {column}"
-            where = self.source[0] if is_path_source(self.source) else None
+            where = next(iter(find_files(self.source))) if is_path_source(self.source) else None
             raise Error("no document is a pair of two sentences", where=where, fix=fix)
         return self.changes.notes
 
@@ -128,7 +129,7 @@ class RunText:
         return itertools.chain(self.first, self.documents)
 
     @cached_property
-    def fingerprint(self) -> Any:
+    def fingerprint(self) -> list[dict[str, Any]] | str | None:
         """What tells text from other text: of files what is seen at once, of text in memory a hash; of a stream
         nothing."""
         if is_path_source(self.source):
@@ -160,8 +161,8 @@ def check_texts(text: RunText, valid: RunText) -> list[str]:
 
 
 def prepare_data(
-    family: str, data: PretrainDataConfig, folder: Path, text: Any = None, tokenizer: Tokenizer | None = None,
-    valid: Any = None, tell: ProgressCallback = lambda *_: None,
+    family: str, data: PretrainDataConfig, folder: Path, text: object = None, tokenizer: Tokenizer | None = None,
+    valid: object = None, tell: ProgressCallback = lambda *_: None,
     look: Callable[[RunText, RunText], object] = check_texts,
 ) -> PreparedData:  # fmt: skip
     """Open a finished store, or make tokenizer and store in the run's folder; what an earlier try made is kept.
@@ -211,7 +212,7 @@ def prepare_data(
     return PreparedData(tokenizer, store, aside or open_valid_part(kept))
 
 
-def get_valid_source(data: PretrainDataConfig, valid: Any) -> Any:
+def get_valid_source(data: PretrainDataConfig, valid: object) -> object:
     """Return validation text of its own: in memory, its files, or a prepared store; None if none was given."""
     if valid is not None or not data.valid:
         return valid
@@ -356,7 +357,7 @@ def limit_characters(documents: Iterator[str], most: int) -> Iterator[str]:
             return
 
 
-def read_excerpt(data: PretrainDataConfig) -> tuple[Any, float]:
+def read_excerpt(data: PretrainDataConfig) -> tuple[list[str] | None, float]:
     """Return some documents of the text, and how many times as much there is; a prepared store is taken as it is."""
     if not data.source or (Path(data.source[0]) / "store.json").is_file():
         return None, 1.0

@@ -19,7 +19,7 @@ import torch
 from ...batch import IGNORE_INDEX, Batch
 from ...config import ProgressCallback
 from ...data.loader import blank_batch, load_batches
-from ...data.plans import TokenSource
+from ...data.plans import TextObjective, TokenSource
 from ...data.readers import is_path_source
 from ...data.store import Store, describe_unknown
 from ...errors import Error, NonFinite
@@ -38,6 +38,7 @@ from ...text.tokenizer import Tokenizer
 from ..config_merge import (
     PRETRAIN_KEYS,
     PRETRAIN_TABLES,
+    ConfigFile,
     PretrainConfig,
     PretrainSettings,
     build_model_config,
@@ -87,12 +88,13 @@ class PretrainResult:
 
 
 def pretrain(
-    family: str | None = None, text: Any = None, *, out: str | Path | None = None, config: Any = None,
+    family: str | None = None, text: object = None, *, out: str | Path | None = None, config: ConfigFile = None,
     recipe: str | None = None, preset: str | None = None, init: str | Path | None = None,
-    tokenizer: Tokenizer | str | Path | None = None, valid: Any = None, resume: bool = False, overwrite: bool = False,
-    device: Any = None, overrides: Mapping[str, Any] | None = None, tell: ProgressCallback | None = None,
-    say: Callable[[str], None] = lambda text: None, hook: Callable[[dict[str, Any]], None] | None = None,
-    same: Mapping[str, Any] | None = None, **tables: Mapping[str, Any],
+    tokenizer: Tokenizer | str | Path | None = None, valid: object = None, resume: bool = False,
+    overwrite: bool = False, device: torch.device | str | None = None, overrides: Mapping[str, Any] | None = None,
+    tell: ProgressCallback | None = None, say: Callable[[str], None] = lambda text: None,
+    hook: Callable[[dict[str, Any]], None] | None = None, same: Mapping[str, Any] | None = None,
+    **tables: Mapping[str, Any],
 ) -> PretrainResult:  # fmt: skip
     """Train a model of a family on text: files, a store (a path or a Store), a list, DataFrame or dataset of documents.
     The families are those of formers tree, and word2vec, glove and fasttext, which give word vectors.
@@ -131,9 +133,9 @@ class PretrainRequest(RunRequest[Asked, PretrainConfig, PreparedData]):
     """A pretraining run that was asked for; `text` and `valid` are texts in memory, None for those of the settings."""
 
     family: str | None
-    text: Any
-    valid: Any
-    file: Any  # of settings: a path or a table
+    text: object
+    valid: object
+    file: ConfigFile
     given: dict[str, Any]  # dotted settings
     top: dict[str, str | None]  # recipe, preset, init
     tokenizer: Tokenizer | None
@@ -141,7 +143,7 @@ class PretrainRequest(RunRequest[Asked, PretrainConfig, PreparedData]):
     options: RunOptions
 
     @property
-    def inputs(self) -> Any:
+    def inputs(self) -> object:
         """The file of settings, and stores that are open."""
         stores = [one.directory for one in (self.text, self.valid) if isinstance(one, Store)]
         return (self.file, *(directory.path for directory in stores if directory is not None))
@@ -232,12 +234,12 @@ class PretrainRun(Run[PretrainConfig]):
         self.trainer = Trainer(self.former.model, self.objectives, s, world)
         self.latest_score: Score | None = None
         self.valid_batches: list[Batch] | None = None
-        self.valid_objective: Any = None
+        self.valid_objective: TextObjective | None = None
         self.is_validation_replicated = False  # every process sees all of it
         self.has_validation = found.valid_store is not None
         self.monitor: PlateauMonitor | None = None
 
-    def build_objective(self, length: int, store: Store, valid: bool = False, name: str | None = None) -> Any:
+    def build_objective(self, length: int, store: Store, valid: bool = False, name: str | None = None) -> TextObjective:
         """The objective for examples of a length, or another one by its `name`; with streams where the family carries
         something over."""
         asked, s = self.config, self.config.train
@@ -246,8 +248,8 @@ class PretrainRun(Run[PretrainConfig]):
         family = find_family(asked.family).definition
         known = list_options(OBJECTIVES[name].objective_class)
         if s.carry_memory and has_carried_state(family) and "num_streams" in known and "num_streams" not in options:
-            for setting in ("batch_rampup_steps", "short_length"):
-                if getattr(s, setting):
+            for setting, value in (("batch_rampup_steps", s.batch_rampup_steps), ("short_length", s.short_length)):
+                if value:
                     what = f"train.{setting} does not go with a memory that is carried over"
                     raise Error(what, fix="--train.carry_memory false")
             rows = max(1, s.batch_tokens // length)
@@ -287,6 +289,7 @@ class PretrainRun(Run[PretrainConfig]):
     def load_valid_batches(self, store: Store, rank: int = 0, ranks: int = 1) -> list[Batch]:
         """Return a process's share of the validation batches."""
         s, most = self.config.train, self.config.train.eval_batches
+        assert self.valid_objective is not None
         source = TokenSource(store, self.valid_objective)
         some = load_batches(source, s.batch_tokens, s.seed + 1, epochs=1, rank=rank, ranks=ranks)
         mine = (batch for batch, _ in itertools.islice(some, -(-most // ranks)))
@@ -296,6 +299,7 @@ class PretrainRun(Run[PretrainConfig]):
         """Return losses and accuracies on the validation text; a run that is stuck says so."""
         add = list if self.is_validation_replicated else self.world.sum_over_ranks
         batches, forward = self.get_valid_batches(), self.trainer.executor.forward
+        assert self.valid_objective is not None
         with self.trainer.use_ema_weights():
             score = evaluate(self.former.model, self.valid_objective, batches, forward, add, self.world.device)
         self.latest_score = score
@@ -310,6 +314,7 @@ class PretrainRun(Run[PretrainConfig]):
         if self.data.valid_store is None or self.get_valid_batches()[0].labels is None:
             return None
         every = self.load_valid_batches(self.data.valid_store)
+        assert self.valid_objective is not None
         return compute_unigram_baseline(self.data.store, self.valid_objective, every)
 
     def describe(self) -> Iterator[str]:
@@ -399,7 +404,9 @@ def has_carried_state(family: Family) -> bool:
     return family.state_class in (SegmentMemory, LSTMState)
 
 
-def load_or_build_model(asked: PretrainConfig, tokenizer: Tokenizer, goal: Any, say: Callable[[str], None]) -> Former:
+def load_or_build_model(
+    asked: PretrainConfig, tokenizer: Tokenizer, goal: TextObjective, say: Callable[[str], None]
+) -> Former:
     """A new model that fits the tokenizer, or one from a checkpoint."""
     declared = find_family(asked.family).definition
     head = declared.pretraining_head
@@ -420,11 +427,11 @@ def load_or_build_model(asked: PretrainConfig, tokenizer: Tokenizer, goal: Any, 
     return made
 
 
-def get_tokenizer_config(tokenizer: Tokenizer, goal: Any = None) -> dict[str, int | None]:
+def get_tokenizer_config(tokenizer: Tokenizer, goal: TextObjective) -> dict[str, int | None]:
     """What a config takes over from a tokenizer: the size of the vocabulary, and the special ids."""
     found: dict[str, int | None] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")}
-    if (start := getattr(goal, "start", None)) is not None:
-        found["start"] = start
+    if goal.decoder_start is not None:
+        found["start"] = goal.decoder_start
     return {**found, "vocab": len(tokenizer)}
 
 
@@ -434,8 +441,8 @@ def check_first_batch(path: Path, run: PretrainRun) -> None:
     batch, _ = next(first)
     close_batches(first)
     ids_ = batch.ids if batch.source is None else np.concatenate((batch.ids, batch.source.ids))
-    vocab = getattr(run.former.config, "vocab", None)
-    if vocab is not None and ids_.ndim == 1 and (top := int(ids_.max())) >= vocab:
+    vocab = run.former.config.vocab
+    if ids_.ndim == 1 and (top := int(ids_.max())) >= vocab:
         what = f"token {top} is beyond the model's vocabulary of {vocab}"
         raise Error(what, where=path, fix="use the tokenizer that belongs to the model")
 
@@ -447,7 +454,7 @@ MAX_SHOWN_TOKENS = 60  # tokens of an example that are shown
 class SampleWriter:
     """Asks the model the same at every time, and keeps the answers in samples.jsonl."""
 
-    def __init__(self, former: Former, goal: Any, found: PreparedData, folder: Path):
+    def __init__(self, former: Former, goal: TextObjective, found: PreparedData, folder: Path):
         self.former, self.objective, self.file = former, goal, folder / "samples.jsonl"
         self.store: Store = found.valid_store or found.store
         self.tokenizer = found.tokenizer

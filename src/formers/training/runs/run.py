@@ -58,10 +58,10 @@ MOVABLE_SETTINGS = ("data.source", "data.train", "data.valid", "data.test")  # f
 class RunOptions:
     """Where a run goes, how it begins and who hears of it: what pretrain and finetune take alike."""
 
-    out: Any = None  # a path; None: runs/STEM-NUMBER
+    out: str | Path | None = None  # None: runs/STEM-NUMBER
     resume: bool = False
     overwrite: bool = False
-    device: Any = None
+    device: torch.device | str | None = None
     tell: ProgressCallback | None = None
     say: Callable[[str], None] = lambda text: None
     hook: Callable[[dict[str, Any]], None] | None = None
@@ -223,7 +223,7 @@ class RunRequest(Protocol[SettingsT, ReadyT, DataT]):
     options: RunOptions
 
     @property
-    def inputs(self) -> Any:
+    def inputs(self) -> object:
         """Paths that it reads, which --overwrite must not remove."""
 
     def configure(self, earlier: EarlierRun | None) -> SettingsT:
@@ -308,7 +308,7 @@ def carry_out(request: RunRequest[SettingsT, ReadyT, DataT]) -> tuple[Path, Form
     return path, run.former, result
 
 
-def conclude(folder: RunFolder, run: Run[Any], meter: ProgressMeter) -> Any:
+def conclude(folder: RunFolder, run: Run[Any], meter: ProgressMeter) -> Any:  # any: each kind of run has its result
     """Save the best checkpoint, evaluate it, and write the result and the report."""
     check_finite(folder, run.trainer)
     run.former, best = save_best_model(folder, run)

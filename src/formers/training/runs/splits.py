@@ -12,7 +12,7 @@ from typing import Any
 from ...data.counter_rng import shuffle_indices
 from ...data.readers import is_path_source
 from ...errors import Error
-from ...tasks.examples import Examples, check_labels, flatten_names, order_labels, read_examples
+from ...tasks.examples import Columns, Examples, check_labels, flatten_names, order_labels, read_examples
 from ..config_merge import FinetuneDataConfig
 
 SPLITS = ("train", "valid", "test")
@@ -22,13 +22,13 @@ SHARED_CONTEXTS = {"answer": ("context", 1), "choose": ("text", 20)}
 
 
 def read_splits(
-    data: FinetuneDataConfig, task: str | None, sources: Mapping[str, Any], columns: Any, begun: Path | None
+    data: FinetuneDataConfig, task: str | None, sources: Mapping[str, object], columns: Columns, begun: Path | None
 ) -> dict[str, Examples]:
     """Read the examples of each part; if only training examples are given, some are held out. Of a run that was
     `begun` in a folder, those that it has kept."""
     parts: dict[str, Examples] = {}
     for name in SPLITS:
-        source = sources[name] if sources[name] is not None else getattr(data, name)
+        source = sources[name] if sources[name] is not None else vars(data)[name]
         if source is None and begun is not None:
             source = load_saved_examples(begun, name, task or "classify")
         if source is None:
@@ -75,7 +75,13 @@ def format_overlap_warnings(found: Sequence[tuple[str, str, int, int]], what: st
     ]
 
 
-def read_split(source: Any, task: str | None, columns: Any, between: str | None, **reading: Any) -> Examples:
+def read_split(
+    source: object,
+    task: str | None,
+    columns: Columns,
+    between: str | None,
+    **reading: Any,  # any: the reader's options
+) -> Examples:
     """Read the labelled examples of one source; plain text is refused: only the task lm learns from it."""
     if not isinstance(source, Examples):
         return read_examples(source, task, columns, label_separator=between, allow_plain_text=False, **reading)
@@ -133,7 +139,7 @@ def select_examples(examples: Examples, places: Sequence[int], said: str) -> Exa
     return replace(examples, rows=[examples.rows[i] for i in places], summary=said, source_rows=tuple(places))
 
 
-def save_examples(path: Path, sources: Mapping[str, Any], parts: Mapping[str, Examples]) -> None:
+def save_examples(path: Path, sources: Mapping[str, object], parts: Mapping[str, Examples]) -> None:
     """Save examples that came out of memory, so that the run can resume without them."""
     (path / "data").mkdir(parents=True, exist_ok=True)
     for name, source in sources.items():

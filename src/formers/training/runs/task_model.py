@@ -18,11 +18,11 @@ from torch import nn
 
 from ...config import ProgressCallback, get_schema
 from ...errors import Error
-from ...family import Family
+from ...family import Family, ModelConfig
 from ...former import Former, build, build_empty
 from ...interop.model_directory import load, read_checkpoint_info
 from ...interop.tokenizer_files import load_tokenizer, save_tokenizer
-from ...nn.layers import initialise_weights
+from ...nn.layers import OutputLayer, initialise_weights
 from ...nn.lora import add_adapters, get_adapter_tensors, remove_adapters
 from ...objectives.seq2seq import DecoderEnds
 from ...protocols import Listener
@@ -74,7 +74,7 @@ def build_task(wanted: FinetuneSettings, examples: Examples) -> Task:
     )  # fmt: skip
 
 
-def check_task_support(family: Family, config: Any, task: Task, name: str) -> None:
+def check_task_support(family: Family, config: ModelConfig, task: Task, name: str) -> None:
     """Refuse a task that a family has no head for, and say what it can do."""
     heads = family.build_heads(config)
     pair = family.is_encoder_decoder
@@ -248,8 +248,8 @@ def initialise_embeddings(former: Former, vectors: Former | None, frozen: bool, 
     leaves the embeddings to the checkpoint of a resumed run."""
     from ...tasks.word_vectors import fill_embedding
 
-    body: Any = former.model.body
-    embed = getattr(getattr(body, "embed", None), "token", None)
+    body = former.model.body
+    embed = dict(body.named_modules()).get("embed.token")
     if not isinstance(embed, nn.Embedding) or former.tokenizer is None:
         raise Error(f"a {former.family} does not take word vectors", fix="leave --vectors out")
     learns = embed.weight.requires_grad and not frozen
@@ -317,8 +317,9 @@ def check_length(former: Former, length: int | None) -> None:
 @torch.no_grad()
 def initialise_number_head(former: Former, part: str, numbers: np.ndarray) -> None:
     """Start a new head for numbers at their mean, with outputs of about their deviation."""
-    out: Any = former.model.parts[part].out
-    values = numbers[numbers[:, 1] > 0, 0]
+    out, values = former.model.parts[part].out, numbers[numbers[:, 1] > 0, 0]
+    assert isinstance(out, OutputLayer)
+    assert out.weight is not None  # only a vocabulary's is tied
     if out.bias is not None:
         out.bias.fill_(float(values.mean()))
     out.weight.mul_(max(1e-6, float(values.std())))
