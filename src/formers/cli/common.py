@@ -196,11 +196,8 @@ def get_torch_dtype(name: str | None) -> torch.dtype | None:
 
 
 def load_with_notes(
-    source: str,
-    *,
-    dtype: DtypeName | None = None,
-    **options: Any,  # any: the options of load
-) -> Former:
+    source: str, *, dtype: DtypeName | None = None, **options: Any  # any: the options of load
+) -> Former:  # fmt: skip
     """Load a model; what there is to say about it goes to the terminal."""
     from ..interop.model_directory import load
 

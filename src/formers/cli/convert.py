@@ -110,11 +110,8 @@ def export(
 
 
 def print_export_check(
-    former: Former,
-    reader: str,
-    where: Path | None,
-    **how: Any,  # any: the options of check_export
-) -> None:
+    former: Former, reader: str, where: Path | None, **how: Any  # any: the options of check_export
+) -> None:  # fmt: skip
     """Open an export in a reader and say what was found."""
     from ..interop.export_check import check_export
 

@@ -88,11 +88,8 @@ formers pretrain {member.name} --data pairs.csv --column de,en"""
 
 
 def run_pretraining(
-    family: str,
-    overrides: dict[str, Any],
-    run: RunFlags,
-    **more: Any,  # any: the keywords of pretrain
-) -> None:
+    family: str, overrides: dict[str, Any], run: RunFlags, **more: Any  # any: the keywords of pretrain
+) -> None:  # fmt: skip
     """Train, and print the progress and the result; `more` are arguments of formers.pretrain."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of a cost that is known
     from ..training.runs.pretrain import pretrain

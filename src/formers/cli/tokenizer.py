@@ -211,7 +211,7 @@ def prepare(
     unit: Literal["auto", "line", "block", "file"] = "auto",
     splitter: Literal["rules", "kiwi", "tabs", "none"] = "rules",
     units: str | None = None,
-    held_out: str = "0",
+    validation: str = "0",
     deduplicate: Literal["exact", "near", "no"] = "no",
     tests: list[str] | None = None,
     tests_column: str | None = None,
@@ -227,7 +227,7 @@ def prepare(
     the files.
 
     formers prepare corpus.txt.zst --tokenizer my-bert --out corpus-store
-    formers prepare data/*.jsonl --column text --tokenizer tokenizer.json --out store --held-out 1% --workers 8
+    formers prepare data/*.jsonl --column text --tokenizer tokenizer.json --out store --validation 1% --workers 8
     formers prepare old.csv --encoding cp949 --skip --tokenizer my-bert --out store
     formers prepare ko.txt --unit line --splitter kiwi --units kiwi --tokenizer my-ernie --out store
 
@@ -240,7 +240,7 @@ def prepare(
             none.
         units: Mark phrases and entities for ERNIE: kiwi (Korean), learn (phrases of this text), or a file, one phrase a
             line.
-        held_out: The fraction of documents to hold out for validation, as 1% or 0.01: the part "held" of the store.
+        validation: The fraction of documents to hold out for validation, as 1% or 0.01: another part of the store.
         deduplicate: Drop duplicate documents: exact ones, or also near duplicates.
         tests: Test files to check for contamination: how many of their examples share text with the documents is
             reported.
@@ -266,7 +266,7 @@ def prepare(
             store = build_store(
                 found, pieces, out, overwrite=overwrite, unit=unit, workers=workers,
                 **(reading or TextFileOptions()).to_keywords(),
-                splitter=None if splitter == "none" else splitter, units=units, held_out=parse_fraction(held_out),
+                splitter=None if splitter == "none" else splitter, units=units, validation=parse_fraction(validation),
                 deduplicate=None if deduplicate == "no" else deduplicate, tests=tests,
                 tests_column=tests_column, drop_tests=drop_tests, tell=tell,
                 shard=max(1, parse_byte_size(shard_size) // 2),  # a token has two bytes
@@ -290,7 +290,7 @@ def prepare(
 def print_store_summary(store: Store | None, out: Path) -> None:
     """Say what is there now."""
     from ..data.preparation.corpus_filters import FILTER_DESCRIPTIONS as LEFT
-    from ..data.preparation.document_encoder import COUNT_DESCRIPTIONS
+    from ..data.preparation.document_encoder import COUNT_DESCRIPTIONS, VALIDATION_PART
     from ..data.store import describe_unknown
     from ..text.normalise import CHANGE_DESCRIPTIONS as CHANGED
 
@@ -301,7 +301,8 @@ def print_store_summary(store: Store | None, out: Path) -> None:
         return
     for part, about in store.directory.metadata["parts"].items():
         sizes = ", ".join(f"{about[name]:,} {name}" for name in ("documents", "sentences", "tokens") if name in about)
-        console.print(f"{where} ({part}): {sizes} in {len(about['shards'])} shards")
+        name = "validation" if part == VALIDATION_PART else part
+        console.print(f"{where} ({name}): {sizes} in {len(about['shards'])} shards")
     counts = {**store.directory.metadata["counts"]}
     notes, seen = counts.pop("notes", []), counts.pop("tests", None)
     if remarks := [f"{count:,} {words.get(name, name)}" for name, count in counts.items() if count] + list(notes):

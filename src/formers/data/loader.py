@@ -218,9 +218,8 @@ class WorkerPool:
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
         methods = multiprocessing.get_all_start_methods()
-        context: Any = multiprocessing.get_context(  # any: their common class has no Process
-            start or ("fork" if "fork" in methods else "spawn")
-        )
+        kind = start or ("fork" if "fork" in methods else "spawn")
+        context: Any = multiprocessing.get_context(kind)  # any: their common class has no Process
         forked = context.get_start_method() == "fork"
         main = threading.current_thread() is threading.main_thread()
         with warnings.catch_warnings():  # of threads in a process that forks: a worker touches nothing of theirs

@@ -26,7 +26,7 @@ from ..atomic_files import FolderKind, read_checked_json, to_checked_json, write
 from ..errors import Error
 from ..ragged_arrays import compute_starts, expand_ranges
 from ..text.tokenizer import Tokenizer
-from .preparation.document_encoder import UnitFinder, encode_documents, get_splitter
+from .preparation.document_encoder import VALIDATION_PART, UnitFinder, encode_documents, get_splitter
 
 BLOCK_BYTES = 1 << 16
 ALIGNMENT = 64
@@ -39,7 +39,7 @@ LazyArray = np.ndarray | Callable[[], np.ndarray]
 STORE_FOLDER = FolderKind(
     "store",
     ("store.json", "begun.json", "inputs.json", "tokenizer.json", "phrases.txt", "lock", "lock-*", "plans", "train-*",
-     "held-*", "done-*.json", "*.tmp"),
+     f"{VALIDATION_PART}-*", "done-*.json", "*.tmp"),
     ("store.json", "begun.json"), frozenset({"format", "fingerprint", "seal"}), ("store.json", "done-*.json"),
 )  # fmt: skip
 
@@ -322,7 +322,7 @@ class Store:
 
     @staticmethod
     def open(
-        path: str | Path, part: Literal["train", "held"] = "train", *, tokenizer: Tokenizer | None = None,
+        path: str | Path, part: Literal["train", "validation"] = "train", *, tokenizer: Tokenizer | None = None,
         verify: bool = True, damaged: Literal["stop", "skip"] = "stop",
     ) -> Store:  # fmt: skip
         """Memory-map a store. `verify` checks each block when it is first read; `damaged="skip"` reads everything now
@@ -398,10 +398,10 @@ class StoreDirectory:
             older = isinstance(version, int) and version < STORE_FORMAT
             fix = "prepare the text again" if older else "it was made by a newer formers: pip install --upgrade formers"
             raise Error(f"is a store of format {version!r}; this formers reads {STORE_FORMAT}", where=path, fix=fix)
-        if part not in self.metadata["parts"]:
-            known = " and ".join(self.metadata["parts"])
-            raise Error(f"has no part {part!r}, only {known}", where=path, fix="prepare it with --held-out 1%")
-        self.part_metadata: Mapping[str, Any] = self.metadata["parts"][part]
+        name = VALIDATION_PART if part == "validation" else part
+        if name not in self.metadata["parts"]:
+            raise Error(f"has no part {part!r}", where=path, fix="prepare it with --validation 1%")
+        self.part_metadata: Mapping[str, Any] = self.metadata["parts"][name]
 
     def open_store(self) -> Store:
         """Open the store, with nothing read yet but store.json."""

@@ -38,11 +38,8 @@ class BidirectionalLM(BaseObjective):
 
     @staticmethod
     def from_tokenizer(
-        tokenizer: Tokenizer,
-        length: int,
-        slots: int = word_level.WORD_SLOTS,
-        **options: Any,  # any: its fields
-    ) -> BidirectionalLM:
+        tokenizer: Tokenizer, length: int, slots: int = word_level.WORD_SLOTS, **options: Any  # any: its fields
+    ) -> BidirectionalLM:  # fmt: skip
         """Take the words of a tokenizer, spelled out; its begin and end marks have characters of their own."""
         words = map(tokenizer.get_token_text, range(len(tokenizer)))
         spelling = np.array([encode_vocab_word(word, slots) for word in words], np.int64)

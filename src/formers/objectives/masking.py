@@ -174,11 +174,8 @@ class MaskedLM(BaseObjective):
 
     @classmethod
     def from_tokenizer(
-        cls: type[MaskedLMType],
-        tokenizer: Tokenizer,
-        length: int,
-        **options: Any,  # any: its fields
-    ) -> MaskedLMType:
+        cls: type[MaskedLMType], tokenizer: Tokenizer, length: int, **options: Any  # any: its fields
+    ) -> MaskedLMType:  # fmt: skip
         """Take the special tokens of a tokenizer: [CLS] … [SEP] around an example, [MASK] for what is hidden."""
         front = tokenizer.id("bos") if tokenizer.id("cls") is None else tokenizer.id("cls")
         back = tokenizer.id("eos") if tokenizer.id("sep") is None else tokenizer.id("sep")

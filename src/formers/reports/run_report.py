@@ -112,7 +112,7 @@ class RunReport:
             if score := self.result.get(key):
                 right = "–" if score["accuracy"] is None else f"{score['accuracy']:.1%}"
                 rows.append([name, "–" if score["loss"] is None else f"{score['loss']:.2f}", right])
-        head = [self.localise(word) for word in ("validation text", "nats per token", "accuracy")]
+        head = [self.localise(word) for word in ("validation text", "loss", "accuracy")]
         return [head, *rows] if rows and not self.read_sections() else []
 
     def list_other_metrics(self) -> LabelledRows:

@@ -103,7 +103,7 @@ def test_phrases_are_learned_in_the_look(tmp_path, source, known):
     how = {"tokenizer": train_wordpiece(texts, 300)} if known else {}
     made = pretrain("ernie", text, out=tmp_path / "run", train=ONE_STEP, data={"units": "learn", "unit": "line"}, **how)
     assert counted.opened == 2 * (source == "memory")
-    alone = formers.prepare(texts, made.former.tokenizer, tmp_path / "alone", units="learn", held_out=0.2)
+    alone = formers.prepare(texts, made.former.tokenizer, tmp_path / "alone", units="learn", validation=0.2)
     assert told(made)["store"] == alone.content_hash
     found, expected = (tmp_path / name / "phrases.txt" for name in ("run/data/store", "alone"))
     assert "new york\n" in found.read_text()

@@ -32,7 +32,14 @@ from ..store import STORE_FORMAT, ArrayFileReader, ArrayFileWriter, Store
 from ..text_files import COMPRESSION_SUFFIXES
 from . import document_encoder
 from .corpus_filters import ContaminationIndex, Deduplicator, FilterCounts
-from .document_encoder import Chunk, EncodedDocuments, EncoderPool, PrepareOptions, choose_id_dtype
+from .document_encoder import (
+    VALIDATION_PART,
+    Chunk,
+    EncodedDocuments,
+    EncoderPool,
+    PrepareOptions,
+    choose_id_dtype,
+)
 
 CHUNK_CHARACTERS = 1 << 19  # characters that are encoded at a time
 MAX_WORKERS = 1024
@@ -44,7 +51,7 @@ NEAR_DUPLICATE_THRESHOLD = 0.8  # from this likeness on (0 to 1) two documents a
 def prepare(
     source: object, tokenizer: Tokenizer, out: str | Path, *, unit: str | None = None, column: str | None = None,
     encoding: str = "utf-8", skip: bool = False, delimiter: str | None = None, header: bool | None = None,
-    workers: int = 0, splitter: str | None = "rules", units: str | None = None, held_out: float = 0.0,
+    workers: int = 0, splitter: str | None = "rules", units: str | None = None, validation: float = 0.0,
     deduplicate: str | None = None, tests: object = None, tests_column: str | None = None, drop_tests: bool = False,
     shard: int = 128 << 20, rank: int | None = None, ranks: int | None = None, tell: ProgressCallback | None = None,
     phrases: Callable[[], Sequence[str]] | None = None,
@@ -53,10 +60,10 @@ def prepare(
 
     `workers` = 0 encodes in this process, on the tokenizer's own threads. Under torchrun (RANK, WORLD_SIZE) each rank
     takes its share of the files; the answer is None for a rank that ends before others. `unit`, `column`, `encoding`,
-    `skip`, `delimiter` and `header` are those of `read_documents`. `held_out` is the share of documents that become the
-    part "held". `units` is kiwi, learn or a file of phrases. Learning reads the text once before, unless `phrases` has
-    learned them in such a reading. `tests` (files, or {name: texts}) are looked for in the text: what is found is
-    counted, and left out with `drop_tests`.
+    `skip`, `delimiter` and `header` are those of `read_documents`. `validation` is the share of documents that become
+    the validation part. `units` is kiwi, learn or a file of phrases. Learning reads the text once before, unless
+    `phrases` has learned them in such a reading. `tests` (files, or {name: texts}) are looked for in the text: what is
+    found is counted, and left out with `drop_tests`.
     """
     rank, ranks = resolve_rank(rank, ranks)
     if not 0 <= workers <= MAX_WORKERS:
@@ -64,7 +71,7 @@ def prepare(
         raise Error(f"there cannot be {workers:,} workers", fix=fix)
     where = Path(out)
     options = PrepareOptions(
-        splitter, units, held_out, deduplicate, shard, unit, column, drop_tests, encoding, skip, tests_column,
+        splitter, units, validation, deduplicate, shard, unit, column, drop_tests, encoding, skip, tests_column,
         delimiter, header,
     )  # fmt: skip
     if units not in (None, "kiwi", "learn"):
@@ -135,7 +142,7 @@ def remove_empty_store(where: Path, new: Sequence[Path]) -> Iterator[None]:
 def remove_unfinished(where: Path) -> None:
     """Take away what a run left that had finished nothing, so that other settings are welcome."""
     if (where / "begun.json").exists() and not any(where.glob("done-*.json")):
-        for name in ("begun.json", "phrases.txt", "train-*", "held-*"):
+        for name in ("begun.json", "phrases.txt", "train-*", f"{VALIDATION_PART}-*"):
             for stale in where.glob(name):
                 stale.unlink()
 
@@ -258,7 +265,7 @@ class PrepareRun:
     ):  # fmt: skip
         self.directory, self.tokenizer, self.options, self.source = where, tokenizer, options, entry
         self.rank, self.ranks, self.tell, self.contamination_index = rank, ranks, tell, watch
-        self.parts = ("train", "held") if options.held_out else ("train",)
+        self.parts = ("train", VALIDATION_PART) if options.held_out else ("train",)
         self.bytes_done, self.start_time = 0, time.monotonic()
         self.bytes_total = sum(entry.estimate_bytes(group) for group in entry.numbers[rank::ranks])
 
@@ -433,7 +440,7 @@ def finish_store(where: Path, groups: int, more: dict[str, Any]) -> None:
     """Put the shards of all groups together, with `more` counts. Nothing is moved: tables say where documents begin."""
     notes = [note for group in range(groups) for note in read_shard_records(where, group)]
     about, parts = read_checked_json(where / "begun.json"), {}
-    for part in ("train", "held"):
+    for part in ("train", VALIDATION_PART):
         if shards := [note["parts"][part] for note in notes if part in note["parts"]]:
             sizes = {
                 word: sum(shard["arrays"][name]["count"] for shard in shards)

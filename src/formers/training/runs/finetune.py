@@ -262,11 +262,8 @@ class FinetuneRequest(RunRequest[FinetuneSettings, FinetuneSettings, dict[str, E
 
 
 def render_settings(
-    model: str | Path | None,
-    train: object,
-    valid: object,
-    **asked: Any,  # any: the keywords of request_finetuning
-) -> str:
+    model: str | Path | None, train: object, valid: object, **asked: Any  # any: the keywords of request_finetuning
+) -> str:  # fmt: skip
     """Return all settings of a run as YAML, for --config."""
     request = request_finetuning(model, train, valid, **asked)
     named = {**flatten_tables(read_config(request.file)), **request.given}

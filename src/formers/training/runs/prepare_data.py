@@ -254,7 +254,7 @@ def prepare_store(
 ) -> Store:  # fmt: skip
     """A store of some text, made now or before. One that a try without a run made of something else is made anew."""
     how: dict[str, Any] = {
-        **data.reader_options, "units": data.units, "held_out": share,
+        **data.reader_options, "units": data.units, "validation": share,
         "splitter": None if data.splitter == "none" else data.splitter,
         "deduplicate": None if data.deduplicate == "no" else data.deduplicate,
     }  # fmt: skip
@@ -302,7 +302,7 @@ def discard_prepared(where: Path) -> None:
 def open_valid_part(where: Path) -> Store | None:
     """The validation part of a store, if there is one with something in it."""
     try:
-        valid = Store.open(where, "held")
+        valid = Store.open(where, "validation")
     except Error:
         return None
     return valid if len(valid.tokens) else None

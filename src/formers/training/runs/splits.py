@@ -76,12 +76,8 @@ def format_overlap_warnings(found: Sequence[tuple[str, str, int, int]], what: st
 
 
 def read_split(
-    source: object,
-    task: str | None,
-    columns: Columns,
-    between: str | None,
-    **reading: Any,  # any: the reader's options
-) -> Examples:
+    source: object, task: str | None, columns: Columns, between: str | None, **reading: Any  # any: the reader's options
+) -> Examples:  # fmt: skip
     """Read the labelled examples of one source; plain text is refused: only the task lm learns from it."""
     if not isinstance(source, Examples):
         return read_examples(source, task, columns, label_separator=between, allow_plain_text=False, **reading)
