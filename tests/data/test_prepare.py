@@ -328,6 +328,10 @@ def test_on_the_command_line(files, tmp_path, capsys, monkeypatch):
     held = Store.open(tmp_path / "s", "validation")
     assert not code
     assert f"s (validation): {len(held.starts) - 1:,} documents" in out
+    assert list((tmp_path / "s").glob("held-*")), "what earlier stores call it"
+    run(*words, tmp_path / "old", "--held-out", "10%", "--shard-size", "4KB")
+    again = Store.open(tmp_path / "old", "validation")
+    assert again.content_hash == held.content_hash, "the earlier name of the option"
     for wrong, message in ((("--validation", "many"), "'many' is not a share"), (("--splitter", "magic"), "splitter")):
         code, _, err = run(*words, tmp_path / "x", *wrong)
         assert code == 2
