@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -99,3 +102,41 @@ def test_few_files_are_tiny():
         if path.name != "__init__.py" and path.read_text(encoding="utf-8").count("\n") < 60
     ]
     assert len(tiny) < 15, tiny
+
+
+# Rooms, and files beside them, in which whatever types cannot say has a reason; "" are the files at the root.
+TYPED_ROOMS = ("", "nn", "generation", "models", "evaluation", "inspection", "interop")
+DYNAMIC = {"Any", "getattr", "hasattr"}
+
+
+def list_unexplained(source: str) -> Iterator[tuple[int, str]]:
+    """The line and name of every `Any`, `getattr` and `hasattr` of a file without `# dynamic: reason` on that line."""
+    lines = source.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.NAME and token.string in DYNAMIC:
+            line = lines[token.start[0] - 1]
+            if not line.startswith("from typing import ") and not re.search(r"# dynamic: \S", line):
+                yield token.start[0], token.string
+
+
+@pytest.mark.parametrize("room", TYPED_ROOMS)
+def test_what_types_cannot_say_has_a_reason(room):
+    files = sorted(ROOT.glob("*.py")) if room == "" else sorted((ROOT / room).rglob("*.py"))
+    assert files
+    bad = [
+        f"{path.relative_to(ROOT)}:{line} {name}"
+        for path in files
+        for line, name in list_unexplained(path.read_text(encoding="utf-8"))
+    ]
+    assert not bad, "say why, with `# dynamic: reason` on the line, or give a type:\n" + "\n".join(bad)
+
+
+def test_reasons_are_looked_for_on_the_line_itself():
+    source = """from typing import Any
+x: Any = getattr(y, "getattr")
+# Any
+z: list[Any]  # dynamic: of a file
+w = hasattr(
+    z, "a")  # dynamic: too late
+"""
+    assert list(list_unexplained(source)) == [(2, "Any"), (2, "getattr"), (5, "hasattr")]

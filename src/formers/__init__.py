@@ -39,11 +39,11 @@ _LAZY_IMPORTS = {
 }  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Any:  # dynamic: public names, imported when they are used
     name = VERB_SYNONYMS.get(name, name)
     if name not in _LAZY_IMPORTS:
         raise AttributeError(f"module 'formers' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"formers.{_LAZY_IMPORTS[name]}"), name)
+    return getattr(importlib.import_module(f"formers.{_LAZY_IMPORTS[name]}"), name)  # dynamic: as above
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .config import suggest_name
 from .errors import Error
@@ -139,13 +139,13 @@ def find_tokenizer_style(name: str) -> TokenizerStyle:
     return STYLES[name] if name in STYLES else FAMILIES[name].definition.tokenizer_style
 
 
-def train_tokenizer(name: str, lines: Iterable[str], vocab_size: int, **options: Any) -> Tokenizer:
+def train_tokenizer(name: str, lines: Iterable[str], vocab_size: int, **options: object) -> Tokenizer:
     """Train a tokenizer of a family (bert, t5, …: its kind, special tokens and template), or of a kind with the options
     of text/tokenizer_kinds.py; a `style` may be the name of a family."""
     from .text.tokenizer_kinds import TRAINERS, train_by_kind
 
-    if isinstance(options.get("style"), str):
-        options["style"] = find_tokenizer_style(options["style"])
+    if isinstance(style := options.get("style"), str):
+        options["style"] = find_tokenizer_style(style)
     if name in FAMILIES:
         declared = FAMILIES[name].definition
         return train_by_kind(declared.tokenizer, lines, vocab_size, **{"style": declared.tokenizer_style, **options})

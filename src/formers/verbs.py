@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from .config import AnyConfig, Settings
 from .errors import Error
 
 if TYPE_CHECKING:
@@ -26,9 +27,10 @@ METHODS = {
 }  # fmt: skip
 
 
-def resolve_verb(name: str) -> Callable[..., Any]:
+def resolve_verb(name: str) -> Callable[..., object]:
     """Import the function behind a verb or a method."""
-    return getattr(importlib.import_module(f"formers.{(VERBS | METHODS)[name]}"), name)
+    module = importlib.import_module(f"formers.{(VERBS | METHODS)[name]}")
+    return getattr(module, name)  # dynamic: a function of a room above, imported when it is used
 
 
 # Verb → the heads that answer it. Heads of a task answer its verb alone (TASKS in task.py).
@@ -41,10 +43,10 @@ class LoadedModel(Protocol):
 
     family: str
     head: str
-    config: Any  # the family's own
+    config: AnyConfig
     model: Model
     labels: tuple[str, ...]
-    task: dict[str, Any]
+    task: Settings
 
     @property
     def definition(self) -> Family:
@@ -76,7 +78,8 @@ def list_verbs(former: LoadedModel) -> tuple[str, ...]:
     if can_fill(former):
         known |= {"fill", "augment"}
     if task:
-        known |= {"evaluate", {"regress": "score", "lm": "score"}.get(task["name"], task["name"])}
+        name: str = task["name"]
+        known |= {"evaluate", {"regress": "score", "lm": "score"}.get(name, name)}
     elif LM_PARTS.get(head) in former.model.parts:
         known |= {"score", "evaluate"}
     elif head in ("classify", "tag", "answer", "choose"):

@@ -66,7 +66,7 @@ def test_every_path_agrees(kind, shape, dtype):
     if kind != "window" and dtype == torch.bfloat16:
         paths.append("biased_flash")
     if kind in ("nothing", "causal") and shape == "uniform":
-        paths += ["sdpa", *(["cudnn"] if dtype == torch.bfloat16 and dispatch._is_hopper() else [])]
+        paths += ["sdpa", *(["cudnn"] if dtype == torch.bfloat16 and dispatch.is_hopper() else [])]
     limit = 2e-2 if dtype == torch.bfloat16 else 2e-3
     for path in paths:
         with warnings.catch_warnings():

@@ -9,6 +9,7 @@ import torch
 import torch.utils._triton
 
 from formers.batch import Layout
+from formers.nn import gpu_support
 from formers.nn.attention import dispatch
 from formers.nn.attention.context import AttentionContext
 from formers.nn.attention.dispatch import AttentionCall, attend, force_kernel
@@ -59,12 +60,13 @@ def test_the_packed_kernel_is_asked_for_the_same_as_the_dense_path(mask, scale, 
 def test_flash_kernels_start_with_ampere(there, capability, modern, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    assert dispatch._is_ampere_or_newer() is modern
+    assert gpu_support.is_ampere_or_newer() is modern
+    assert gpu_support.is_hopper() is (there and capability == (9, 0))
 
 
 def test_widths_of_a_head_that_the_kernels_take(monkeypatch):
     """Flash: multiples of 8 up to 256. FlexAttention: powers of two from 16."""
-    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
+    monkeypatch.setattr(dispatch, "is_ampere_or_newer", lambda: True)
     monkeypatch.setattr(dispatch, "has_triton", lambda: True)
     heads = {width: torch.empty(5, 3, width, dtype=torch.float16, device="meta") for width in range(1, 300)}
     assert [width for width, q in heads.items() if dispatch._supports_flash(q)] == list(range(8, 257, 8))
@@ -74,7 +76,7 @@ def test_widths_of_a_head_that_the_kernels_take(monkeypatch):
 @pytest.mark.parametrize("there", [True, False])
 def test_triton_is_asked_for(there, monkeypatch):
     monkeypatch.setattr(torch.utils._triton, "has_triton", lambda: there)
-    assert dispatch.has_triton() is there
+    assert gpu_support.has_triton() is there
 
 
 def test_a_grid_has_no_padding_only_if_both_sides_have_none():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..atomic_files import replace_folder, stage_directory
-from ..config import suggest_name
+from ..config import JSONObject, suggest_name
 from ..data.preparation.pipeline import prepare as build_store
 from ..data.preparation.pipeline import resolve_rank
 from ..data.store import STORE_FOLDER, Store
@@ -50,7 +50,7 @@ def load_tokenizer(where: str | Path) -> Tokenizer:
     return made
 
 
-def load_own_tokenizer(where: Path, special: dict[str, Any], limit: int = safe_files.MAX_FILE_BYTES) -> Tokenizer:
+def load_own_tokenizer(where: Path, special: JSONObject, limit: int = safe_files.MAX_FILE_BYTES) -> Tokenizer:
     """Load the tokenizer of a formers directory, with that of the other language where there are two."""
     named = {k: v for k, v in special.items() if isinstance(v, str)}
 
@@ -71,7 +71,7 @@ def save_tokenizer(tokenizer: Tokenizer, where: str | Path, overwrite: bool = Fa
     return Path(where)
 
 
-def build_tokenizer_options(tokenizer: Tokenizer) -> dict[str, Any]:
+def build_tokenizer_options(tokenizer: Tokenizer) -> JSONObject:
     """Build tokenizer_config.json; segments are asked for where the template of a pair has them."""
     side = {"padding_side": "left"} if tokenizer.is_left_padded else {}
     frame = tokenizer.get_template(pair=True)
@@ -112,7 +112,7 @@ def read_tokenizer(where: Path, files: dict[str, bytes]) -> Tokenizer | None:
     for name in COMPANION_FILES:
         if safe_files.has_file(where, name):
             files[name] = safe_files.read_bytes(where, name)
-    options: dict[str, Any] = {}
+    options: JSONObject = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if name in files:
             options |= safe_files.parse_json(files[name], where / name)
@@ -146,8 +146,9 @@ def decode_utf8(data: bytes, where: Path) -> str:
 
 
 def prepare(
-    source: Any, tokenizer: Tokenizer | str | Path, out: str | Path, *, overwrite: bool = False, **options: Any
-) -> Store | None:
+    source: object, tokenizer: Tokenizer | str | Path, out: str | Path, *, overwrite: bool = False,
+    **options: Any,  # dynamic: those of the pipeline's prepare, which checks them
+) -> Store | None:  # fmt: skip
     """Make a token store of files, or of a list, DataFrame or dataset of documents, or finish one that was interrupted.
 
     `tokenizer` may be a tokenizer, a file of one, or the directory of a model, a store or a Hugging Face checkpoint.

@@ -10,11 +10,10 @@ Differs from the reference: no known differences
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..config import ConfigMap, check_sizes
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head, Recipe
+from ..family import CheckpointFormat, Family, Head, Presets, Recipe
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -115,7 +114,7 @@ def build_key_map(c: ALBERTConfig, head: str) -> KeyMap:
     return bert.build_key_map(c, head, "albert", body, transform=mlm, out=mlm, pooler="@pooler", heads=heads)
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "albert-base": {},
     "albert-large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
     "albert-xlarge": {"dim": 2048, "layers": 24, "heads": 16, "ff": 8192},

@@ -11,11 +11,10 @@ Differs from the reference: no layers are dropped in training (a layerdrop other
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
-from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, default_to_encoder
+from ..config import ConfigMap, KeyRule, Settings, check_rates, check_sizes, compute_head_dim, default_to_encoder
 from ..family import (
     HF_ACT_ROW,
     HF_TOKEN_ROWS,
@@ -159,7 +158,7 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
+def adjust_settings(settings: Settings, architecture: str, file: TensorFile) -> Settings:
     """Set whether there is an encoder, by their class, and whether the sides share embeddings, by the tensors."""
     alone = architecture.endswith("ForCausalLM")
     tables = [name for name in file if name.endswith("coder.embed_tokens.weight")]

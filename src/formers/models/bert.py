@@ -11,10 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe, make_adamw_settings
+from ..family import (
+    HF_ACT_ROW,
+    HF_TOKEN_ROWS,
+    CheckpointFormat,
+    Family,
+    Head,
+    ModelConfig,
+    Presets,
+    Recipe,
+    make_adamw_settings,
+)
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -151,7 +160,7 @@ def build_key_map(
     )  # fmt: skip
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "bert-base": {},
     "bert-large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
     "bert-base-cased": {"vocab": 28996},

@@ -11,10 +11,9 @@ Differs from the reference: distances are relative; the reference adds a bias by
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ..config import ConfigMap, check_rates, check_sizes, compute_head_dim
-from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Recipe
+from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Presets, Recipe
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_alibi, causal
@@ -109,7 +108,7 @@ def build_key_map(c: BLOOMConfig, head: str) -> KeyMap:
     )
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "bloom-560m": {},
     "bloom-1b1": {"dim": 1536},
     "bloom-1b7": {"dim": 2048},

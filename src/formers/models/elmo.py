@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +20,10 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, rename_key
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head, ModelConfig, Recipe
+from ..family import CheckpointFormat, Family, Head, ModelConfig, Presets, Recipe
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.attention.context import Capture
-from ..nn.layers import ConstantInit, MixNorm, get_activation, to_autocast_dtype
+from ..nn.layers import ConstantInit, InitRule, MixNorm, get_activation, to_autocast_dtype
 from ..nn.recurrent.convolution import CharacterCNN
 from ..nn.recurrent.projected_lstm import BidirectionalSteps, LSTMState, ProjectedLSTM
 from ..text.tokenizer_kinds import STYLES
@@ -110,7 +109,7 @@ def build_heads(c: ELMoConfig) -> dict[str, dict[str, Head]]:
     }
 
 
-def build_init_rules(c: ELMoConfig) -> dict[str, Any]:
+def build_init_rules(c: ELMoConfig) -> dict[str, InitRule]:
     """Initialise as the released code does; a highway starts by carrying its input over."""
     half, total = c.dim // 2, sum(number for _, number in c.filters)
     return {
@@ -186,7 +185,7 @@ def build_key_map(c: ELMoConfig, head: str) -> KeyMap:
     return KeyMap(rows, heads={"lm": {"softmax/W": "out.weight", "softmax/b": "out.bias"}})
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "elmo-original": {},
     "elmo-medium": {"dim": 512, "cell": 2048, "highways": 1},
     "elmo-small": {"dim": 256, "cell": 1024, "highways": 1},

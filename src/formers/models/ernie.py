@@ -10,12 +10,11 @@ Differs from the reference: no known differences
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
 from ..config import ConfigMap, check_sizes
-from ..family import CheckpointFormat, Family, Recipe
+from ..family import CheckpointFormat, Family, Presets, Recipe
 from ..keymap import KeyMap
 from . import bert
 
@@ -59,7 +58,7 @@ def build_key_map(c: ERNIEConfig, head: str) -> KeyMap:
 
 
 ERNIE_2 = {"vocab": 30522, "context": 512, "act": "gelu", "segments": 4, "tasks": 16, "use_tasks": True}
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "ernie-1.0": {},
     "ernie-2.0-base-en": ERNIE_2,
     "ernie-2.0-large-en": ERNIE_2 | {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},

@@ -13,7 +13,6 @@ Differs from the reference: the decoder starts from zeros (the paper does not sa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from ..batch import Layout
 from ..config import check_sizes
 from ..errors import Error
-from ..family import TRANSLATION_TUNE, Family, Head, Recipe, make_adamw_settings
+from ..family import TRANSLATION_TUNE, Family, Head, Presets, Recipe, make_adamw_settings
 from ..nn.attention.context import Capture
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
 from ..nn.recurrent.alignment import AdditiveScore, Alignment, AlignmentSource
@@ -116,7 +115,7 @@ def build_heads(c: GNMTConfig) -> dict[str, dict[str, Head]]:
     return {"none": {}, "lm": {"lm": Head(out="vocab")}}
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "gnmt": {},
     "gnmt-4": {"layers": 4},
     "gnmt-mini": {"vocab": 8192, "dim": 128, "layers": 3, "dropout": 0.1, "shared": True, "tied": True},

@@ -12,7 +12,6 @@ Differs from the reference: positions count from a document's first real token, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, rename_key
 from ..family import (
@@ -23,6 +22,7 @@ from ..family import (
     Head,
     ModelConfig,
     Pooling,
+    Presets,
     Recipe,
     make_adamw_settings,
 )
@@ -149,7 +149,7 @@ def build_key_map(c: GPTConfig, head: str) -> KeyMap:
     )  # fmt: skip
 
 
-PRESETS: dict[str, dict[str, Any]] = {"openai-gpt": {}}
+PRESETS: Presets = {"openai-gpt": {}}
 
 PAPER_TRAIN = make_adamw_settings(
     2.5e-4, weight_decay=0.01, schedule="cosine", warmup_steps=2000, steps=1_000_000, batch_tokens=32_768,

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from ..config import ConfigMap, check_rates, check_sizes
-from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
+from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head, Presets, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -120,7 +119,7 @@ def build_key_map(c: GPT2Config, head: str) -> KeyMap:
     )  # fmt: skip
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "gpt2": {},
     "gpt2-medium": {"dim": 1024, "layers": 24, "heads": 16},
     "gpt2-large": {"dim": 1280, "layers": 36, "heads": 20},

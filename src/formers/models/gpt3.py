@@ -10,10 +10,9 @@ Differs from the reference: the width of the band was not published; here it is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ..config import check_sizes
-from ..family import Family, Recipe
+from ..family import Family, Presets, Recipe
 from ..nn.attention.masks import build_layer_masks
 from . import gpt2
 
@@ -40,7 +39,7 @@ class GPT3(gpt2.GPT2):
         self.masks = tuple(build_layer_masks(config.pattern, config.window, config.layers))
 
 
-PRESETS: dict[str, dict[str, Any]] = {  # table 2.1; 2.7B and 6.7B as printed, 13B with heads of 128
+PRESETS: Presets = {  # table 2.1; 2.7B and 6.7B as printed, 13B with heads of 128
     "gpt3-small": {},
     "gpt3-medium": {"dim": 1024, "layers": 24, "heads": 16},
     "gpt3-large": {"dim": 1536, "layers": 24, "heads": 16},

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, format_value
+from ..config import ConfigMap, JSONValue, KeyRule, Settings, check_rates, check_sizes, compute_head_dim, format_value
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Recipe
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Presets, Recipe
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -97,7 +96,7 @@ def build_init_rules(c: GPTNeoXConfig) -> dict[str, float]:
     return {"*": small, "*.attn.o.weight": residual, "*.ff.down.weight": residual}
 
 
-def read_rope_settings(value: Any) -> dict[str, Any]:
+def read_rope_settings(value: JSONValue) -> Settings:
     """Read their table of rotary settings; only the plain kind is the paper's."""
     if value is None:
         return {}
@@ -158,7 +157,7 @@ def build_key_map(c: GPTNeoXConfig, head: str) -> KeyMap:
 
 
 PYTHIA = {"vocab": 50304, "act": "gelu", "bos": 0, "eos": 0}
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "gpt-neox-20b": {},
     "pythia-70m": PYTHIA | {"dim": 512, "layers": 6, "heads": 8, "ff": 2048},
     "pythia-160m": PYTHIA | {"dim": 768, "layers": 12, "heads": 12, "ff": 3072},

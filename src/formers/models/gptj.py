@@ -10,11 +10,10 @@ Differs from the reference: positions count from a document's first real token, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ..config import ConfigMap, check_rates, check_sizes, compute_head_dim
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Presets, Recipe
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -128,7 +127,7 @@ def build_key_map(c: GPTJConfig, head: str) -> KeyMap:
     )
 
 
-PRESETS: dict[str, dict[str, Any]] = {"gpt-j-6b": {}}
+PRESETS: Presets = {"gpt-j-6b": {}}
 
 FAMILY = Family(
     GPTJConfig, GPTJ, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,

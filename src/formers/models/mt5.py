@@ -9,9 +9,8 @@ Differs from the reference: as t5
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from ..config import ConfigMap
+from ..config import ConfigMap, Settings
 from ..family import CheckpointFormat, Family, Recipe, TensorFile
 from . import t5
 
@@ -30,7 +29,7 @@ class MT5Config(t5.T5Config):
     scaled: bool = False
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
+def adjust_settings(settings: Settings, architecture: str, file: TensorFile) -> Settings:
     """Adjust as T5 does, but the head never scales."""
     return t5.adjust_settings(settings, architecture, file) | {"scaled": False}
 

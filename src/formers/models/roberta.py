@@ -10,11 +10,10 @@ Differs from the reference: a pad id inside the text is an ordinary token; only 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ..config import ConfigMap, KeyRule
+from ..config import ConfigMap, KeyRule, Settings
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head, Recipe, TensorFile, make_adamw_settings
+from ..family import CheckpointFormat, Family, Head, Presets, Recipe, TensorFile, make_adamw_settings
 from ..keymap import KeyMap
 from ..text.tokenizer_kinds import STYLES
 from . import bert
@@ -52,7 +51,7 @@ def build_heads(c: RoBERTaConfig) -> dict[str, dict[str, Head]]:
                    "classify": {"classify": Head(pool="first", inner_layers=inner, dropout=dropout)}}  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
+def adjust_settings(settings: Settings, architecture: str, file: TensorFile) -> Settings:
     """Subtract the unused first rows of their position table, up to and including that of the pad id."""
     return settings | {"context": settings["context"] - settings["pad"] - 1}
 
@@ -70,7 +69,7 @@ def build_key_map(c: RoBERTaConfig, head: str) -> KeyMap:
     return bert.build_key_map(c, head, "roberta", transform="lm_head", norm="layer_norm", out="lm_head", heads=heads)
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "roberta-base": {},
     "roberta-large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
 }

@@ -15,7 +15,7 @@ Differs from the reference: torch's GRU applies the reset gate after the product
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ..batch import Layout
 from ..config import check_rates, check_sizes
 from ..errors import Error
-from ..family import TRANSLATION_TUNE, Family, Head, ModelConfig, Recipe, make_adamw_settings
+from ..family import TRANSLATION_TUNE, Family, Head, ModelConfig, Presets, Recipe, make_adamw_settings
 from ..nn.attention.context import Capture
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
 from ..nn.layers import Embeddings
@@ -253,7 +253,7 @@ def build_heads(c: Seq2SeqConfig) -> dict[str, dict[str, Head]]:
 LUONG = {
     "vocab": 50000, "embed": 1000, "layers": 4, "dropout": 0.2, "feed": True, "reverse": True, "init": 0.1 / 3**0.5,
 }  # fmt: skip
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "sutskever-2014": {
         "vocab": 160000, "target_vocab": 80000, "embed": 1000, "layers": 4, "reverse": True, "init": 0.08 / 3**0.5,
     },

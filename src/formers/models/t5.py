@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
-from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, default_to_encoder
+from ..config import MAX_SIZE, ConfigMap, KeyRule, Settings, check_rates, check_sizes, default_to_encoder
 from ..errors import Error
 from ..family import (
     HF_ACT_ROW,
@@ -26,6 +25,7 @@ from ..family import (
     Family,
     Head,
     ModelConfig,
+    Presets,
     Recipe,
     TensorFile,
 )
@@ -34,7 +34,7 @@ from ..nn.attention.attention import Attention
 from ..nn.attention.positions import BucketBias
 from ..nn.block import Block, BlockStack
 from ..nn.encoder_decoder import EncoderDecoder, TransformerStack
-from ..nn.layers import Embeddings, FeedForward, RMSNorm, get_activation
+from ..nn.layers import Deviation, Embeddings, FeedForward, RMSNorm, get_activation
 from ..text.tokenizer_kinds import STYLES
 
 
@@ -124,7 +124,7 @@ def build_heads(c: T5Config) -> dict[str, dict[str, Head]]:
     }
 
 
-def build_init_rules(c: T5Config) -> dict[str, Any]:
+def build_init_rules(c: T5Config) -> dict[str, Deviation]:
     """Initialise as the released code does: 1/√fan_in, queries smaller by √head_dim in place of scaled scores."""
     narrow, wide = c.init * c.dim**-0.5, c.init * (c.heads * c.head_dim) ** -0.5
     query = c.init * (c.dim * c.head_dim) ** -0.5
@@ -139,7 +139,7 @@ def build_init_rules(c: T5Config) -> dict[str, Any]:
     }
 
 
-def read_feed_forward(value: str) -> dict[str, Any]:
+def read_feed_forward(value: str) -> Settings:
     """Read feed_forward_proj: relu, gated-gelu and the like; the published gated-gelu is the tanh form."""
     gated = value.startswith("gated-")
     act = value.removeprefix("gated-")
@@ -150,7 +150,8 @@ def write_feed_forward(c: T5Config) -> str:
     """Write T5's feed_forward_proj; after "gated-", gelu means its tanh form."""
     if not c.gated:
         return HF_ACT_ROW.write(c)
-    return "gated-" + {"gelu_tanh": "gelu", "gelu": "gelu_python"}.get(c.act, HF_ACT_ROW.write(c))
+    own: str = HF_ACT_ROW.write(c)
+    return "gated-" + {"gelu_tanh": "gelu", "gelu": "gelu_python"}.get(c.act, own)
 
 
 HF_CONFIG = ConfigMap(
@@ -172,7 +173,7 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
+def adjust_settings(settings: Settings, architecture: str, file: TensorFile) -> Settings:
     """Whether the head scales follows the incoming tie; whether it is tied, only the tensors tell (today's
     transformers writes that every T5 is tied, and unties one whose file holds another head)."""
     head = "lm_head.weight"
@@ -241,14 +242,14 @@ def map_classes(name: str) -> dict[str, str]:
     return {name + ending: head for ending, head in heads.items()}
 
 
-SIZES_V1_0: dict[str, dict[str, Any]] = {  # of 1.0; the two largest have few, very wide heads and layers
+SIZES_V1_0: Presets = {  # of 1.0; the two largest have few, very wide heads and layers
     "small": {},
     "base": {"dim": 768, "layers": 12, "heads": 12, "ff": 3072},
     "large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
     "3b": {"dim": 1024, "layers": 24, "heads": 32, "head_dim": 128, "ff": 16384},
     "11b": {"dim": 1024, "layers": 24, "heads": 128, "head_dim": 128, "ff": 65536},
 }
-SIZES_V1_1: dict[str, dict[str, Any]] = {  # of 1.1 and mT5
+SIZES_V1_1: Presets = {  # of 1.1 and mT5
     "small": {"layers": 8, "heads": 6, "ff": 1024},
     "base": {"dim": 768, "layers": 12, "heads": 12, "ff": 2048},
     "large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 2816},
@@ -256,9 +257,9 @@ SIZES_V1_1: dict[str, dict[str, Any]] = {  # of 1.1 and mT5
     "xxl": {"dim": 4096, "layers": 24, "heads": 64, "ff": 10240},
 }
 SETTINGS_V1_1 = {"act": "gelu_tanh", "gated": True, "tied": False, "scaled": False}
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     **{f"t5-{size}": values for size, values in SIZES_V1_0.items()},
-    **{f"t5-v1_1-{size}": SETTINGS_V1_1 | values for size, values in SIZES_V1_1.items()},
+    **{f"t5-v1_1-{size}": {**SETTINGS_V1_1, **values} for size, values in SIZES_V1_1.items()},
     "t5-mini": {"vocab": 8192, "dim": 256, "layers": 4, "heads": 4, "ff": 1024},
 }
 

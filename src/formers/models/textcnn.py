@@ -11,7 +11,7 @@ Differs from the reference: with channels `both`, one set of filters reads both 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,13 @@ from torch import Tensor, nn
 from ..batch import Array, Batch
 from ..config import check_rates, check_sizes
 from ..errors import Error
-from ..family import Family, Head, ModelConfig, Recipe
+from ..family import Family, Head, ModelConfig, Presets, Recipe
 from ..nn.attention.context import Capture
-from ..nn.layers import Embeddings, get_activation
+from ..nn.layers import Embeddings, OutputLayer, get_activation
 from ..nn.recurrent.convolution import PackedConv, clip_row_norms
+
+if TYPE_CHECKING:
+    from ..model import Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +83,7 @@ class TextCNN(nn.Module):
     @property
     def embedding_table(self) -> Tensor:
         """The word vectors."""
-        return self.embed.token.weight
+        return self.embed.token_weight
 
     def forward(self, batch: Batch, *, cache: object = None, capture: Capture | None = None) -> Tensor:
         """(N,) → (N, widths · filters)"""
@@ -110,7 +113,7 @@ class TextCNN(nn.Module):
             given = torch.where(here[:, None], given, table * (given[here].std() / table[~here].std()))
         for embed in (self.embed, self.fixed):
             if embed is not None and here.any():
-                embed.token.weight.copy_(given)
+                embed.token_weight.copy_(given)
 
 
 def build_heads(c: TextCNNConfig) -> dict[str, dict[str, Head]]:
@@ -118,12 +121,15 @@ def build_heads(c: TextCNNConfig) -> dict[str, dict[str, Head]]:
     return {"none": {}, "classify": {"classify": Head(pool="max", inner_layers=("dropout",), dropout=c.dropout)}}
 
 
-def clip_output_norms(model: Any, config: TextCNNConfig) -> None:
+def clip_output_norms(model: Model, config: TextCNNConfig) -> None:
     """Clip the norms of the output layer's rows to `max_norm`; called after each optimizer step."""
-    clip_row_norms(model.heads["classify"].out.weight, config.max_norm)
+    out = model.parts["classify"].out
+    assert isinstance(out, OutputLayer)
+    assert out.weight is not None
+    clip_row_norms(out.weight, config.max_norm)
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "textcnn": {},
     "textcnn-static": {"channels": "static"},
     "textcnn-multichannel": {"channels": "both"},

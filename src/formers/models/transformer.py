@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
 
-from ..config import ConfigMap, KeyRule, check_sizes, default_to_encoder
+from ..config import ConfigMap, JSONValue, KeyRule, Settings, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import TRANSLATION_TUNE, CheckpointFormat, Family, Head, Recipe, TensorFile, make_adamw_settings
+from ..family import TRANSLATION_TUNE, CheckpointFormat, Family, Head, Presets, Recipe, TensorFile, make_adamw_settings
 from ..keymap import KeyMap
 from ..nn.attention.positions import SinusoidalPositions
 from ..nn.encoder_decoder import EncoderDecoder
@@ -83,7 +82,7 @@ def build_init_rules(c: TransformerConfig) -> dict[str, float]:
     return {"*": c.dim**-0.5, "*.ff.up.weight": wide, "*.ff.down.weight": wide}
 
 
-def read_static_positions(value: Any) -> dict[str, Any]:
+def read_static_positions(value: JSONValue) -> Settings:
     """Read static_position_embeddings: Marian's are fixed, with all sines before the cosines."""
     if value is not True:
         raise Error(f"value {value!r} is not supported", fix="Marian's positions are static")
@@ -121,7 +120,7 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
+def adjust_settings(settings: Settings, architecture: str, file: TensorFile) -> Settings:
     """Adjust as BART does; Marian's sines come before its cosines; a decoder alone reads its own vocabulary."""
     found = bart.adjust_settings(settings, architecture, file) | {"halves": True}
     if not found["encoder"]:
@@ -143,7 +142,7 @@ def build_key_map(c: TransformerConfig, head: str) -> KeyMap:
     )  # fmt: skip
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "transformer-base": {},
     "transformer-big": {"dim": 1024, "heads": 16, "ff": 4096, "dropout": 0.3},
     "opus-mt": {"vocab": 58101, "context": 512, "act": "silu", "pad": 58100, "eos": 0, "start": 58100},

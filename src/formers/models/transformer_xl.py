@@ -14,7 +14,6 @@ Differs from the reference: the memory starts empty, as in the paper (SegmentMem
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes
 from ..errors import Error
-from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe, make_adamw_settings
+from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Presets, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, VocabClusters
 from ..nn.attention.attention import Attention
@@ -232,7 +231,7 @@ def build_key_map(c: TransformerXLConfig, head: str) -> KeyMap:
     )
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "transfo-xl-wt103": {},
     "transformer-xl-mini": {
         "vocab": 8192, "cutoffs": (1000, 3000), "embed": 256, "dim": 256, "layers": 4, "heads": 4, "ff": 1024,

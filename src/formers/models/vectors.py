@@ -15,14 +15,14 @@ Differs from the reference: skip-gram draws its negatives for a stretch of text 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 
 from ..batch import Batch
 from ..config import check_sizes
 from ..errors import Error
-from ..family import Family, Head, ModelConfig
+from ..family import Family, Head, ModelConfig, Presets
 
 VectorKind = Literal["skipgram", "cbow", "glove", "fasttext"]
 
@@ -87,7 +87,7 @@ def build_init_rules(c: VectorsConfig) -> dict[str, float]:
 
 
 CRAWL_SETTINGS = {"kind": "fasttext", "dim": 300, "window": 5, "negatives": 10, "min_n": 5, "max_n": 5}
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "word2vec-google-news-300": {"kind": "cbow", "vocab": 3_000_000, "dim": 300},
     **{f"glove-6b-{n}d": {"kind": "glove", "vocab": 400_000, "dim": n, "window": 10} for n in (50, 100, 200, 300)},
     "fasttext-cc-300": {**CRAWL_SETTINGS, "vocab": 2_000_000},

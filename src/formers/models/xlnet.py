@@ -13,13 +13,12 @@ Differs from the reference: a query that can see no token gets nothing from atte
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..batch import Batch, Layout
-from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, rename_key
+from ..config import ConfigMap, KeyRule, Settings, check_rates, check_sizes, compute_head_dim, rename_key
 from ..errors import Error
 from ..family import (
     HF_ACT_ROW,
@@ -30,6 +29,7 @@ from ..family import (
     Head,
     ModelConfig,
     Pooling,
+    Presets,
     Recipe,
     make_adamw_settings,
 )
@@ -116,7 +116,7 @@ class XLNet(nn.Module):
     @property
     def embedding_table(self) -> Tensor:
         """The token embeddings that an output layer may be tied to."""
-        return self.embed.token.weight
+        return self.embed.token_weight
 
     def forward(
         self, batch: Batch, *, memory: SegmentMemory | None = None, head_mask: Tensor | None = None,
@@ -134,7 +134,7 @@ class XLNet(nn.Module):
         content, query = masks
         at = targets if batch.order is None else batch.chosen
         x = self.embed(batch.replace(segments=None), layout)
-        options: dict[str, Any] = {
+        options: Settings = {
             "segment_memory": memory, "head_mask": head_mask, "capture": capture,
             "relative": self.build_relative_inputs(batch, layout, used, x.dtype),
         }  # fmt: skip
@@ -272,7 +272,7 @@ def build_key_map(c: XLNetConfig, head: str) -> KeyMap:
     )  # fmt: skip
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "xlnet-base": {},
     "xlnet-large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
     "xlnet-mini": {"vocab": 8192, "dim": 256, "layers": 4, "heads": 4, "ff": 1024},

@@ -12,8 +12,9 @@ import torch
 
 import formers
 from formers.batch import Layout
-from formers.nn.attention import dispatch
-from formers.nn.attention.context import AttentionContext
+from formers.nn.attention import dispatch, kv_cache
+from formers.nn.attention.attention import Attention
+from formers.nn.attention.context import AttentionContext, Capture, RelativeInputs
 from formers.nn.attention.dispatch import (
     KERNEL_RULES,
     KERNELS,
@@ -22,8 +23,11 @@ from formers.nn.attention.dispatch import (
     compute_attention_weights,
     force_kernel,
 )
+from formers.nn.attention.kernels import decode
+from formers.nn.attention.kv_cache import KVCache
 from formers.nn.attention.masks import RowMask, WindowMask, build_alibi, causal, combine_masks, get_window_bounds
 from formers.nn.attention.positions import BucketBias
+from formers.nn.attention.segment_memory import SegmentMemory
 from tests.nn import reference
 
 H, D = 3, 5
@@ -255,10 +259,56 @@ def test_a_context_is_complete_when_it_is_built():
         attn_context.mask = None
     with pytest.raises(AttributeError, match="frozen"):
         attn_context.relative_positions = torch.zeros(1)
-    other = attn_context.copy_with(mask=None)
-    assert (other.mask, attn_context.mask) == (None, causal)
     with pytest.raises(AttributeError, match="frozen"):
-        other.mask = causal
+        attn_context.copy_for_recompute(None).mask = None
+
+
+def test_a_context_for_recomputing_is_complete_and_shares_no_bias():
+    here, memory = layout([3, 2]), SegmentMemory(2, 4, zeros=True)
+    attn_context = AttentionContext.start_pass(
+        here, segment_memory=memory, mask=causal, bias=build_alibi(H), positions=torch.arange(5),
+        relative=RelativeInputs(torch.zeros(8, 3)), mask_ranks=(torch.arange(5),) * 2, opens_blind=True,
+        head_mask=torch.ones(1, H), capture=Capture(), stack_name="content",
+    )  # fmt: skip
+    attn_context.get_dense_mask(H)
+    copied = memory.copy()
+    memory.drop_newest(1)  # the memory goes on, the copy stays
+    again = attn_context.copy_for_recompute(copied)
+    assert vars(again).keys() == vars(attn_context).keys()
+    for name, value in vars(attn_context).items():
+        if name not in ("forms", "segment_memory"):
+            assert getattr(again, name) is value or (name == "key_length" and again.key_length == value == 7), name
+    assert again.segment_memory is copied
+    assert attn_context.forms.dense
+    assert not again.forms.dense
+    assert again.forms.blind_queries is attn_context.forms.blind_queries is not None
+
+
+def test_new_keys_that_the_cache_does_not_hold_travel_with_the_call(monkeypatch):
+    """A layer whose keys the kernel writes hands them to that call alone, and leaves nothing in the cache."""
+    calls = []
+
+    def spy(q, k, v, lengths, scale, *, fresh, **more):
+        calls.append((k, v, fresh))
+        decode.write_new_kv(k, v, lengths, more["table"], fresh)
+        return torch.zeros_like(q)
+
+    one, cache = Attention(8, 2), KVCache(2, 4)
+    one(torch.randn(4, 8), AttentionContext.start_pass(layout([2, 2]), mask=causal, cache=cache))
+    cache.advance(layout([2, 2]))
+    monkeypatch.setattr(decode, "decode_attention", spy)
+    for module in (kv_cache, decode):
+        monkeypatch.setattr(module, "is_available", lambda device: True)
+    before, x = set(vars(cache)), torch.randn(2, 8)
+    one(x, AttentionContext.start_pass(layout([1, 1]), mask=causal, cache=cache))
+    (k, v, fresh), (_, new_k, new_v) = calls[0], one.split_heads(one.qkv(x), 3)
+    assert torch.equal(fresh[0], new_k)
+    assert torch.equal(fresh[1], new_v)
+    assert k is cache[0].keys
+    assert torch.equal(k[:, 2], new_k)
+    assert torch.equal(v[:, 2], new_v)
+    assert set(vars(cache)) == before
+    assert not any(value is new for value in vars(cache).values() for new in fresh)
 
 
 def test_queries_that_see_no_key_are_opened_and_named():
@@ -301,7 +351,7 @@ class Cuda:
     ],
 )
 def test_choice_of_path_on_a_gpu(q, attn_context, dropout, expected, monkeypatch):
-    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
+    monkeypatch.setattr(dispatch, "is_ampere_or_newer", lambda: True)
     monkeypatch.setattr(dispatch, "has_triton", lambda: True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -309,8 +359,8 @@ def test_choice_of_path_on_a_gpu(q, attn_context, dropout, expected, monkeypatch
 
 
 def test_whole_grids_on_hopper_take_cudnn_while_training(monkeypatch):
-    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
-    monkeypatch.setattr(dispatch, "_is_hopper", lambda: True)
+    monkeypatch.setattr(dispatch, "is_ampere_or_newer", lambda: True)
+    monkeypatch.setattr(dispatch, "is_hopper", lambda: True)
     whole, ragged = AttentionContext(layout([5, 5, 5]), mask=causal), AttentionContext(layout([1, 13, 1]), mask=causal)
     assert choose_kernel(Cuda(), Cuda(), whole, 0.1, None) == "cudnn"
     assert choose_kernel(Cuda(), Cuda(), ragged, 0.1, None) == "varlen"
@@ -321,12 +371,12 @@ def test_whole_grids_on_hopper_take_cudnn_while_training(monkeypatch):
 
 
 def test_an_older_gpu_takes_the_dense_path(monkeypatch):
-    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: False)
+    monkeypatch.setattr(dispatch, "is_ampere_or_newer", lambda: False)
     monkeypatch.setattr(dispatch, "has_triton", lambda: False)
     q = Cuda(torch.float16)
     assert choose_kernel(q, q, AttentionContext(layout([1, 13, 1])), 0.0, None) == "dense"
     assert dispatch.list_available_kernels(q) == {"sdpa", "dense"}
-    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
+    monkeypatch.setattr(dispatch, "is_ampere_or_newer", lambda: True)
     monkeypatch.setattr(dispatch, "has_triton", lambda: True)
     assert dispatch.list_available_kernels(q) == {"sdpa", "dense", "varlen", "flex", "biased_flash"}
     assert dispatch.list_available_kernels(torch.zeros(1, 1, 8)) == {"sdpa", "dense", "per_document"}
@@ -341,7 +391,7 @@ def test_an_older_gpu_takes_the_dense_path(monkeypatch):
 
 def test_dropout_is_said_once(monkeypatch):
     """By the kernel that is slow with it, not by who asks which one would be taken."""
-    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
+    monkeypatch.setattr(dispatch, "is_ampere_or_newer", lambda: True)
     monkeypatch.setattr(dispatch, "_attend_grid", lambda call, bias: bias)
     dispatch._warn_once.cache_clear()
     q, here = Cuda(width=256), AttentionContext(layout([1, 13, 1]))
