@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from ..config import Settings
 from ..errors import Error
 from . import common
 from .common import FileOption, ModelArgument, OverwriteFlag, Placement, TextFileOptions
@@ -63,7 +64,7 @@ def embed(
         raise Error(what, where=out, fix="name it .jsonl")
     common.check_output_file(out, overwrite)
     texts = read_texts(file, text, reading or TextFileOptions())
-    how: dict[str, Any] = {
+    how: Settings = {
         "level": level, "pool": pool, "layers": parse_layers(layers), "mix": mix, "normalise": normalise,
         "special": special, "window": window, "batch": batch,
     }  # fmt: skip
@@ -105,7 +106,7 @@ def neighbours(
         k: Number of neighbours.
         layers: A number (-1 is the last), several as 1,2,3, or sum4, mean4, concat4 for the last four.
     """
-    texts, how = None, dict[str, Any]()
+    texts, how = None, Settings()
     if file is not None or text:
         texts = [one for one in read_texts(file, text, reading or TextFileOptions()) if one.strip()]
         how = {"word": word, "same_word": same_word, "layers": parse_layers(layers)}

@@ -25,7 +25,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..config import ProgressCallback
+from ..config import ProgressCallback, Settings
 
 # Control characters but newline and tab, marks that turn the direction of text around, and lone surrogates.
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -49,7 +49,7 @@ class SafeConsole(Console):
                 raise
             self.quiet = True
 
-    def render_str(self, text: str, **how: Any) -> Text:  # any: the options of rich
+    def render_str(self, text: str, **how: Any) -> Text:  # dynamic: the options of rich
         """Turn a string into text, control characters shown."""
         return super().render_str(escape_controls(text), **{**how, "markup": False, "emoji": False})
 
@@ -89,7 +89,7 @@ def print_table(
     console = SafeConsole(wrap=True)
     if console.is_terminal:
         columns = [Column(title, no_wrap=title in no_wrap) for title in titles]
-        look: dict[str, Any] = {"title": caption or None, "title_justify": "left", "title_style": "bold"}
+        look: Settings = {"title": caption or None, "title_justify": "left", "title_style": "bold"}
         table = Table(*columns, box=None, pad_edge=False, show_header=bool(titles), **look)
         for row in cells:
             table.add_row(*row)

@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from ..config import parse_byte_size
+from ..config import Settings, parse_byte_size
 from ..errors import Error, get_reason
 from .common import OverwriteFlag, TextFileOptions, check_output_file
 from .terminal import SafeConsole, escape_line, print_table, show_progress
@@ -67,7 +67,7 @@ def train(
     from ..registry import train_tokenizer
 
     check_output_folder(out, overwrite)
-    given: dict[str, Any] = {"style": style, "lower": lower, "alphabet": alphabet, "score": score}
+    given: Settings = {"style": style, "lower": lower, "alphabet": alphabet, "score": score}
     given["morphemes"] = morphemes or None
     console = SafeConsole(wrap=True)
     with show_progress(console, "tokenizer") as tell:

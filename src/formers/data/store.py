@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from .. import atomic_files
 from ..atomic_files import FolderKind, read_checked_json, to_checked_json, write_atomically
+from ..config import JSONObject, JSONValue
 from ..errors import Error
 from ..ragged_arrays import compute_starts, expand_ranges
 from ..text.tokenizer import Tokenizer
@@ -54,7 +55,7 @@ class ArrayFileWriter:
 
     def __init__(self, path: Path):
         self.path, self.bytes_written = path, 0
-        self.arrays: dict[str, dict[str, Any]] = {}
+        self.arrays: dict[str, JSONObject] = {}
         self.temporary_path = atomic_files.get_temporary_path(path)
         self.file = open(self.temporary_path, "wb")  # noqa: SIM115
         self.sha256, self.block_crc = hashlib.sha256(), 0
@@ -84,7 +85,7 @@ class ArrayFileWriter:
                 self.block_crc = 0
         self.file.write(data)
 
-    def close(self) -> dict[str, Any]:
+    def close(self) -> JSONObject:
         """Finish the file; what it holds, to be written down."""
         if self.bytes_written % BLOCK_BYTES:
             self.block_crcs.append(self.block_crc)
@@ -106,7 +107,9 @@ class ArrayFileWriter:
 class ArrayFileReader:
     """A memory-mapped file of arrays. `verify`: check each block when it is first read."""
 
-    def __init__(self, path: Path, about: Mapping[str, Any], *, verify: bool = True, allow_truncated: bool = False):
+    def __init__(
+        self, path: Path, about: Mapping[str, JSONValue], *, verify: bool = True, allow_truncated: bool = False
+    ):
         self.path, self.header, self.verify = path, about, verify
         try:
             size = path.stat().st_size
@@ -195,7 +198,7 @@ class ChainedArray:
         self.copy_spans(out, np.array([0]), np.array([len(self)]))
         return out
 
-    def __getitem__(self, where: Any) -> Any:  # any: as numpy indexes, and returns, arrays or scalars
+    def __getitem__(self, where: Any) -> Any:  # dynamic: as numpy indexes, and returns, arrays or scalars
         if isinstance(where, slice):
             begin, end, step = where.indices(len(self))
             if step < 0:
@@ -401,7 +404,7 @@ class StoreDirectory:
         name = VALIDATION_PART if part == "validation" else part
         if name not in self.metadata["parts"]:
             raise Error(f"has no part {part!r}", where=path, fix="prepare it with --validation 1%")
-        self.part_metadata: Mapping[str, Any] = self.metadata["parts"][name]
+        self.part_metadata: Mapping[str, JSONValue] = self.metadata["parts"][name]
 
     def open_store(self) -> Store:
         """Open the store, with nothing read yet but store.json."""

@@ -105,7 +105,7 @@ def decompress_chunks(raw: IO[bytes], suffix: str) -> Iterator[bytes]:
 def decompress_zstd(raw: IO[bytes]) -> Iterator[bytes]:
     """Unpack zstd, frame after frame. Four bytes may unpack to 128 kB, so few are handed over at a time."""
     zstandard = import_optional("zstandard", "zst files")
-    frame: Any = None  # any: zstandard is optional
+    frame: Any = None  # dynamic: zstandard is optional
     ended = True
     while rest := raw.read(ZSTD_FEED_BYTES):
         while rest:
@@ -122,7 +122,7 @@ def decompress_zstd(raw: IO[bytes]) -> Iterator[bytes]:
         raise EOFError("the last frame has no end")
 
 
-def import_optional(module: str, what: str) -> Any:  # any: a package that need not be installed
+def import_optional(module: str, what: str) -> Any:  # dynamic: a package that need not be installed
     """Import a package of the extra `data`, or say how to install it."""
     try:
         return __import__(module)

@@ -212,7 +212,7 @@ class Denoising(TwoSidedObjective):
     @staticmethod
     def from_tokenizer(
         tokenizer: Tokenizer, length: int, start: int | None = None, language: str | None = None,
-        **options: Any,  # any: its fields
+        **options: Any,  # dynamic: its fields
     ) -> Denoising:  # fmt: skip
         """<s> … </s> on both sides (without <s>, the end mark alone); the decoder starts with </s>.
 

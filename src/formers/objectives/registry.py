@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ..config import coerce_value, format_value, get_schema, suggest_name
+from ..config import Settings, coerce_value, format_value, get_schema, suggest_name
 from ..data.plans import TextObjective
 from ..errors import Error
 from ..text.tokenizer import Tokenizer
@@ -29,9 +29,9 @@ from .span_corruption import SpanCorruption
 class ObjectiveEntry:
     """What a name stands for: a class with some of its options set, and one line of help."""
 
-    objective_class: Any  # any: a dataclass with from_tokenizer, whose fields are its options
+    objective_class: Any  # dynamic: a dataclass with from_tokenizer, whose fields are its options
     help: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 OBJECTIVES = {
@@ -100,7 +100,7 @@ def build_objective(name: str, tokenizer: Tokenizer, length: int, /, **options: 
     return choice.objective_class.from_tokenizer(tokenizer, length, **settings)
 
 
-def check_options(options: dict[str, Any], kind: type) -> None:
+def check_options(options: Settings, kind: type) -> None:
     """Refuse numbers that make no sense."""
     above = {"mean_span_length", "max_masked", *(("max_ngram",) if kind is PermutationLM else ())}
     for key, value in options.items():
@@ -118,7 +118,7 @@ def check_options(options: dict[str, Any], kind: type) -> None:
         raise Error(f"mask_ratio and random_ratio are {both:g} together", fix="what is left of 1 stays as it is")
 
 
-def list_options(kind: Any) -> dict[str, Any]:  # any: an objective_class
+def list_options(kind: Any) -> dict[str, Any]:  # dynamic: an objective_class
     """List an objective's options and their types: its fields, but for those of the tokenizer or unused ones."""
     hints, hidden = get_schema(kind), TOKENIZER_FIELDS.union(kind.unused_options)
     own = inspect.signature(kind.from_tokenizer, eval_str=True).parameters

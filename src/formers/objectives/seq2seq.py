@@ -96,7 +96,8 @@ class Seq2Seq(TwoSidedObjective):
 
     @staticmethod
     def from_tokenizer(
-        tokenizer: Tokenizer, length: int, start: int | None = None, prefix: str = "", **options: Any  # any: its fields
+        tokenizer: Tokenizer, length: int, start: int | None = None, prefix: str = "",
+        **options: Any,  # dynamic: its fields
     ) -> Seq2Seq:  # fmt: skip
         """Take a tokenizer's end mark, after both sides; the decoder starts with the begin mark or with padding."""
         ends = DecoderEnds.from_tokenizer(tokenizer, ("bos", "pad", "cls", "eos"), start)

@@ -45,7 +45,7 @@ class SpanCorruption(TwoSidedObjective):
 
     @staticmethod
     def from_tokenizer(
-        tokenizer: Tokenizer, length: int, start: int | None = None, **options: Any  # any: its fields
+        tokenizer: Tokenizer, length: int, start: int | None = None, **options: Any  # dynamic: its fields
     ) -> SpanCorruption:  # fmt: skip
         """Take the tokenizer's sentinels <extra_id_0>, <extra_id_1> …, which descend from its last id."""
         ends = DecoderEnds.from_tokenizer(tokenizer, ("pad", "bos"), start)

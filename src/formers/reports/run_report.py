@@ -7,10 +7,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from ..config import JSONObject
 from ..errors import Error, advise_on_write
 from ..inspection.attention import Attention
 from ..protocols import RunRecords
@@ -72,7 +72,7 @@ class RunReport:
         caption = self.localise(words, title=self.title, part=self.loss_name)
         return draw_chart(self.get_curves(), caption, self.get_unigram_level())
 
-    def get_last_step(self) -> dict[str, Any]:
+    def get_last_step(self) -> JSONObject:
         """Return the row of the last step: step, tokens and seconds."""
         return self.step_rows[-1] if self.step_rows else {"step": 0, "tokens": 0, "seconds": 0.0}
 
@@ -130,7 +130,7 @@ class RunReport:
             rows.append((self.localise("After step {step:,}", step=sample["step"]), words))
         return rows
 
-    def read_sections(self) -> list[dict[str, Any]]:
+    def read_sections(self) -> list[JSONObject]:
         """Read the tables of a fine-tuned model: metrics, confusion matrix, worst examples. Labels, metric names and
         texts are not translated."""
         file = self.run.path / "evaluation.json"

@@ -18,8 +18,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 
+from ..config import JSONObject
 from ..data import readers
 from ..data.readers import TEXT_COLUMN_NAMES
 from ..data.text_files import COMPRESSION_SUFFIXES, decode_chunks
@@ -265,7 +266,7 @@ def is_comment(line: str, parts: Sequence[str], layout: TagLayout) -> bool:
     return layout.has_scheme and not is_tag(parts[layout.tag_column])
 
 
-TableRow = tuple[int, dict[str, Any]]  # the number of a row (its line, where it has one), and its values by column
+TableRow = tuple[int, JSONObject]  # the number of a row (its line, where it has one), and its values by column
 CONLL_SUFFIXES = (".conll", ".conll03", ".iob", ".iob2", ".bio", ".bioes")
 RowType = TypeVar("RowType")
 MAX_JSON_CHARS = 1 << 30  # characters of a JSON file that is one value
@@ -440,7 +441,7 @@ def read_json_rows(path: Path, wants: readers.TableOptions) -> Iterator[TableRow
         yield number, value if isinstance(value, dict) else {"text": value}
 
 
-def read_squad(articles: list[Any], where: object) -> Iterator[TableRow]:
+def read_squad(articles: list[JSONObject], where: object) -> Iterator[TableRow]:
     """Yield one row for each question of SQuAD's nested form (1.1 and 2.0), and of KorQuAD's, which is the same."""
     number = 0
     for article in articles:
@@ -466,14 +467,14 @@ def read_python_table(source: object, header: Sequence[str] | None, changes: Cle
     if isinstance(source, Mapping):
         names = readers.format_names(source)
         raise Error(f"this holds several parts: {names}", fix="hand in one of them, such as data['train']")
-    if hasattr(source, "iloc") and hasattr(source, "to_dict"):  # any: pandas, which need not be installed
+    if hasattr(source, "iloc") and hasattr(source, "to_dict"):  # dynamic: pandas, which need not be installed
         rows = source.to_dict("records")
-    elif hasattr(source, "to_dicts"):  # any: polars
+    elif hasattr(source, "to_dicts"):  # dynamic: polars
         rows = source.to_dicts()
     else:
-        for name, feature in (getattr(source, "features", None) or {}).items():  # any: of a HF dataset
-            inner = getattr(feature, "feature", feature)  # any: a feature of it, or of a list
-            if not isinstance(inner, Mapping) and (labels := getattr(inner, "names", None)):  # any: of classes
+        for name, feature in (getattr(source, "features", None) or {}).items():  # dynamic: of a HF dataset
+            inner = getattr(feature, "feature", feature)  # dynamic: a feature of it, or of a list
+            if not isinstance(inner, Mapping) and (labels := getattr(inner, "names", None)):  # dynamic: of classes
                 classes[name] = list(labels)
         if isinstance(source, str | bytes) or not isinstance(source, Iterable):
             raise Error(f"examples cannot be read from {type(source).__name__}", fix="give a path, rows or a dataset")
@@ -482,7 +483,7 @@ def read_python_table(source: object, header: Sequence[str] | None, changes: Cle
     return Table(flatten_labels(list(number_rows(rows, header, None))), None, changes, class_names=classes)
 
 
-def number_rows(rows: Iterable[Any], header: Sequence[str] | None, where: object) -> Iterator[TableRow]:
+def number_rows(rows: Iterable[object], header: Sequence[str] | None, where: object) -> Iterator[TableRow]:
     """Yield rows as dictionaries: strings are texts, tuples get the names of `header`, or 0, 1 and so on."""
     for number, row in enumerate(rows, 1):
         if isinstance(row, Mapping):

@@ -25,8 +25,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO
 
+from ..config import JSONObject
 from ..errors import Error
 from .worker_processes import exit_with_parent
 
@@ -78,7 +79,7 @@ MAX_TEMPLATE_LENGTH = 100  # pieces of a template, and ids of each
 DOUBLING_TYPES = {"ByteLevel", "BPEDecoder", "CTC"}  # may make two characters out of one
 
 
-def check_tokenizer_json(about: Mapping[str, Any], where: object) -> None:
+def check_tokenizer_json(about: Mapping[str, object], where: object) -> None:
     """Refuse a file that would use up the memory or the stack, when it is read or later on some text."""
     check_pieces(about, where)
     for stage in ("normalizer", "pre_tokenizer", "decoder"):
@@ -91,7 +92,7 @@ def check_tokenizer_json(about: Mapping[str, Any], where: object) -> None:
             raise make_limit_error(f"the post_processor has a list of more than {MAX_TEMPLATE_LENGTH}", where)
 
 
-def check_pieces(about: Mapping[str, Any], where: object) -> None:
+def check_pieces(about: Mapping[str, object], where: object) -> None:
     """Refuse long pieces: the Rust library keeps them in a tree that deep, and overflows the stack when freeing it."""
     model, added = about.get("model"), about.get("added_tokens")
     vocab = model.get("vocab") if isinstance(model, dict) else None
@@ -120,7 +121,7 @@ def check_growth(stage: str, value: object, where: object) -> None:
             raise make_limit_error(f"the {stage} lets a text grow more than {MAX_GROWTH:,} times", where)
 
 
-def iterate_tables(value: object) -> Iterator[dict[str, Any]]:
+def iterate_tables(value: object) -> Iterator[JSONObject]:
     """Yield all tables at any depth, the sequences and what is in them."""
     if isinstance(value, dict):
         yield value

@@ -13,13 +13,13 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import Error
 from .normalise import normalise
 
 if TYPE_CHECKING:
-    from kiwipiepy import Kiwi
+    from kiwipiepy import Kiwi, Token
 
 NOUN_TAGS = frozenset(("NNG", "NNP", "NNB", "NR", "SN", "SL", "SH", "XPN", "XSN", "XR", "MM"))
 NAME_TAGS = frozenset(("NNP", "SL", "SH"))
@@ -88,7 +88,7 @@ def tag_morphemes(text: str) -> list[tuple[int, int, str]]:
     return found
 
 
-def add_morphemes(found: list[tuple[int, int, str]], analysed: Iterable[Any], text: str, at: int = 0) -> None:
+def add_morphemes(found: list[tuple[int, int, str]], analysed: Iterable[Token], text: str, at: int = 0) -> None:
     """Add (begin, end, tag) of the analyser's tokens of a part of a text that begins `at` a place.
 
     Morphemes that share a syllable (갔 = 가 + 았) are one, with the first one's tag; no morpheme goes over a space.

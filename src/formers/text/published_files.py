@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Rust
 
-from ..config import parse_json_object
+from ..config import JSONValue, parse_json_object
 from ..errors import Error
 from .backend_safety import MAX_PIECE_CHARACTERS
 from .tokenizer import SPECIAL_ROLES, Charsmap, Tokenizer, call_backend
@@ -28,12 +28,12 @@ from .tokenizer_kinds import FAIRSEQ_TOKENS, GPT2_TOKENS, KNOWN_TOKENS, MBART_LA
 HANGUL_SYLLABLE = re.compile("[가-힣]")
 
 
-def from_vocab_txt(text: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
+def from_vocab_txt(text: str, options: Mapping[str, JSONValue], where: object = None) -> Tokenizer:
     """Read BERT's vocab.txt, one piece a line; `options` are those of its tokenizer_config.json."""
     return call_backend(lambda: build_wordpiece(text, options, where), where)
 
 
-def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tokenizer:
+def build_wordpiece(text: str, options: Mapping[str, JSONValue], where: object) -> Tokenizer:
     """Build the tokenizer of a vocab.txt; what the Rust library does not like is still its own error."""
     pieces = [line.rstrip("\r\n") for line in text.split("\n")]
     pieces = pieces[:-1] if pieces and not pieces[-1] else pieces
@@ -70,12 +70,12 @@ def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tok
     return made
 
 
-def from_merges(vocab: str, merges: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
+def from_merges(vocab: str, merges: str, options: Mapping[str, JSONValue], where: object = None) -> Tokenizer:
     """Read BPE from vocab.json and merges.txt: GPT-2's and RoBERTa's of bytes, or GPT-1's whose words end in </w>."""
     return call_backend(lambda: build_bpe(vocab, merges, options, where), where)
 
 
-def build_bpe(vocab: str, merges: str, options: Mapping[str, Any], where: object) -> Tokenizer:
+def build_bpe(vocab: str, merges: str, options: Mapping[str, JSONValue], where: object) -> Tokenizer:
     """Build the tokenizer of a vocab.json and merges.txt; what the Rust library rejects is still its own error."""
     pieces = {k: int(v) for k, v in parse_json_object(vocab, where).items()}
     if max(pieces.values(), default=0) >= len(pieces) + 1000:  # the Rust library would list all that are missing
@@ -99,7 +99,7 @@ def build_bpe(vocab: str, merges: str, options: Mapping[str, Any], where: object
 
 
 def build_gpt1_bpe(
-    pieces: dict[str, int], pairs: list[tuple[str, str]], options: Mapping[str, Any], where: object
+    pieces: dict[str, int], pairs: list[tuple[str, str]], options: Mapping[str, JSONValue], where: object
 ) -> Tokenizer:
     """Build GPT-1's: lower case and cut as BERT does (what transformers does; the first release also repaired text)."""
     special = resolve_special_tokens(options, {"unk": "<unk>"}, pieces)
@@ -120,7 +120,7 @@ def finish_tokenizer(
 
 
 def resolve_special_tokens(
-    options: Mapping[str, Any], usual: Mapping[str, str], known: Collection[str] | None = None
+    options: Mapping[str, JSONValue], usual: Mapping[str, str], known: Collection[str] | None = None
 ) -> dict[str, str]:
     """Return the special tokens by role, of tokenizer_config.json or special_tokens_map.json, else the usual ones;
     without those that are not among the `known` pieces."""
@@ -215,7 +215,9 @@ def parse_piece(data: object, where: object) -> tuple[str, float, int]:
         raise make_model_error("a piece is not UTF-8", where) from None
 
 
-def iterate_fields(data: object, where: object) -> Iterator[tuple[int, Any]]:
+def iterate_fields(
+    data: object, where: object
+) -> Iterator[tuple[int, Any]]:  # dynamic: a number or bytes, by the field
     """Yield numbers and values of a protobuf message: int, float (32 bits), or bytes."""
     data, place = expect(bytes, data, where), 0
     while place < len(data):
@@ -279,12 +281,14 @@ UNREACHABLE_SCORE = -1000.0  # score of a piece that is never read, such as a sp
 MAX_SENTINELS = 1000  # sentinels at most
 
 
-def from_spm(data: bytes, options: Mapping[str, Any], where: object = None, name: str = "spiece.model") -> Tokenizer:
+def from_spm(
+    data: bytes, options: Mapping[str, JSONValue], where: object = None, name: str = "spiece.model"
+) -> Tokenizer:
     """Build the tokenizer of a spiece.model or sentencepiece.bpe.model; `options` as in tokenizer_config.json."""
     return call_backend(lambda: build_tokenizer(parse_model(data, where), options, where, name), where)
 
 
-def build_tokenizer(model: SentencePieceModel, options: Mapping[str, Any], where: object, name: str) -> Tokenizer:
+def build_tokenizer(model: SentencePieceModel, options: Mapping[str, JSONValue], where: object, name: str) -> Tokenizer:
     """Build the tokenizer of a parsed model; which family it is shows in the pieces."""
     pieces = list(score_pieces(model).items())
     names = {p for p, _ in pieces}
@@ -319,7 +323,7 @@ def score_pieces(model: SentencePieceModel) -> dict[str, float]:
 
 
 def add_sentinels(
-    pieces: list[tuple[str, float]], options: Mapping[str, Any]
+    pieces: list[tuple[str, float]], options: Mapping[str, JSONValue]
 ) -> tuple[TokenizerStyle, list[tuple[str, float]]]:
     """Finish T5's and what is like it: a text ends in </s>, and sentinels stand at the top of the vocabulary."""
     names = {p for p, _ in pieces}
@@ -333,7 +337,7 @@ def add_sentinels(
 
 
 def number_like_fairseq(
-    pieces: list[tuple[str, float]], options: Mapping[str, Any]
+    pieces: list[tuple[str, float]], options: Mapping[str, JSONValue]
 ) -> tuple[TokenizerStyle, list[tuple[str, float]]]:
     """mBART's and XLM-R's: fairseq numbers <s> <pad> </s> <unk> first, then the model's pieces from the fourth on."""
     first = [(t, UNREACHABLE_SCORE) for t in FAIRSEQ_TOKENS]
@@ -371,11 +375,11 @@ def build_rust_model(
 
 
 def build_normalizer(
-    model: SentencePieceModel, options: Mapping[str, Any], quotes: bool, small: bool
+    model: SentencePieceModel, options: Mapping[str, JSONValue], quotes: bool, small: bool
 ) -> normalizers.Normalizer:
     """Text as the model wants it. ALBERT and XLNet also make quotes plain, strip accents and (ALBERT) capitals; NFC
     puts Hangul together again, which the model's own table would do."""
-    steps: list[Any] = []
+    steps: list[normalizers.Normalizer] = []
     if quotes:
         steps += [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
         if not options.get("keep_accents", False):
@@ -394,7 +398,7 @@ def build_normalizer(
 
 
 def from_marian(
-    source: bytes, target: bytes, vocab: str, options: Mapping[str, Any], where: object = None
+    source: bytes, target: bytes, vocab: str, options: Mapping[str, JSONValue], where: object = None
 ) -> Tokenizer:
     """Marian's two models and the one table of numbers that both share; `.target` reads the other language."""
     made = call_backend(lambda: build_marian_side(parse_model(source, where), vocab, options, where), where)
@@ -402,7 +406,9 @@ def from_marian(
     return made
 
 
-def build_marian_side(model: SentencePieceModel, vocab: str, options: Mapping[str, Any], where: object) -> Tokenizer:
+def build_marian_side(
+    model: SentencePieceModel, vocab: str, options: Mapping[str, JSONValue], where: object
+) -> Tokenizer:
     """Build one side. Pieces of the other one keep their number and cannot be read."""
     ids = {k: int(v) for k, v in parse_json_object(vocab, where).items()}
     if sorted(ids.values()) != list(range(len(ids))):

@@ -13,7 +13,16 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import yaml
 
-from ..config import build_config, check_rates, check_sizes, coerce_value, get_schema, parse_yaml, suggest_name
+from ..config import (
+    Settings,
+    build_config,
+    check_rates,
+    check_sizes,
+    coerce_value,
+    get_schema,
+    parse_yaml,
+    suggest_name,
+)
 from ..errors import Error
 from ..family import TRANSLATION_TUNE, Family, ModelConfig, Recipe
 from ..interop.hub import fetch_model
@@ -25,7 +34,7 @@ from ..registry import FAMILIES, find_family, find_preset, find_published_checkp
 from ..task import TASKS
 from .optimizer import WARMUP_SCALED_SCHEDULES
 from .recipes import LR_TIMES_DIM, SMALL_MODEL, get_recipe, is_positive_int
-from .train_config import TrainConfig, check_train_values
+from .train_config import SettingValue, TrainConfig, check_train_values
 
 PRETRAIN_TABLES = ("data", "model", "objective", "train")
 FINETUNE_TABLES = ("data", "model", "tune", "train")
@@ -36,8 +45,8 @@ TEXT_SETTINGS = ("data.column", "data.columns", "data.encoding", "data.delimiter
 SMOOTHABLE_KINDS = ("class", "tags", "text")  # kinds of answers whose labels can be smoothed
 MAX_CONFIG_BYTES = 2**20  # bytes of a file of settings
 Features = Literal["no", "last", "second", "sum4", "cat4", "mix"]
-Tables = dict[str, dict[str, Any]]
-ConfigFile = str | Path | Mapping[str, Any] | None  # a run's file of settings, or a table of the same
+Tables = dict[str, Settings]
+ConfigFile = str | Path | Mapping[str, object] | None  # a run's file of settings, or a table of the same
 
 
 class RunConfig:
@@ -45,7 +54,7 @@ class RunConfig:
 
     saved_fields: ClassVar[tuple[str, ...]]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Settings:
         """Return the settings as run.json keeps them."""
         values = vars(self)
         return {name: to_plain(values[name]) for name in self.saved_fields}
@@ -55,7 +64,7 @@ class RunConfig:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
 
-def to_plain(value: object, change: Callable[[object], object] = lambda one: one) -> Any:  # any: any setting
+def to_plain(value: object, change: Callable[[object], object] = lambda one: one) -> Any:  # dynamic: any setting
     """Turn dataclasses into tables and tuples into lists, all the way down, with a change of every single value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
@@ -90,7 +99,7 @@ class PretrainDataConfig:
     valid_fraction: float = 0.05  # or the share of documents that is held out for it
 
     @property
-    def reader_options(self) -> dict[str, Any]:
+    def reader_options(self) -> Settings:
         """How files are read, as data/readers.py and prepare want it."""
         return {name: vars(self)[name] for name in ("unit", *READER_SETTINGS)}
 
@@ -120,7 +129,7 @@ class FinetuneDataConfig:
     limit: int | None = None  # so many of the training examples, drawn from all
 
     @property
-    def reader_options(self) -> dict[str, Any]:
+    def reader_options(self) -> Settings:
         """How files are read, as runs/splits.py wants it."""
         return {name: vars(self)[name] for name in READER_SETTINGS}
 
@@ -182,13 +191,13 @@ class PretrainConfig(RunConfig):
     saved_fields = (*PRETRAIN_KEYS, *PRETRAIN_TABLES)
     family: str
     data: PretrainDataConfig
-    model: dict[str, Any]
-    objective: dict[str, Any]  # "name", and its options
+    model: Settings
+    objective: Settings  # "name", and its options
     train: TrainConfig
     recipe: str = "quick"
     preset: str | None = None
     init: str | None = None  # a checkpoint to start from
-    model_overrides: dict[str, Any] = field(default_factory=dict)  # the settings of `init` that were asked for
+    model_overrides: Settings = field(default_factory=dict)  # the settings of `init` that were asked for
 
     @property
     def is_deterministic(self) -> bool:
@@ -206,11 +215,11 @@ class FinetuneSettings(RunConfig):
     preset: str | None
     task: str
     data: FinetuneDataConfig
-    model: dict[str, Any]
+    model: Settings
     tune: TuneConfig
-    train_values: dict[str, Any]  # of the `train:` table; of DERIVED_SETTINGS only those of the recipe or the caller
+    train_values: Settings  # of the `train:` table; of DERIVED_SETTINGS only those of the recipe or the caller
     explicit_train: tuple[str, ...] = ()  # the settings of `train` that were given, not left to the recipe
-    model_overrides: dict[str, Any] = field(default_factory=dict)
+    model_overrides: Settings = field(default_factory=dict)
 
     @property
     def is_deterministic(self) -> bool:
@@ -222,7 +231,7 @@ class FinetuneSettings(RunConfig):
         """The seed of new weights."""
         return int(self.train_values["seed"])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Settings:
         """Return the settings as run.json keeps them, without those of `train` that are not known yet."""
         return {**super().to_dict(), "train": to_plain(self.train_values)}
 
@@ -245,7 +254,7 @@ class FinetuneConfig(FinetuneSettings):
 
     train: TrainConfig
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Settings:
         """Return the settings as run.json keeps them."""
         return {**super().to_dict(), "train": to_plain(self.train)}
 
@@ -265,24 +274,24 @@ def shorten_float(value: object) -> object:
 class GivenSettings:
     """What a file and single settings say: the file's keys beside its tables, and the settings of every table."""
 
-    top: dict[str, Any]
+    top: Settings
     tables: Tables
 
     @staticmethod
     def read(
-        file: ConfigFile, overrides: Mapping[str, Any], tables: tuple[str, ...], keys: tuple[str, ...]
+        file: ConfigFile, overrides: Mapping[str, object], tables: tuple[str, ...], keys: tuple[str, ...]
     ) -> GivenSettings:
         """Read a file (a path, or a table of the same); dotted `overrides` ({"model.layers": 4}) win over it."""
         told, single = read_config_tables(file, tables, keys), unflatten_tables(overrides, tables)
         merged = {name: {**told[name], **single.get(name, {})} for name in tables}
         return GivenSettings({key: value for key, value in told.items() if key in keys}, merged)
 
-    def merge_over(self, recipe: Mapping[str, Mapping[str, Any]]) -> Tables:
+    def merge_over(self, recipe: Mapping[str, Mapping[str, object]]) -> Tables:
         """Return the tables of a recipe with the given settings over them."""
         return {name: {**recipe.get(name, {}), **values} for name, values in self.tables.items()}
 
 
-def read_config_tables(file: ConfigFile, tables: tuple[str, ...], keys: tuple[str, ...]) -> dict[str, Any]:
+def read_config_tables(file: ConfigFile, tables: tuple[str, ...], keys: tuple[str, ...]) -> Settings:
     """Read a file of settings, or a table of the same: all of `tables`, and those of `keys` that it names."""
     told, where = read_config(file), None if file is None or isinstance(file, Mapping) else file
     for key in told:
@@ -297,12 +306,12 @@ def read_config_tables(file: ConfigFile, tables: tuple[str, ...], keys: tuple[st
 
 
 def collect_overrides(
-    verb: str, settings: Mapping[str, Any], overrides: Mapping[str, Any] | None, tables: tuple[str, ...],
+    verb: str, settings: Mapping[str, object], overrides: Mapping[str, object] | None, tables: tuple[str, ...],
     short: Mapping[str, str] | None = None, arguments: tuple[str, ...] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> Settings:  # fmt: skip
     """Return the settings given to a verb as tables (train={"steps": 9}), by bare names (`short`: bare → dotted) and by
     dotted names (`overrides`), all under dotted names. `arguments` are other names that a hint may name."""
-    given, short = dict[str, Any](), short or {}
+    given, short = Settings(), short or {}
     for name, value in settings.items():
         if name in tables and isinstance(value, Mapping):
             given |= {f"{name}.{key}": inner for key, inner in value.items()}
@@ -317,7 +326,7 @@ def collect_overrides(
     return resolve_settings(given | dict(overrides or {}), tables)
 
 
-def coerce_model_settings(family: Family, values: Mapping[str, Any]) -> dict[str, Any]:
+def coerce_model_settings(family: Family, values: Mapping[str, object]) -> Settings:
     """Check that a family's config has these settings, and give each the type that it has there."""
     known = get_schema(family.config_class)
     for key in values:
@@ -326,7 +335,7 @@ def coerce_model_settings(family: Family, values: Mapping[str, Any]) -> dict[str
     return {key: coerce_value(value, known[key], f"model.{key}") for key, value in values.items()}
 
 
-def coerce_train_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+def coerce_train_settings(values: Mapping[str, object]) -> Settings:
     """Check settings of `train`, each by itself, and give each its type; those not known yet may be missing."""
     known = get_schema(TrainConfig)
     for key in values:
@@ -353,11 +362,11 @@ class PretrainSettings:
     family: str
     given: GivenSettings
     recipe: Recipe
-    keys: dict[str, Any]  # recipe, preset, init
+    keys: Settings  # recipe, preset, init
 
     @staticmethod
     def read(
-        family: str | None, file: ConfigFile = None, overrides: Mapping[str, Any] | None = None,
+        family: str | None, file: ConfigFile = None, overrides: Mapping[str, object] | None = None,
         keys: Mapping[str, str | None] | None = None,
     ) -> PretrainSettings:  # fmt: skip
         """Read the settings of a run. `overrides` are dotted; `keys` are recipe, preset or init."""
@@ -392,7 +401,7 @@ class PretrainSettings:
         coerce_model_settings(find_family(self.family).definition, self.given.tables["model"])
         coerce_train_settings(self.merge({})["train"])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Settings:
         """Return the settings that were given."""
         return {"family": self.family, **self.keys, **self.given.tables}
 
@@ -410,7 +419,7 @@ class PretrainSettings:
             made["data"] = {"splitter": "tabs", "unit": "line", **made["data"]}
         return made
 
-    def resolve(self, derived: Mapping[str, Any] | None = None) -> PretrainConfig:
+    def resolve(self, derived: Mapping[str, object] | None = None) -> PretrainConfig:
         """Check all settings and return the run's configuration; `derived` are dotted settings that follow from the
         text, where none were given."""
         own = unflatten_tables(derived or {}, PRETRAIN_TABLES)
@@ -438,13 +447,13 @@ class PretrainSettings:
 
 
 def configure_pretraining(
-    family: str | None, file: ConfigFile = None, overrides: Mapping[str, Any] | None = None, **keys: str | None
+    family: str | None, file: ConfigFile = None, overrides: Mapping[str, object] | None = None, **keys: str | None
 ) -> PretrainConfig:
     """Merge and check the settings of a pretraining run. `overrides` are dotted; `keys` are recipe, preset or init."""
     return PretrainSettings.read(family, file, overrides, keys).resolve()
 
 
-def choose_continued_lr(init: str, train: Mapping[str, Any]) -> dict[str, Any]:
+def choose_continued_lr(init: str, train: Mapping[str, object]) -> Settings:
     """Choose the rate of continued pretraining: as in fine-tuning, by the width; nothing where that is unknown."""
     folder = fetch_model(init) if init.startswith("hub:") else find_model_folder(init)
     try:
@@ -457,7 +466,7 @@ def choose_continued_lr(init: str, train: Mapping[str, Any]) -> dict[str, Any]:
     return {"lr": 1e-3 if train.get("optimizer") == "rms-adamw" else float(f"{LR_TIMES_DIM / dim:.2g}")}
 
 
-def adjust_warmup(train: dict[str, Any], given: Mapping[str, Any]) -> None:
+def adjust_warmup(train: Settings, given: Mapping[str, object]) -> None:
     """Refuse a warmup that was given and never ends; shorten the recipe's where fewer steps are asked for. The inverse
     square root keeps its warmup: that sets the height of the curve."""
     usual = {"steps": TrainConfig.steps, "warmup_steps": TrainConfig.warmup_steps}
@@ -504,7 +513,7 @@ class KnownSettings:
     tune: TuneConfig
 
 
-def read_known_settings(model: ModelChoice, file: ConfigFile, overrides: Mapping[str, Any]) -> KnownSettings:
+def read_known_settings(model: ModelChoice, file: ConfigFile, overrides: Mapping[str, object]) -> KnownSettings:
     """Return how examples are read, from which the task may follow. All settings are checked as they were given, so
     that a mistake is found before anything is read."""
     given = GivenSettings.read(file, overrides, FINETUNE_TABLES, FINETUNE_KEYS).tables
@@ -517,7 +526,7 @@ def read_known_settings(model: ModelChoice, file: ConfigFile, overrides: Mapping
 
 
 def configure_finetuning(
-    model: ModelChoice, task: str, file: ConfigFile, overrides: Mapping[str, Any]
+    model: ModelChoice, task: str, file: ConfigFile, overrides: Mapping[str, object]
 ) -> FinetuneSettings:
     """Merge and check the settings of a fine-tuning run; `file` is a path or a table, `overrides` are dotted."""
     given = GivenSettings.read(file, overrides, FINETUNE_TABLES, FINETUNE_KEYS)
@@ -542,7 +551,7 @@ def configure_finetuning(
     )  # fmt: skip
 
 
-def check_parallelism(train: Mapping[str, Any]) -> None:
+def check_parallelism(train: Mapping[str, object]) -> None:
     """Refuse to shard a model in fine-tuning."""
     if (parallel := train.get("parallel", "ddp")) != "ddp":
         what = f"fine-tuning does not share a model out as {parallel}: each process has a copy"
@@ -648,13 +657,13 @@ def describe_random_start(family: str, preset: str | None) -> str:
     return f"{preset or family} starts from random weights{hint}"
 
 
-def flatten_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
+def flatten_tables(tables: Mapping[str, object]) -> Settings:
     """{"model": {"layers": 4}} → {"model.layers": 4}; what is no table is left out."""
     some = ((table, values) for table, values in tables.items() if isinstance(values, Mapping))
     return {f"{table}.{name}": value for table, values in some for name, value in values.items()}
 
 
-def unflatten_tables(values: Mapping[str, Any], known: tuple[str, ...]) -> Tables:
+def unflatten_tables(values: Mapping[str, SettingValue], known: tuple[str, ...]) -> Tables:
     """{"model.layers": 4} → {"model": {"layers": 4}}; text is read as YAML is."""
     tables: Tables = {}
     for key, value in resolve_settings(values, known).items():
@@ -679,7 +688,7 @@ def parse_value(text: str) -> object:
     return text if isinstance(value, dict) else value  # "translate: " is a text
 
 
-def read_config(file: ConfigFile) -> dict[str, Any]:
+def read_config(file: ConfigFile) -> Settings:
     """Read a run's file; a table of its settings is taken as it is, and None is an empty one."""
     if file is None or isinstance(file, Mapping):
         return resolve_tables(file or {})

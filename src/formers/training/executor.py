@@ -43,7 +43,7 @@ class StatefulModel:
         self.model, self.state_options = model, {} if memory is None else {memory.forward_argument: memory}
         self.training, self.body, self.parts, self.logits = model.training, model.body, model.parts, model.logits
 
-    def __call__(self, batch: Batch, **options: Any) -> Tensor:  # any: a body's own options
+    def __call__(self, batch: Batch, **options: Any) -> Tensor:  # dynamic: a body's own options
         """Compute hidden states."""
         self.hidden = self.model(batch, **self.state_options, **options)
         return self.hidden
@@ -254,7 +254,7 @@ class Executor:
         self.skips_on_device = alone and s.optimizer in DEVICE_SKIPPING_OPTIMIZERS and not s.spike_factor
         self.uses_cuda_graphs = alone and self.is_compiled and not s.activation_checkpointing
         # Recorded functions by name, objective and shape. What differs from step to step, a graph reads from here.
-        self.cuda_graphs: dict[tuple[str, int, torch.Size], GraphedStep[Any]] = {}
+        self.cuda_graphs: dict[tuple[str, int, torch.Size], GraphedStep[Any]] = {}  # dynamic: of a batch or a step
         self.graph_weights: dict[str, Tensor] = {}
         self.graph_lrs = [torch.empty((), device=self.device) for _ in self.optimizer.param_groups]
         self.has_accumulated = False

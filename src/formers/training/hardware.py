@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 
 from .. import __version__
+from ..config import JSONObject
 from ..errors import Error, is_out_of_memory
 from ..nn.attention.attention import Attention
 from .distributed.process_group import ProcessGroup
@@ -75,7 +75,7 @@ def use_deterministic(wanted: bool) -> Iterator[None]:
             torch.use_deterministic_algorithms(before)
 
 
-def describe_hardware(world: ProcessGroup) -> dict[str, Any]:
+def describe_hardware(world: ProcessGroup) -> JSONObject:
     """Describe machine and software for run.json and the report."""
     device = world.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ..config import JSONObject
 from ..errors import Error
 from .checkpoint.local import SHARD_FOLDER, BackgroundWriter, Checkpoints, Tensors
 from .distributed.process_group import ProcessGroup
@@ -40,7 +41,7 @@ class SignalWatcher:
         self.caught_signal: int | None = None
 
     def __enter__(self) -> SignalWatcher:
-        self.previous_handlers: dict[int, Any] = {}
+        self.previous_handlers: dict[int, Any] = {}  # dynamic: as signal.signal returns them
         if threading.current_thread() is threading.main_thread():
             for number, code in EXIT_CODES.items():
                 if code != 129 or signal.getsignal(number) is not signal.SIG_IGN:
@@ -92,7 +93,7 @@ class StepLog:
 def run_training_loop(
     trainer: Trainer, source: BatchSource, folder: RunFolder, *, evaluate: Callable[[], dict[str, float]] | None = None,
     sample: Callable[[int], None] | None = None, on_step: Callable[[StepResult], None] | None = None,
-    hook: Callable[[dict[str, Any]], None] | None = None, say: Callable[[str], None] = lambda text: None,
+    hook: Callable[[JSONObject], None] | None = None, say: Callable[[str], None] = lambda text: None,
 ) -> int:  # fmt: skip
     """Train from the newest complete checkpoint to the last step; return the step it started at.
 
@@ -190,7 +191,7 @@ def restore_newest(trainer: Trainer, kept: Checkpoints | None, steps: Path, say:
     one that was written in parts, it compares the sums, and each reads its own."""
     full: dict[str, Tensors] = {}
 
-    def read_newest() -> tuple[int, dict[str, Tensors], dict[str, Any]]:
+    def read_newest() -> tuple[int, dict[str, Tensors], JSONObject]:
         found = None if kept is None else kept.load_newest(say, assemble_shards=False)
         if found is None:
             return 0, {}, {}
@@ -206,7 +207,7 @@ def restore_newest(trainer: Trainer, kept: Checkpoints | None, steps: Path, say:
     return step
 
 
-def step_to_row(report: StepResult) -> dict[str, Any]:
+def step_to_row(report: StepResult) -> JSONObject:
     """Return a step as a line of the file of measurements."""
     odd = {"skipped": True, "examples": report.example_range} if report.is_skipped else {}
     seconds = round(report.seconds, 3)

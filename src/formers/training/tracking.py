@@ -10,23 +10,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..config import JSONObject, JSONValue
 from ..errors import Error
 
 
 class Tracker:
     """A hook for pretrain and finetune that receives the run's folder and settings before the first line comes."""
 
-    def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def begin(self, folder: Path, settings: Mapping[str, object]) -> None:
         """Open what the metrics of the run in `folder` are written to; several runs may follow each other."""
 
-    def __call__(self, line: dict[str, Any]) -> None:
+    def __call__(self, line: JSONObject) -> None:
         """Take one line of metrics.jsonl."""
 
     def close(self) -> None:
         """End what `begin` has opened."""
 
 
-def flatten_metrics(line: Mapping[str, Any]) -> dict[str, float]:
+def flatten_metrics(line: Mapping[str, JSONValue]) -> dict[str, float]:
     """Return the numbers of a line of metrics.jsonl under a tracker's names; what is not finite is left out."""
     training = {**line.get("losses", {}), "lr": line.get("lr"), "norm": line.get("norm")}
     named = {f"training/{name}": value for name, value in training.items()}
@@ -45,12 +46,12 @@ class TensorBoard(Tracker):
         self.writer_class = SummaryWriter
         self.writer: SummaryWriter | None = None
 
-    def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def begin(self, folder: Path, settings: Mapping[str, object]) -> None:
         """Open the run's folder for TensorBoard."""
         self.close()
         self.writer = self.writer_class(str(folder / "tensorboard"))
 
-    def __call__(self, line: dict[str, Any]) -> None:
+    def __call__(self, line: JSONObject) -> None:
         """Write the numbers of one line."""
         assert self.writer is not None
         for name, value in flatten_metrics(line).items():
@@ -73,9 +74,9 @@ class WeightsAndBiases(Tracker):
         except ImportError:
             raise Error("Weights & Biases is not installed", fix="pip install 'formers[track]'") from None
         self.client = client
-        self.run: Any = None  # any: wandb is optional, its types are not here
+        self.run: Any = None  # dynamic: wandb is optional, its types are not here
 
-    def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def begin(self, folder: Path, settings: Mapping[str, object]) -> None:
         """Begin a run there, or resume the one that was begun."""
         self.close()
         note, path = folder / "wandb.json", folder.resolve()
@@ -90,7 +91,7 @@ class WeightsAndBiases(Tracker):
             raise Error(what, fix="log in with: wandb login; without a connection set WANDB_MODE=offline") from None
         note.write_text(json.dumps({"id": self.run.id}), encoding="utf-8")
 
-    def __call__(self, line: dict[str, Any]) -> None:
+    def __call__(self, line: JSONObject) -> None:
         """Send the numbers of one line."""
         self.run.log(flatten_metrics(line), step=line["step"])
 
@@ -107,12 +108,12 @@ class TrackerGroup(Tracker):
     def __init__(self, *trackers: Tracker):
         self.trackers = trackers
 
-    def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def begin(self, folder: Path, settings: Mapping[str, object]) -> None:
         """Begin all of them."""
         for tracker in self.trackers:
             tracker.begin(folder, settings)
 
-    def __call__(self, line: dict[str, Any]) -> None:
+    def __call__(self, line: JSONObject) -> None:
         """Tell all of them."""
         for tracker in self.trackers:
             tracker(line)

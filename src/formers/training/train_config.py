@@ -12,6 +12,7 @@ from ..config import check_rates, check_sizes, suggest_name
 from ..errors import Error
 from .optimizer import OPTIMIZERS, SCHEDULES
 
+SettingValue = Any  # dynamic: of any type until it is checked
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Parallel = Literal["ddp", "fsdp", "expert"]
 SHORT_FRACTION = 0.9  # of the steps are taken with short examples, if there are any (BERT, §A.2)
@@ -106,7 +107,7 @@ COUNTS = ("batch_rampup_steps", "warmup_steps", "workers", "keep_best", "seed", 
 FACTORS = ("weight_decay", "grad_clip", "spike_factor", "eps", "residual_init")
 
 
-def check_train_values(values: Mapping[str, Any]) -> None:
+def check_train_values(values: Mapping[str, SettingValue]) -> None:
     """Refuse settings of `train` that are out of range, each by itself; those that are not known yet may be missing."""
     known = SimpleNamespace(**values)
     check_sizes(known, *(name for name in SIZES if name in values))

@@ -298,7 +298,7 @@ class EncoderPool:
             raise Error("a worker process ended before its work was done", fix=fix) from None
 
 
-WORKER_STATE: tuple[Any, ...] = ()  # of this process: tokenizer, splitter, units, which documents are held out
+WORKER_STATE: tuple[Any, ...] = ()  # dynamic: of this process: tokenizer, splitter, units, what is held out
 
 
 def start_worker(text: str, special: dict[str, str], options: PrepareOptions, where: Path) -> None:

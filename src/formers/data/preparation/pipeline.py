@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ...atomic_files import hash_file, hold_lock, read_checked_json, to_checked_json, write_atomically
-from ...config import ProgressCallback
+from ...config import JSONObject, ProgressCallback, Settings
 from ...errors import Error
 from ...text.normalise import CleaningReport
 from ...text.tokenizer import Tokenizer
@@ -185,9 +185,9 @@ class SourceChanged(Error):
 class DocumentSource:
     """Groups of documents, each read on its own."""
 
-    groups: list[Any]  # of each: a list of files, or documents in memory
-    fingerprints: list[dict[str, Any]]  # what tells whether a file has changed
-    read_options: Mapping[str, Any]  # unit, column, encoding, skip: as `read_documents` wants them
+    groups: Sequence[object]  # of each: a list of files, or documents in memory
+    fingerprints: list[JSONObject]  # what tells whether a file has changed
+    read_options: Settings  # unit, column, encoding, skip: as `read_documents` wants them
 
     @property
     def numbers(self) -> range:
@@ -226,7 +226,7 @@ def open_source(source: object, **how: object) -> DocumentSource:
     return DocumentSource([source], [{"name": f"a {type(source).__name__} in memory"}], how)
 
 
-def stamp_file(path: Path) -> dict[str, Any]:
+def stamp_file(path: Path) -> JSONObject:
     """Return a file's name and size, and a hash of both its ends: what can be told of a large file at once."""
     size = path.stat().st_size
     with open(path, "rb") as file:
@@ -236,7 +236,7 @@ def stamp_file(path: Path) -> dict[str, Any]:
     return {"name": path.name, "bytes": size, "ends": whole.hexdigest()}
 
 
-def stamp_read_files(modified_times: Mapping[Path, int], hashes: Mapping[Path, str]) -> list[dict[str, Any]]:
+def stamp_read_files(modified_times: Mapping[Path, int], hashes: Mapping[Path, str]) -> list[JSONObject]:
     """Return each file's sum, which reading it gave (a parquet file is read for it), and when it was last written to;
     an error if that was in the meantime."""
     stamps = [{"sha256": hashes.get(path) or hash_file(path), "time": time} for path, time in modified_times.items()]
@@ -246,7 +246,7 @@ def stamp_read_files(modified_times: Mapping[Path, int], hashes: Mapping[Path, s
     return stamps
 
 
-def check_unchanged(files: Sequence[Path], known: Sequence[Mapping[str, Any]], tell: ProgressCallback) -> None:
+def check_unchanged(files: Sequence[Path], known: Sequence[Mapping[str, object]], tell: ProgressCallback) -> None:
     """Refuse files that are not what a store was made of. One that was not written to since is believed."""
     for number, (path, was) in enumerate(zip(files, known, strict=True)):
         if path.stat().st_mtime_ns != was.get("time"):
@@ -293,7 +293,7 @@ class PrepareRun:
 
     def encode_group(
         self, group: int, documents: Iterable[str], changes: CleaningReport, counts: FilterCounts,
-        hashes: Mapping[Path, str], done: list[dict[str, Any]], pool: EncoderPool,
+        hashes: Mapping[Path, str], done: list[JSONObject], pool: EncoderPool,
     ) -> None:  # fmt: skip
         """Encode one group's documents and cut them into shards."""
         for stale in self.directory.glob(f"*{group:05d}-*.tmp"):
@@ -330,7 +330,7 @@ class PrepareRun:
         self.tell("encoding", self.bytes_done, total, f"{self.bytes_done / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s{left}")
 
 
-def build_contamination_index(tests: object, **how: Any) -> ContaminationIndex:  # any: the options of read_documents
+def build_contamination_index(tests: object, **how: Any) -> ContaminationIndex:  # dynamic: read_documents' options
     """Index tests, by their names or those of their files, whose column has an option of its own."""
     try:
         if not isinstance(tests, Mapping):
@@ -348,7 +348,7 @@ def stamp_tests(tests: object) -> list[str] | list[list[str]] | None:
     return [[path.name, hash_file(path)] for path in find_files(tests)]
 
 
-def chunk_documents(documents: Iterable[str], last_record: dict[str, Any], where: Path) -> Iterator[Chunk]:
+def chunk_documents(documents: Iterable[str], last_record: JSONObject, where: Path) -> Iterator[Chunk]:
     """Yield documents in chunks, from the one on where finished shards end; their text must still be what it was."""
     whole, seen, rows, size, volume = hashlib.sha256(), 0, [], 0, 0
     for text in documents:
@@ -403,7 +403,7 @@ class ShardWriter:
             self.token_counts[part] = base + len(piece.ids)
             self.counts.update(piece.counts)
 
-    def close(self, reached: dict[str, Any]) -> None:
+    def close(self, reached: JSONObject) -> None:
         """Finish the files, then say so."""
         about = {}
         for part, writer in self.writers.items():
@@ -425,9 +425,9 @@ class ShardWriter:
 COPY_CHUNK = 1 << 20  # numbers that are moved at a time
 
 
-def read_shard_records(where: Path, group: int) -> list[dict[str, Any]]:
+def read_shard_records(where: Path, group: int) -> list[JSONObject]:
     """Return what the finished shards of a group say, in order; a damaged note counts as none."""
-    out: list[dict[str, Any]] = []
+    out: list[JSONObject] = []
     while (file := where / f"done-{group:05d}-{len(out):05d}.json").exists():
         try:
             out.append(read_checked_json(file))
@@ -436,7 +436,7 @@ def read_shard_records(where: Path, group: int) -> list[dict[str, Any]]:
     return out
 
 
-def finish_store(where: Path, groups: int, more: dict[str, Any]) -> None:
+def finish_store(where: Path, groups: int, more: JSONObject) -> None:
     """Put the shards of all groups together, with `more` counts. Nothing is moved: tables say where documents begin."""
     notes = [note for group in range(groups) for note in read_shard_records(where, group)]
     about, parts = read_checked_json(where / "begun.json"), {}
@@ -460,7 +460,7 @@ def finish_store(where: Path, groups: int, more: dict[str, Any]) -> None:
     (where / "begun.json").unlink(missing_ok=True)
 
 
-def read_input_stamps(where: Path) -> list[dict[str, Any]]:
+def read_input_stamps(where: Path) -> list[JSONObject]:
     """Return the SHA-256 of each input file of a finished store, and when it was last written to, if that is known."""
     sums = read_checked_json(where / "store.json").get("files", [])
     try:
@@ -471,7 +471,7 @@ def read_input_stamps(where: Path) -> list[dict[str, Any]]:
     return [{"sha256": sum, "time": time} for sum, time in zip(sums, times, strict=True)]
 
 
-def sum_counts(notes: list[dict[str, Any]]) -> dict[str, Any]:
+def sum_counts(notes: list[JSONObject]) -> JSONObject:
     """Return the counts of the readers and of hygiene, over all groups."""
     total: Counter[str] = Counter()
     words: list[str] = []
@@ -484,7 +484,7 @@ def sum_counts(notes: list[dict[str, Any]]) -> dict[str, Any]:
     return {**total, "notes": words}
 
 
-def write_tables(where: Path, part: str, shards: list[dict[str, Any]]) -> dict[str, Any]:
+def write_tables(where: Path, part: str, shards: list[JSONObject]) -> JSONObject:
     """Write where documents and sentences begin, over all shards."""
     writer = ArrayFileWriter(where / f"{part}-tables.bin")
     for name in ("starts", "sentences"):
@@ -493,7 +493,7 @@ def write_tables(where: Path, part: str, shards: list[dict[str, Any]]) -> dict[s
     return {"name": writer.path.name, **writer.close()}
 
 
-def shift_positions(where: Path, name: str, shards: list[dict[str, Any]]) -> Iterator[np.ndarray]:
+def shift_positions(where: Path, name: str, shards: list[JSONObject]) -> Iterator[np.ndarray]:
     """Yield the places of one shard after the other, counted from the beginning of all, and the end of all."""
     base = 0
     for shard in shards:

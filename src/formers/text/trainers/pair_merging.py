@@ -16,7 +16,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
@@ -333,7 +333,7 @@ def build_spaced_splitter() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(SPACED_WORD_REGEX), "removed", invert=True)
 
 
-def build_spaced_decoder(first: Iterable[Any], special: Iterable[str]) -> decoders.Decoder:
+def build_spaced_decoder(first: Iterable[decoders.Decoder], special: Iterable[str]) -> decoders.Decoder:
     """Words with a space between any two, as the `first` decoders make them, less the space beside each mark: it has
     its own. Special tokens look like marks and are words."""
     names = "|".join(map(re.escape, special))
@@ -493,7 +493,7 @@ def train_wordpiece(
     queue = PairQueue(words, score_ratio if score == "ratio" else score_gain, min_count, is_falling=False)
     ids, _ = learn_pieces(queue, style, words.piece_names[1:], vocab_size, CONTINUATION_PREFIX, tell)
     rust.model = models.WordPiece(vocab=ids, unk_token=unknown, max_input_chars_per_word=MAX_WORD_CHARACTERS)
-    first: list[Any] = [decoders.WordPiece(prefix=CONTINUATION_PREFIX, cleanup=False)]
+    first: list[decoders.Decoder] = [decoders.WordPiece(prefix=CONTINUATION_PREFIX, cleanup=False)]
     first += [decoders.Replace(MORPHEME_MARK, "")] if morphemes else []
     rust.decoder = build_spaced_decoder(first, style.special_tokens)
     return style.finish_tokenizer(rust, ids)

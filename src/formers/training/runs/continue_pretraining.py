@@ -10,9 +10,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from ...config import ProgressCallback
+from ...config import ProgressCallback, Settings
 from ...data.readers import is_path_source
 from ...data.store import Store
 from ...errors import Error
@@ -35,10 +34,11 @@ from ..config_merge import (
 from ..distributed.process_group import ProcessGroup
 from ..recipes import LR_TIMES_DIM
 from ..run_folder import RunFolder
+from ..train_config import SettingValue
 from ..validation import Score
 from .prepare_data import RunText
 from .pretrain import Asked, Prepared, PretrainRequest
-from .run import EarlierRun, RunOptions, check_parallel_settings
+from .run import EarlierRun, RunOptions, RunResult, check_parallel_settings
 from .splits import format_overlap_warnings, hash_content
 
 MAX_COMPARED_DOCUMENTS = 100_000  # documents that are compared
@@ -56,7 +56,7 @@ def is_text_run(task: str | None, options: RunOptions) -> bool:
 
 
 def request_text_run(
-    model: str | Path | None, sources: Mapping[str, object], given: Mapping[str, Any], config: ConfigFile,
+    model: str | Path | None, sources: Mapping[str, object], given: Mapping[str, SettingValue], config: ConfigFile,
     options: RunOptions,
 ) -> TextRequest:  # fmt: skip
     """Request pretraining that starts from `model`; settings of `tune` become steps and tokens."""
@@ -85,9 +85,9 @@ class TextRequest(PretrainRequest):
     """Pretraining that continues from a checkpoint; its steps follow from the epochs and the text."""
 
     model: str | Path | None = None
-    tune: dict[str, Any] = field(default_factory=dict)  # the settings of `tune` that were given, under dotted names
+    tune: Settings = field(default_factory=dict)  # the settings of `tune` that were given, under dotted names
 
-    def carry_out(self) -> tuple[Path, Former, Any]:
+    def carry_out(self) -> tuple[Path, Former, RunResult]:
         """Train; returns the folder, the model, and measures like those of any task."""
         self.options.say("plain text: the model continues its pretraining, as formers pretrain --init does")
         folder, former, (score, baseline) = super().carry_out()
@@ -187,14 +187,14 @@ def find_shared_documents(text: RunText, valid: RunText) -> list[str]:
     return format_overlap_warnings([("valid", "train", shared, len(asked))] if shared else [], "documents")
 
 
-def choose_objective(former: Former) -> dict[str, Any]:
+def choose_objective(former: Former) -> Settings:
     """Keep to masked words where a checkpoint learned them alone, also where its family learns pairs."""
     declared = find_family(former.family).definition
     alone = former.head != declared.pretraining_head and "mlm" in former.model.parts
     return {"objective.name": UNPAIRED_OBJECTIVES.get(declared.objective, declared.objective)} if alone else {}
 
 
-def check_text_settings(path: Path, given: Mapping[str, Any], asked: Mapping[str, Any], fix: str) -> None:
+def check_text_settings(path: Path, given: Mapping[str, object], asked: Mapping[str, SettingValue], fix: str) -> None:
     """Refuse settings that are not those of the run in a folder: `asked` is its run.json's."""
     file = path / "data" / "tune.json"
     tables = {**asked, "tune": json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}}

@@ -16,12 +16,12 @@ from ..progress import format_time_left
 from .finetune import request_finetuning
 from .prepare_data import prepare_data
 from .pretrain import PretrainRequest, PretrainRun
-from .run import TIMED_STEPS, Run, RunOptions, RunRequest, time_steps
+from .run import TIMED_STEPS, AnyRun, RunOptions, RunRequest, time_steps
 
 Rows = list[tuple[str, str]]
 
 
-def dry_run(request: RunRequest[Any, Any, Any]) -> Rows:
+def dry_run(request: RunRequest[Any, Any, Any]) -> Rows:  # dynamic: a request of any kind
     """Return rows: what was understood, and how large and long the run would be. Nothing is written. The main process
     of several has them."""
     said: list[str] = []
@@ -53,7 +53,7 @@ def dry_run(request: RunRequest[Any, Any, Any]) -> Rows:
 
 
 def dry_run_pretraining(
-    family: str, config: ConfigFile, overrides: Mapping[str, Any], *, device: str | None = None, **top: str | None
+    family: str, config: ConfigFile, overrides: Mapping[str, object], *, device: str | None = None, **top: str | None
 ) -> Rows:
     """Make a dry run of pretraining on text in files; `top` is recipe, preset or init."""
     top, options = {"recipe": None, "preset": None, "init": None, **top}, RunOptions(device=device)
@@ -62,7 +62,7 @@ def dry_run_pretraining(
 
 def dry_run_finetuning(
     model: str | Path | None, train: object, valid: object = None, *, device: str | None = None,
-    **asked: Any,  # any: the keywords of request_finetuning
+    **asked: Any,  # dynamic: the keywords of request_finetuning
 ) -> Rows:  # fmt: skip
     """Make a dry run of fine-tuning; the arguments are those of request_finetuning."""
     return dry_run(request_finetuning(model, train, valid, options=RunOptions(device=device), **asked))
@@ -70,7 +70,7 @@ def dry_run_finetuning(
 
 def measure_step_seconds(
     family: str, text: object, valid: object, folder: Path, *, tell: ProgressCallback = lambda *_: None,
-    **tables: Mapping[str, Any],
+    **tables: Mapping[str, object],
 ) -> float:  # fmt: skip
     """Return the seconds that a training step of a run takes on this machine, from a few steps that are then forgotten.
     What a run in `folder` needs of the text (tokenizer and stores) is made there, and kept for it."""
@@ -86,7 +86,7 @@ def measure_step_seconds(
     return each
 
 
-def estimate_duration(run: Run[Any]) -> tuple[float, float]:
+def estimate_duration(run: AnyRun) -> tuple[float, float]:
     """Return the seconds of the first step, and of the whole run: of both lengths, where short examples come first."""
     s = run.config.train
     phases = [(low, high) for low, high in ((0, s.long_phase_start), (s.long_phase_start, s.steps)) if low < high]

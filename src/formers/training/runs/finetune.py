@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...batch import Batch
-from ...config import ProgressCallback, coerce_value
+from ...config import JSONObject, ProgressCallback, Settings, coerce_value
 from ...data.encoded_examples import EncodedExamples, EncodedSource
 from ...data.loader import load_batches
 from ...data.readers import is_path_source
@@ -114,7 +114,7 @@ class FinetuneResult:
         return describe_baselines("test" if self.test else "validation", named)
 
     @property
-    def history(self) -> list[dict[str, Any]]:
+    def history(self) -> list[JSONObject]:
         """One table for each step and each evaluation."""
         return RunFolder(self.folder).read_history()
 
@@ -123,8 +123,8 @@ def finetune(
     model: str | Path | None = None, train: object = None, valid: object = None, *, task: str | None = None,
     test: object = None, columns: Columns = None, out: str | Path | None = None, config: ConfigFile = None,
     resume: bool = False, overwrite: bool = False, device: torch.device | str | None = None,
-    overrides: Mapping[str, Any] | None = None, tell: ProgressCallback | None = None,
-    say: Callable[[str], None] = lambda text: None, hook: Callable[[dict[str, Any]], None] | None = None,
+    overrides: Mapping[str, object] | None = None, tell: ProgressCallback | None = None,
+    say: Callable[[str], None] = lambda text: None, hook: Callable[[JSONObject], None] | None = None,
     **settings: object,
 ) -> FinetuneResult:  # fmt: skip
     """Teach a model a task: a checkpoint (a folder, hub:owner/name), or a family or preset from scratch.
@@ -151,8 +151,8 @@ def finetune(
 
 def request_finetuning(
     model: str | Path | None, train: object, valid: object = None, *, task: str | None = None, test: object = None,
-    columns: Columns = None, config: ConfigFile = None, overrides: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None, options: RunOptions | None = None,
+    columns: Columns = None, config: ConfigFile = None, overrides: Mapping[str, object] | None = None,
+    settings: Mapping[str, object] | None = None, options: RunOptions | None = None,
 ) -> FinetuneRequest | TextRequest:  # fmt: skip
     """Request a run: of a task, or, on plain text, of continued pretraining. A file of settings names the model and
     the task where they are not given."""
@@ -176,7 +176,7 @@ class FinetuneRequest(RunRequest[FinetuneSettings, FinetuneSettings, dict[str, E
     sources: dict[str, object]
     columns: Columns
     file: ConfigFile
-    given: dict[str, Any]  # dotted settings
+    given: Settings  # dotted settings
     options: RunOptions
     splits: dict[str, Examples] = field(default_factory=dict)  # the examples, when they are read: `configure` does
 
@@ -225,7 +225,7 @@ class FinetuneRequest(RunRequest[FinetuneSettings, FinetuneSettings, dict[str, E
         free = (*(f"train.{name}" for name in RESUMABLE_SETTINGS), "tune.patience", "tune.epochs")
         free += tuple(f"data.{name}" for name in SPLITS)
 
-        def configure(file: ConfigFile, single: Mapping[str, Any]) -> FinetuneSettings:
+        def configure(file: ConfigFile, single: Mapping[str, object]) -> FinetuneSettings:
             return configure_finetuning(ModelChoice(family, source, preset), task, file, single)
 
         return earlier.merge_settings(told, given, configure, free)
@@ -262,7 +262,7 @@ class FinetuneRequest(RunRequest[FinetuneSettings, FinetuneSettings, dict[str, E
 
 
 def render_settings(
-    model: str | Path | None, train: object, valid: object, **asked: Any  # any: the keywords of request_finetuning
+    model: str | Path | None, train: object, valid: object, **asked: Any  # dynamic: the keywords of request_finetuning
 ) -> str:  # fmt: skip
     """Return all settings of a run as YAML, for --config."""
     request = request_finetuning(model, train, valid, **asked)
@@ -281,15 +281,18 @@ SHORT_NAMES = {  # settings that finetune() takes by their bare names
 
 
 def collect_settings(
-    settings: Mapping[str, Any], overrides: Mapping[str, Any] | None, sources: Mapping[str, object], columns: Columns
-) -> dict[str, Any]:
+    settings: Mapping[str, object],
+    overrides: Mapping[str, object] | None,
+    sources: Mapping[str, object],
+    columns: Columns,
+) -> JSONObject:
     """All settings that were given, under dotted names; sources in files are settings too."""
     paths = {f"data.{n}": str(v) for n, v in sources.items() if v is not None and is_path_source(v)}
     paths |= {"data.columns": columns} if isinstance(columns, str) else {}
     return paths | collect_overrides("finetune", settings, overrides, FINETUNE_TABLES, SHORT_NAMES)
 
 
-def compute_extended_steps(earlier: EarlierRun, given: Mapping[str, Any]) -> dict[str, Any]:
+def compute_extended_steps(earlier: EarlierRun, given: Mapping[str, object]) -> Settings:
     """Return the steps of a resumed run for another number of epochs."""
     asked = earlier.settings
     if "tune.epochs" not in given or "train.steps" in given:
@@ -313,7 +316,7 @@ RESULT_NEUTRAL_SETTINGS = ("workers", "compile", "activation_checkpointing", "pa
 
 def check_same_run(
     path: Path, model: str | Path | None, train: object, valid: object, *, test: object, task: str | None,
-    columns: Columns, overrides: Mapping[str, Any], config: ConfigFile = None, device: object = None,
+    columns: Columns, overrides: Mapping[str, object], config: ConfigFile = None, device: object = None,
     hook: object = None, **settings: object,
 ) -> None:  # fmt: skip
     """Refuse a run that was asked for something else, or has learned from other examples, than what is asked now."""
@@ -482,7 +485,7 @@ class FinetuneRun(Run[FinetuneConfig]):
             ("steps", f"{s.steps:,} of {s.batch_tokens * s.accumulate:,} tokens: {format_epochs(epochs)}"),
         ]  # fmt: skip
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JSONObject:
         """Return the fingerprints of the examples; those that came out of memory are saved, so that the run can resume
         without them."""
         save_examples(self.path, self.sources, self.splits)
@@ -499,7 +502,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         """Merge adapters, or part them from the weights."""
         finalise_model(former, self.tune)
 
-    def compute_result(self, folder: RunFolder, best: int) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+    def compute_result(self, folder: RunFolder, best: int) -> tuple[dict[str, dict[str, float]], JSONObject]:
         """Evaluate the best model on all examples that it did not learn from, beside the baselines; evaluation.json
         gets the tables of the report."""
         apply_adapters(self.former.model.body, self.former.adapters)
@@ -531,7 +534,7 @@ class FinetuneRun(Run[FinetuneConfig]):
 
     def build_sections(
         self, found: Mapping[str, Mapping[str, float]], quoted: Mapping[str, str], last: str, seen: TaskEvaluation
-    ) -> list[dict[str, Any]]:
+    ) -> list[JSONObject]:
         """Build the tables of the report: measures, overlap, how they were computed, and those of the task."""
         names = {SPLIT_NAMES[name]: found[name] for name in SPLIT_NAMES}  # a baseline's row says which one it is of
         names |= {f"TF-IDF + linear, {SPLIT_NAMES[last]}": found["baseline"]}
@@ -539,7 +542,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         measured = [(name, values) for name, values in names.items() if values]
         cells = [[format_number(k, v[k], 4) if k in v else "–" for k in head[1:]] for _, v in measured]
         rows = [[name, *row] for (name, _), row in zip(measured, cells, strict=True)]
-        sections: list[dict[str, Any]] = [{"title": "Metrics", "head": head, "rows": rows}]
+        sections: list[JSONObject] = [{"title": "Metrics", "head": head, "rows": rows}]
         if shared := find_overlap(self.splits):
             told = [[name, before, f"{count:,}", f"{of:,}"] for name, before, count, of in shared]
             head = ["part", "shares examples with", "examples in common", "of"]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
-from ...config import ProgressCallback
+from ...config import JSONObject, ProgressCallback
 from ...data.preparation.document_encoder import PhraseCounter
 from ...data.preparation.pipeline import SourceChanged, stamp_file
 from ...data.readers import COLUMN_HINT, extract_python_texts, find_files, is_path_source, read_documents
@@ -44,7 +44,7 @@ class PreparedData:
     text_ratio: float = 1.0  # times as much text as the store holds: a dry run takes an excerpt
 
     @property
-    def fingerprints(self) -> dict[str, Any]:
+    def fingerprints(self) -> JSONObject:
         """What tells whether a run resumes with the same text."""
         valid = None if self.valid_store is None else self.valid_store.content_hash
         return {"tokenizer": self.tokenizer.fingerprint, "store": self.store.content_hash, "valid": valid}
@@ -129,7 +129,7 @@ class RunText:
         return itertools.chain(self.first, self.documents)
 
     @cached_property
-    def fingerprint(self) -> list[dict[str, Any]] | str | None:
+    def fingerprint(self) -> list[JSONObject] | str | None:
         """What tells text from other text: of files what is seen at once, of text in memory a hash; of a stream
         nothing."""
         if is_path_source(self.source):
@@ -221,7 +221,7 @@ def get_valid_source(data: PretrainDataConfig, valid: object) -> object:
     return find_files(list(data.valid))
 
 
-def check_data_unchanged(folder: RunFolder, found: PreparedData, same: Mapping[str, Any] | None = None) -> None:
+def check_data_unchanged(folder: RunFolder, found: PreparedData, same: Mapping[str, object] | None = None) -> None:
     """Compare the data of a resumed run with what run.json says, or of one that is repeated with the `same`."""
     before = folder.read_info()["data"] if (folder.path / "run.json").is_file() else same or found.fingerprints
     for key, value in found.fingerprints.items():
@@ -253,7 +253,7 @@ def prepare_store(
     run: Path | None,
 ) -> Store:  # fmt: skip
     """A store of some text, made now or before. One that a try without a run made of something else is made anew."""
-    how: dict[str, Any] = {
+    how: JSONObject = {
         **data.reader_options, "units": data.units, "validation": share,
         "splitter": None if data.splitter == "none" else data.splitter,
         "deduplicate": None if data.deduplicate == "no" else data.deduplicate,

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from ...batch import IGNORE_INDEX, Batch
-from ...config import ProgressCallback
+from ...config import JSONObject, ProgressCallback, Settings
 from ...data.loader import blank_batch, load_batches
 from ...data.plans import TextObjective, TokenSource
 from ...data.readers import is_path_source
@@ -82,7 +81,7 @@ class PretrainResult:
     seconds: float
 
     @property
-    def history(self) -> list[dict[str, Any]]:
+    def history(self) -> list[JSONObject]:
         """One table for each step and each evaluation."""
         return RunFolder(self.folder).read_history()
 
@@ -91,10 +90,10 @@ def pretrain(
     family: str | None = None, text: object = None, *, out: str | Path | None = None, config: ConfigFile = None,
     recipe: str | None = None, preset: str | None = None, init: str | Path | None = None,
     tokenizer: Tokenizer | str | Path | None = None, valid: object = None, resume: bool = False,
-    overwrite: bool = False, device: torch.device | str | None = None, overrides: Mapping[str, Any] | None = None,
+    overwrite: bool = False, device: torch.device | str | None = None, overrides: Mapping[str, object] | None = None,
     tell: ProgressCallback | None = None, say: Callable[[str], None] = lambda text: None,
-    hook: Callable[[dict[str, Any]], None] | None = None, same: Mapping[str, Any] | None = None,
-    **tables: Mapping[str, Any],
+    hook: Callable[[JSONObject], None] | None = None, same: Mapping[str, object] | None = None,
+    **tables: Mapping[str, object],
 ) -> PretrainResult:  # fmt: skip
     """Train a model of a family on text: files, a store (a path or a Store), a list, DataFrame or dataset of documents.
     The families are those of formers tree, and word2vec, glove and fasttext, which give word vectors.
@@ -136,10 +135,10 @@ class PretrainRequest(RunRequest[Asked, PretrainConfig, PreparedData]):
     text: object
     valid: object
     file: ConfigFile
-    given: dict[str, Any]  # dotted settings
+    given: Settings  # dotted settings
     top: dict[str, str | None]  # recipe, preset, init
     tokenizer: Tokenizer | None
-    same: Mapping[str, Any] | None  # fingerprints of data that is to be the same again
+    same: Mapping[str, object] | None  # fingerprints of data that is to be the same again
     options: RunOptions
 
     @property
@@ -343,7 +342,7 @@ class PretrainRun(Run[PretrainConfig]):
             ("steps", f"{s.steps:,} of {'up to ' if s.batch_rampup_steps else ''}{size:,} tokens: {tokens:,} in all"),
         ]  # fmt: skip
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JSONObject:
         """Return the fingerprints of tokenizer and text, and their size."""
         store = self.data.store
         return {"data": {**self.data.fingerprints, "tokens": len(store.tokens), "documents": len(store.starts) - 1}}
@@ -369,7 +368,7 @@ class PretrainRun(Run[PretrainConfig]):
         if self.monitor is not None:
             self.monitor.record_step(step.losses)
 
-    def compute_result(self, folder: RunFolder, best: int) -> tuple[tuple[Score | None, Score | None], dict[str, Any]]:
+    def compute_result(self, folder: RunFolder, best: int) -> tuple[tuple[Score | None, Score | None], JSONObject]:
         """Return the score of the best step, as it was measured then, and that of the unigram."""
         score, baseline = self.read_score(folder, best), self.unigram_baseline
         if score is None and self.has_validation and self.world.size == 1:  # the history is damaged
@@ -391,7 +390,7 @@ class PretrainRun(Run[PretrainConfig]):
         return Score.from_means(means, self.objectives[-1])
 
 
-def score_to_dict(score: Score | None) -> dict[str, Any] | None:
+def score_to_dict(score: Score | None) -> JSONObject | None:
     """Return a score as JSON has it."""
     if score is None:
         return None

@@ -21,12 +21,12 @@ import torch
 
 from ...atomic_files import TAKEN_HINT, check_overwrite
 from ...batch import Batch
-from ...config import ProgressCallback
+from ...config import JSONObject, ProgressCallback, Settings
 from ...data.loader import load_batches
 from ...errors import Error
 from ...former import Former, build, count_trainable
 from ...interop.model_directory import save
-from ...protocols import ExampleSource
+from ...protocols import AnySource
 from ...reports.run_report import write_report
 from ..checkpoint.local import Checkpoints, set_weights
 from ..config_merge import FinetuneConfig, PretrainConfig
@@ -43,7 +43,7 @@ from ..loop import run_training_loop
 from ..progress import ProgressMeter
 from ..run_folder import RunFolder, open_run_folder
 from ..tracking import Tracker
-from ..train_config import TrainConfig
+from ..train_config import SettingValue, TrainConfig
 from ..trainer import Diverged, StepResult, Trainer
 
 TIMED_STEPS = 5  # behind the first, which also compiles
@@ -51,6 +51,7 @@ ConfigT = TypeVar("ConfigT", bound=PretrainConfig | FinetuneConfig)
 SettingsT = TypeVar("SettingsT", bound="RunSettings")  # what is known before the data is read,
 ReadyT = TypeVar("ReadyT")  # and when it is prepared
 DataT = TypeVar("DataT")  # what a run learns from, when it is prepared
+RunResult = Any  # dynamic: what the caller of a verb gets beside the model, by the verb
 MOVABLE_SETTINGS = ("data.source", "data.train", "data.valid", "data.test")  # files may move: their content is compared
 
 
@@ -64,7 +65,7 @@ class RunOptions:
     device: torch.device | str | None = None
     tell: ProgressCallback | None = None
     say: Callable[[str], None] = lambda text: None
-    hook: Callable[[dict[str, Any]], None] | None = None
+    hook: Callable[[JSONObject], None] | None = None
 
     def __post_init__(self) -> None:
         check_overwrite(self.out, self.resume, self.overwrite)
@@ -77,7 +78,7 @@ class EarlierRun:
     """A resumed run: its folder, and what its run.json says."""
 
     path: Path
-    info: dict[str, Any]
+    info: JSONObject
 
     @staticmethod
     def find(options: RunOptions) -> EarlierRun | None:
@@ -91,7 +92,7 @@ class EarlierRun:
         return earlier
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Settings:
         """What the run was asked to do."""
         return self.info["config"]
 
@@ -101,13 +102,13 @@ class EarlierRun:
         return max(Checkpoints(self.path / "steps", remove_stale=False).list_steps(), default=0)
 
     def merge_settings(
-        self, told: Mapping[str, Any], given: Mapping[str, Any],
-        configure: Callable[[dict[str, Any], Mapping[str, Any]], SettingsT], free: Collection[str],
+        self, told: Mapping[str, SettingValue], given: Mapping[str, SettingValue],
+        configure: Callable[[JSONObject, Mapping[str, object]], SettingsT], free: Collection[str],
     ) -> SettingsT:  # fmt: skip
         """Return the run's settings under those of a file (the tables `told`) and single ones (`given`), as `configure`
         merges them. Only those named in `free` may change."""
 
-        def overlay(is_kept: Callable[[str], bool]) -> dict[str, Any]:
+        def overlay(is_kept: Callable[[str], bool]) -> JSONObject:
             over = {t: {k: v for k, v in told[t].items() if is_kept(f"{t}.{k}")} for t in told if t in tables}
             return {**self.settings, **{t: {**tables[t], **values} for t, values in over.items()}}
 
@@ -126,7 +127,7 @@ class EarlierRun:
         self.refuse_if_finished(kept)
         return asked
 
-    def refuse_if_finished(self, now: Mapping[str, Any]) -> None:
+    def refuse_if_finished(self, now: Mapping[str, SettingValue]) -> None:
         """Refuse new settings for a run that has taken all its steps: they would change nothing, and its old result
         would look like a new one."""
         before, steps = self.settings, now["train"]["steps"]
@@ -141,7 +142,7 @@ class EarlierRun:
                     raise Error(what, where=self.path, fix=fix)
 
 
-def describe_run_length(info: Mapping[str, Any]) -> tuple[str, str]:
+def describe_run_length(info: Mapping[str, SettingValue]) -> tuple[str, str]:
     """Return how long a run was asked to be, in epochs or, if it was given them, in steps; and the option that raises
     it."""
     asked = info["config"]
@@ -163,7 +164,7 @@ class RunSettings(Protocol):
     def is_deterministic(self) -> bool:
         """Whether the run gives the same bits every time."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JSONObject:
         """Return the settings as run.json keeps them."""
 
 
@@ -178,7 +179,7 @@ class Run(Protocol[ConfigT]):
     write_sample: Callable[[int], None] | None = None  # (step): keep an example of what the model can do
     describe_metric: Callable[[], str] | None = None  # the metric beside the loss on screen; None: the perplexity
 
-    def get_source(self, phase: int) -> ExampleSource[Any]:
+    def get_source(self, phase: int) -> AnySource:
         """Return the examples of a phase."""
 
     def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
@@ -198,7 +199,7 @@ class Run(Protocol[ConfigT]):
     def list_estimates(self) -> list[tuple[str, str]]:
         """List what a dry run shows beside speed and memory."""
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JSONObject:
         """Return what run.json keeps of the data, under "data" and other keys of its own."""
 
     def begin(self, folder: RunFolder) -> None:
@@ -213,8 +214,11 @@ class Run(Protocol[ConfigT]):
         """Change the best model before it is saved."""
         return
 
-    def compute_result(self, folder: RunFolder, best: int) -> tuple[Any, dict[str, Any]]:
+    def compute_result(self, folder: RunFolder, best: int) -> tuple[RunResult, JSONObject]:
         """Evaluate the model of the best step; return what the caller gets, and what run.json keeps."""
+
+
+AnyRun = Run[Any]  # dynamic: of pretraining or fine-tuning
 
 
 class RunRequest(Protocol[SettingsT, ReadyT, DataT]):
@@ -242,15 +246,15 @@ class RunRequest(Protocol[SettingsT, ReadyT, DataT]):
     def prepare_excerpt(self, settings: SettingsT, folder: Path, world: ProcessGroup) -> tuple[ReadyT, DataT]:
         """Prepare as much of the data as a dry run needs."""
 
-    def build(self, settings: ReadyT, data: DataT, folder: Path, world: ProcessGroup) -> Run[Any]:
+    def build(self, settings: ReadyT, data: DataT, folder: Path, world: ProcessGroup) -> AnyRun:
         """Build the model and the trainer."""
 
-    def carry_out(self) -> tuple[Path, Former, Any]:
+    def carry_out(self) -> tuple[Path, Former, RunResult]:
         """Train; returns the folder, the model, and its result."""
         return carry_out(self)
 
 
-def carry_out(request: RunRequest[SettingsT, ReadyT, DataT]) -> tuple[Path, Former, Any]:
+def carry_out(request: RunRequest[SettingsT, ReadyT, DataT]) -> tuple[Path, Former, RunResult]:
     """Carry out a run from its settings to its report; returns its folder, the best model, and its result.
 
     Only the main process reads sources and writes into the folder. A run that cannot begin leaves no folder behind.
@@ -308,7 +312,7 @@ def carry_out(request: RunRequest[SettingsT, ReadyT, DataT]) -> tuple[Path, Form
     return path, run.former, result
 
 
-def conclude(folder: RunFolder, run: Run[Any], meter: ProgressMeter) -> Any:  # any: each kind of run has its result
+def conclude(folder: RunFolder, run: AnyRun, meter: ProgressMeter) -> RunResult:
     """Save the best checkpoint, evaluate it, and write the result and the report."""
     check_finite(folder, run.trainer)
     run.former, best = save_best_model(folder, run)
@@ -321,7 +325,7 @@ def conclude(folder: RunFolder, run: Run[Any], meter: ProgressMeter) -> Any:  # 
     return result
 
 
-def time_steps(run: Run[Any], low: int, high: int) -> tuple[float, float]:
+def time_steps(run: AnyRun, low: int, high: int) -> tuple[float, float]:
     """Return the seconds of the first of some steps, and of a batch of those behind it."""
     s, last = run.config.train, min(low + 1 + TIMED_STEPS, high)
     began, run.trainer.step = time.perf_counter(), low
@@ -338,7 +342,7 @@ def time_steps(run: Run[Any], low: int, high: int) -> tuple[float, float]:
     return first, (time.perf_counter() - began) / s.count_batches_between(low + 1, last, run.world.size)
 
 
-def measure_deterministic_cost(build_run: Callable[[], Run[Any]]) -> str:
+def measure_deterministic_cost(build_run: Callable[[], AnyRun]) -> str:
     """Return what deterministic algorithms cost here: a few steps of the run with and without, then forgotten."""
     seconds: list[float] = []
     for wanted in (False, True):
@@ -382,12 +386,12 @@ def check_disk_space(path: Path, train: TrainConfig, parameters: int | None) -> 
         )  # fmt: skip
 
 
-def collect_training_facts(folder: RunFolder, step: int) -> dict[str, Any]:
+def collect_training_facts(folder: RunFolder, step: int) -> JSONObject:
     """What the run knows of the model of one step, kept in its formers.json for a model card: no path, names only."""
     about = folder.read_info()
     asked, data = about["config"], about.get("data") or {}
     looks = (row["valid"] for row in folder.read_history() if row["step"] == step and "valid" in row)
-    seen: dict[str, Any] = next(looks, {})
+    seen: JSONObject = next(looks, {})
     sources = [asked["data"].get(name) or () for name in ("source", "train")]
     base = asked.get("init") or asked.get("source")
     base = base if base is None or base.startswith("hub:") else Path(base).name
@@ -421,7 +425,7 @@ def check_finite(folder: RunFolder, trainer: Trainer) -> None:
     raise Diverged(told, where=folder.path, fix="continue with --resume and a lower --train.lr; no model was written")
 
 
-def save_best_model(folder: RunFolder, run: Run[Any]) -> tuple[Former, int]:
+def save_best_model(folder: RunFolder, run: AnyRun) -> tuple[Former, int]:
     """Save the best checkpoint as a formers directory; returns the model and its step."""
     kept = Checkpoints(folder.path / "steps", remove_stale=False)
     if (found := kept.load_best()) is None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...config import JSONValue
 from ...data.counter_rng import shuffle_indices
 from ...data.readers import is_path_source
 from ...errors import Error
@@ -58,7 +59,7 @@ def find_overlap(parts: Mapping[str, Examples]) -> list[tuple[str, str, int, int
     return found
 
 
-def hash_content(row: Mapping[str, Any]) -> bytes:
+def hash_content(row: Mapping[str, JSONValue]) -> bytes:
     """Hash a row's texts without case and spaces, which tells whether two rows ask the same."""
     fields = [row.get(key) for key in ("text", "other", "question", "context")]
     parts = [str(field or "") for field in (*fields, *(row.get("choices") or ()), "".join(row.get("words") or ()))]
@@ -76,7 +77,7 @@ def format_overlap_warnings(found: Sequence[tuple[str, str, int, int]], what: st
 
 
 def read_split(
-    source: object, task: str | None, columns: Columns, between: str | None, **reading: Any  # any: the reader's options
+    source: object, task: str | None, columns: Columns, between: str | None, **reading: Any  # dynamic: FileOptions
 ) -> Examples:  # fmt: skip
     """Read the labelled examples of one source; plain text is refused: only the task lm learns from it."""
     if not isinstance(source, Examples):
@@ -104,7 +105,7 @@ def sample_examples(examples: Examples, limit: int) -> Examples:
 
 def group_by_context(examples: Examples) -> list[list[int]]:
     """Group places of rows that stay together: all questions about one context; without contexts, each row alone."""
-    (key, few), found = SHARED_CONTEXTS.get(examples.task, ("", 0)), dict[Any, list[int]]()
+    (key, few), found = SHARED_CONTEXTS.get(examples.task, ("", 0)), dict[object, list[int]]()
     for place, row in enumerate(examples.rows):
         found.setdefault(row.get(key) or place, []).append(place)
     return list(found.values()) if len(found) > few else [[place] for place in range(len(examples.rows))]

@@ -9,19 +9,19 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tokenizers
 import torch
 from torch import nn
 
-from ...config import ProgressCallback, get_schema
+from ...config import ProgressCallback, Settings, get_schema
 from ...errors import Error
 from ...family import Family, ModelConfig
 from ...former import Former, build, build_empty
 from ...interop.model_directory import load, read_checkpoint_info
 from ...interop.tokenizer_files import load_tokenizer, save_tokenizer
+from ...model import Model
 from ...nn.layers import OutputLayer, initialise_weights
 from ...nn.lora import add_adapters, get_adapter_tensors, remove_adapters
 from ...objectives.seq2seq import DecoderEnds
@@ -36,7 +36,7 @@ from ..config_merge import SMOOTHABLE_KINDS, FinetuneSettings, ModelChoice, Tune
 from ..distributed.process_group import ProcessGroup
 from .vocab_transfer import resize_vocabulary
 
-ExampleRows = Sequence[dict[str, Any]]
+ExampleRows = Sequence[Settings]
 CLASS_KINDS = ("class", "many", "tags")
 TEXT_LEVEL_KINDS = ("class", "many", "number", "choice")  # one answer to a whole text
 
@@ -190,7 +190,7 @@ def build_from_scratch(wanted: FinetuneSettings, head: str, labels: tuple[str, .
     """Build a new model that fits a tokenizer."""
     declared = find_family(wanted.family).definition
     known = get_schema(declared.config_class)
-    found: dict[str, Any] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")} | {"vocab": len(tokenizer)}
+    found: Settings = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")} | {"vocab": len(tokenizer)}
     if "start" in known:
         found["start"] = DecoderEnds.from_tokenizer(tokenizer, ("bos", "pad", "cls", "eos")).start
     values = {**wanted.model, **{key: value for key, value in found.items() if key in known}}
@@ -227,7 +227,7 @@ def load_or_train_task_tokenizer(
     return made
 
 
-def collect_row_texts(row: dict[str, Any]) -> list[str]:
+def collect_row_texts(row: Settings) -> list[str]:
     """Return all texts of a row."""
     found = [row.get(key) for key in ("text", "other", "target", "question", "context")]
     return [str(t) for t in (*found, *row.get("choices", ()), " ".join(row.get("words", ()))) if t]
@@ -383,7 +383,7 @@ def compute_lr_scales(former: Former, decay: float) -> dict[str, float]:
 class WeightRule:
     """What a family does to its weights after each step (TextCNN limits a norm)."""
 
-    def __init__(self, former: Former, rule: Callable[[Any, Any], None]):
+    def __init__(self, former: Former, rule: Callable[[Model, ModelConfig], None]):
         self.former, self.rule = former, rule
 
     def on_update(self, step: int) -> None:

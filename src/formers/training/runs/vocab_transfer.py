@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
+from ...config import Settings
 from ...errors import Error
 from ...former import Former, build, build_empty
 from ...interop.model_directory import read_checkpoint_info
@@ -57,9 +57,9 @@ def transfer_vocabulary(
     return resize_vocabulary(former, old, tokenizer, free)
 
 
-def resize_vocabulary(former: Former, old: Tokenizer, new: Tokenizer, changes: dict[str, Any]) -> Former:
+def resize_vocabulary(former: Former, old: Tokenizer, new: Tokenizer, changes: Settings) -> Former:
     """Return a model of the new vocabulary: tensors with a row for each piece are made anew, others are taken over."""
-    values: dict[str, Any] = {**dataclasses.asdict(former.config), **changes}
+    values: Settings = {**dataclasses.asdict(former.config), **changes}
     following = set[str]()
     if old.fingerprint != new.fingerprint:  # else rows that pad the vocabulary stay too
         values["vocab"] = len(new)
