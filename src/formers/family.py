@@ -159,7 +159,7 @@ class Family:
     build_heads: Callable[[AnyConfig], HeadTable]  # head name → its parts
     pretraining_head: str  # the head that the family is pretrained with
     counted_head: str  # the head that published parameter counts include
-    presets: Mapping[str, Mapping[str, object]]
+    presets: Presets
     # Name pattern → standard deviation (nn/layers.py); by default the config's `init` everywhere.
     build_init_rules: Callable[[AnyConfig], Mapping[str, InitRule]] = lambda config: {"*": config.init}
     # What it reads and how; the other rooms ask these fields, never the body or the config's fields.

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from . import config as settings
 from . import registry
 from .batch import Batch
-from .config import AnyConfig, Settings
+from .config import AnyConfig, JSONObject
 from .errors import Error
 from .family import Family, ModelConfig, replace_settings
 from .inputs import (
@@ -45,6 +45,7 @@ from .task import list_tasks
 from .text.tokenizer import Tokenizer
 from .verbs import METHODS, VERBS, list_verbs, resolve_verb
 
+ForwardArgs = dict[str, Any]  # dynamic: arguments of a body's forward pass, which families have of their own
 Logits = Any  # dynamic: a tensor, or a dict of them for a head of several parts
 Heads = Collection[int]  # numbers of attention heads
 MOVE_HINT = "give a device that is here (formers doctor lists them), and a floating-point type"
@@ -60,9 +61,9 @@ class Former:
     model: Model
     tokenizer: Tokenizer | None = None
     labels: tuple[str, ...] = ()
-    task: Settings = field(default_factory=dict)  # what it was fine-tuned to do (task.py)
+    task: JSONObject = field(default_factory=dict)  # what it was fine-tuned to do (task.py)
     adapters: dict[str, Tensor] = field(default_factory=dict)  # to be saved beside the weights (nn/lora.py)
-    training_info: Settings = field(default_factory=dict)  # what its run knows of it, for a model card
+    training_info: JSONObject = field(default_factory=dict)  # what its run knows of it, for a model card
     source_files: dict[str, bytes] = field(default_factory=dict)  # a checkpoint's other files: they survive export
 
     def __getattr__(self, name: str) -> Any:  # dynamic: a verb, imported when it is used
@@ -334,9 +335,9 @@ class Former:
         """Create an empty state for `rows` sequences: a cache of `size` tokens, or a memory of the last `size`."""
         return self.state_class(rows, size)
 
-    def build_forward_args(self, memory: ModelState | None, heads: TensorLike) -> Settings:
+    def build_forward_args(self, memory: ModelState | None, heads: TensorLike) -> ForwardArgs:
         """Build the arguments of a forward pass that are not part of the batch."""
-        how: Settings = {}
+        how: ForwardArgs = {}
         if memory is not None:
             if not isinstance(memory, self.state_class):
                 kind, given = self.state_class.__name__, type(memory).__name__
@@ -436,7 +437,7 @@ MAX_LABELS = 100_000
 TREE_FIELDS = ("title", "year", "paper", "parent", "new", "shapes", "differs")
 
 
-def tree(family: str | None = None) -> list[Settings]:
+def tree(family: str | None = None) -> list[JSONObject]:
     """List the members of the family, or one of them: name, what its file's docstring says, presets with exact sizes,
     pretraining objective and tokenizer, heads, and the tasks that it can be fine-tuned for.
 

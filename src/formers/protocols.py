@@ -11,11 +11,11 @@ import numpy as np
 from torch import Tensor, nn
 
 from .batch import Array, Batch, BatchShape
+from .config import JSONObject
 
 if TYPE_CHECKING:
     from .model import HeadPart
     from .nn.layers import Embeddings
-from .config import Settings
 
 Losses = dict[str, tuple[Tensor, Tensor]]  # by name: the sum, and the number of labels that it is divided by
 
@@ -135,11 +135,11 @@ class RunRecords(Protocol):
     def path(self) -> Path:
         """The run's folder."""
 
-    def read_info(self) -> Settings:
+    def read_info(self) -> JSONObject:
         """Read run.json: settings, data, machine and result."""
 
-    def read_history(self) -> list[Settings]:
+    def read_history(self) -> list[JSONObject]:
         """Read the measurements so far, one row for each step or evaluation."""
 
-    def read_samples(self) -> list[Settings]:
+    def read_samples(self) -> list[JSONObject]:
         """Read what the model could do at some steps: rows with `step`, `given`, `made` and perhaps `target`."""

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from .config import AnyConfig, Settings
+from .config import AnyConfig, JSONObject
 from .errors import Error
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class LoadedModel(Protocol):
     config: AnyConfig
     model: Model
     labels: tuple[str, ...]
-    task: Settings
+    task: JSONObject
 
     @property
     def definition(self) -> Family:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Unpack
 
-from ..config import ProgressCallback, Settings, check_sizes
+from ..config import ProgressCallback, check_sizes
 from ..errors import Error, NonFinite
 from ..former import Former
 from ..tasks.api import get_task, predict_scores
@@ -21,6 +21,7 @@ from .likelihood import Likelihood, ScoredText, ScoringOptions, compute_likeliho
 from .task import build_task_objective, evaluate_task, get_metric_signatures
 
 EVALUATION_KINDS = ("perplexity", "pairs", "choices", "cloze", "task")
+PairColumns = dict[str, Any]  # dynamic: by side a column as the caller named it, None if there is none
 PAIR_COLUMNS = {
     "good": ("good", "sentence_good", "acceptable", "right"), "bad": ("bad", "sentence_bad", "unacceptable", "wrong"),
 }  # fmt: skip
@@ -67,7 +68,7 @@ def is_language_model(former: Former) -> bool:
 def evaluate(
     former: Former, data: object, kind: str | None = None, *, columns: Columns = None, limit: int | None = None,
     column: str | None = None, encoding: str = "utf-8", skip: bool = False, delimiter: str | None = None,
-    header: bool | None = None, **how: Any,  # dynamic: ScoringOptions, checked below
+    header: bool | None = None, **how: Any,  # dynamic: options of the kind's own function
 ) -> EvaluationResult:  # fmt: skip
     """Evaluate a model on a file, rows or a dataset.
 
@@ -118,18 +119,18 @@ def detect_kind(former: Former, data: object, columns: Columns, reading: FileOpt
     return "choices" if task == "choose" else "perplexity"
 
 
-def find_pair_columns(data: object, columns: Columns, reading: FileOptions) -> tuple[Table, Settings]:
+def find_pair_columns(data: object, columns: Columns, reading: FileOptions) -> tuple[Table, PairColumns]:
     """Read a table, and find its columns of good and of bad sentences, None where there is none."""
     given, names = parse_columns(columns)
     table = read_table(data, names, **reading)
     given = {side: resolve_columns(column, table.column_names) for side, column in given.items()}
-    found: Settings = dict.fromkeys(PAIR_COLUMNS)
+    found: PairColumns = dict.fromkeys(PAIR_COLUMNS)
     for side, known in PAIR_COLUMNS.items():
         found[side] = next((name for name in table.column_names if name.lower() in known), None)
     return table, {**found, **given}
 
 
-def read_pairs(table: Table, sides: Settings) -> list[tuple[str, str]]:
+def read_pairs(table: Table, sides: PairColumns) -> list[tuple[str, str]]:
     """Read pairs of a good and a bad sentence; refuse a table without both columns."""
     if missing := [side for side in ("good", "bad") if sides.get(side) not in table.column_names]:
         names = ", ".join(map(repr, table.column_names))

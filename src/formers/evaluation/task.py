@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from ..batch import Batch
-from ..config import ProgressCallback, Settings
+from ..config import ProgressCallback
 from ..data.encoded_examples import EncodedExamples, EncodedSource
 from ..former import Former
 from ..inputs import get_start_token
@@ -165,7 +166,7 @@ def get_metric_signatures(task: Task, evaluation: TaskEvaluation) -> dict[str, s
     return get_signatures(evaluation.references, evaluation.predictions) if task.name == "translate" else {}
 
 
-ReportTable = Settings  # title, head, rows
+ReportTable = dict[str, Any]  # dynamic: title, head, and rows of cells of any type
 # What the worst examples are sorted by, and how it is written; answers are right or wrong, and that is all.
 CONFIDENCE_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     **dict.fromkeys(("class", "many", "choice"), ("probability of the truth", "{:.3f}".format)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, cast
 
 from ..config import Settings, format_value, suggest_name
 from ..errors import Error
@@ -142,11 +142,10 @@ def check_bounds(name: str, value: object, least: float, most: float, low: bool,
     """Refuse a value of the wrong type or outside its bounds."""
     if value is None:
         return
-    good = isinstance(value, int) or (isinstance(value, float) and name not in INTEGER_OPTIONS and value == value)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        good = False
-    elif good and (least < value or (low and value == least)) and (value < most or (high and value == most)):
-        return
+    if isinstance(value, int if name in INTEGER_OPTIONS else (int, float)) and not isinstance(value, bool):
+        number = cast(float, value)  # of NaN no comparison holds
+        if (least < number or (low and number == least)) and (number < most or (high and number == most)):
+            return
     bounds = f"{'at least' if low else 'above'} {least}"
     if least == -most:
         bounds = "a number"

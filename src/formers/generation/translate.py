@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
+from typing import TypedDict
 
 from ..config import Settings, format_value
 from ..errors import Error
@@ -45,7 +46,7 @@ def translate(
         raise Error(what, fix="leave the languages out")
     if prefix is None and to is not None and (own := former.definition.task_prefixes.get("translate")):
         prefix = own.format(source=source or "English", to=to)
-    codes = resolve_languages(former, source, to) if former.definition.has_language_codes else {}
+    codes = resolve_languages(former, source, to) if former.definition.has_language_codes else LanguageArguments()
     return generate_texts(former, add_prefix(texts, prefix), build_search_options(former, settings, prefix), **codes)
 
 
@@ -105,7 +106,15 @@ def add_prefix(texts: str | Sequence[str], prefix: str | None) -> str | list[str
     return prefixed[0] if isinstance(texts, str) else prefixed
 
 
-def resolve_languages(former: Former, source: str | None, to: str | None) -> Settings:
+class LanguageArguments(TypedDict, total=False):
+    """What mBART's languages are to `generate_texts`."""
+
+    forced_first: int | None
+    start: int | None
+    id_replacements: dict[int, int]
+
+
+def resolve_languages(former: Former, source: str | None, to: str | None) -> LanguageArguments:
     """Return mBART's language codes as arguments of `generate_texts`.
 
     The target's code is the decoder's start token (mBART-25) or its forced first token (mBART-50); the source's
@@ -116,7 +125,7 @@ def resolve_languages(former: Former, source: str | None, to: str | None) -> Set
     for code in (source, to):
         if code is not None and (not LANGUAGE_CODE.fullmatch(code) or backend.token_to_id(code) is None):
             raise Error(f"{format_value(code)} is no language of this mBART", fix="for example ko_KR")
-    arguments: Settings = {}
+    arguments: LanguageArguments = {}
     if source is not None and former.tokenizer is not None:
         frame = former.tokenizer.get_template()
         marks = [i for i in (*frame.before, *frame.after) if LANGUAGE_CODE.fullmatch(backend.id_to_token(i) or "")]
@@ -124,7 +133,10 @@ def resolve_languages(former: Former, source: str | None, to: str | None) -> Set
     if to is not None:
         start = former.config.start
         starts_with_code = start is None or LANGUAGE_CODE.fullmatch(backend.id_to_token(start) or "")
-        arguments["start" if starts_with_code else "forced_first"] = backend.token_to_id(to)
+        if starts_with_code:
+            arguments["start"] = backend.token_to_id(to)
+        else:
+            arguments["forced_first"] = backend.token_to_id(to)
     return arguments
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..config import ProgressCallback, Settings, format_value
+from ..config import ProgressCallback, format_value
 from ..errors import Error
 from ..former import Former
 from ..inputs import list_texts
@@ -84,7 +84,7 @@ def compute_group_states(
     for low in range(0, len(rows), batch):
         some = rows[low : low + batch]
         keep = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in some], batch_first=True)
-        beside: Settings = {} if frame is None else {"segments": make_segment_rows(frame, some)}
+        beside: dict[str, Tensor] = {} if frame is None else {"segments": make_segment_rows(frame, some)}
         hidden = mix(former.hidden(pad_sequence(some, batch_first=True), keep, layer=layer, **beside)).float()
         own = parts[low : low + batch]  # copies, so that the rest is free
         read += [tuple(x[a:b].to("cpu", copy=True) for a, b in cuts) for x, cuts in zip(hidden, own, strict=True)]

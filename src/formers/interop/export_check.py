@@ -26,6 +26,7 @@ from torch import Tensor
 from ..config import JSONObject
 from ..errors import Error
 from ..former import Former
+from ..inputs import TensorLike
 from ..model import pool_vectors
 from ..registry import FAMILIES, FamilyEntry, find_family
 from ..task import END_MARKED_HEADS, get_frame
@@ -85,7 +86,7 @@ OUTPUT_KEYS = (
 INPUT_KEYS = ("input_ids", "token_type_ids", "attention_mask")
 MULTIPLE_CHOICE_CLASSES = ("ForMultipleChoice", "DoubleHeadsModel")  # classes that read several texts for each answer
 
-ReaderAnswers = tuple[JSONObject, JSONObject]  # facts, and tensors by "CASE.NAME"
+ReaderAnswers = tuple[JSONObject, dict[str, Tensor]]  # facts, and tensors by "CASE.NAME"
 
 
 def check_export(
@@ -273,7 +274,7 @@ def compute_outputs(
 ) -> dict[str, Tensor]:
     """Compute our outputs for one text, under the names that transformers has for them."""
     shape = (1, 1, -1) if former.head in ("choose", "double") else (1, -1)
-    given: JSONObject = {"ids": torch.tensor(ids).view(shape)}
+    given: dict[str, TensorLike] = {"ids": torch.tensor(ids).view(shape)}
     if segments is not None:
         given["segments"] = torch.tensor(segments).view(shape)
     if decoder is not None:
@@ -299,7 +300,7 @@ def compare_embeddings(
         ids, segments = case["ours"]
         if case["pair"] is not None:  # it encodes the first text alone
             ids, segments = encode_case(former, case["text"], None)
-        kinds: JSONObject = {} if segments is None else {"segments": torch.tensor([segments])}
+        kinds: dict[str, TensorLike] = {} if segments is None else {"segments": torch.tensor([segments])}
         ours = pool_vectors(former.hidden(torch.tensor([ids]), **kinds)[0], pool)
         ours = torch.nn.functional.normalize(ours, dim=-1) if normalise else ours
         away = (tensors[f"{case['name']}.vector"] - ours).abs().max().item()
@@ -391,7 +392,7 @@ def run_transformers(where: str, cases: Sequence[JSONObject]) -> ReaderAnswers:
         facts["generation"] = {
             "bos": known.bos_token_id, "eos": known.eos_token_id, "pad": known.pad_token_id,
         }  # fmt: skip
-    tensors: JSONObject = {}
+    tensors: dict[str, Tensor] = {}
     for case in cases:
         if "ids" in case:
             given = {"input_ids": torch.tensor([case["ids"]])}

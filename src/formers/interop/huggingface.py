@@ -427,8 +427,9 @@ def write_sentence_encoder(
         write_modules(folder, bare, pool, normalise)
         write_model_card(folder, bare, find_architecture(bare), language, for_sentences=True, dtype=dtype)
 
-    how: JSONObject = {"dtype": dtype, "shard": shard, "tell": tell, "language": language}
-    write_checkpoint(bare, out, **how, write_extra_files=write_extra_files)
+    write_checkpoint(
+        bare, out, dtype=dtype, shard=shard, tell=tell, language=language, write_extra_files=write_extra_files
+    )
 
 
 def write_modules(folder: Path, former: Former, pool: str, normalise: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 
 import torch
 
-from ..config import JSONObject, format_value
+from ..config import format_value
 from ..errors import Error
 from ..former import Former, count_trainable
 from ..registry import find_family
@@ -223,7 +223,7 @@ def collect_facts(words: CardText, former: Former, dtype: torch.dtype) -> dict[s
     sources = [str(one) for one in data.get("sources", []) if isinstance(one, str)]
     scores = filter_by_type(training.get("validation"), dict) or {}
     labels = ", ".join(former.labels[:20]) + (", …" if len(former.labels) > 20 else "")
-    rows: JSONObject = {
+    rows: dict[str, str | None] = {
         "family": f"{former.family} ({find_family(former.family).card.paper})",
         "head": words.translate_value(former.head),
         "parameters": f"{count_trainable(former.model):,}",

@@ -169,7 +169,7 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
     if "seal" in about and about["seal"] != hash_json({key: value for key, value in about.items() if key != "seal"}):
         fix = 'restore it; if you have edited it yourself, take the line "seal" out of it'
         raise Error("is not as it was written", where=path, fix=fix)
-    kinds: JSONObject = {"family": str, "head": str, "config": dict, "labels": tuple[str, ...], "special": dict}
+    kinds: dict[str, object] = {"family": str, "head": str, "config": dict, "labels": tuple[str, ...], "special": dict}
     for key, kind in kinds.items():
         if key not in about:
             raise Error(f"{key} is missing", where=path, fix="the file is damaged")
@@ -315,18 +315,19 @@ def export(
     `to` sentence-transformers writes a model without its head that SentenceTransformer opens, with the `pool` and
     `normalise` of formers.embed. `language` (en, ko) is that of the model card; by default the vocabulary tells.
     """
-    how: JSONObject = {"dtype": dtype, "language": language, "tell": tell}
     if not all(bool(value.isfinite().all()) for value in former.model.parameters() if not value.is_meta):
         raise NonFinite("weights")
     if to not in (None, "transformers", "sentence-transformers"):
         raise Error(f"there is no export to {to!r}", fix="choose transformers or sentence-transformers")
     with safe_files.replace_directory(out, overwrite) as folder:
         if to == "sentence-transformers":
-            huggingface.write_sentence_encoder(former, folder, shard=shard, pool=pool, normalise=normalise, **how)
+            huggingface.write_sentence_encoder(
+                former, folder, shard=shard, pool=pool, normalise=normalise, dtype=dtype, language=language, tell=tell
+            )
         elif to is None and former.definition.bilm_format is not None:
-            bilm.write_checkpoint(former, folder, **how)
+            bilm.write_checkpoint(former, folder, dtype=dtype, language=language, tell=tell)
         else:
-            huggingface.write_checkpoint(former, folder, shard=shard, **how)
+            huggingface.write_checkpoint(former, folder, shard=shard, dtype=dtype, language=language, tell=tell)
 
 
 def save(

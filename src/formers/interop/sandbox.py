@@ -24,7 +24,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..config import JSONObject
 from ..errors import Error
 
 if TYPE_CHECKING:
@@ -73,9 +72,10 @@ def run_converter(code: str, source: Path, target: Path, seconds: int, what: str
     environment |= {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
     code = f"from formers.text.worker_processes import exit_with_parent; exit_with_parent({os.getpid()}); {code}"
     try:
-        how: JSONObject = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
-        how |= {"timeout": seconds, "env": environment, "cwd": target.parent, "check": False}
-        done = subprocess.run([sys.executable, "-c", code], **how)
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=seconds, env=environment, cwd=target.parent, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise Error(f"converting {what} took more than {seconds} s", where=source, fix="do not use this file") from None
     except OSError as error:
