@@ -114,8 +114,18 @@ class RunFlags:
     seed: Annotated[
         int | None, Parameter(help="Random seed of new weights, the order of the data, masking and dropout; default 0.")
     ] = None
+    resume: Annotated[
+        bool,
+        Parameter(help="Continue the run in --out; pretrain without --out continues the newest run, or starts one."),
+    ] = False
     overwrite: OverwriteFlag = False
     print_config: Annotated[bool, Parameter(help="Print all settings as YAML, and exit.")] = False
+    dry_run: Annotated[
+        bool,
+        Parameter(
+            help="Print how the data is read and an estimate of size and time, from a few measured steps, and exit."
+        ),
+    ] = False
     tensorboard: Annotated[bool, Parameter(help="Write the metrics for TensorBoard as well (extra track).")] = False
     wandb: Annotated[
         bool,
@@ -130,16 +140,6 @@ class RunFlags:
 class ModelRunFlags(RunFlags):
     """What a run that trains a network takes besides."""
 
-    resume: Annotated[
-        bool,
-        Parameter(help="Continue the run in --out; pretrain without --out continues the newest run, or starts one."),
-    ] = False
-    dry_run: Annotated[
-        bool,
-        Parameter(
-            help="Print how the data is read and an estimate of size and time, from a few measured steps, and exit."
-        ),
-    ] = False
     device: Annotated[str | None, Parameter(help="cuda, cuda:1, mps or cpu; a GPU by default if there is one.")] = None
     dtype: Annotated[
         Literal["fp32", "bf16", "fp16", "float32", "bfloat16", "float16"] | None,

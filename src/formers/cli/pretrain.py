@@ -99,8 +99,8 @@ def run_pretraining(
     first = os.environ.get("RANK", "0") == "0"
     console = SafeConsole(stderr=True, quiet=not first)
     if isinstance(run, ModelRunFlags):
-        more |= {"resume": run.resume, "device": run.device}
-    more = {"config": run.config} | more
+        more |= {"device": run.device}
+    more = {"config": run.config, "resume": run.resume} | more
     with open_trackers(run.tensorboard and first, run.wandb and first) as hook, show_progress(console, family) as tell:
         done = pretrain(
             family, out=run.out, overrides=overrides, tell=tell, say=console.print, hook=hook, overwrite=run.overwrite,
@@ -127,17 +127,20 @@ VECTOR_METHODS = {
 VECTOR_HELP = """{help}.
 
 Splits the text at spaces and punctuation, trains a vector for each word, and writes a model and a report with the
-nearest neighbours of some words. Any setting can be given by its name: --model.window 10, --model.kind cbow,
---model.min_n 2, --train.lr 0.05, --data.column review, --data.encoding cp949.
+nearest neighbours of some words. Ctrl-C saves; the same command with --resume continues. Any setting can be given by
+its name: --model.window 10, --model.kind cbow, --model.min_n 2, --train.lr 0.05, --data.column review,
+--data.encoding cp949.
 
 formers pretrain {name} --data my.txt
 formers pretrain {name} --data reviews.csv --data.column review --dim 300 --min-count 2 --out runs/words
+formers pretrain {name} --resume --out runs/words
 formers neighbours runs/words king
 formers finetune textcnn --vectors runs/words --train reviews.tsv
 
-Exit codes: 2 an error, 3 the vectors are not finite, 130 after Ctrl-C (nothing is saved: there are no checkpoints).
+Exit codes: 2 an error, 3 the vectors are not finite; 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP (a
+closed terminal, unless nohup was used): saved, can be resumed.
 
-One thread (--train.threads 1) with one seed gives the same vectors again; several do not.
+One thread (--train.threads 1) with one seed gives the same vectors again, resumed or not; several do not.
 
 Args:
     data: Files, folders or globs (txt, jsonl, csv, tsv, parquet, also compressed).
@@ -168,6 +171,10 @@ def build_vector_command(method: str) -> Callable[..., None]:
         given |= {name: value for name, value in short.items() if value is not None}
         if run.print_config:
             print_text(configure_vectors(method, run.config, given).to_yaml(), end="")
+        elif run.dry_run:
+            from ..training.runs.dry_run import dry_run_pretraining
+
+            print_table(dry_run_pretraining(method, run.config, given))
         else:
             run_pretraining(method, given, run)
 

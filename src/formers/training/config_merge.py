@@ -34,7 +34,7 @@ from ..registry import FAMILIES, find_family, find_preset, find_published_checkp
 from ..task import TASKS
 from .optimizer import WARMUP_SCALED_SCHEDULES
 from .recipes import LR_TIMES_DIM, SMALL_MODEL, get_recipe, is_positive_int
-from .train_config import SettingValue, TrainConfig, check_train_values
+from .train_config import LoopConfig, SettingValue, TrainConfig, check_train_values
 
 PRETRAIN_TABLES = ("data", "model", "objective", "train")
 FINETUNE_TABLES = ("data", "model", "tune", "train")
@@ -49,8 +49,8 @@ Tables = dict[str, Settings]
 ConfigFile = str | Path | Mapping[str, object] | None  # a run's file of settings, or a table of the same
 
 
-class RunConfig:
-    """All that a run is asked to do; `saved_fields` are those that run.json and a file for --config hold."""
+class SavedSettings:
+    """Settings of a run; `saved_fields` are those that run.json and a file for --config hold."""
 
     saved_fields: ClassVar[tuple[str, ...]]
 
@@ -62,6 +62,17 @@ class RunConfig:
     def to_yaml(self) -> str:
         """Return the settings as YAML, as --config reads them."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+
+class RunConfig(SavedSettings):
+    """All that a run is asked to do."""
+
+    train: LoopConfig
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the run gives the same bits every time."""
+        return self.train.deterministic
 
 
 def to_plain(value: object, change: Callable[[object], object] = lambda one: one) -> Any:  # dynamic: any setting
@@ -199,14 +210,9 @@ class PretrainConfig(RunConfig):
     init: str | None = None  # a checkpoint to start from
     model_overrides: Settings = field(default_factory=dict)  # the settings of `init` that were asked for
 
-    @property
-    def is_deterministic(self) -> bool:
-        """Whether the run gives the same bits every time."""
-        return self.train.deterministic
-
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneSettings(RunConfig):
+class FinetuneSettings(SavedSettings):
     """What a fine-tuning run is asked to do, as far as it is known before its examples are encoded."""
 
     saved_fields = (*FINETUNE_KEYS, "data", "model", "tune")
@@ -249,7 +255,7 @@ class FinetuneSettings(RunConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneConfig(FinetuneSettings):
+class FinetuneConfig(FinetuneSettings, RunConfig):
     """All that a fine-tuning run is asked to do."""
 
     train: TrainConfig
@@ -336,7 +342,7 @@ def coerce_model_settings(family: Family, values: Mapping[str, object]) -> Setti
 
 
 def coerce_train_settings(values: Mapping[str, object]) -> Settings:
-    """Check settings of `train`, each by itself, and give each its type; those not known yet may be missing."""
+    """Check settings of `train` one by one and give each its type; those not known yet may be missing."""
     known = get_schema(TrainConfig)
     for key in values:
         if key not in known:

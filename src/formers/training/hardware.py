@@ -19,13 +19,14 @@ from ..config import JSONObject
 from ..errors import Error, is_out_of_memory
 from ..nn.attention.attention import Attention
 from .distributed.process_group import ProcessGroup
+from .train_config import LoopConfig
 
 
 @dataclass
 class MemoryUse:
     """What the memory of a run is used for, as far as it is known."""
 
-    batch_tokens: int | None = None  # of a batch; None before the run is built
+    train: LoopConfig | None = None  # None before the run is built
 
 
 @contextmanager
@@ -42,14 +43,9 @@ def explain_out_of_memory(device: torch.device, parameters: int | None = None) -
         size = "the model"
         if parameters is not None:
             size = f"about {parameters:,} parameters ({16 * parameters:,} bytes to train)"
-        batches = "" if use.batch_tokens is None else f" and batches of {use.batch_tokens:,} tokens"
-        raise Error(
-            f"out of memory on {device}: {size}{batches};"
-            f" {get_peak_memory(device) / 2**30:.1f} GiB in use at most{more}",
-            fix="--train.activation_checkpointing true (also with --resume), or begin anew with a smaller"
-            " --train.batch_tokens (and a larger --train.accumulate, to keep the size of a step), --train.precision"
-            " bf16 or a smaller model",
-        ) from None
+        beside, fix = ("its data", "take a smaller model") if use.train is None else use.train.explain_memory()
+        used = f"{get_peak_memory(device) / 2**30:.1f} GiB in use at most{more}"
+        raise Error(f"out of memory on {device}: {size} and {beside}; {used}", fix=fix) from None
 
 
 @contextmanager

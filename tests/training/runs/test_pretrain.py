@@ -534,7 +534,7 @@ def test_a_dry_run_without_memory_is_one_line(tmp_path, monkeypatch):
         raise MemoryError
 
     (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
-    monkeypatch.setattr("formers.training.runs.dry_run.time_steps", none)
+    monkeypatch.setattr("formers.training.runs.run.time_steps", none)
     with pytest.raises(Error, match="out of memory on cpu"):
         dry_run_pretraining("gpt2", None, {"data.source": str(tmp_path / "a.txt")})
 
@@ -584,7 +584,7 @@ class Frequencies:
     """A model that knows nothing but how frequent each token is."""
 
     parts: ClassVar = {"lm": SimpleNamespace(out=None, compute_fused_loss=lambda *_: None)}
-    training, body = False, SimpleNamespace()
+    training, body = False, SimpleNamespace(embedding_table=None)
 
     def __init__(self, store, ways):
         counts = 1 + torch.bincount(torch.from_numpy(np.asarray(store.tokens).astype(int)), minlength=store.vocab)

@@ -56,7 +56,7 @@ from ..word_vectors.vector_run import VectorRequest
 from .prepare_data import PreparedData, RunText, check_data_unchanged, check_texts, prepare_data, read_excerpt
 from .run import (
     EarlierRun,
-    Run,
+    NetworkRun,
     RunOptions,
     RunRequest,
     check_disk_space,
@@ -191,7 +191,7 @@ class PretrainRequest(RunRequest[Asked, PretrainConfig, PreparedData]):
         """Make tokenizer and token stores, or open those that are there; refuse other data than a resumed run had."""
         texts = self.text, self.tokenizer, self.valid
         data = prepare_data(settings.family, settings.data, folder / "data", *texts, self.options.report, self.look_at)
-        check_data_unchanged(RunFolder(folder), data, self.same)
+        check_data_unchanged(RunFolder(folder), data.fingerprints, self.same)
         return data
 
     def look_at(self, text: RunText, valid: RunText) -> None:
@@ -217,7 +217,7 @@ class PretrainRequest(RunRequest[Asked, PretrainConfig, PreparedData]):
         return run
 
 
-class PretrainRun(Run[PretrainConfig]):
+class PretrainRun(NetworkRun[PretrainConfig]):
     """A run on its way: the model, its objectives and the trainer, made of what was asked and found."""
 
     def __init__(
