@@ -24,7 +24,7 @@ from ..config import (
     suggest_name,
 )
 from ..errors import Error
-from ..family import TRANSLATION_TUNE, Family, ModelConfig, Recipe
+from ..family import TRANSLATION_TUNE, ModelConfig, Recipe
 from ..interop.hub import fetch_model
 from ..interop.model_directory import read_checkpoint_info
 from ..interop.safe_files import find_model_folder
@@ -332,27 +332,20 @@ def collect_overrides(
     return resolve_settings(given | dict(overrides or {}), tables)
 
 
-def coerce_model_settings(family: Family, values: Mapping[str, object]) -> Settings:
-    """Check that a family's config has these settings, and give each the type that it has there."""
-    known = get_schema(family.config_class)
+def coerce_settings(config: type, values: Mapping[str, object], table: str) -> Settings:
+    """Check that a configuration has these settings of a table, and give each the type that it has there."""
+    known = get_schema(config)
     for key in values:
         if key not in known:
-            raise Error(f"unknown setting {key!r} of model", fix=suggest_name(key, known))
-    return {key: coerce_value(value, known[key], f"model.{key}") for key, value in values.items()}
+            raise Error(f"unknown setting {key!r} of {table}", fix=suggest_name(key, known))
+    return {key: coerce_value(value, known[key], f"{table}.{key}") for key, value in values.items()}
 
 
 def coerce_train_settings(values: Mapping[str, object]) -> Settings:
     """Check settings of `train` one by one and give each its type; those not known yet may be missing."""
-    known = get_schema(TrainConfig)
-    for key in values:
-        if key not in known:
-            raise Error(f"unknown setting {key!r}", where="train", fix=suggest_name(key, known))
-    typed = {key: coerce_value(values[key], kind, key, "train") for key, kind in known.items() if key in values}
-    try:
-        check_train_values(typed)
-    except Error as error:
-        raise Error(error.what, where="train", fix=error.fix) from None
-    return typed
+    typed = coerce_settings(TrainConfig, values, "train")
+    check_train_values(typed)
+    return {name: typed[name] for name in get_schema(TrainConfig) if name in typed}  # in the order of the table
 
 
 def make_warmup_error(warmup: int, steps: int, option: str) -> Error:
@@ -404,7 +397,7 @@ class PretrainSettings:
 
     def check(self) -> None:
         """Refuse settings that are wrong whatever the text is, before it is read."""
-        coerce_model_settings(find_family(self.family).definition, self.given.tables["model"])
+        coerce_settings(find_family(self.family).definition.config_class, self.given.tables["model"], "model")
         coerce_train_settings(self.merge({})["train"])
 
     def to_dict(self) -> Settings:
@@ -437,7 +430,10 @@ class PretrainSettings:
         context = merged["model"].get("context")
         if context and "seq_length" not in named:
             train["seq_length"] = min(train["seq_length"], context)
-        model, goal = coerce_model_settings(find_family(self.family).definition, merged["model"]), merged["objective"]
+        model, goal = (
+            coerce_settings(find_family(self.family).definition.config_class, merged["model"], "model"),
+            merged["objective"],
+        )
         options = list_options(OBJECTIVES[goal["name"]].objective_class)
         for key in goal:
             if key != "name" and key not in options:
@@ -524,7 +520,7 @@ def read_known_settings(model: ModelChoice, file: ConfigFile, overrides: Mapping
     that a mistake is found before anything is read."""
     given = GivenSettings.read(file, overrides, FINETUNE_TABLES, FINETUNE_KEYS).tables
     declared = find_family(model.family).definition
-    coerce_model_settings(declared, given["model"])
+    coerce_settings(declared.config_class, given["model"], "model")
     check_parallelism(coerce_train_settings(given["train"]))
     recipe = {} if model.source else declared.scratch_recipe.data
     data = build_config(FinetuneDataConfig, {**recipe, **given["data"]}, where="data")
@@ -549,7 +545,7 @@ def configure_finetuning(
     return FinetuneSettings(
         family=found.name, source=source, preset=preset, task=task,
         data=build_config(FinetuneDataConfig, merged["data"], where="data"),
-        model=coerce_model_settings(found.definition, merged["model"]),
+        model=coerce_settings(found.definition.config_class, merged["model"], "model"),
         tune=build_config(TuneConfig, merged["tune"], where="tune"),
         train_values=coerce_train_settings({**usual, "samples": 0, "keep_last": 1, **merged["train"]}),
         explicit_train=tuple(sorted({*given.tables["train"], *(("lr",) if source is None else ())})),

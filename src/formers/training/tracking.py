@@ -15,16 +15,28 @@ from ..errors import Error
 
 
 class Tracker:
-    """A hook for pretrain and finetune that receives the run's folder and settings before the first line comes."""
+    """A hook for pretrain and finetune that receives the run's folder and settings before the first line comes. This
+    one passes everything on to other trackers."""
+
+    trackers: tuple[Tracker, ...] = ()
+
+    def __init__(self, *trackers: Tracker):
+        self.trackers = trackers
 
     def begin(self, folder: Path, settings: Mapping[str, object]) -> None:
         """Open what the metrics of the run in `folder` are written to; several runs may follow each other."""
+        for tracker in self.trackers:
+            tracker.begin(folder, settings)
 
     def __call__(self, line: JSONObject) -> None:
         """Take one line of metrics.jsonl."""
+        for tracker in self.trackers:
+            tracker(line)
 
     def close(self) -> None:
         """End what `begin` has opened."""
+        for tracker in self.trackers:
+            tracker.close()
 
 
 def flatten_metrics(line: Mapping[str, JSONValue]) -> dict[str, float]:
@@ -102,33 +114,11 @@ class WeightsAndBiases(Tracker):
         self.run = None
 
 
-class TrackerGroup(Tracker):
-    """Some trackers at once."""
-
-    def __init__(self, *trackers: Tracker):
-        self.trackers = trackers
-
-    def begin(self, folder: Path, settings: Mapping[str, object]) -> None:
-        """Begin all of them."""
-        for tracker in self.trackers:
-            tracker.begin(folder, settings)
-
-    def __call__(self, line: JSONObject) -> None:
-        """Tell all of them."""
-        for tracker in self.trackers:
-            tracker(line)
-
-    def close(self) -> None:
-        """End all of them."""
-        for tracker in self.trackers:
-            tracker.close()
-
-
 @contextmanager
 def open_trackers(tensorboard: bool, wandb: bool) -> Iterator[Tracker | None]:
     """Open the trackers that were asked for, None if none was; a missing package is known before the run begins."""
     found = [kind() for kind, wanted in ((TensorBoard, tensorboard), (WeightsAndBiases, wandb)) if wanted]
-    made = TrackerGroup(*found) if found else None
+    made = Tracker(*found) if found else None
     try:
         yield made
     finally:
