@@ -160,6 +160,21 @@ class ModelRunFlags(RunFlags):
             raise Error(what, fix="give one of them")
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ClusterFlags:
+    """The machines that --dry-run makes a plan for."""
+
+    gpus: Annotated[
+        int | None, Parameter(help="With --dry-run: plan for so many GPUs; nothing is trained, no GPU is needed here.")
+    ] = None
+    gpu: Annotated[str | None, Parameter(help="Their kind: a100, a100-40, h100 (default), h200, b200, l40s, …")] = None
+    gpus_per_node: Annotated[int, Parameter(help="How many of them a machine has.")] = 8
+    network: Annotated[
+        float | None, Parameter(help="GB/s between machines for each GPU, if it is not the usual card.")
+    ] = None
+
+
 def load_model(
     source: str, placement: Placement | None = None, tell: ProgressCallback | None = None, prepack: bool = True
 ) -> Former:

@@ -14,7 +14,15 @@ from cyclopts import App, Parameter
 from ..config import Settings
 from ..errors import Error
 from ..registry import FAMILIES, FamilyEntry
-from .common import ModelRunFlags, RunFlags, SettingWords, TextFileOptions, identify_checkpoint, parse_overrides
+from .common import (
+    ClusterFlags,
+    ModelRunFlags,
+    RunFlags,
+    SettingWords,
+    TextFileOptions,
+    identify_checkpoint,
+    parse_overrides,
+)
 from .terminal import SafeConsole, escape_line, print_table, print_text, show_progress
 
 if TYPE_CHECKING:
@@ -30,6 +38,7 @@ same command with --resume continues. Any setting can be given by its name: --mo
 {first}
 formers pretrain {name} --data corpus-store --recipe paper --train.steps 100000 --out runs/first
 formers pretrain {name} --resume --out runs/first
+formers pretrain {name} --recipe paper --dry-run --gpus 64 --gpu h100
 
 Exit codes: 2 an error, 3 the loss is not finite; 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP (a
 closed terminal, unless nohup was used): saved, can be resumed.
@@ -53,9 +62,9 @@ def build_family_command(member: FamilyEntry) -> Callable[..., None]:
     def pretrain(
         *settings: SettingWords, data: DataOption = None, recipe: Literal["quick", "paper"] | None = None,
         preset: str | None = None, init: str | None = None, tokenizer: Path | None = None, deterministic: bool = False,
-        run: ModelRunFlags | None = None, reading: TextFileOptions | None = None,
+        run: ModelRunFlags | None = None, cluster: ClusterFlags | None = None, reading: TextFileOptions | None = None,
     ) -> None:  # fmt: skip
-        run = run or ModelRunFlags()
+        run, cluster = run or ModelRunFlags(), cluster or ClusterFlags()
         given = {**(reading or TextFileOptions()).to_overrides(), **parse_overrides(settings, pretrain, TABLES)}
         run.add_settings(given)
         short: Settings = {"train.deterministic": deterministic or None, "data.source": data or None}
@@ -66,6 +75,10 @@ def build_family_command(member: FamilyEntry) -> Callable[..., None]:
             from ..training.config_merge import configure_pretraining
 
             print_text(configure_pretraining(member.name, run.config, given, **top).to_yaml().removesuffix("\n"))
+        elif cluster.gpu is not None or cluster.gpus is not None:
+            if not run.dry_run:
+                raise Error("--gpus and --gpu describe machines for a plan", fix="add --dry-run; torchrun starts a run")
+            print_cluster_plan(member.name, run, cluster, given, top)
         elif run.dry_run:
             from ..training.runs.dry_run import dry_run_pretraining
 
@@ -76,6 +89,23 @@ def build_family_command(member: FamilyEntry) -> Callable[..., None]:
     title = member.help[0].upper() + member.help[1:]
     pretrain.__doc__ = FAMILY_HELP.format(help=title, name=member.name, first=format_data_example(member))
     return pretrain
+
+
+def print_cluster_plan(
+    family: str, run: RunFlags, cluster: ClusterFlags, given: Settings, top: dict[str, str | None]
+) -> None:
+    """Print what a run would need on many GPUs, by strategy."""
+    from ..training.config_merge import configure_pretraining
+    from ..training.runs.cluster_plan import PLAN_COLUMNS, describe_cluster, list_plans
+
+    size = cluster.gpus or 1
+    machines = describe_cluster(cluster.gpu or "h100", size, cluster.gpus_per_node, cluster.network)
+    with show_progress(SafeConsole(stderr=True), family) as tell:
+        tell("planning", 0, 1, f"{size} GPUs")
+        rows, notes = list_plans(configure_pretraining(family, run.config, given, **top), machines)
+    print_table(rows, PLAN_COLUMNS)
+    for note in notes:
+        print_text(note)
 
 
 def format_data_example(member: FamilyEntry) -> str:

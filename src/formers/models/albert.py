@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ..config import ConfigMap, check_sizes
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head, Presets, Recipe
+from ..family import CheckpointFormat, Family, GpuSpeed, Head, Presets, Recipe
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -140,4 +140,5 @@ FAMILY = Family(
         "AlbertForSequenceClassification": "classify", "AlbertForTokenClassification": "tag",
         "AlbertForQuestionAnswering": "answer", "AlbertForMultipleChoice": "choose",
     }, HF_CONFIG, build_key_map),
+    h200_speed=GpuSpeed("albert-base", 711_830, 512),
 )  # fmt: skip

@@ -18,6 +18,7 @@ from ..family import (
     HF_TOKEN_ROWS,
     CheckpointFormat,
     Family,
+    GpuSpeed,
     Head,
     ModelConfig,
     Presets,
@@ -192,4 +193,5 @@ FAMILY = Family(
         "BertForNextSentencePrediction": "nsp", "BertForSequenceClassification": "classify",
         "BertForTokenClassification": "tag", "BertForQuestionAnswering": "answer", "BertForMultipleChoice": "choose",
     }, HF_CONFIG, build_key_map),
+    h200_speed=GpuSpeed("bert-base", 641_409, 512),
 )  # fmt: skip

@@ -34,14 +34,11 @@ class LoopTrainer(Protocol):
     tokens: int  # seen so far
     seconds: float  # spent so far
     bad_steps: int  # the last so many steps had a loss or gradient that is not finite
+    should_stop: bool  # whether the run ends early
 
     @property
     def config(self) -> LoopConfig:
         """The settings of the run's length and its checkpoints."""
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether the run ends early."""
 
     @property
     def is_sharded(self) -> bool:
