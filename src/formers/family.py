@@ -155,7 +155,7 @@ class GpuSpeed:
     """Tokens a second that training reached on one H200 (benchmarks/RESULTS.md), from which plans for other sizes and
     GPUs follow."""
 
-    model: str | Mapping[str, Any]  # a preset, or its settings
+    model: str | Mapping[str, object]  # a preset, or its settings
     tokens_per_second: int  # of both sides of an encoder-decoder
     length: int  # of the examples, on the longer side
     target_share: float = 0.0  # of the tokens of an encoder-decoder
