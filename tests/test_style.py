@@ -105,7 +105,11 @@ def test_few_files_are_tiny():
 
 
 # Rooms, and files beside them, in which whatever types cannot say has a reason; "" are the files at the root.
-TYPED_ROOMS = ("", "nn", "generation", "models", "evaluation", "inspection", "interop")
+TYPED_ROOMS = (
+    "", "nn", "generation", "models", "evaluation", "inspection", "interop", "training", "tasks", "data", "text",
+    "objectives", "cli", "reports",
+)  # fmt: skip
+UNTYPED_FILES = ("training/word_vectors/", "text/tokenizer_kinds.py", "cli/show.py")  # not yet
 DYNAMIC = {"Any", "getattr", "hasattr"}
 
 
@@ -126,6 +130,7 @@ def test_what_types_cannot_say_has_a_reason(room):
     bad = [
         f"{path.relative_to(ROOT)}:{line} {name}"
         for path in files
+        if not path.relative_to(ROOT).as_posix().startswith(UNTYPED_FILES)
         for line, name in list_unexplained(path.read_text(encoding="utf-8"))
     ]
     assert not bad, "say why, with `# dynamic: reason` on the line, or give a type:\n" + "\n".join(bad)

@@ -114,6 +114,21 @@ class Model(nn.Module):
         self.state_class = state_class or KVCache  # what keeps earlier tokens
         self.body: Any = body  # dynamic: a module that is a Body too (protocols.py), and types have no "and"
         self.heads = nn.ModuleDict(parts)
+        self.is_body_frozen = False
+
+    def freeze_body(self) -> None:
+        """Stop training the body: it gets no gradients, and stays in evaluation mode (no dropout) whenever the model is
+        put into training mode."""
+        self.is_body_frozen = True
+        self.body.requires_grad_(False)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Model:
+        """Set training or evaluation mode; a frozen body is always in evaluation mode."""
+        super().train(mode)
+        if self.is_body_frozen:
+            self.body.eval()
+        return self
 
     @property
     def parts(self) -> dict[str, HeadPart]:

@@ -35,7 +35,7 @@ tune.seq_length train.seq_length max_new_tokens: max_length
 tune.seq_length train.seq_length: block_size
 tune.batch_size: batch; batch: batch_size; num_samples: num_return_sequences; no_repeat_ngram: no_repeat_ngram_size
 method: way; label_filter: keep; min_probability: sure; label_names: names; top_k: top; same_word: same
-memory_length: memory
+memory_length: memory; validation: held_out
 """)
 DO_SAMPLE = "do_sample"  # accepted where there is a temperature: False is temperature 0
 # What differs from what the other library means by the name.
@@ -81,7 +81,7 @@ train data: train_file dataset_name
 train data.source: train_dataset
 valid data.valid: validation_file eval_dataset
 test: test_file
-data.valid_fraction held_out: validation_split_percentage
+data.valid_fraction validation: validation_split_percentage
 data.limit: max_train_samples
 tune.seq_length train.seq_length window: max_seq_length
 tune.seq_length train.seq_length: max_source_length length

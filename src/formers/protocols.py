@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -115,6 +115,9 @@ class ExampleSource(Protocol[PlanType]):
     def make_batch(self, plan: PlanType, samples: np.ndarray, seed: int) -> Batch:
         """Make an unpadded numpy batch of all examples of a plan; `samples` (E,) are their numbers over all epochs, on
         which every random draw depends."""
+
+
+AnySource = ExampleSource[Any]  # dynamic: with plans of its own kind
 
 
 class Listener(Protocol):

@@ -48,9 +48,10 @@ def test_show(words, folder, capsys):
 
 
 @pytest.mark.parametrize("words", [
-    ("--workers", "-1"), ("--workers", "99999999"), ("--workers", HUGE), ("--workers", "x"), ("--held-out", "-1"),
-    ("--held-out", "100%"), ("--held-out", "nan"), ("--held-out", ""), ("--shard-size", "0"), ("--shard-size", "-1"),
-    ("--shard-size", HUGE), ("--shard-size", "nan"), ("--unit", "page"), ("--units", "nowhere.txt"), ("--units", ""),
+    ("--workers", "-1"), ("--workers", "99999999"), ("--workers", HUGE), ("--workers", "x"), ("--validation", "-1"),
+    ("--validation", "100%"), ("--validation", "nan"), ("--validation", ""), ("--shard-size", "0"),
+    ("--shard-size", "-1"), ("--shard-size", HUGE), ("--shard-size", "nan"), ("--unit", "page"),
+    ("--units", "nowhere.txt"), ("--units", ""),
     ("--tests", "nowhere.txt"), ("--encoding", "klingon"), ("--encoding", "hex"), ("--encoding", "rot13"),
     ("--encoding", "idna"), ("--encoding", "undefined"), ("--encoding", "utf-16"), ("--encoding", ""),
     ("--encoding", "a\0b"), ("--splitter", "magic"),

@@ -51,7 +51,7 @@ def files(tmp_path):
 
 
 def make(source, out, **how):
-    return formers.prepare(source, TOKENIZER, out, **{"shard": 2000, "held_out": 0.1, "unit": "line", **how})
+    return formers.prepare(source, TOKENIZER, out, **{"shard": 2000, "validation": 0.1, "unit": "line", **how})
 
 
 def content(path):
@@ -67,7 +67,7 @@ def expected(files, tmp_path, monkeypatch):
 
 def test_every_document_once(files, tmp_path):
     train = make(files, tmp_path / "s")
-    held = Store.open(tmp_path / "s", "held")
+    held = Store.open(tmp_path / "s", "validation")
     assert len(train.directory.part_metadata["shards"]) > 2
     texts = {}
     for name, part in (("train", train), ("held", held)):
@@ -134,7 +134,7 @@ from formers.text.tokenizer import Tokenizer
 pipeline.CHUNK_CHARACTERS, pipeline.GROUP_BYTES = 1500, 9000
 if __name__ == "__main__":
     tokenizer = Tokenizer(open(sys.argv[2], encoding="utf-8").read(), {"bos": "<|endoftext|>", "eos": "<|endoftext|>"})
-    pipeline.prepare(sys.argv[1], tokenizer, sys.argv[3], shard=2000, held_out=0.1, unit="line",
+    pipeline.prepare(sys.argv[1], tokenizer, sys.argv[3], shard=2000, validation=0.1, unit="line",
                      tell=lambda *_: time.sleep(0.02))
 """
 
@@ -192,7 +192,7 @@ def test_other_settings_or_text_are_refused(files, tmp_path):
     make(files, tmp_path / "s")
     assert len(make(files, tmp_path / "s").starts), "it is finished already"
     with pytest.raises(Error, match=r"other settings \(options\)"):
-        make(files, tmp_path / "s", held_out=0.2)
+        make(files, tmp_path / "s", validation=0.2)
     (files / "3.txt").write_text("something else\n", encoding="utf-8")
     with pytest.raises(Error, match=r"other settings \(input\)"):
         make(files, tmp_path / "s")
@@ -202,7 +202,7 @@ def test_other_settings_or_text_are_refused(files, tmp_path):
         make(files, tmp_path / "mine")
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
     with pytest.raises(Error, match="cannot be held out"):
-        make(files, tmp_path / "x", held_out=1.5)
+        make(files, tmp_path / "x", validation=1.5)
     with pytest.raises(Error, match="there is no splitter 'magic'"):
         make(files, tmp_path / "x", splitter="magic")
     with pytest.raises(Error, match="no text to learn from"):
@@ -223,7 +223,7 @@ def test_text_that_changed_under_finished_shards(tmp_path):
         with pytest.raises(Error, match="the text has changed since the finished shards were made"):
             make(other, tmp_path / "s")
     made = make(TEXTS, tmp_path / "s")
-    assert len(made.starts) + len(Store.open(tmp_path / "s", "held").starts) - 2 == len(TEXTS)
+    assert len(made.starts) + len(Store.open(tmp_path / "s", "validation").starts) - 2 == len(TEXTS)
 
 
 def test_a_worker_that_dies(tmp_path, monkeypatch):
@@ -255,7 +255,7 @@ def test_phrases_for_ernie(files, tmp_path):
     numbers = (1 / np.random.default_rng(0).uniform(0.001, 1, 20_000)).astype(int).tolist()
     rows = [" ".join(f"w{n}" for n in numbers[i : i + 10]) for i in range(0, 20_000, 10)]
     (files / "9.txt").write_text("\n".join(row + " the white house" * (i % 20 == 0) for i, row in enumerate(rows)))
-    made = make(files / "9.txt", tmp_path / "s", units="learn", held_out=0)
+    made = make(files / "9.txt", tmp_path / "s", units="learn", validation=0)
     assert "white house\n" in (tmp_path / "s" / "phrases.txt").read_text(encoding="utf-8")
     a, b = made.starts[:2]
     ids, _, units = made.read_spans(np.array([a]), np.array([b]))
@@ -278,7 +278,7 @@ def test_duplicates_are_left_out_over_all_files(files, tmp_path, ranks, monkeypa
     monkeypatch.setattr("formers.data.preparation.pipeline.GROUP_BYTES", 9000)
     (files / "9.txt").write_text("\n".join(TEXTS[50:150]) + "\nnew\n", encoding="utf-8")
     for rank in range(ranks):
-        made = make(files, tmp_path / "s", deduplicate="exact", held_out=0, rank=rank, ranks=ranks)
+        made = make(files, tmp_path / "s", deduplicate="exact", validation=0, rank=rank, ranks=ranks)
     assert len(made.starts) - 1 == len(TEXTS) + 1
     assert made.directory.metadata["counts"]["exact"] == 100
 
@@ -288,8 +288,8 @@ def test_tests_inside_the_text_are_found_and_counted(files, tmp_path, drop):
     known = [f"this very sentence of a test number {i} is certainly long enough to be found again" for i in range(5)]
     (files / "9.txt").write_text("\n".join([*known[:3], f"before {known[0]} after"]) + "\n", encoding="utf-8")
     (tmp_path / "sst.tsv").write_text("text\tlabel\n" + "".join(f"{t}\t1\n" for t in known), encoding="utf-8")
-    plain = make(files, tmp_path / "plain", held_out=0)
-    made = make(files, tmp_path / "s", held_out=0, tests=[tmp_path / "sst.tsv"], drop_tests=drop)
+    plain = make(files, tmp_path / "plain", validation=0)
+    made = make(files, tmp_path / "s", validation=0, tests=[tmp_path / "sst.tsv"], drop_tests=drop)
     counts = made.directory.metadata["counts"]
     assert counts["tests"]["tests"] == {"sst.tsv": {"examples": 5, "found": 3, "short": 0}}
     assert counts["seen_in_tests"] == 4
@@ -323,11 +323,15 @@ def test_on_the_command_line(files, tmp_path, capsys, monkeypatch):
 
     (tmp_path / "t.json").write_text(TOKENIZER.json_text, encoding="utf-8")
     words = (files, "--tokenizer", tmp_path / "t.json", "--unit", "line", "--out")
-    code, out, _ = run(*words, tmp_path / "s", "--held-out", "10%", "--shard-size", "4KB")
-    held = Store.open(tmp_path / "s", "held")
+    code, out, _ = run(*words, tmp_path / "s", "--validation", "10%", "--shard-size", "4KB")
+    held = Store.open(tmp_path / "s", "validation")
     assert not code
-    assert f"s (held): {len(held.starts) - 1:,} documents" in out
-    for wrong, message in ((("--held-out", "many"), "'many' is not a share"), (("--splitter", "magic"), "splitter")):
+    assert f"s (validation): {len(held.starts) - 1:,} documents" in out
+    assert list((tmp_path / "s").glob("held-*")), "what earlier stores call it"
+    run(*words, tmp_path / "old", "--held-out", "10%", "--shard-size", "4KB")
+    again = Store.open(tmp_path / "old", "validation")
+    assert again.content_hash == held.content_hash, "the earlier name of the option"
+    for wrong, message in ((("--validation", "many"), "'many' is not a share"), (("--splitter", "magic"), "splitter")):
         code, _, err = run(*words, tmp_path / "x", *wrong)
         assert code == 2
         assert message in err.lower()
@@ -358,9 +362,9 @@ def test_a_first_command_that_failed_blocks_nothing(tmp_path):
 
 def test_other_tests_are_other_settings(files, tmp_path):
     (tmp_path / "t.txt").write_text("a test\n", encoding="utf-8")
-    make(files, tmp_path / "s", held_out=0, tests=[tmp_path / "t.txt"])
+    make(files, tmp_path / "s", validation=0, tests=[tmp_path / "t.txt"])
     with pytest.raises(Error, match="other settings"):
-        make(files, tmp_path / "s", held_out=0)
+        make(files, tmp_path / "s", validation=0)
 
 
 def test_unknown_tokens_are_counted_and_said(tmp_path, capsys):
@@ -397,7 +401,7 @@ def test_a_second_rank_with_other_settings_is_refused(files, tmp_path, monkeypat
     def other(*_):
         monkeypatch.setattr(module, "CHUNK_CHARACTERS", 1500)
         with pytest.raises(Error, match="other settings"):
-            make(files, tmp_path / "s", held_out=0, rank=1, ranks=2)
+            make(files, tmp_path / "s", validation=0, rank=1, ranks=2)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -169,8 +169,8 @@ def test_what_is_no_store_or_of_another_format(tokenizer, tmp_path):
     (tmp_path / "s" / "store.json").write_text(to_checked_json(about), encoding="utf-8")
     with pytest.raises(Error, match="not the name of a file here"):
         Store.open(tmp_path / "s")
-    with pytest.raises(Error, match="has no part 'held'"):
-        Store.open(tmp_path / "s", "held")
+    with pytest.raises(Error, match="has no part 'validation'"):
+        Store.open(tmp_path / "s", "validation")
 
 
 def test_identity_follows_the_content(tokenizer, tmp_path):

@@ -279,7 +279,7 @@ def several(tmp_path_factory, full):
         letters = "abcdefghij"[i:] + "klmnopqrst"
         text = [" ".join(a + b for a, b in itertools.product(letters, repeat=2)) + "." for _ in range(20)]
         tokenizer = train_tokenizer("bpe", text, 280)
-        formers.prepare(text, tokenizer, root / f"store{i}", held_out=0.2)
+        formers.prepare(text, tokenizer, root / f"store{i}", validation=0.2)
         pretrain(root / f"run{i}", root / f"store{i}", train={"steps": 2, "samples": 0})
         made.append(tokenizer)
     assert {len(t) for t in made} == {280}

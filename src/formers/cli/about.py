@@ -8,11 +8,11 @@ import platform
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 from rich.text import Text
 from rich.tree import Tree
 
+from ..config import JSONObject
 from ..errors import Error
 from ..registry import FAMILIES, find_pretrained_family
 from .common import identify_checkpoint
@@ -69,7 +69,7 @@ def reject_checkpoint(name: str) -> None:
     raise Error(f"{name!r} is {what}, not a family", fix=shows + where)
 
 
-def add_children(branch: Tree, parent: str, members: list[dict[str, Any]]) -> None:
+def add_children(branch: Tree, parent: str, members: list[JSONObject]) -> None:
     """Hang the children of a member onto its branch, the oldest first."""
     for member in sorted((m for m in members if m["parent"] == parent), key=lambda m: (m["year"], m["name"])):
         about = f"  {member['title']} ({member['year']}): {member['new']}"
@@ -79,12 +79,12 @@ def add_children(branch: Tree, parent: str, members: list[dict[str, Any]]) -> No
         add_children(twig, member["name"], members)
 
 
-def describe_counted_head(size: dict[str, Any]) -> str:
+def describe_counted_head(size: JSONObject) -> str:
     """Say which head a number of parameters includes."""
     return "without a head" if size["head"] == "none" else f"with head {size['head']}"
 
 
-def describe_member(member: dict[str, Any], name_given: str) -> list[str]:
+def describe_member(member: JSONObject, name_given: str) -> list[str]:
     """Describe one member in lines: what it is, its sizes, what it learns, and commands that can be copied."""
     from ..objectives.registry import OBJECTIVES
 
@@ -106,7 +106,7 @@ def describe_member(member: dict[str, Any], name_given: str) -> list[str]:
     return [*lines, "", "begin with:", *(f"  {command}" for command in list_commands(member, name_given))]
 
 
-def list_commands(member: dict[str, Any], name_given: str) -> list[str]:
+def list_commands(member: JSONObject, name_given: str) -> list[str]:
     """Return commands that this member is good for; word vectors are trained by the name of a method."""
     name, heads, tasks = member["name"], member["heads"], member["tasks"]
     pairs = {"translate", "summarise"} & set(tasks)
@@ -151,7 +151,7 @@ def describe_machine() -> list[tuple[str | Text, ...]]:
     compiler = next((c for c in ("cc", "gcc", "clang", "cl") if shutil.which(c)), None)
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     capability, memory = torch.backends.cpu.get_cpu_capability(), ""
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+    if sys.platform != "win32" and "SC_PHYS_PAGES" in os.sysconf_names:
         memory = f", {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB memory"
     return [
         ("versions", versions),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from ..config import Settings
 from ..errors import Error
 from ..registry import FAMILIES, FamilyEntry
 from .common import (
@@ -66,7 +67,7 @@ def build_family_command(member: FamilyEntry) -> Callable[..., None]:
         run, cluster = run or ModelRunFlags(), cluster or ClusterFlags()
         given = {**(reading or TextFileOptions()).to_overrides(), **parse_overrides(settings, pretrain, TABLES)}
         run.add_settings(given)
-        short: dict[str, Any] = {"train.deterministic": deterministic or None, "data.source": data or None}
+        short: Settings = {"train.deterministic": deterministic or None, "data.source": data or None}
         short["data.tokenizer"] = None if tokenizer is None else str(tokenizer)
         given |= {name: value for name, value in short.items() if value is not None}
         top = {"recipe": recipe, "preset": preset, "init": init}
@@ -91,7 +92,7 @@ def build_family_command(member: FamilyEntry) -> Callable[..., None]:
 
 
 def print_cluster_plan(
-    family: str, run: RunFlags, cluster: ClusterFlags, given: dict[str, Any], top: dict[str, str | None]
+    family: str, run: RunFlags, cluster: ClusterFlags, given: Settings, top: dict[str, str | None]
 ) -> None:
     """Print what a run would need on many GPUs, by strategy."""
     from ..training.config_merge import configure_pretraining
@@ -117,7 +118,9 @@ formers pretrain {member.name} --data pairs.txt
 formers pretrain {member.name} --data pairs.csv --column de,en"""
 
 
-def run_pretraining(family: str, overrides: dict[str, Any], run: RunFlags, **more: Any) -> None:
+def run_pretraining(
+    family: str, overrides: Settings, run: RunFlags, **more: Any  # dynamic: the keywords of pretrain
+) -> None:  # fmt: skip
     """Train, and print the progress and the result; `more` are arguments of formers.pretrain."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of a cost that is known
     from ..training.runs.pretrain import pretrain

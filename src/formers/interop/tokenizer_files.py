@@ -156,7 +156,7 @@ def prepare(
 
     `tokenizer` may be a tokenizer, a file of one, or the directory of a model, a store or a Hugging Face checkpoint.
     The options are those of formers.data.preparation.pipeline.prepare: unit, column, encoding, skip, delimiter, header,
-    workers, splitter, units, held_out, deduplicate, tests, tests_column, drop_tests, shard, rank, ranks, tell,
+    workers, splitter, units, validation, deduplicate, tests, tests_column, drop_tests, shard, rank, ranks, tell,
     phrases.
     """
     pieces = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)

@@ -44,7 +44,9 @@ class SpanCorruption(TwoSidedObjective):
     part: str = "lm"
 
     @staticmethod
-    def from_tokenizer(tokenizer: Tokenizer, length: int, start: int | None = None, **options: Any) -> SpanCorruption:
+    def from_tokenizer(
+        tokenizer: Tokenizer, length: int, start: int | None = None, **options: Any  # dynamic: its fields
+    ) -> SpanCorruption:  # fmt: skip
         """Take the tokenizer's sentinels <extra_id_0>, <extra_id_1> …, which descend from its last id."""
         ends = DecoderEnds.from_tokenizer(tokenizer, ("pad", "bos"), start)
         known: list[int] = []

@@ -96,7 +96,7 @@ class Supervised(BaseObjective):
         return self.lm_weight * total, follows.sum()
 
 
-def select_answered(kind: str, batch: Batch) -> Any:
+def select_answered(kind: str, batch: Batch) -> Any:  # dynamic: of numpy in the loader, of torch in the model
     """Return which answers are asked for, in numpy or torch."""
     if kind in ("tags", "text"):
         return batch.labels != IGNORE_INDEX

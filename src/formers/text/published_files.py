@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Rust
 
-from ..config import parse_json_object
+from ..config import JSONValue, parse_json_object
 from ..errors import Error
 from .backend_safety import MAX_PIECE_CHARACTERS
 from .tokenizer import SPECIAL_ROLES, Charsmap, Tokenizer, call_backend
@@ -31,7 +31,7 @@ Styles = Iterable[TokenizerStyle]
 
 
 def choose_style(
-    styles: Styles, file: str, pieces: Collection[str], options: Mapping[str, Any], where: object
+    styles: Styles, file: str, pieces: Collection[str], options: Mapping[str, JSONValue], where: object
 ) -> tuple[TokenizerStyle, PublishedForm]:
     """Choose the style of a published file: the one by which most of it is recognised; ties: the first."""
     best: tuple[int, TokenizerStyle, PublishedForm] | None = None
@@ -48,12 +48,12 @@ def choose_style(
     return dataclasses.replace(style, special=special, pair_template=pair), form
 
 
-def from_vocab_txt(text: str, options: Mapping[str, Any], styles: Styles, where: object = None) -> Tokenizer:
+def from_vocab_txt(text: str, options: Mapping[str, JSONValue], styles: Styles, where: object = None) -> Tokenizer:
     """Read BERT's vocab.txt, one piece a line; `options` are those of its tokenizer_config.json."""
     return call_backend(lambda: build_wordpiece(text, options, styles, where), where)
 
 
-def build_wordpiece(text: str, options: Mapping[str, Any], styles: Styles, where: object) -> Tokenizer:
+def build_wordpiece(text: str, options: Mapping[str, JSONValue], styles: Styles, where: object) -> Tokenizer:
     """Build the tokenizer of a vocab.txt; what the Rust library does not like is still its own error."""
     pieces = [line.rstrip("\r\n") for line in text.split("\n")]
     pieces = pieces[:-1] if pieces and not pieces[-1] else pieces
@@ -97,12 +97,14 @@ def rename_tokens(style: TokenizerStyle, special: Mapping[str, str]) -> list[str
     return [parts.sub(lambda found: names[found[0]], text) for text in (style.single_template, style.pair_template)]
 
 
-def from_merges(vocab: str, merges: str, options: Mapping[str, Any], styles: Styles, where: object = None) -> Tokenizer:
+def from_merges(
+    vocab: str, merges: str, options: Mapping[str, JSONValue], styles: Styles, where: object = None
+) -> Tokenizer:
     """Read BPE from vocab.json and merges.txt: GPT-2's and RoBERTa's of bytes, or GPT-1's whose words end in </w>."""
     return call_backend(lambda: build_bpe(vocab, merges, options, styles, where), where)
 
 
-def build_bpe(vocab: str, merges: str, options: Mapping[str, Any], styles: Styles, where: object) -> Tokenizer:
+def build_bpe(vocab: str, merges: str, options: Mapping[str, JSONValue], styles: Styles, where: object) -> Tokenizer:
     """Build the tokenizer of a vocab.json and merges.txt; what the Rust library rejects is still its own error."""
     pieces = {k: int(v) for k, v in parse_json_object(vocab, where).items()}
     if max(pieces.values(), default=0) >= len(pieces) + 1000:  # the Rust library would list all that are missing
@@ -148,7 +150,7 @@ def finish_tokenizer(
 
 
 def resolve_special_tokens(
-    options: Mapping[str, Any], usual: Mapping[str, str], known: Collection[str] | None = None
+    options: Mapping[str, JSONValue], usual: Mapping[str, str], known: Collection[str] | None = None
 ) -> dict[str, str]:
     """Return the special tokens by role, of tokenizer_config.json or special_tokens_map.json, else the usual ones;
     without those that are not among the `known` pieces."""
@@ -249,7 +251,9 @@ def parse_piece(data: object, where: object) -> tuple[str, float, int]:
         raise make_model_error("a piece is not UTF-8", where) from None
 
 
-def iterate_fields(data: object, where: object) -> Iterator[tuple[int, Any]]:
+def iterate_fields(
+    data: object, where: object
+) -> Iterator[tuple[int, Any]]:  # dynamic: a number or bytes, by the field
     """Yield numbers and values of a protobuf message: int, float (32 bits), or bytes."""
     data, place = expect(bytes, data, where), 0
     while place < len(data):
@@ -314,14 +318,14 @@ MAX_SENTINELS = 1000  # sentinels at most
 
 
 def from_spm(
-    data: bytes, options: Mapping[str, Any], styles: Styles, where: object = None, name: str = "spiece.model"
+    data: bytes, options: Mapping[str, JSONValue], styles: Styles, where: object = None, name: str = "spiece.model"
 ) -> Tokenizer:
     """Build the tokenizer of a spiece.model or sentencepiece.bpe.model; `options` as in tokenizer_config.json."""
     return call_backend(lambda: build_tokenizer(parse_model(data, where), options, styles, where, name), where)
 
 
 def build_tokenizer(
-    model: SentencePieceModel, options: Mapping[str, Any], styles: Styles, where: object, name: str
+    model: SentencePieceModel, options: Mapping[str, JSONValue], styles: Styles, where: object, name: str
 ) -> Tokenizer:
     """Build the tokenizer of a parsed model. One that is recognised by its pieces has all of them; otherwise fairseq's
     numbers or sentinels are still to be added."""
@@ -353,7 +357,7 @@ def score_pieces(model: SentencePieceModel) -> dict[str, float]:
 
 
 def add_sentinels(
-    style: TokenizerStyle, pieces: list[tuple[str, float]], options: Mapping[str, Any]
+    style: TokenizerStyle, pieces: list[tuple[str, float]], options: Mapping[str, JSONValue]
 ) -> tuple[TokenizerStyle, list[tuple[str, float]]]:
     """Finish T5's and what is like it: a text ends in </s>, if there is one, and sentinels stand at the top of the
     vocabulary: as many as tokenizer_config.json says, or the style's own if nothing shows that the model is another."""
@@ -369,7 +373,7 @@ def add_sentinels(
 
 
 def number_like_fairseq(
-    style: TokenizerStyle, pieces: list[tuple[str, float]], options: Mapping[str, Any]
+    style: TokenizerStyle, pieces: list[tuple[str, float]], options: Mapping[str, JSONValue]
 ) -> tuple[TokenizerStyle, list[tuple[str, float]]]:
     """Finish mBART's and XLM-R's: fairseq numbers the style's first tokens, then the model's pieces from the fourth on,
     then the style's last tokens. A template ends in the language of the text."""
@@ -409,10 +413,12 @@ def build_rust_model(
     return rust
 
 
-def build_normalizer(model: SentencePieceModel, options: Mapping[str, Any], quotes: bool, small: bool) -> Any:
+def build_normalizer(
+    model: SentencePieceModel, options: Mapping[str, JSONValue], quotes: bool, small: bool
+) -> normalizers.Normalizer:
     """Text as the model wants it. ALBERT and XLNet also make quotes plain, strip accents and (ALBERT) capitals; NFC
     puts Hangul together again, which the model's own table would do."""
-    steps: list[Any] = []
+    steps: list[normalizers.Normalizer] = []
     if quotes:
         steps += [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
         if not options.get("keep_accents", False):
@@ -431,7 +437,7 @@ def build_normalizer(model: SentencePieceModel, options: Mapping[str, Any], quot
 
 
 def from_marian(
-    source: bytes, target: bytes, vocab: str, options: Mapping[str, Any], styles: Styles, where: object = None
+    source: bytes, target: bytes, vocab: str, options: Mapping[str, JSONValue], styles: Styles, where: object = None
 ) -> Tokenizer:
     """Marian's two models and the one table of numbers that both share; `.target` reads the other language."""
 
@@ -444,7 +450,7 @@ def from_marian(
 
 
 def build_marian_side(
-    model: SentencePieceModel, vocab: str, options: Mapping[str, Any], styles: Styles, where: object
+    model: SentencePieceModel, vocab: str, options: Mapping[str, JSONValue], styles: Styles, where: object
 ) -> Tokenizer:
     """Build one side. Pieces of the other one keep their number and cannot be read."""
     ids = {k: int(v) for k, v in parse_json_object(vocab, where).items()}

@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from ..config import ProgressCallback
+from ..config import JSONObject, ProgressCallback
 from ..errors import Error
 from .backend_safety import WORD_REGEX
 from .normalise import normalise
@@ -46,7 +45,7 @@ def build_word_tokenizer(
     """A tokenizer that splits as `split_words` does, or at spaces; it numbers the words, `unknown` among them."""
     first = {"type": "NFC"}
     cut = {"type": "Split", "pattern": {"Regex": WORD_REGEX}, "behavior": "Removed", "invert": True}
-    about: dict[str, Any] = {
+    about: JSONObject = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
         "normalizer": {"type": "Sequence", "normalizers": [first, {"type": "Lowercase"}]} if lower else first,
         "pre_tokenizer": {"type": "WhitespaceSplit"} if spaces else cut,

@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from .. import __version__
+from ..config import JSONObject
 from ..errors import Error, is_out_of_memory
 from ..model import Model
 from ..nn.attention.attention import Attention
@@ -26,11 +27,19 @@ from .distributed.process_group import ProcessGroup
 from .train_config import LoopConfig
 
 
+@dataclass
+class MemoryUse:
+    """What the memory of a run is used for, as far as it is known."""
+
+    train: LoopConfig | None = None  # None before the run is built
+
+
 @contextmanager
-def explain_out_of_memory(settings: LoopConfig, parameters: int | None, device: torch.device) -> Iterator[None]:
+def explain_out_of_memory(device: torch.device, parameters: int | None = None) -> Iterator[MemoryUse]:
     """Turn an allocation that fails within the block into one error with sizes and what to change."""
+    use = MemoryUse()
     try:
-        yield
+        yield use
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -39,7 +48,7 @@ def explain_out_of_memory(settings: LoopConfig, parameters: int | None, device: 
         size = "the model"
         if parameters is not None:
             size = f"about {parameters:,} parameters ({16 * parameters:,} bytes to train)"
-        beside, fix = settings.explain_memory()
+        beside, fix = ("its data", "take a smaller model") if use.train is None else use.train.explain_memory()
         used = f"{get_peak_memory(device) / 2**30:.1f} GiB in use at most{more}"
         raise Error(f"out of memory on {device}: {size} and {beside}; {used}", fix=fix) from None
 
@@ -67,7 +76,7 @@ def use_deterministic(wanted: bool) -> Iterator[None]:
             torch.use_deterministic_algorithms(before)
 
 
-def describe_hardware(world: ProcessGroup) -> dict[str, Any]:
+def describe_hardware(world: ProcessGroup) -> JSONObject:
     """Describe machine and software for run.json and the report."""
     device = world.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()

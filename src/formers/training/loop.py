@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from ..config import JSONObject
 from ..errors import Error
 from .checkpoint.local import SHARD_FOLDER, BackgroundWriter, Checkpoints, Tensors
 from .distributed.process_group import ProcessGroup
@@ -19,7 +21,7 @@ from .train_config import LoopConfig
 from .trainer import Diverged, StepResult
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}  # how a run ends that was asked to stop
-if hasattr(signal, "SIGHUP"):  # the terminal or the connection is gone; Windows has no such signal
+if sys.platform != "win32":  # the terminal or the connection is gone; Windows has no such signal
     EXIT_CODES[signal.SIGHUP] = 129
 
 
@@ -46,11 +48,11 @@ class LoopTrainer(Protocol):
     def reads_late(self) -> bool:
         """Whether a step's outcome may be read after the next step was launched."""
 
-    def get_state(self) -> tuple[dict[str, Tensors], Mapping[str, Any]]:
+    def get_state(self) -> tuple[dict[str, Tensors], Mapping[str, object]]:
         """Return what a checkpoint holds: tensors by file, and the rest."""
 
     def restore_state(
-        self, groups: Mapping[str, Tensors], state: Mapping[str, Any], shard_folder: Path | None = None
+        self, groups: Mapping[str, Tensors], state: Mapping[str, object], shard_folder: Path | None = None
     ) -> None:
         """Restore a saved state."""
 
@@ -72,7 +74,7 @@ class SignalWatcher:
         self.caught_signal: int | None = None
 
     def __enter__(self) -> SignalWatcher:
-        self.previous_handlers: dict[int, Any] = {}
+        self.previous_handlers: dict[int, Any] = {}  # dynamic: as signal.signal returns them
         if threading.current_thread() is threading.main_thread():
             for number, code in EXIT_CODES.items():
                 if code != 129 or signal.getsignal(number) is not signal.SIG_IGN:
@@ -125,7 +127,7 @@ def run_training_loop(
     trainer: LoopTrainer, take_steps: Callable[[], Iterator[StepResult]], folder: RunFolder, *,
     evaluate: Callable[[], dict[str, float]] | None = None,
     sample: Callable[[int], None] | None = None, on_step: Callable[[StepResult], None] | None = None,
-    hook: Callable[[dict[str, Any]], None] | None = None, say: Callable[[str], None] = lambda text: None,
+    hook: Callable[[JSONObject], None] | None = None, say: Callable[[str], None] = lambda text: None,
 ) -> int:  # fmt: skip
     """Train from the newest complete checkpoint to the last step; return the step it started at.
 
@@ -224,7 +226,7 @@ def restore_newest(trainer: LoopTrainer, kept: Checkpoints | None, steps: Path, 
     one that was written in parts, it compares the sums, and each reads its own."""
     full: dict[str, Tensors] = {}
 
-    def read_newest() -> tuple[int, dict[str, Tensors], dict[str, Any]]:
+    def read_newest() -> tuple[int, dict[str, Tensors], JSONObject]:
         found = None if kept is None else kept.load_newest(say, assemble_shards=False)
         if found is None:
             return 0, {}, {}
@@ -240,7 +242,7 @@ def restore_newest(trainer: LoopTrainer, kept: Checkpoints | None, steps: Path, 
     return step
 
 
-def step_to_row(report: StepResult) -> dict[str, Any]:
+def step_to_row(report: StepResult) -> JSONObject:
     """Return a step as a line of the file of measurements."""
     odd = {"skipped": True, "examples": report.example_range} if report.is_skipped else {}
     seconds, norm = round(report.seconds, 3), report.grad_norm

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from types import SimpleNamespace
+from typing import Any, Literal, Protocol
 
 from ..config import check_rates, check_sizes, suggest_name
 from ..errors import Error
 from .optimizer import OPTIMIZERS, SCHEDULES
 
+SettingValue = Any  # dynamic: of any type until it is checked
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Parallel = Literal["ddp", "fsdp", "expert"]
 SHORT_FRACTION = 0.9  # of the steps are taken with short examples, if there are any (BERT, §A.2)
@@ -88,22 +91,7 @@ class TrainConfig(LoopConfig):
     spike_factor: float = 0.0  # a gradient so many times longer than usual is skipped as well; 0: never
 
     def __post_init__(self) -> None:
-        check_sizes(
-            self, "steps", "batch_tokens", "accumulate", "seq_length", "short_length", "save_every", "keep_last",
-            "eval_every", "eval_batches", "max_bad_steps", "keep_every",
-        )  # fmt: skip
-        check_sizes(self, "batch_rampup_steps", "warmup_steps", "workers", "keep_best", "seed", "samples", minimum=0)
-        check_rates(self, "ema")
-        for name, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
-            if getattr(self, name) not in known:
-                raise Error(f"there is no {name} {getattr(self, name)!r}", fix=suggest_name(getattr(self, name), known))
-        if not 0 < self.lr < math.inf:
-            raise Error(f"the learning rate must be above 0, got {self.lr}", fix="take for example --train.lr 1e-3")
-        for name in ("weight_decay", "grad_clip", "spike_factor", "eps", "residual_init"):
-            if not getattr(self, name) >= 0:
-                raise Error(f"{name} must be at least 0, got {getattr(self, name)}", fix=f"--train.{name} 0 or more")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise Error(f"betas are two numbers from 0 to below 1, got {self.betas}", fix="take 0.9 and 0.98")
+        check_train_values(vars(self))
         if self.short_length is not None and self.short_length >= self.seq_length:
             what = f"short_length {self.short_length} is not shorter than seq_length {self.seq_length}"
             raise Error(what, fix="leave train.short_length out")
@@ -150,3 +138,30 @@ class TrainConfig(LoopConfig):
     def get_phase_length(self, phase: int) -> int:
         """Return the length of examples in a phase."""
         return self.seq_length if phase or self.short_length is None else self.short_length
+
+
+SIZES = (
+    "steps", "batch_tokens", "accumulate", "seq_length", "short_length", "save_every", "keep_last", "eval_every",
+    "eval_batches", "max_bad_steps", "keep_every",
+)  # fmt: skip
+COUNTS = ("batch_rampup_steps", "warmup_steps", "workers", "keep_best", "seed", "samples")
+FACTORS = ("weight_decay", "grad_clip", "spike_factor", "eps", "residual_init")
+
+
+def check_train_values(values: Mapping[str, SettingValue]) -> None:
+    """Refuse settings of `train` that are out of range, one by one; those that are not known yet may be missing."""
+    known = SimpleNamespace(**values)
+    check_sizes(known, *(name for name in SIZES if name in values))
+    check_sizes(known, *(name for name in COUNTS if name in values), minimum=0)
+    check_rates(known, *(name for name in ("ema",) if name in values))
+    for name, names in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
+        if (value := values.get(name)) is not None and value not in names:
+            raise Error(f"there is no {name} {value!r}", fix=suggest_name(value, names))
+    if not 0 < (lr := values.get("lr", 1.0)) < math.inf:
+        raise Error(f"the learning rate must be above 0, got {lr}", fix="take for example --train.lr 1e-3")
+    for name in FACTORS:
+        if not values.get(name, 0) >= 0:
+            raise Error(f"{name} must be at least 0, got {values[name]}", fix=f"--train.{name} 0 or more")
+    betas = values.get("betas", (0.9, 0.98))
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        raise Error(f"betas are two numbers from 0 to below 1, got {betas}", fix="take 0.9 and 0.98")

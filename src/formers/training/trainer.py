@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -299,7 +299,7 @@ class Trainer:
         return {name: group for name, group in groups.items() if group}, state
 
     def restore_state(
-        self, groups: Mapping[str, Tensors], state: Mapping[str, Any], shard_folder: Path | None = None
+        self, groups: Mapping[str, Tensors], state: Mapping[str, object], shard_folder: Path | None = None
     ) -> None:
         """Restore a saved state. A collective call: every rank must make it; all but the first may pass empty tensors.
         Each rank reads its own shards from `shard_folder`."""
@@ -340,7 +340,7 @@ class Trainer:
         self.carried_states.restore_state(memories, saved["carried_state"], self.world.device)
 
 
-def close_batches(batches: Iterator[Any]) -> None:
+def close_batches(batches: Iterator[object]) -> None:
     """End a generator of batches, and with it the workers behind it."""
     if isinstance(batches, Generator):
         batches.close()

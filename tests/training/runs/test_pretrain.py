@@ -584,7 +584,7 @@ class Frequencies:
     """A model that knows nothing but how frequent each token is."""
 
     parts: ClassVar = {"lm": SimpleNamespace(out=None, compute_fused_loss=lambda *_: None)}
-    training, body = False, SimpleNamespace()
+    training, body = False, SimpleNamespace(embedding_table=None)
 
     def __init__(self, store, ways):
         counts = 1 + torch.bincount(torch.from_numpy(np.asarray(store.tokens).astype(int)), minlength=store.vocab)

@@ -103,7 +103,7 @@ def test_phrases_are_learned_in_the_look(tmp_path, source, known):
     how = {"tokenizer": train_tokenizer("wordpiece", texts, 300)} if known else {}
     made = pretrain("ernie", text, out=tmp_path / "run", train=ONE_STEP, data={"units": "learn", "unit": "line"}, **how)
     assert counted.opened == 2 * (source == "memory")
-    alone = formers.prepare(texts, made.former.tokenizer, tmp_path / "alone", units="learn", held_out=0.2)
+    alone = formers.prepare(texts, made.former.tokenizer, tmp_path / "alone", units="learn", validation=0.2)
     assert told(made)["store"] == alone.content_hash
     found, expected = (tmp_path / name / "phrases.txt" for name in ("run/data/store", "alone"))
     assert "new york\n" in found.read_text()
@@ -178,3 +178,23 @@ def test_a_fingerprint_takes_the_rest_of_the_look():
     assert list(text.look()) == ["a b", "c d", "e f"], "begun anew"
     assert mark == RunText(["a b", "c d", "e f"], PretrainDataConfig()).fingerprint
     assert mark != RunText(["a b", "c d"], PretrainDataConfig()).fingerprint
+
+
+def test_one_look_serves_all_that_asks_for_it():
+    """The fingerprint takes the whole look: afterwards documents are read anew, unless their beginning was kept."""
+    text = SizedSource(TEXT, True)
+    look = RunText(text, PretrainDataConfig(units="learn"))
+    assert look.state == "unread"
+    assert list(look.look()) == TEXT
+    assert look.fingerprint == RunText(list(TEXT), PretrainDataConfig()).fingerprint
+    assert (look.state, text.opened) == ("finished", 1)
+    look.learn_phrases()
+    assert text.opened == 1, "phrases are counted in the look"
+    assert list(look.look()) == TEXT
+    assert (look.state, text.opened) == ("open", 2)
+    text = SizedSource(TEXT, True)
+    look = RunText(text, PretrainDataConfig())
+    look.keep_beginning(sum(map(len, TEXT[:3])))
+    assert look.fingerprint is not None
+    assert list(look.look()) == TEXT[:3]
+    assert (look.state, text.opened) == ("kept", 1)

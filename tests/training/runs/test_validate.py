@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import re
 
+import numpy as np
 import pytest
+import torch
 
 import formers
 from formers.errors import Error
 from formers.interop.model_directory import save
 from formers.registry import train_tokenizer
-from formers.training.config_merge import configure_finetuning
+from formers.training.config_merge import (
+    DERIVED_SETTINGS,
+    ModelChoice,
+    configure_finetuning,
+    derive_config,
+    read_known_settings,
+)
+from formers.training.distributed.process_group import ProcessGroup
 from formers.training.runs.cross_validation import compare_settings
+from formers.training.runs.finetune import request_finetuning
+from formers.training.train_config import TrainConfig
 
 from .test_finetune import ROWS, TINY, tune
 
@@ -122,7 +135,53 @@ def test_a_dataset_of_several_parts(tmp_path, small):
 
 @pytest.mark.parametrize("task", ["regress", "answer", "choose", "translate"])
 def test_a_recipes_own_label_smoothing_gives_way_to_the_task(task):
-    asked = configure_finetuning("transformer", None, None, task, None, {})
+    asked = configure_finetuning(ModelChoice("transformer"), task, None, {})
     assert asked.tune.label_smoothing == (0.1 if task == "translate" else 0.0)
-    with_own = configure_finetuning("transformer", None, None, task, None, {"tune.label_smoothing": 0.2})
+    with_own = configure_finetuning(ModelChoice("transformer"), task, None, {"tune.label_smoothing": 0.2})
     assert with_own.tune.label_smoothing == 0.2  # what is given is kept, and refused where it has no meaning
+
+
+def test_what_follows_from_the_examples_is_not_there_before_them():
+    """No step, length or rate is made up before the examples are encoded; what is known is checked at once."""
+    settings = configure_finetuning(ModelChoice("bert"), "classify", None, {})
+    assert {*DERIVED_SETTINGS} & {*settings.to_dict()["train"]} == {"lr"}, "that of the recipe from scratch"
+    assert {*settings.train_values, *DERIVED_SETTINGS} == {field.name for field in dataclasses.fields(TrainConfig)}
+    given = configure_finetuning(ModelChoice("bert"), "classify", None, {"train.steps": 7})
+    sizes = np.array([[5, 1, 0], [9, 1, 0]])
+    made, config = derive_config(given, sizes, 32), derive_config(settings, sizes, 32).train
+    assert (made.train.steps, made.train.seq_length, made.to_dict()["train"]["steps"]) == (7, 9, 7)
+    assert (config.seq_length, config.batch_tokens, config.steps) == (9, 224, 10)
+    known = read_known_settings(ModelChoice("bert"), None, {"data.column": "text", "tune.lora": 4})
+    assert (known.data.column, known.tune.lora) == ("text", 4)
+    wrong = {"train.lr": -1, "train.optimizer": "x", "tune.lora": -1, "model.dims": 3, "train.parallel": "fsdp"}
+    for key, value in wrong.items():
+        with pytest.raises(Error):
+            read_known_settings(ModelChoice("bert"), None, {key: value})
+
+
+def test_vectors_leave_the_settings_that_were_asked_for_as_they_are(tmp_path):
+    """The width of word vectors goes into the settings of the run, not into those that it was given."""
+    vectors = formers.pretrain(
+        "word2vec", [row["text"] for row in ROWS] * 4, out=tmp_path / "vectors", model={"dim": 6, "min_count": 1},
+    )  # fmt: skip
+    request = request_finetuning("textcnn", ROWS, ROWS[:8], overrides={"tune.vectors": str(vectors.folder / "model")})
+    asked = request.configure(None)
+    before = dict(asked.model)
+    run = request.build(*request.prepare(asked, tmp_path / "run", ProcessGroup()), tmp_path / "run", ProcessGroup())
+    assert asked.model == before
+    assert "embed" not in before
+    assert run.config.model["embed"] == run.former.config.embed == 6
+
+
+def test_a_frozen_body_stays_in_evaluation_mode():
+    model = formers.build("bert", head="classify", labels=["a", "b"], vocab=20, **TINY).model
+    model.train()
+    assert model.body.training
+    model.freeze_body()
+    assert model.training
+    torch.nn.Sequential(model).train()
+    assert model.heads.training
+    assert not any(part.training for part in model.body.modules())
+    assert not any(weight.requires_grad for weight in model.body.parameters())
+    assert all(weight.requires_grad for weight in model.heads.parameters())
+    assert not copy.deepcopy(model).train().body.training

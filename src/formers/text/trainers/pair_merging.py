@@ -16,7 +16,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
@@ -165,8 +165,10 @@ class MergeCorpus:
                 self.piece_slots[b].append(slot)
             else:
                 self.extra_spans.setdefault(slot, []).append((begin + int(first[i]), int(sizes[i])))
-        for name in ("pair_counts", "left_pieces", "right_pieces", "span_begins", "span_lengths"):
-            setattr(self, name, grow_array(getattr(self, name), self.num_slots))
+        arrays = (self.pair_counts, self.left_pieces, self.right_pieces, self.span_begins, self.span_lengths)
+        self.pair_counts, self.left_pieces, self.right_pieces, self.span_begins, self.span_lengths = (
+            grow_array(array, self.num_slots) for array in arrays
+        )
         at, kept = slots[fresh], np.array(fresh, np.int64)
         self.span_begins[at], self.span_lengths[at] = begin + first[kept], sizes[kept]
         self.left_pieces[at], self.right_pieces[at] = unique[kept] >> PAIR_SHIFT, unique[kept] & (1 << PAIR_SHIFT) - 1
@@ -331,7 +333,7 @@ def build_spaced_splitter() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(SPACED_WORD_REGEX), "removed", invert=True)
 
 
-def build_spaced_decoder(first: Iterable[Any], special: Iterable[str]) -> decoders.Decoder:
+def build_spaced_decoder(first: Iterable[decoders.Decoder], special: Iterable[str]) -> decoders.Decoder:
     """Words with a space between any two, as the `first` decoders make them, less the space beside each mark: it has
     its own. Special tokens look like marks and are words."""
     names = "|".join(map(re.escape, special))
@@ -491,7 +493,7 @@ def train_wordpiece(
     queue = PairQueue(words, score_ratio if score == "ratio" else score_gain, min_count, is_falling=False)
     ids, _ = learn_pieces(queue, style, words.piece_names[1:], vocab_size, CONTINUATION_PREFIX, tell)
     rust.model = models.WordPiece(vocab=ids, unk_token=unknown, max_input_chars_per_word=MAX_WORD_CHARACTERS)
-    first: list[Any] = [decoders.WordPiece(prefix=CONTINUATION_PREFIX, cleanup=False)]
+    first: list[decoders.Decoder] = [decoders.WordPiece(prefix=CONTINUATION_PREFIX, cleanup=False)]
     first += [decoders.Replace(MORPHEME_MARK, "")] if morphemes else []
     rust.decoder = build_spaced_decoder(first, style.special_tokens)
     return style.finish_tokenizer(rust, ids)

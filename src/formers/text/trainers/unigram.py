@@ -13,7 +13,6 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
@@ -179,7 +178,9 @@ def build_metaspace(lower: bool, morphemes: bool, kinds: str | None = None) -> R
     small = [normalizers.Lowercase()] if lower else []
     spaces = [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(), normalizers.Prepend(SPACE_MARK)]
     rust.normalizer = normalizers.Sequence([normalizers.NFC(), *small, *spaces])
-    parts: list[Any] = [pre_tokenizers.Metaspace(replacement=SPACE_MARK, prepend_scheme="never")]
+    parts: list[pre_tokenizers.PreTokenizer] = [
+        pre_tokenizers.Metaspace(replacement=SPACE_MARK, prepend_scheme="never")
+    ]
     if morphemes:
         parts.append(pre_tokenizers.Split(MORPHEME_MARK, "removed"))
     if kinds is not None:

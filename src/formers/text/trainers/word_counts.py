@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Any
 
 import tokenizers
 
@@ -48,7 +47,7 @@ class WordCutter:
 
     def split_units(self, units: Counter[str], tell: ProgressCallback | None = None) -> Counter[str]:
         """The words of what stands between spaces, as the tokenizer cuts it."""
-        rust: Any = tokenizers.Tokenizer.from_str(self.tokenizer_json)
+        rust = tokenizers.Tokenizer.from_str(self.tokenizer_json)
         normal, split = rust.normalizer, rust.pre_tokenizer
         words: Counter[str] = Counter()
         order, marked = list(units), list(units)

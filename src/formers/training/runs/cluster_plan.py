@@ -12,7 +12,6 @@ import dataclasses
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -346,7 +345,7 @@ def shrink_config(config: PretrainConfig, narrowed: int, depth: int) -> Pretrain
         if isinstance(value := vars(full).get(name), int):
             model[name] = max(min(1, value), value * depth // full.layers)
     if "experts" in known:  # a token meets one, however many there are
-        model["experts"] = min(model.get("experts", full.experts), 8)
+        model["experts"] = min(model.get("experts", vars(full)["experts"]), 8)
     model |= {"layers": depth} | ({"decoder_layers": depth} if full.num_decoder_layers else {})
     s = config.train
     train = dataclasses.replace(
@@ -367,7 +366,7 @@ class MeasuredBatch:
     target_share: float
 
 
-def read_probe_text(config: PretrainConfig) -> Any:
+def read_probe_text(config: PretrainConfig) -> object:
     """Return some of the run's text, or of the bundled corpus if it has none; pairs for translators."""
     if config.data.source:
         return read_excerpt(config.data)[0]

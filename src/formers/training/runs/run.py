@@ -23,12 +23,12 @@ import torch
 
 from ...atomic_files import TAKEN_HINT, check_overwrite
 from ...batch import Batch
-from ...config import ProgressCallback
+from ...config import JSONObject, ProgressCallback, Settings
 from ...data.loader import load_batches
 from ...errors import Error
 from ...former import Former, build, count_trainable
 from ...interop.model_directory import save
-from ...protocols import ExampleSource
+from ...protocols import AnySource
 from ...reports.run_report import write_report
 from ..checkpoint.local import Checkpoints, Tensors, set_weights
 from ..config_merge import FinetuneConfig, PretrainConfig, RunConfig
@@ -47,13 +47,16 @@ from ..loop import LoopTrainer, run_training_loop
 from ..progress import ProgressMeter
 from ..run_folder import RunFolder, open_run_folder
 from ..tracking import Tracker
-from ..train_config import LoopConfig, TrainConfig
+from ..train_config import LoopConfig, SettingValue, TrainConfig
 from ..trainer import Diverged, StepResult, Trainer
 
 TIMED_STEPS = 5  # behind the first, which also compiles
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
 NetworkConfigT = TypeVar("NetworkConfigT", bound=PretrainConfig | FinetuneConfig)
+SettingsT = TypeVar("SettingsT", bound="RunSettings")  # what is known before the data is read,
+ReadyT = TypeVar("ReadyT")  # and when it is prepared
 DataT = TypeVar("DataT")  # what a run learns from, when it is prepared
+RunResult = Any  # dynamic: what the caller of a verb gets beside the model, by the verb
 MOVABLE_SETTINGS = ("data.source", "data.train", "data.valid", "data.test")  # files may move: their content is compared
 
 
@@ -61,13 +64,13 @@ MOVABLE_SETTINGS = ("data.source", "data.train", "data.valid", "data.test")  # f
 class RunOptions:
     """Where a run goes, how it begins and who hears of it: what all runs take alike."""
 
-    out: Any = None  # a path; None: runs/STEM-NUMBER
+    out: str | Path | None = None  # None: runs/STEM-NUMBER
     resume: bool = False
     overwrite: bool = False
-    device: Any = None
+    device: torch.device | str | None = None
     tell: ProgressCallback | None = None
     say: Callable[[str], None] = lambda text: None
-    hook: Callable[[dict[str, Any]], None] | None = None
+    hook: Callable[[JSONObject], None] | None = None
 
     def __post_init__(self) -> None:
         check_overwrite(self.out, self.resume, self.overwrite)
@@ -80,7 +83,7 @@ class EarlierRun:
     """A resumed run: its folder, and what its run.json says."""
 
     path: Path
-    info: dict[str, Any]
+    info: JSONObject
 
     @staticmethod
     def find(options: RunOptions) -> EarlierRun | None:
@@ -94,7 +97,7 @@ class EarlierRun:
         return earlier
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Settings:
         """What the run was asked to do."""
         return self.info["config"]
 
@@ -104,22 +107,22 @@ class EarlierRun:
         return max(Checkpoints(self.path / "steps", remove_stale=False).list_steps(), default=0)
 
     def merge_settings(
-        self, told: Mapping[str, Any], given: Mapping[str, Any],
-        configure: Callable[[Any, Mapping[str, Any]], ConfigT], free: Collection[str],
-    ) -> ConfigT:  # fmt: skip
+        self, told: Mapping[str, SettingValue], given: Mapping[str, SettingValue],
+        configure: Callable[[JSONObject, Mapping[str, object]], SettingsT], free: Collection[str],
+    ) -> SettingsT:  # fmt: skip
         """Return the run's settings under those of a file (the tables `told`) and single ones (`given`), as `configure`
         merges them. Only those named in `free` may change."""
 
-        def overlay(is_kept: Callable[[str], bool]) -> dict[str, Any]:
+        def overlay(is_kept: Callable[[str], bool]) -> JSONObject:
             over = {t: {k: v for k, v in told[t].items() if is_kept(f"{t}.{k}")} for t in told if t in tables}
             return {**self.settings, **{t: {**tables[t], **values} for t, values in over.items()}}
 
         tables = {name: values for name, values in self.settings.items() if isinstance(values, dict)}
         asked = configure(overlay(lambda key: key in free), {k: v for k, v in given.items() if k in free})
-        if self.done_steps > asked.train.steps:
-            what = f"{self.done_steps:,} steps are done, more than {asked.train.steps:,}"
-            raise Error(what, where=self.path, fix=f"--train.steps {self.done_steps} or more")
         kept, now = asked.to_dict(), configure(overlay(lambda key: True), given).to_dict()
+        if self.done_steps > (steps := kept["train"]["steps"]):
+            what = f"{self.done_steps:,} steps are done, more than {steps:,}"
+            raise Error(what, where=self.path, fix=f"--train.steps {self.done_steps} or more")
         names = ", ".join(name.removeprefix("train.") for name in free)
         for name in tables:
             for key in now[name]:
@@ -140,7 +143,7 @@ class EarlierRun:
             raise Error(what, where=self.path, fix=f"--epochs {least} or more")
         return wanted
 
-    def refuse_if_finished(self, now: Mapping[str, Any]) -> None:
+    def refuse_if_finished(self, now: Mapping[str, SettingValue]) -> None:
         """Refuse new settings for a run that has taken all its steps: they would change nothing, and its old result
         would look like a new one."""
         before, steps = self.settings, now["train"]["steps"]
@@ -155,7 +158,7 @@ class EarlierRun:
                     raise Error(what, where=self.path, fix=fix)
 
 
-def describe_run_length(info: Mapping[str, Any]) -> tuple[str, str]:
+def describe_run_length(info: Mapping[str, SettingValue]) -> tuple[str, str]:
     """Return how long a run was asked to be, in epochs or, if it was given them, in steps; and the option that raises
     it."""
     asked = info["config"]
@@ -168,6 +171,17 @@ def describe_run_length(info: Mapping[str, Any]) -> tuple[str, str]:
 def format_epochs(epochs: float) -> str:
     """Format a number of epochs: 1 epoch, 2.5 epochs."""
     return f"{epochs:g} epoch{'s' * (epochs != 1)}"
+
+
+class RunSettings(Protocol):
+    """What a run is asked to do, as far as it is known before its data is read."""
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the run gives the same bits every time."""
+
+    def to_dict(self) -> JSONObject:
+        """Return the settings as run.json keeps them."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +226,7 @@ class Run(Protocol[ConfigT]):
     def estimate_duration(self) -> DurationEstimate:
         """Take a few steps for a dry run, and return how long all of them would take."""
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JSONObject:
         """Return what run.json keeps of the data, under "data" and other keys of its own."""
 
     def begin(self, folder: RunFolder) -> None:
@@ -234,8 +248,11 @@ class Run(Protocol[ConfigT]):
         """Change the best model before it is saved."""
         return
 
-    def compute_result(self, folder: RunFolder, best: int) -> tuple[Any, dict[str, Any]]:
+    def compute_result(self, folder: RunFolder, best: int) -> tuple[RunResult, JSONObject]:
         """Evaluate the model of the best step; return what the caller gets, and what run.json keeps."""
+
+
+AnyRun = Run[Any]  # dynamic: of any kind
 
 
 class NetworkRun(Run[NetworkConfigT], Protocol[NetworkConfigT]):
@@ -243,7 +260,7 @@ class NetworkRun(Run[NetworkConfigT], Protocol[NetworkConfigT]):
 
     trainer: Trainer
 
-    def get_source(self, phase: int) -> ExampleSource[Any]:
+    def get_source(self, phase: int) -> AnySource:
         """Return the examples of a phase."""
 
     def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
@@ -288,41 +305,43 @@ class NetworkRun(Run[NetworkConfigT], Protocol[NetworkConfigT]):
         return made
 
 
-class RunRequest(Protocol[ConfigT, DataT]):
+AnyNetworkRun = NetworkRun[Any]  # dynamic: of pretraining or fine-tuning
+
+
+class RunRequest(Protocol[SettingsT, ReadyT, DataT]):
     """A run that was asked for. Only the main process configures and prepares; all processes build."""
 
     options: RunOptions
 
     @property
-    def inputs(self) -> Any:
+    def inputs(self) -> object:
         """Paths that it reads, which --overwrite must not remove."""
 
-    def configure(self, earlier: EarlierRun | None) -> ConfigT:
+    def configure(self, earlier: EarlierRun | None) -> SettingsT:
         """Merge and check the settings: of a new run, or of a resumed one."""
 
-    def get_stem(self, config: ConfigT) -> str:
+    def get_stem(self, settings: SettingsT) -> str:
         """Return what the run's folder is called if nobody names it, before its number."""
 
-    def estimate_parameters(self, config: ConfigT) -> int | None:
+    def estimate_parameters(self, settings: SettingsT) -> int | None:
         """Return about how many parameters will be trained; None if that is not known yet."""
         return None
 
-    def prepare(self, config: ConfigT, folder: Path, world: ProcessGroup) -> tuple[ConfigT, DataT]:
-        """Prepare the data in the run's folder; returns the settings, which may follow from it, and the data."""
+    def prepare(self, settings: SettingsT, folder: Path, world: ProcessGroup) -> tuple[ReadyT, DataT]:
+        """Prepare the data in the run's folder; returns the settings, with those that follow from it, and the data."""
 
-    def prepare_excerpt(self, config: ConfigT, folder: Path, world: ProcessGroup) -> tuple[ConfigT, DataT]:
+    def prepare_excerpt(self, settings: SettingsT, folder: Path, world: ProcessGroup) -> tuple[ReadyT, DataT]:
         """Prepare as much of the data as a dry run needs."""
-        return self.prepare(config, folder, world)
 
-    def build(self, config: ConfigT, data: DataT, folder: Path, world: ProcessGroup) -> Run[ConfigT]:
+    def build(self, settings: ReadyT, data: DataT, folder: Path, world: ProcessGroup) -> AnyRun:
         """Build the model and the trainer."""
 
-    def carry_out(self) -> tuple[Path, Former, Any]:
+    def carry_out(self) -> tuple[Path, Former, RunResult]:
         """Train; returns the folder, the model, and its result."""
         return carry_out(self)
 
 
-def carry_out(request: RunRequest[ConfigT, DataT]) -> tuple[Path, Former, Any]:
+def carry_out(request: RunRequest[SettingsT, ReadyT, DataT]) -> tuple[Path, Former, RunResult]:
     """Carry out a run from its settings to its report; returns its folder, the best model, and its result.
 
     Only the main process reads sources and writes into the folder. A run that cannot begin leaves no folder behind.
@@ -332,22 +351,21 @@ def carry_out(request: RunRequest[ConfigT, DataT]) -> tuple[Path, Former, Any]:
     with ExitStack() as stack:
         stack.enter_context(explain_lost_peer(world))
 
-        config = world.broadcast_from_main(lambda: request.configure(EarlierRun.find(options)))
-        parameters = request.estimate_parameters(config)
-        stack.enter_context(explain_out_of_memory(config.train, parameters, world.device))
-        stack.enter_context(use_deterministic(config.train.deterministic))
+        settings = world.broadcast_from_main(lambda: request.configure(EarlierRun.find(options)))
+        memory = stack.enter_context(explain_out_of_memory(world.device, request.estimate_parameters(settings)))
+        stack.enter_context(use_deterministic(settings.is_deterministic))
         remove_replaced: list[Callable[[], None]] = []
 
-        def prepare() -> tuple[Path, ConfigT, DataT]:
-            inputs = (config.to_dict(), request.inputs)
-            opened = open_run_folder(options.path, request.get_stem(config), options.overwrite, inputs)
+        def prepare() -> tuple[Path, ReadyT, DataT]:
+            inputs = (settings.to_dict(), request.inputs)
+            opened = open_run_folder(options.path, request.get_stem(settings), options.overwrite, inputs)
             folder, remove = stack.enter_context(opened)
             remove_replaced.append(remove)
-            check_disk_space(folder.path, config.train, parameters)
-            return folder.path, *request.prepare(config, folder.path, world)
+            return folder.path, *request.prepare(settings, folder.path, world)
 
-        path, config, data = world.broadcast_from_main(prepare)  # the other processes map the same files
-        folder, run = RunFolder(path), request.build(config, data, path, world)
+        path, ready, data = world.broadcast_from_main(prepare)  # the other processes map the same files
+        folder, run = RunFolder(path), request.build(ready, data, path, world)
+        memory.train = run.config.train
         for line in run.describe():
             say(line)
 
@@ -381,7 +399,7 @@ def carry_out(request: RunRequest[ConfigT, DataT]) -> tuple[Path, Former, Any]:
     return path, run.former, result
 
 
-def conclude(folder: RunFolder, run: Run[Any], meter: ProgressMeter) -> Any:
+def conclude(folder: RunFolder, run: AnyRun, meter: ProgressMeter) -> RunResult:
     """Save the best checkpoint, evaluate it, and write the result and the report."""
     run.check_finite(folder)
     run.former, best = save_best_model(folder, run)
@@ -394,7 +412,7 @@ def conclude(folder: RunFolder, run: Run[Any], meter: ProgressMeter) -> Any:
     return result
 
 
-def measure_steps(run: Run[Any], low: int, last: int) -> tuple[float, float]:
+def measure_steps(run: AnyRun, low: int, last: int) -> tuple[float, float]:
     """Return the seconds of the first of some steps, and of those behind it."""
     began, run.trainer.step = time.perf_counter(), low
     steps = run.take_steps(last)
@@ -408,7 +426,7 @@ def measure_steps(run: Run[Any], low: int, last: int) -> tuple[float, float]:
     return first, time.perf_counter() - began
 
 
-def time_steps(run: NetworkRun[Any], low: int, high: int) -> tuple[float, float]:
+def time_steps(run: AnyNetworkRun, low: int, high: int) -> tuple[float, float]:
     """Return the seconds of the first of some steps, and of a batch of those behind it."""
     s, last = run.config.train, min(low + 1 + TIMED_STEPS, high)
     first, rest = measure_steps(run, low, last)
@@ -417,7 +435,7 @@ def time_steps(run: NetworkRun[Any], low: int, high: int) -> tuple[float, float]
     return first, rest / s.count_batches_between(low + 1, last, run.world.size)
 
 
-def measure_deterministic_cost(build_run: Callable[[], NetworkRun[Any]]) -> str:
+def measure_deterministic_cost(build_run: Callable[[], AnyNetworkRun]) -> str:
     """Return what deterministic algorithms cost here: a few steps of the run with and without, then forgotten."""
     seconds: list[float] = []
     for wanted in (False, True):
@@ -461,12 +479,12 @@ def check_disk_space(path: Path, train: LoopConfig, parameters: int | None) -> N
         )  # fmt: skip
 
 
-def collect_training_facts(folder: RunFolder, step: int) -> dict[str, Any]:
+def collect_training_facts(folder: RunFolder, step: int) -> JSONObject:
     """What the run knows of the model of one step, kept in its formers.json for a model card: no path, names only."""
     about = folder.read_info()
     asked, data = about["config"], about.get("data") or {}
     looks = (row["valid"] for row in folder.read_history() if row["step"] == step and "valid" in row)
-    seen: dict[str, Any] = next(looks, {})
+    seen: JSONObject = next(looks, {})
     sources = [asked["data"].get(name) or () for name in ("source", "train")]
     base = asked.get("init") or asked.get("source")
     base = base if base is None or base.startswith("hub:") else Path(base).name
@@ -500,7 +518,7 @@ def check_finite(folder: RunFolder, trainer: Trainer) -> None:
     raise Diverged(told, where=folder.path, fix="continue with --resume and a lower --train.lr; no model was written")
 
 
-def save_best_model(folder: RunFolder, run: Run[Any]) -> tuple[Former, int]:
+def save_best_model(folder: RunFolder, run: AnyRun) -> tuple[Former, int]:
     """Save the best checkpoint as a formers directory; returns the model and its step."""
     kept = Checkpoints(folder.path / "steps", remove_stale=False)
     if (found := kept.load_best()) is None:

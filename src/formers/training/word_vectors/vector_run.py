@@ -117,7 +117,7 @@ Prepared = tuple[VectorRunConfig, VectorData]
 
 
 @dataclass
-class VectorRequest(RunRequest[VectorRunConfig, VectorData]):
+class VectorRequest(RunRequest[VectorRunConfig, VectorRunConfig, VectorData]):
     """A run of word vectors that was asked for. One that resumes reads its text again: only the vectors are saved."""
 
     method: str | None  # or "vectors": the file of settings says which
