@@ -220,8 +220,8 @@ class PretrainRun(Run[PretrainConfig]):
         self.monitor: PlateauMonitor | None = None
 
     def build_objective(self, length: int, store: Store, valid: bool = False, name: str | None = None) -> Any:
-        """The objective for examples of a length, or another one by its `name`; with streams where the family carries
-        something over."""
+        """Build the objective for examples of a length, or another one by its `name`; with streams where the family
+        carries state over."""
         asked, s = self.config, self.config.train
         options = {key: value for key, value in asked.objective.items() if key != "name"} if name is None else {}
         name = name or asked.objective["name"]
@@ -377,12 +377,12 @@ def score_to_dict(score: Score | None) -> dict[str, Any] | None:
 
 
 def has_carried_state(family: Family) -> bool:
-    """A family whose state is worth carrying from batch to batch while it learns."""
+    """Return whether a family's state is carried from batch to batch in training."""
     return family.state_class in (SegmentMemory, LSTMState)
 
 
 def load_or_build_model(asked: PretrainConfig, tokenizer: Tokenizer, goal: Any, say: Callable[[str], None]) -> Former:
-    """A new model that fits the tokenizer, or one from a checkpoint."""
+    """Build a new model that fits the tokenizer, or load one from a checkpoint."""
     declared = find_family(asked.family).definition
     head = declared.pretraining_head
     if asked.objective["name"] != declared.objective:  # another objective may need another head
@@ -403,7 +403,7 @@ def load_or_build_model(asked: PretrainConfig, tokenizer: Tokenizer, goal: Any, 
 
 
 def get_tokenizer_config(tokenizer: Tokenizer, goal: Any = None) -> dict[str, int | None]:
-    """What a config takes over from a tokenizer: the size of the vocabulary, and the special ids."""
+    """Return what a config takes over from a tokenizer: the size of the vocabulary, and the special ids."""
     found: dict[str, int | None] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")}
     if (start := getattr(goal, "start", None)) is not None:
         found["start"] = start
@@ -435,7 +435,7 @@ class SampleWriter:
         self.tokenizer = found.tokenizer
 
     def write_sample(self, step: int) -> None:
-        """One sample now; what a family cannot do is left out."""
+        """Write one sample; what a family cannot do is left out."""
         was, state = self.former.model.training, torch.random.get_rng_state()
         self.former.model.eval()
         try:
@@ -450,7 +450,7 @@ class SampleWriter:
                 file.write(json.dumps({"step": step, **said}, ensure_ascii=False) + "\n")
 
     def continue_text(self) -> dict[str, str] | None:
-        """The beginning of a validation document, continued."""
+        """Return the beginning of a validation document, continued by the model."""
         low = int(self.store.starts[0])
         some = min(16, int(self.store.starts[1]) - low, len(self.store.tokens) - low)
         prompt = np.asarray(self.store.tokens[low : low + some]).astype(np.int64).tolist()
@@ -459,7 +459,7 @@ class SampleWriter:
 
     @torch.no_grad()
     def predict_hidden(self) -> dict[str, str] | None:
-        """What was asked in a validation example, and what the model says."""
+        """Return what was asked in a validation example, and what the model predicts."""
         source = TokenSource(self.store, self.objective)
         some = itertools.islice(load_batches(source, self.objective.length * 2, 1, epochs=1), 1)
         batch, _ = next(some, (None, 0))
