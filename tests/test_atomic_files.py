@@ -12,7 +12,7 @@ from formers.atomic_files import hold_lock, read_checked_json, replace_folder, t
 from formers.errors import Error
 from formers.training.run_folder import RUN_FOLDER
 from formers.training.runs.cross_validation import compare_settings
-from tests.cli.test_pretrain import run
+from tests.command_line import run_command
 from tests.training.runs.test_finetune import ROWS
 from tests.training.runs.test_pretrain import pretrain
 
@@ -122,22 +122,22 @@ def test_a_store_is_replaced_by_the_command(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("one", "two"):
         (tmp_path / f"{name}.txt").write_text(f"{name} line of text\n" * 50, encoding="utf-8")
-    run(capsys, "tokenizer", "train", "bert", "one.txt", "--vocab-size", 200, "--out", "tokenizer")
+    run_command(capsys, "tokenizer", "train", "bert", "one.txt", "--vocab-size", 200, "--out", "tokenizer")
     words = ["--tokenizer", "tokenizer", "--out", "store"]
-    assert run(capsys, "prepare", "one.txt", *words)[0] == 0
-    code, _, error = run(capsys, "prepare", "two.txt", *words)
+    assert run_command(capsys, "prepare", "one.txt", *words)[0] == 0
+    code, _, error = run_command(capsys, "prepare", "two.txt", *words)
     assert code == 2
     assert "--overwrite" in error
     before = content(tmp_path / "store")
     for wrong in (["nothing.txt"], ["two.txt", "--tokenizer", "nothing"], ["store/tokenizer.json"]):
-        code, _, error = run(capsys, "prepare", *wrong, *words[2 * ("--tokenizer" in wrong) :], "--overwrite")
+        code, _, error = run_command(capsys, "prepare", *wrong, *words[2 * ("--tokenizer" in wrong) :], "--overwrite")
         assert code == 2, wrong
         assert content(tmp_path / "store") == before
-    code, out, error = run(capsys, "prepare", "two.txt", *words, "--overwrite")
+    code, out, error = run_command(capsys, "prepare", "two.txt", *words, "--overwrite")
     assert code == 0, error
     assert "store (train)" in out
     assert content(tmp_path / "store") != before
-    code, _, error = run(capsys, "pretrain", "gpt2", "--data", "one.txt", "--out", "store", "--overwrite")
+    code, _, error = run_command(capsys, "pretrain", "gpt2", "--data", "one.txt", "--out", "store", "--overwrite")
     assert code == 2
     assert "it is not the folder of a run" in error
 

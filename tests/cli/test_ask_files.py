@@ -11,9 +11,9 @@ import pytest
 
 import formers
 from formers import registry
-from formers.cli.main import main
 from formers.task import Task
 from tests.cli.test_predict import LINES
+from tests.command_line import run_command
 
 ROWS = [("the cat sat on the mat", "the dog sat", "0"), ("안녕하세요 여러분", "오늘은 날씨가 좋습니다", "1")]
 
@@ -43,15 +43,8 @@ def files(tmp_path):
     return tmp_path
 
 
-def run(capsys, *words):
-    with pytest.raises(SystemExit) as end:
-        main([*map(str, words)])
-    out, err = capsys.readouterr()
-    return end.value.code or 0, out, err
-
-
 def said(capsys, *words):
-    code, out, err = run(capsys, *words)
+    code, out, err = run_command(capsys, *words)
     assert code == 0, err
     return [json.loads(line) for line in out.splitlines()]
 
@@ -74,19 +67,19 @@ def test_texts_and_pairs_of_files(name, models, files, capsys):
 
 def test_columns_are_named(models, files, capsys):
     command = ("classify", models / "classify", "--file", files / "odd.jsonl")
-    code, _, err = run(capsys, *command)
+    code, _, err = run_command(capsys, *command)
     assert (code, "which column is the text" in err, "--column ONE,TWO" in err) == (2, True, True)
     f = formers.load(models / "classify")
     for column, want in (("said", [a for a, _, _ in ROWS]), ("said,answer", [(a, b) for a, b, _ in ROWS])):
-        code, out, err = run(capsys, *command, "--column", column)
+        code, out, err = run_command(capsys, *command, "--column", column)
         *found, gap = [json.loads(line) for line in out.splitlines()]
         assert [one["probability"] for one in found] == pytest.approx([one.probability for one in f.classify(want)])
         assert gap is None
         assert "1 without text, answered by null" in err
-    assert "no column 'x'" in run(capsys, *command, "--column", "x")[2]
-    assert run(capsys, *command, "--column", "said,answer", "--other", "x")[0] == 2
+    assert "no column 'x'" in run_command(capsys, *command, "--column", "x")[2]
+    assert run_command(capsys, *command, "--column", "said,answer", "--other", "x")[0] == 2
     assert said(capsys, "classify", models / "classify", "--file", files / "old.txt", "--encoding", "cp949")
-    assert run(capsys, "classify", models / "classify", "--file", files / "gold.conll")[0] == 2
+    assert run_command(capsys, "classify", models / "classify", "--file", files / "gold.conll")[0] == 2
 
 
 def test_a_pipe_is_read(models, capsys, monkeypatch):
@@ -106,7 +99,7 @@ def test_a_tab_is_a_space_to_who_knows_no_pairs(models, capsys, tmp_path):
         assert found["probability"] == pytest.approx(former.classify(want).probability)
     (tmp_path / "gaps.txt").write_text("the cat\n\nthe dog\n", encoding="utf-8")
     assert [one is None for one in said(capsys, "tag", models / "tag", "--file", tmp_path / "gaps.txt")] == [0, 1, 0]
-    assert run(capsys, "tag", models / "tag", " ")[0] == 2
+    assert run_command(capsys, "tag", models / "tag", " ")[0] == 2
 
 
 def test_words_of_conll_files_and_lists(models, files, capsys):
@@ -117,7 +110,7 @@ def test_words_of_conll_files_and_lists(models, files, capsys):
     assert [w["word"] for w in row] == ["don't", "go"]
     rows = said(capsys, "tag", models / "tag", "--file", files / "one.tsv")
     assert [" ".join(w["word"] for w in row) for row in rows] == [a for a, _, _ in ROWS]
-    assert "which column" in run(capsys, "tag", models / "tag", "--file", files / "two.tsv")[2]
+    assert "which column" in run_command(capsys, "tag", models / "tag", "--file", files / "two.tsv")[2]
 
 
 def test_a_context_is_no_set_of_questions(models, files, capsys):
@@ -125,7 +118,7 @@ def test_a_context_is_no_set_of_questions(models, files, capsys):
     squad = {"version": "x", "data": [{"title": "t", "paragraphs": [{"context": "the cat", "qas": [asked]}]}]}
     (files / "squad.json").write_text(json.dumps(squad))
     (files / "book.csv").write_text("text,year\nthe cat,1\nsat,2\n")
-    code, out, err = run(capsys, "answer", models / "answer", "Who?", "--file", files / "squad.json")
+    code, out, err = run_command(capsys, "answer", models / "answer", "Who?", "--file", files / "squad.json")
     assert (code, out, "holds questions with contexts of their own" in err) == (2, "", True)
     found = said(capsys, "answer", models / "answer", "Who?", "--file", files / "book.csv")
     want = formers.load(models / "answer").answer("Who?", "the cat\nsat")
@@ -136,7 +129,7 @@ def test_words_on_a_terminal_and_json_by_a_pipe(models, capsys, monkeypatch):
     command = ("classify", models / "classify", "the cat sat", "\x1b[2Jthe dog")
     label = said(capsys, *command)[0]["label"]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    _, out, _ = run(capsys, *command)
+    _, out, _ = run_command(capsys, *command)
     first, second = out.splitlines()
     assert first.split()[1:] == [label, "the", "cat", "sat"]
     assert first.split()[0].endswith("%")
@@ -144,6 +137,6 @@ def test_words_on_a_terminal_and_json_by_a_pipe(models, capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert said(capsys, *command, "--as-json")[0]["label"] == label
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert "the  " in run(capsys, "tag", models / "tag", "the cat")[1]
+    assert "the  " in run_command(capsys, "tag", models / "tag", "the cat")[1]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert "the cat | the dog" in run(capsys, "score", models / "regress", "the cat", "--other", "the dog")[1]
+    assert "the cat | the dog" in run_command(capsys, "score", models / "regress", "the cat", "--other", "the dog")[1]

@@ -20,45 +20,37 @@ import torch
 import formers
 from formers.cli import demo as demo_module
 from formers.cli.about import EXTRAS
-from formers.cli.main import app, main
+from formers.cli.main import app
 from formers.config import parse_byte_size
 from formers.registry import FAMILIES
+from tests.command_line import run_command
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent.parent / "parity" / "golden"
 
 
-def run(capsys, *words):
-    try:
-        code = main(list(words)) or 0
-    except SystemExit as end:
-        code = end.code or 0
-    out = capsys.readouterr()
-    return code, out.out, out.err
-
-
 def test_help_and_version(capsys):
-    code, out, _ = run(capsys, "--help")
+    code, out, _ = run_command(capsys, "--help")
     assert code == 0
     for verb in ("demo", "tree", "import", "export", "doctor"):
         assert verb in out
-    assert run(capsys, "--version")[1].strip() == f"formers {formers.__version__}"
+    assert run_command(capsys, "--version")[1].strip() == f"formers {formers.__version__}"
     for verb in ("demo", "tree", "import", "export", "doctor"):
-        out = run(capsys, verb, "--help")[1]
+        out = run_command(capsys, verb, "--help")[1]
         assert f"formers {verb}" in out.split("Usage", 1)[1].split("\n", 1)[1], "an example in the help"
 
 
 def test_tree(capsys):
-    code, out, _ = run(capsys, "tree")
+    code, out, _ = run_command(capsys, "tree")
     assert code == 0
     assert "109,482,240 without a head" in out
-    rows = json.loads(run(capsys, "tree", "--as-json")[1])
+    rows = json.loads(run_command(capsys, "tree", "--as-json")[1])
     assert {row["name"] for row in rows} >= {"gpt2", "bert", "t5"}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_one_member_of_the_tree(name, capsys):
-    code, out, _ = run(capsys, "tree", name)
+    code, out, _ = run_command(capsys, "tree", name)
     assert code == 0
     member = FAMILIES[name]
     for word in (member.card.title, member.card.paper, member.card.new, member.card.parent, *member.definition.presets):
@@ -67,19 +59,19 @@ def test_one_member_of_the_tree(name, capsys):
     assert len(said) >= 2
     for words in said:
         app.parse_args(words[1:], exit_on_error=False, print_error=False)
-    assert json.loads(run(capsys, "tree", name, "--as-json")[1])["name"] == name
+    assert json.loads(run_command(capsys, "tree", name, "--as-json")[1])["name"] == name
 
 
 @pytest.mark.parametrize("name", ["word2vec", "glove", "fasttext"])
 def test_a_kind_of_word_vectors_in_the_tree(name, capsys):
-    code, out, _ = run(capsys, "tree", name)
+    code, out, _ = run_command(capsys, "tree", name)
     assert code == 0
     assert f"formers pretrain {name} --data" in out
     assert f"formers neighbours runs/{name}-1 king" in out
 
 
 def test_no_such_member(capsys):
-    code, _, err = run(capsys, "tree", "brt")
+    code, _, err = run_command(capsys, "tree", "brt")
     assert code == 2
     assert "bert" in err
 
@@ -94,7 +86,7 @@ def test_doctor_offers_what_there_is():
 
 
 def test_doctor(capsys):
-    code, out, _ = run(capsys, "doctor")
+    code, out, _ = run_command(capsys, "doctor")
     assert code == 0
     assert "server" not in out
     for word in ("versions", "torch threads", "C++ compiler", "disk", "varlen", "dense", "hub"):
@@ -105,16 +97,16 @@ def test_doctor_says_where_bf16_is_slow(capsys, monkeypatch):
     from formers.nn import cpu_inference
 
     monkeypatch.setattr(cpu_inference, "can_prepack", lambda dtype: False)
-    assert "works, slower than fp32" in " ".join(run(capsys, "doctor")[1].split())
+    assert "works, slower than fp32" in " ".join(run_command(capsys, "doctor")[1].split())
 
 
 def test_import_and_export(capsys, tmp_path):
     own, back = tmp_path / "own", tmp_path / "hf"
-    code, out, _ = run(capsys, "import", str(GOLDEN / "GPT2LMHeadModel-0"), str(own))
+    code, out, _ = run_command(capsys, "import", str(GOLDEN / "GPT2LMHeadModel-0"), str(own))
     assert code == 0
     assert "gpt2, head lm" in out
     assert "without a tokenizer" in out
-    code, _, _ = run(capsys, "export", str(own), str(back), "--dtype", "bfloat16", "--shard", "20kB")
+    code, _, _ = run_command(capsys, "export", str(own), str(back), "--dtype", "bfloat16", "--shard", "20kB")
     assert code == 0
     assert len(list(back.glob("model-*.safetensors"))) > 1
     assert formers.load(back).dtype == torch.bfloat16
@@ -123,7 +115,9 @@ def test_import_and_export(capsys, tmp_path):
 
 
 def test_notes_go_to_the_terminal(capsys, tmp_path):
-    code, _, err = run(capsys, "import", str(GOLDEN / "BertForPreTraining-0"), str(tmp_path / "x"), "--head", "tag")
+    code, _, err = run_command(
+        capsys, "import", str(GOLDEN / "BertForPreTraining-0"), str(tmp_path / "x"), "--head", "tag"
+    )
     assert code == 0
     assert "note: new, untrained: heads.tag.out" in err
 
@@ -150,7 +144,7 @@ def broken(tmp_path, name="m", **changes):
 )
 def test_errors_are_one_line_and_code_2(capsys, tmp_path, make, message):
     source = make(tmp_path)
-    code, out, err = run(capsys, "import", str(source), str(tmp_path / "out"))
+    code, out, err = run_command(capsys, "import", str(source), str(tmp_path / "out"))
     assert code == 2
     assert not out
     assert err.count("\n") == 1
@@ -164,7 +158,7 @@ def test_a_truncated_file(capsys, tmp_path):
     folder = broken(tmp_path)
     data = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
-    code, _, err = run(capsys, "export", str(folder), str(tmp_path / "out"))
+    code, _, err = run_command(capsys, "export", str(folder), str(tmp_path / "out"))
     assert code == 2
     assert "bytes of data are declared" in err
     assert err.count("\n") == 1
@@ -172,11 +166,11 @@ def test_a_truncated_file(capsys, tmp_path):
 
 def test_words_that_make_no_sense(capsys):
     for words in (["imprt"], ["import"], ["export", "a", "b", "--dtype", "int3"], ["tree", "--colour"]):
-        code, _, err = run(capsys, *words)
+        code, _, err = run_command(capsys, *words)
         assert code == 2, words
         assert err.startswith("formers:")
         assert err.count("\n") == 1
-    code, _, err = run(capsys, "export", "a", "b", "--shard", "big")
+    code, _, err = run_command(capsys, "export", "a", "b", "--shard", "big")
     assert code == 2
 
 
@@ -214,7 +208,7 @@ def small_demo(monkeypatch):
 
 def test_demo_in_small(capsys, tmp_path, small_demo):
     out = tmp_path / "en"
-    code, text, _ = run(capsys, "demo", "--out", str(out))
+    code, text, _ = run_command(capsys, "demo", "--out", str(out))
     assert code == 0
     assert "chosen for this machine: gpt2 8 steps" in text
     assert "left in all" in text
@@ -227,7 +221,7 @@ def test_demo_in_small(capsys, tmp_path, small_demo):
     assert "validation text" in page
     assert formers.load(out / "gpt2").tokenizer is not None
     assert formers.load(out / "bert").head == "mlm"
-    code, _, err = run(capsys, "demo", "--out", str(out), "--resume")
+    code, _, err = run_command(capsys, "demo", "--out", str(out), "--resume")
     assert code == 2
     assert "there is no unfinished demo here. Leave --resume out" in err
 
@@ -260,14 +254,14 @@ def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, mo
     try:
         for said in ("interrupted", "after step 5; saved", "after step 6; saved", "interrupted"):
             told.clear()
-            code, _, err = run(capsys, *words)
+            code, _, err = run_command(capsys, *words)
             assert code == 130
             assert said in err
             assert f"Continue with formers demo --language ko --out {out}" in err
             assert len(err.splitlines()) == 1
         monkeypatch.setattr(run_report, "write_runs_page", write)
         told.clear()
-        code, text, _ = run(capsys, *words, "--resume")
+        code, text, _ = run_command(capsys, *words, "--resume")
     finally:
         signal.signal(signal.SIGINT, handler)
     assert code == 0
@@ -377,7 +371,7 @@ def test_a_full_disk_behind_the_output():
 def test_an_output_that_exists_is_refused_before_anything_is_read(capsys, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "x").write_text("x")
-    code, _, err = run(capsys, "import", str(tmp_path / "nothing"), str(tmp_path / "out"))
+    code, _, err = run_command(capsys, "import", str(tmp_path / "nothing"), str(tmp_path / "out"))
     assert code == 2
     assert "exists already" in err
 

@@ -17,7 +17,7 @@ from rich.text import Text
 import formers
 from formers.cli.terminal import SafeConsole, escape_line, print_json, print_table, print_text, show_progress
 from formers.training.run_folder import RUN_FORMAT
-from tests.cli.test_cli import run
+from tests.command_line import run_command
 
 CLI = Path(formers.__file__).parent / "cli"
 HOSTILE = ["x[/]", "[bold]b[/bold]", "a\x1b]0;owned\x07b", "c\x9b31mred", "tab\there", ":smile:", "back\\", "\u202eabc"]
@@ -110,7 +110,7 @@ def test_runs_keep_their_names_whole(capsys, tmp_path):
     """A name that was cut to bert-class… could not be typed again, nor found by grep."""
     name = "transformer-translate-12-" + "again-" * 12
     make_run(tmp_path / name)
-    code, out, _ = run(capsys, "runs", str(tmp_path))
+    code, out, _ = run_command(capsys, "runs", str(tmp_path))
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == ["run", name]
 
@@ -120,13 +120,13 @@ def test_runs_with_hostile_names(capsys, tmp_path):
     for words in HOSTILE:
         make_run(tmp_path / words, {**ABOUT, "config": {**ABOUT["config"], "family": words}})
     make_run(Path(os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff")))
-    code, out, err = run(capsys, "runs", str(tmp_path))
+    code, out, err = run_command(capsys, "runs", str(tmp_path))
     assert (code, err) == (0, "")
     assert out.count("3 of 9") == len(HOSTILE) + 1
     assert "\x1b" not in out
     assert "x[/]" in out
     assert "\\udcff" in out
-    code, out, err = run(capsys, "report", str(tmp_path / "x[/]"))
+    code, out, err = run_command(capsys, "report", str(tmp_path / "x[/]"))
     assert code == 2, "no such family"
     assert "\x1b" not in err
     assert err.count("\n") == 1
@@ -154,12 +154,12 @@ def test_damaged_run_files(capsys, tmp_path, full):
         "baseline": {"loss": 1.0, "accuracy": 0.1},
     }
     about = {**ABOUT, "result": {"parameters": 3, "best": 3, "memory": 5, "mfu": 0.5, **rest}}
-    assert run(capsys, "report", str(make_run(tmp_path / "good", about, [json.dumps(line)])))[0] == 0
+    assert run_command(capsys, "report", str(make_run(tmp_path / "good", about, [json.dumps(line)])))[0] == 0
     for number in range(2000 if full else 150):
         folder = make_run(tmp_path / "r", damage(about, dice), [json.dumps(damage(line, dice))])
         for verb, where in (("runs", tmp_path), ("report", folder), ("rerun", folder)):
             more = ["--out", str(tmp_path / "again")] if verb == "rerun" else []
-            code, out, err = run(capsys, verb, str(where), *more)
+            code, out, err = run_command(capsys, verb, str(where), *more)
             assert code in (0, 2), number
             assert err.count("\n") == bool(code), (number, verb, err)
             assert "\x1b" not in out + err
@@ -173,10 +173,10 @@ def test_damaged_run_files(capsys, tmp_path, full):
 def test_run_json_that_is_none(capsys, tmp_path, text):
     folder = make_run(tmp_path / "r", "", ["[" * 100_000])
     (folder / "run.json").write_bytes(text if isinstance(text, bytes) else text.encode())
-    code, out, err = run(capsys, "runs", str(tmp_path))
+    code, out, err = run_command(capsys, "runs", str(tmp_path))
     assert (code, err) == (0, "")
     assert "is damaged" in out
-    assert run(capsys, "report", str(folder))[0] == 2
+    assert run_command(capsys, "report", str(folder))[0] == 2
 
 
 def test_a_table_in_a_pipe_has_one_line_for_each_row(capsys):

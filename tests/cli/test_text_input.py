@@ -8,9 +8,9 @@ import pytest
 
 import formers
 from formers import Store
-from formers.cli.main import main
 from formers.interop.tokenizer_files import load_tokenizer
 from formers.registry import train_tokenizer
+from tests.command_line import run_command
 
 ROWS = [(f"title {i}", f"The cat number {i} sat down. Then the dog ran away, number {i * 7}.") for i in range(40)]
 KOREAN = [f"{i}번째 영화는 정말 재미있었습니다. 또 보고 싶네요." for i in range(60)]
@@ -26,11 +26,10 @@ def folder(tmp_path):
     return tmp_path
 
 
-def run(capsys, *words):
-    with pytest.raises(SystemExit) as end:
-        main([*map(str, words)])
-    out, err = capsys.readouterr()
-    return end.value.code or 0, " ".join(out.split()), err
+def run_and_squeeze(capsys, *words):
+    """Run a command; the spaces and line breaks of what it printed are single spaces."""
+    code, out, err = run_command(capsys, *words)
+    return code, " ".join(out.split()), err
 
 
 def commands(folder, file):
@@ -49,11 +48,11 @@ def commands(folder, file):
 ])  # fmt: skip
 def test_the_remedy_can_be_typed(command, name, option, folder, capsys):
     words = commands(folder, folder / name)[command]
-    code, _, err = run(capsys, *words)
+    code, _, err = run_and_squeeze(capsys, *words)
     assert code == 2
     assert " ".join(option).replace("said", "NAME") in err
     assert err.count("\n") == 1
-    code, out, err = run(capsys, *words, *option)
+    code, out, err = run_and_squeeze(capsys, *words, *option)
     assert code == 0, err
     if command == "prepare":
         store = Store.open(folder / "store")
@@ -66,10 +65,10 @@ def test_the_remedy_can_be_typed(command, name, option, folder, capsys):
 def test_tests_have_a_column_of_their_own(folder, capsys):
     words = commands(folder, folder / "broken.jsonl")["prepare"]
     words = (*words, "--skip", "--tests", folder / "two.csv")
-    code, _, err = run(capsys, *words)
+    code, _, err = run_and_squeeze(capsys, *words)
     assert (code, "--tests-column" in err) == (2, True)
-    assert "--tests-column" not in run(capsys, *commands(folder, folder / "two.csv")["prepare"])[2]
-    code, out, err = run(capsys, *words, "--tests-column", "said")
+    assert "--tests-column" not in run_and_squeeze(capsys, *commands(folder, folder / "two.csv")["prepare"])[2]
+    code, out, err = run_and_squeeze(capsys, *words, "--tests-column", "said")
     assert code == 0, err
     assert "40 of 40 examples share text" in out
 
@@ -78,20 +77,20 @@ def test_score(folder, capsys):
     made = {}
     for score in ("gain", "ratio"):
         words = ("tokenizer", "train", "wordpiece", folder / "two.csv", "--column", "said", "--vocab-size", "90")
-        assert run(capsys, *words, "--score", score, "--out", folder / score)[0] == 0
+        assert run_and_squeeze(capsys, *words, "--score", score, "--out", folder / score)[0] == 0
         made[score] = load_tokenizer(folder / score)
     assert made["gain"].fingerprint != made["ratio"].fingerprint
     texts = [text for _, text in ROWS]
     assert made["ratio"].json_text == train_tokenizer("wordpiece", texts, 90, score="ratio").json_text
     for kind in ("bpe", "gpt", "characters", "unigram"):
-        code, _, err = run(capsys, "tokenizer", "train", kind, folder / "two.csv", "--score", "ratio")
+        code, _, err = run_and_squeeze(capsys, "tokenizer", "train", kind, folder / "two.csv", "--score", "ratio")
         assert (code, "no option 'score'" in err) == (2, True), err
 
 
 def test_settings_of_a_finished_store_are_compared(folder, capsys):
     words = commands(folder, folder / "two.csv")["prepare"]
-    assert run(capsys, *words, "--column", "said")[0] == 0
-    code, _, err = run(capsys, *words, "--column", "name")
+    assert run_and_squeeze(capsys, *words, "--column", "said")[0] == 0
+    code, _, err = run_and_squeeze(capsys, *words, "--column", "name")
     assert (code, "other settings" in err) == (2, True)
 
 
@@ -104,7 +103,7 @@ EVERY = (
 
 @pytest.mark.parametrize("command", EVERY)
 def test_help_names_them(command, capsys):
-    code, out, _ = run(capsys, *command.split(), "--help")
+    code, out, _ = run_and_squeeze(capsys, *command.split(), "--help")
     assert code == 0
     assert all(option in out for option in ("--column", "--encoding", "--skip", "--delimiter", "--no-header"))
     assert "formers" in out
@@ -120,23 +119,23 @@ def test_a_file_of_korean_excel_is_learnt_from(tmp_path, capsys):
     path, run_folder = tmp_path / "old.csv", tmp_path / "run"
     path.write_text("".join(f"{text};{label}\n" for text, label in LABELLED), encoding="cp949")
     words = ("finetune", "textcnn", "--train", path, "--out", run_folder, *SMALL)
-    code, _, err = run(capsys, *words)
+    code, _, err = run_and_squeeze(capsys, *words)
     assert (code, "--encoding cp949" in err, err.count("\n")) == (2, True, 1)
     how = ("--encoding", "cp949", "--no-header")
-    code, out, err = run(capsys, *words, *how)
+    code, out, err = run_and_squeeze(capsys, *words, *how)
     assert code == 0, err
     assert "text = column '0', label = column '1': 2 labels, 16 examples; a semicolon stands between columns" in err
     asked = json.loads((run_folder / "run.json").read_text(encoding="utf-8"))["config"]["data"]
     assert (asked["encoding"], asked["header"]) == ("cp949", False)
-    code, _, err = run(capsys, "finetune", "--resume", "--out", run_folder)
+    code, _, err = run_and_squeeze(capsys, "finetune", "--resume", "--out", run_folder)
     assert code == 0, err
-    code, _, err = run(capsys, "finetune", "--resume", "--out", run_folder, "--encoding", "utf-16")
+    code, _, err = run_and_squeeze(capsys, "finetune", "--resume", "--out", run_folder, "--encoding", "utf-16")
     assert (code, "data.encoding cannot change" in err) == (2, True)
-    code, out, err = run(capsys, "evaluate", run_folder / "model", "--data", path, *how, "--as-json")
+    code, out, err = run_and_squeeze(capsys, "evaluate", run_folder / "model", "--data", path, *how, "--as-json")
     assert (code, json.loads(out)["examples"]) == (0, 16), err
-    code, out, err = run(capsys, "classify", run_folder / "model", "--file", path, *how, "--column", "0")
+    code, out, err = run_and_squeeze(capsys, "classify", run_folder / "model", "--file", path, *how, "--column", "0")
     assert (code, out.count('"label"')) == (0, 16), err
-    code, out, err = run(capsys, *words[:4], "--out", tmp_path / "folds", *SMALL, *how, "--folds", "2")
+    code, out, err = run_and_squeeze(capsys, *words[:4], "--out", tmp_path / "folds", *SMALL, *how, "--folds", "2")
     assert code == 0, err
     assert "runs:" in out
 
@@ -157,7 +156,7 @@ def test_pretraining_takes_them(tmp_path, capsys):
     (tmp_path / "old.csv").write_text("".join(f"{i};{text}\n" for i, text in enumerate(KOREAN)), encoding="cp949")
     words = ("pretrain", "bert", "--data", tmp_path / "old.csv", "--print-config")
     how = ("--encoding", "cp949", "--delimiter", "|", "--no-header", "--column", "1", "--skip")
-    code, out, _ = run(capsys, *words, *how)
+    code, out, _ = run_and_squeeze(capsys, *words, *how)
     said = "encoding: cp949 skip: true delimiter: '|' header: false"
     assert (code, said in out, "column: '1'" in out) == (0, True, True)
 

@@ -14,7 +14,7 @@ import formers
 from formers import Error
 from formers.evaluation.api import evaluate_cloze, evaluate_pairs, evaluate_perplexity
 from formers.evaluation.likelihood import compute_likelihood
-from tests.cli.test_embed import run
+from tests.command_line import run_command
 from tests.evaluation.test_likelihood import speaker
 from tests.inspection.test_embed import TEXTS
 from tests.models.test_family import make
@@ -93,14 +93,16 @@ def test_the_command(learned, tmp_path, capsys):
     (tmp_path / "pairs.jsonl").write_text(
         json.dumps({"sentence_good": TEXTS[0], "sentence_bad": "mat on"}) + "\n", encoding="utf-8"
     )
-    code, out, _ = run(capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "pairs.jsonl", "--as-json")
+    code, out, _ = run_command(capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "pairs.jsonl", "--as-json")
     assert (code, json.loads(out)["accuracy"]) == (0, 1.0)
     (tmp_path / "text.txt").write_text(TEXTS[0] + "\n", encoding="utf-8")
-    code, out, _ = run(capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "text.txt", "--stride", "8")
+    code, out, _ = run_command(capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "text.txt", "--stride", "8")
     assert code == 0
     assert "perplexity" in out
     assert re.search(r"^tokens +\d+$", out, re.MULTILINE), "a count is an integer"
-    code, _, err = run(capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "text.txt", "--kind", "pairs")
+    code, _, err = run_command(
+        capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "text.txt", "--kind", "pairs"
+    )
     assert code == 2
     assert "which column is good" in err
 
@@ -117,7 +119,7 @@ def test_the_command_gives_what_the_page_defines(language, learned, tmp_path, mo
     (tmp_path / "text.txt").write_text(names["text"] + "\n", encoding="utf-8")
     capsys.readouterr()
     words = ("--stride", str(names["stride"]), "--as-json")
-    _, out, _ = run(capsys, "evaluate", f"formers-demo-{language}/gpt2", "--data", "text.txt", *words)
+    _, out, _ = run_command(capsys, "evaluate", f"formers-demo-{language}/gpt2", "--data", "text.txt", *words)
     found = json.loads(out)
     assert '"tokens": ' + str(names["done"]) + "," in out
     assert found["perplexity"] == pytest.approx(math.exp(names["nats"] / names["done"]), rel=1e-6)

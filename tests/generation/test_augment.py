@@ -16,7 +16,7 @@ from formers.generation.fill import infill_texts
 from formers.task import Task
 from formers.tasks.examples import make_label_prefix
 from formers.training.runs.continue_pretraining import train_conditional
-from tests.cli.test_embed import run
+from tests.command_line import run_command
 from tests.evaluation.test_likelihood import speaker
 
 ROWS = [
@@ -229,15 +229,15 @@ def test_the_command(bert, tmp_path, capsys):
         "--label-filter",
         "none",
     )
-    code, out, _ = run(capsys, *command, "--out", tmp_path / "more.jsonl")
+    code, out, _ = run_command(capsys, *command, "--out", tmp_path / "more.jsonl")
     assert code == 0
     assert "new examples out of 6" in out
     rows = [json.loads(line) for line in (tmp_path / "more.jsonl").read_text(encoding="utf-8").splitlines()]
     assert rows
     assert set(rows[0]) == {"text", "label", "from"}
-    assert run(capsys, *command, "--out", tmp_path / "more.jsonl")[0] == 2  # it is there already
-    assert run(capsys, *command, "--out", tmp_path / "more.csv")[0] == 2
-    assert run(capsys, *command, "--out", tmp_path / "none.jsonl", "--rate", "0")[0] == 2  # not the usual rate
+    assert run_command(capsys, *command, "--out", tmp_path / "more.jsonl")[0] == 2  # it is there already
+    assert run_command(capsys, *command, "--out", tmp_path / "more.csv")[0] == 2
+    assert run_command(capsys, *command, "--out", tmp_path / "none.jsonl", "--rate", "0")[0] == 2  # not the usual rate
 
 
 def test_refusals(bert, gpt):

@@ -10,7 +10,6 @@ import torch
 
 import formers
 from formers import Error
-from formers.cli.main import main
 from formers.former import count_trainable
 from formers.interop import export_check
 from formers.interop.export_check import (
@@ -24,6 +23,7 @@ from formers.interop.export_check import (
 from formers.registry import FAMILIES
 from formers.text.trainers.pair_merging import train_wordpiece
 from formers.training.recipes import get_recipe
+from tests.command_line import run_command
 
 WORDS = ["The cat sat on the mat.", "It was 7 o'clock, and nobody came.", "한국어 문장도 읽습니다. 아무도 오지 않았다."]
 needs_transformers = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
@@ -157,18 +157,15 @@ def test_both_texts_of_a_pair_are_cut_as_the_tokenizers_library_cuts_them():
             assert truncate_lengths(one, two, room) == tuple(lengths)
 
 
-def run(capsys, *words):
-    with pytest.raises(SystemExit) as end:
-        main(["export", *map(str, words)])
-    out = capsys.readouterr()
-    return end.value.code, out.out, out.err
+def run_export(capsys, *words):
+    return run_command(capsys, "export", *words)
 
 
 @needs_transformers
 def test_the_command_opens_it(capsys, tmp_path):
     """In a process of its own."""
     formers.save(small("bert", tokenizer=True), tmp_path / "bert")
-    code, out, err = run(capsys, tmp_path / "bert", "--check", "transformers")
+    code, out, err = run_export(capsys, tmp_path / "bert", "--check", "transformers")
     assert code == 0, err
     assert out.startswith("transformers: yes: BertForPreTraining opens in transformers ")
     assert "a text, a pair, an over-long text" in out
@@ -250,15 +247,15 @@ def test_every_kind_of_head_is_compared(family, head, tokenizer, tmp_path):
 def test_what_is_not_installed_is_not_checked(capsys, tmp_path, monkeypatch):
     formers.save(small("bert", "none", tokenizer=True), tmp_path / "bert")
     for reader in ("vllm", "tei"):
-        code, out, _ = run(capsys, tmp_path / "bert", "--check", reader)
+        code, out, _ = run_export(capsys, tmp_path / "bert", "--check", reader)
         assert code == 0
         assert out.startswith(f"{reader}: not checked: {READER_NAMES[reader]} is not installed; it has a class")
-    code, _, err = run(capsys, tmp_path / "bert", "--check", "vllm", "--head", "pretraining")
+    code, _, err = run_export(capsys, tmp_path / "bert", "--check", "vllm", "--head", "pretraining")
     assert code == 2
     assert "vLLM cannot open it" in err
     monkeypatch.setattr(export_check.importlib.util, "find_spec", lambda name: None)
     for reader in ("transformers", "sentence-transformers"):
-        code, out, _ = run(capsys, tmp_path / "bert", tmp_path / reader, "--check", reader)
+        code, out, _ = run_export(capsys, tmp_path / "bert", tmp_path / reader, "--check", reader)
         assert code == 0
         assert out.endswith(f"{reader}: not checked: {reader} is not installed\n")
         assert (tmp_path / reader / "config.json").is_file()
@@ -277,7 +274,7 @@ def test_a_process_that_hangs_or_dies_is_an_error(tmp_path, monkeypatch):
 
 def test_options_of_vectors_belong_to_sentence_transformers(capsys, tmp_path):
     formers.save(small("bert", tokenizer=True), tmp_path / "bert")
-    code, _, err = run(capsys, tmp_path / "bert", tmp_path / "out", "--normalise")
+    code, _, err = run_export(capsys, tmp_path / "bert", tmp_path / "out", "--normalise")
     assert code == 2
     assert "add --to sentence-transformers" in err.lower()
     with pytest.raises(Error, match="there is no export to 'onnx'"):
@@ -292,7 +289,7 @@ def test_an_export_of_sentences_says_what_was_written_and_is_overwritten(capsys,
     """It named the head that was left out, and took its own 1_Pooling for a stranger's folder."""
     former = small("bert", tokenizer=True)
     formers.save(former, tmp_path / "bert")
-    _, said, _ = run(capsys, tmp_path / "bert", tmp_path / "out", "--to", "sentence-transformers")
+    _, said, _ = run_export(capsys, tmp_path / "bert", tmp_path / "out", "--to", "sentence-transformers")
     assert "head none" in said
     assert f"{count_trainable(formers.load(tmp_path / 'out').model):,} parameters" in said
     formers.export(former, tmp_path / "out", to="sentence-transformers", normalise=True, overwrite=True)

@@ -11,7 +11,7 @@ from formers.models.elmo import build_key_map
 from formers.nn.recurrent.projected_lstm import LSTMState
 from formers.text import word_level
 
-from . import reference_elmo as reference
+from tests.models import reference_elmo as reference
 
 SMALL = {
     "vocab": 31, "char_dim": 5, "filters": ((1, 4), (2, 5), (3, 6), (7, 8)), "dim": 16, "cell": 14,

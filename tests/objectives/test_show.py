@@ -9,6 +9,7 @@ import pytest
 from formers.cli.main import main
 from formers.objectives.registry import OBJECTIVES
 from formers.text.trainers.pair_merging import train_wordpiece
+from tests.command_line import run_command
 from tests.objectives import toys
 
 WORDS = " ".join(f"w{i}" for i in range(7, 60) if i % 3)
@@ -22,13 +23,8 @@ def tokenizer(tmp_path_factory):
     return str(where)
 
 
-def run(capsys, *words):
-    try:
-        code = main(["show", *words]) or 0
-    except SystemExit as end:
-        code = end.code or 0
-    out = capsys.readouterr()
-    return code, out.out, out.err
+def run_show(capsys, *words):
+    return run_command(capsys, "show", *words)
 
 
 def found(title, out):
@@ -38,7 +34,7 @@ def found(title, out):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_objective_can_be_shown(capsys, tokenizer, name):
     texts = [word for text in TEXTS for word in ("--text", text)]
-    code, out, err = run(capsys, name, *texts, "--tokenizer", tokenizer, "--length", "24", "--examples", "2")
+    code, out, err = run_show(capsys, name, *texts, "--tokenizer", tokenizer, "--length", "24", "--examples", "2")
     if name in ("sop", "dialogue") and code:
         assert "sentences" in err or "turns" in err
         return
@@ -50,7 +46,7 @@ def test_every_objective_can_be_shown(capsys, tokenizer, name):
 
 
 def test_what_is_hidden_and_what_is_asked(capsys, tokenizer):
-    code, out, _ = run(capsys, "mlm", "--text", WORDS, "--tokenizer", tokenizer, "--length", "24", "--seed", "3")
+    code, out, _ = run_show(capsys, "mlm", "--text", WORDS, "--tokenizer", tokenizer, "--length", "24", "--seed", "3")
     assert code == 0
     text, seen, said = (found(title, out) for title in ("text", "model sees", "predicts"))
     hidden = re.findall(r"«(\S+)»", text)
@@ -61,34 +57,34 @@ def test_what_is_hidden_and_what_is_asked(capsys, tokenizer):
 
 def test_pairs_say_the_question(capsys, tokenizer):
     texts = [word for text in TEXTS for word in ("--text", text)]
-    _, out, _ = run(capsys, "nsp", *texts, "--tokenizer", tokenizer, "--length", "24")
+    _, out, _ = run_show(capsys, "nsp", *texts, "--tokenizer", tokenizer, "--length", "24")
     assert "sees, A" in out
     assert "sees, B" in out
     assert re.search(r"does the second text follow the first\? [01]: ", out)
-    _, out, _ = run(capsys, "unit-pairs", *texts, "--tokenizer", tokenizer, "--length", "24")
+    _, out, _ = run_show(capsys, "unit-pairs", *texts, "--tokenizer", tokenizer, "--length", "24")
     assert re.search(r"\? (0: no|1: yes)", out)
     lines = [word for text in TEXTS for word in ("--text", text.replace(" w20", ". w20").replace(" w41", ". w41"))]
-    code, out, err = run(capsys, "dialogue", *lines, "--tokenizer", tokenizer, "--length", "24")
+    code, out, err = run_show(capsys, "dialogue", *lines, "--tokenizer", tokenizer, "--length", "24")
     assert code == 0, err
     assert "is this a real conversation?" in out
 
 
 def test_sides_and_orders(capsys, tokenizer):
-    _, out, _ = run(
+    _, out, _ = run_show(
         capsys, "span-corruption", "--text", WORDS, "--tokenizer", tokenizer, "--length", "30", "--examples", "1"
     )
     encoder, decoder = (found(title, out) for title in ("encoder", "decoder"))
     assert encoder.count("<extra_id_") == decoder.count("<extra_id_") > 0
-    _, out, _ = run(capsys, "plm", "--text", WORDS, "--tokenizer", tokenizer, "--examples", "1")
+    _, out, _ = run_show(capsys, "plm", "--text", WORDS, "--tokenizer", tokenizer, "--examples", "1")
     assert re.search(r"«\S+»¹", out)
     assert "sees, 1." in out
-    _, out, _ = run(capsys, "seq2seq", "--text", "w7 w8\tw10 w11", "--tokenizer", tokenizer)
+    _, out, _ = run_show(capsys, "seq2seq", "--text", "w7 w8\tw10 w11", "--tokenizer", tokenizer)
     assert re.search(r"decoder +w10 w11 </s>", out)
 
 
 def test_options_and_errors(capsys, tokenizer):
     where = ("--text", WORDS, "--tokenizer", tokenizer, "--length", "24")
-    _, out, _ = run(capsys, "mlm", *where, "--option", "mask_rate=0.5", "--examples", "1")
+    _, out, _ = run_show(capsys, "mlm", *where, "--option", "mask_rate=0.5", "--examples", "1")
     assert len(re.findall("«", out)) == 12
     for words, message in (
         (("denoisin", *where), "Did you mean 'denoising'"),
@@ -100,7 +96,7 @@ def test_options_and_errors(capsys, tokenizer):
         (("mlm", *where, "--examples", "0"), "cannot show 0"),
         (("seq2seq", *where), "1 texts are no pairs"),
     ):
-        code, _, err = run(capsys, *words)
+        code, _, err = run_show(capsys, *words)
         assert code == 2, words
         assert message in err
         assert len(err.strip().splitlines()) == 1
@@ -111,7 +107,7 @@ def test_korean_without_a_tokenizer(capsys, monkeypatch):
     text = "옛날 옛적에 호랑이가 담배를 피우던 시절의 이야기입니다. 호랑이는 산에서 살았습니다."
     monkeypatch.setattr("formers.cli.show.MAX_TOKENIZER_DOCUMENTS", 5)
     monkeypatch.setattr("formers.cli.show.SMALL_VOCAB_SIZE", 300)
-    code, out, err = run(capsys, "whole-word", "--text", text, "--examples", "1")
+    code, out, err = run_show(capsys, "whole-word", "--text", text, "--examples", "1")
     assert code == 0, err
     assert "호랑이" in out.replace(" ##", "").replace("«", "").replace("»", "")
     assert "�" not in out
@@ -120,7 +116,7 @@ def test_korean_without_a_tokenizer(capsys, monkeypatch):
 def test_a_file(capsys, tmp_path):
     train_wordpiece([WORDS] * 3, 200).save(tmp_path / "tokenizer.json")
     (tmp_path / "corpus.txt").write_text("\n\n".join(TEXTS), encoding="utf-8")
-    code, out, err = run(
+    code, out, err = run_show(
         capsys, "ngrams", "--data", str(tmp_path / "corpus.txt"), "--tokenizer", str(tmp_path), "--examples", "9"
     )
     assert code == 0, err

@@ -20,7 +20,7 @@ from formers.training.executor import (
 )
 from formers.training.trainer import Diverged
 
-from .test_training import run, same, source, trainer
+from tests.training.test_training import run, same, source, trainer
 
 
 class Graph:

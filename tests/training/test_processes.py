@@ -9,7 +9,7 @@ import torch
 
 from formers.training.run_folder import RunFolder
 
-from . import ranks
+from tests.training import ranks
 
 HALVES = {"accumulate": 2}
 pytestmark = pytest.mark.xdist_group("processes")  # one worker starts the two processes, not each its own two

@@ -284,8 +284,8 @@ def test_names_on_disk():
 
 @pytest.mark.parametrize("name", ["transformer_xl", "elmo"])
 def test_memories_name_what_they_keep(name):
-    from .test_every_family import source as batches
-    from .test_every_family import trainer as small
+    from tests.training.test_every_family import source as batches
+    from tests.training.test_every_family import trainer as small
 
     t = small(name)
     list(t.train(batches(t), 2))
@@ -498,7 +498,7 @@ def test_operations_of_a_token_count_attention():
 
 def test_a_rule_of_the_family_holds_in_training(tmp_path):
     """TextCNN limits the norms of its last layer after each step: it follows the weights as a listener."""
-    from .ranks import LABELLED
+    from tests.training.ranks import LABELLED
 
     settings = {
         "model.embed": 8, "model.filters": 4, "model.max_norm": 0.05, "train.lr": 1e-2, "data.vocab_size": 300,

@@ -30,7 +30,7 @@ from formers.training.distributed.strategies import DataParallel, ExpertParallel
 from formers.training.optimizer import OPTIMIZERS
 from formers.training.run_folder import RunFolder
 
-from .. import ranks
+from tests.training import ranks
 
 pytestmark = pytest.mark.xdist_group("distributed")  # one worker starts the processes, not each its own
 

@@ -13,7 +13,7 @@ from formers.tasks.examples import read_examples
 from formers.training.runs.cross_validation import compare_settings, expand_sweep, split_fold
 from formers.training.runs.splits import hold_out, sample_examples
 
-from .test_finetune import ROWS, TINY, tune
+from tests.training.runs.test_finetune import ROWS, TINY, tune
 
 
 def test_folds_seeds_and_sweeps(tmp_path):

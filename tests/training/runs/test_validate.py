@@ -13,7 +13,7 @@ from formers.registry import train_tokenizer
 from formers.training.config_merge import configure_finetuning
 from formers.training.runs.cross_validation import compare_settings
 
-from .test_finetune import ROWS, TINY, tune
+from tests.training.runs.test_finetune import ROWS, TINY, tune
 
 
 @pytest.fixture(scope="module")
