@@ -18,7 +18,7 @@ from formers.errors import NonFinite
 from formers.registry import FAMILIES, train_tokenizer
 from formers.text.tokenizer import Tokenizer
 from formers.verbs import VERBS, list_verbs
-from tests.models.test_family import ALL, make
+from tests.small_models import HEADS, build_small
 
 LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다 배가"] * 4
 ROWS = [{"text": text, "label": label} for text in LINES[:2] for label in "ab"]
@@ -70,13 +70,13 @@ def model(name, head):
     known = {
         key: value for key, value in sizes.items() if key in FAMILIES[name].definition.config_class.__dataclass_fields__
     }
-    f = make(name, head, **known)
+    f = build_small(name, head, **known)
     f.tokenizer = words
     return f
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "head"), ALL, ids=[f"{n}-{h}" for n, h in ALL])
+@pytest.mark.parametrize(("name", "head"), HEADS, ids=[f"{n}-{h}" for n, h in HEADS])
 def test_every_verb_answers_or_names_those_that_do(name, head):
     f = model(name, head)
     known = list_verbs(f)

@@ -12,9 +12,9 @@ import pytest
 import formers
 from formers import registry
 from formers.task import Task
-from tests.cli.test_predict import LINES
 from tests.command_line import run_command
 
+LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다"] * 4
 ROWS = [("the cat sat on the mat", "the dog sat", "0"), ("안녕하세요 여러분", "오늘은 날씨가 좋습니다", "1")]
 
 

@@ -11,7 +11,7 @@ import torch
 import formers
 from formers.atomic_files import ResumableFile
 from tests.command_line import run_command
-from tests.inspection.test_embed import TEXTS, member
+from tests.small_models import TEXTS, build_embedding_model
 
 LINES = [TEXTS[0], TEXTS[1], "좋아요 don't", "x"]
 
@@ -19,7 +19,7 @@ LINES = [TEXTS[0], TEXTS[1], "좋아요 don't", "x"]
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     where = tmp_path_factory.mktemp("embed")
-    formers.save(member("bert"), where / "model")
+    formers.save(build_embedding_model("bert"), where / "model")
     (where / "lines.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
     return where
 

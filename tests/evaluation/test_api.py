@@ -15,14 +15,12 @@ from formers import Error
 from formers.evaluation.api import evaluate_cloze, evaluate_pairs, evaluate_perplexity
 from formers.evaluation.likelihood import compute_likelihood
 from tests.command_line import run_command
-from tests.evaluation.test_likelihood import speaker
-from tests.inspection.test_embed import TEXTS
-from tests.models.test_family import make
+from tests.small_models import TEXTS, build_language_model, build_small
 
 
 @pytest.fixture(scope="module")
 def gpt():
-    return speaker("gpt2")
+    return build_language_model("gpt2")
 
 
 def knows(f, text, steps=60):
@@ -40,7 +38,7 @@ def knows(f, text, steps=60):
 
 @pytest.fixture(scope="module")
 def learned():
-    return knows(speaker("gpt2"), TEXTS[0])
+    return knows(build_language_model("gpt2"), TEXTS[0])
 
 
 def test_perplexity_by_hand(gpt):
@@ -76,7 +74,7 @@ def test_what_was_learned_is_likelier(learned):
 
 
 def test_masked_and_paired():
-    bert, t5 = speaker("bert"), speaker("t5")
+    bert, t5 = build_language_model("bert"), build_language_model("t5")
     assert bert.evaluate(TEXTS[:2]).metrics["perplexity"] > 1
     rows = [{"text": "x", "choices": ["the mat", "강을"], "label": 1}]
     assert bert.evaluate(rows).kind == t5.evaluate(rows).kind == "choices"
@@ -129,8 +127,8 @@ def test_the_command_gives_what_the_page_defines(language, learned, tmp_path, mo
 
 
 def test_a_fine_tuned_model_by_its_task():
-    f = make("bert", "classify", labels=["a", "b"], vocab=400, context=40)
-    f.tokenizer = speaker("bert").tokenizer
+    f = build_small("bert", "classify", labels=["a", "b"], vocab=400, context=40)
+    f.tokenizer = build_language_model("bert").tokenizer
     rows = [{"text": text, "label": label} for text, label in zip(TEXTS, "ababa", strict=True)]
     guesses = [said.label for said in f.classify(TEXTS)]
     found = f.evaluate(rows)

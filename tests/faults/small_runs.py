@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -18,7 +17,7 @@ import yaml
 
 from formers.cli.main import main
 from formers.registry import FAMILIES as ENTRIES
-from tests.models.test_family import OWN, SIZES
+from tests.small_models import select_sizes
 
 FAMILIES = [name for name, entry in ENTRIES.items() if entry.definition.objective]
 CARRYING = ["transformer_xl", "xlnet", "elmo"]  # these take a memory or a state from batch to batch
@@ -50,10 +49,9 @@ def texts(name="gpt2", documents=60, seed=0):
 
 def asked(name, **train):
     """The settings of a tiny run, with dropout."""
-    known = {field.name for field in dataclasses.fields(ENTRIES[name].definition.config_class)}
-    model = {**SIZES, **OWN.get(name, {}), "context": 24, "dropout": 0.1, "attention_dropout": 0.1}
+    sizes = select_sizes(name, context=24, dropout=0.1, attention_dropout=0.1)
     return {
-        "model": {k: v for k, v in model.items() if k in known - FROM_TOKENIZER},
+        "model": {key: value for key, value in sizes.items() if key not in FROM_TOKENIZER},
         "train": {**TRAIN, **train},
         "data": {"vocab_size": 300, "valid_fraction": 0.2},
     }

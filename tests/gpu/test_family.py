@@ -9,7 +9,7 @@ import torch
 
 from formers.inputs import ModelInputs
 from formers.registry import FAMILIES
-from tests.models.test_family import energy, make, rows, whole
+from tests.small_models import add_declared_fields, build_small, make_inputs, sum_outputs
 
 pytestmark = [pytest.mark.filterwarnings("default")]
 WIDE = {"dim": 64, "heads": 4, "head_dim": 16, "ff": 96, "embed": 64, "rotary": 8}  # what the kernels take
@@ -21,10 +21,10 @@ def wide(name):
     """A model of a member's pretraining head, small but of a shape that the fast kernels take."""
     known = {field.name for field in dataclasses.fields(FAMILIES[name].definition.config_class)}
     sizes = {key: value for key, value in WIDE.items() if key in known and "heads" in known}
-    return make(name, FAMILIES[name].definition.pretraining_head, **sizes)
+    return build_small(name, FAMILIES[name].definition.pretraining_head, **sizes)
 
 
-def answer(f, batch, run=energy):
+def answer(f, batch, run=sum_outputs):
     """Loss and gradients of one step."""
     value = run(f.model, batch)
     value.backward()
@@ -46,7 +46,7 @@ def near(got, want, limit):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_as_on_a_cpu(name, shape):
     f = wide(name)
-    batch = whole(f, f.pack_inputs(ModelInputs(**rows(f, LENGTHS[shape])))[0])
+    batch = add_declared_fields(f, f.pack_inputs(ModelInputs(**make_inputs(f, LENGTHS[shape])))[0])
     want = answer(f.to("cpu", torch.float64), batch)
     f.to("cuda", torch.float32)
     near(answer(f, batch.to("cuda")), want, 5e-3)
@@ -61,7 +61,7 @@ def test_as_on_a_cpu(name, shape):
 def test_compiled(name, shape):
     torch._dynamo.reset()
     f = wide(name)
-    batch = whole(f, f.pack_inputs(ModelInputs(**rows(f, LENGTHS[shape])))[0])
+    batch = add_declared_fields(f, f.pack_inputs(ModelInputs(**make_inputs(f, LENGTHS[shape])))[0])
     want = answer(f.to("cpu", torch.float64), batch)
     f.to("cuda", torch.float32)
-    near(answer(f, batch.to("cuda"), torch.compile(energy, fullgraph=True)), want, 5e-3)
+    near(answer(f, batch.to("cuda"), torch.compile(sum_outputs, fullgraph=True)), want, 5e-3)

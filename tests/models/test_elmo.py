@@ -10,7 +10,6 @@ from formers import Error
 from formers.models.elmo import build_key_map
 from formers.nn.recurrent.projected_lstm import LSTMState
 from formers.text import word_level
-
 from tests.models import reference_elmo as reference
 
 SMALL = {

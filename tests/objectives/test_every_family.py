@@ -16,8 +16,8 @@ from formers.objectives.causal import CausalLM
 from formers.objectives.masking import MaskedLM
 from formers.objectives.registry import OBJECTIVES, build_objective
 from formers.registry import FAMILIES
-from tests.models.test_family import OWN, SIZES
 from tests.objectives import toys
+from tests.small_models import select_sizes
 
 TOKENIZER = toys.tokenizer(60, sentinels=20)
 PLAIN = toys.random_store(3, documents=60, end=TOKENIZER.id("eos"))
@@ -33,9 +33,7 @@ def store_of(name):
 @pytest.mark.parametrize("name", [name for name, member in FAMILIES.items() if member.definition.objective])
 def test_a_family_learns_by_its_own_objective(name):
     family = FAMILIES[name].definition
-    known = {field.name for field in dataclasses.fields(family.config_class)}
-    sizes = {k: v for k, v in {**SIZES, **OWN.get(name, {}), "vocab": 80, "context": 24}.items() if k in known}
-    sizes |= {"pad": TOKENIZER.id("pad")} if "pad" in known else {}
+    sizes = select_sizes(name, vocab=80, context=24, pad=TOKENIZER.id("pad"))
     f = formers.build(name, head=family.pretraining_head, seed=0, **sizes)
     goal = build_objective(family.objective, TOKENIZER, 24, **MORE.get(family.objective, {}))
     batch = next(load_batches(TokenSource(store_of(family.objective), goal), 96))[0].to("cpu")
@@ -67,9 +65,7 @@ def tiny(name):
     kind = OBJECTIVES[name].objective_class
     member = given_to.get(name, "bert" if issubclass(kind, MaskedLM) else "gpt2" if kind is CausalLM else "t5")
     family = FAMILIES[member].definition
-    known = {field.name for field in dataclasses.fields(family.config_class)}
-    sizes = {k: v for k, v in {**SIZES, **OWN.get(member, {}), "vocab": 80, "context": 24}.items() if k in known}
-    return formers.build(member, head=family.pretraining_head, seed=0, **sizes)
+    return formers.build(member, head=family.pretraining_head, seed=0, **select_sizes(member, vocab=80, context=24))
 
 
 @torch.no_grad()

@@ -6,7 +6,6 @@ python -m tests.training.test_every_family writes the curves anew.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -24,9 +23,9 @@ from formers.training.checkpoint.local import Checkpoints
 from formers.training.runs.pretrain import has_carried_state
 from formers.training.train_config import TrainConfig
 from formers.training.trainer import Trainer
-from tests.models.test_family import OWN, SIZES
 from tests.objectives import toys
 from tests.objectives.test_every_family import MORE, TOKENIZER
+from tests.small_models import select_sizes
 
 CURVES = Path(__file__).parent / "curves.json"
 NAMES = [name for name, member in FAMILIES.items() if member.definition.objective]
@@ -47,9 +46,7 @@ PAIRS = few(1, 60, lambda r: 2)
 
 def trainer(name):
     family = FAMILIES[name].definition
-    known = {field.name for field in dataclasses.fields(family.config_class)}
-    sizes = {k: v for k, v in {**SIZES, **OWN.get(name, {}), "vocab": 80, "context": 24}.items() if k in known}
-    sizes |= {key: value for key, value in {"pad": TOKENIZER.id("pad"), "memory": 12}.items() if key in known}
+    sizes = select_sizes(name, vocab=80, context=24, pad=TOKENIZER.id("pad"), memory=12)
     f = formers.build(name, head=family.pretraining_head, seed=0, **sizes)
     options = dict(MORE.get(family.objective, {}))
     known = list_options(OBJECTIVES[family.objective].objective_class)

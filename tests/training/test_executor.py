@@ -19,7 +19,6 @@ from formers.training.executor import (
     list_tensors,
 )
 from formers.training.trainer import Diverged
-
 from tests.training.test_training import run, same, source, trainer
 
 

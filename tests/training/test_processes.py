@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from formers.training.run_folder import RunFolder
-
 from tests.training import ranks
 
 HALVES = {"accumulate": 2}

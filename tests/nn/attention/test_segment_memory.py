@@ -15,15 +15,11 @@ from formers.nn.attention.context import Capture
 from formers.nn.attention.kv_cache import KVCache
 from formers.nn.attention.segment_memory import SegmentMemory
 from tests.nn.attention.test_kv_cache import packed
-
-SMALL = {
-    "vocab": 50, "cutoffs": (10, 25), "embed": 16, "shrink": 2, "dim": 16, "layers": 2, "heads": 2, "head_dim": 6,
-    "ff": 24, "memory": 8, "clamp": 6, "init": 0.3, "init_projection": 0.3, "eos": None,
-}  # fmt: skip
+from tests.small_models import TRANSFORMER_XL_SIZES
 
 
 def model(**more):
-    return formers.build("transformer_xl", seed=1, **{**SMALL, "same_length": False, **more})
+    return formers.build("transformer_xl", seed=1, **{**TRANSFORMER_XL_SIZES, "same_length": False, **more})
 
 
 @pytest.mark.parametrize("order", ["post", "pre"])

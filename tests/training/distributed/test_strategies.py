@@ -29,7 +29,6 @@ from formers.training.distributed.process_group import ProcessGroup, explain_los
 from formers.training.distributed.strategies import DataParallel, ExpertParallel, FullySharded, select_strategy
 from formers.training.optimizer import OPTIMIZERS
 from formers.training.run_folder import RunFolder
-
 from tests.training import ranks
 
 pytestmark = pytest.mark.xdist_group("distributed")  # one worker starts the processes, not each its own

@@ -12,7 +12,6 @@ from formers.errors import Error
 from formers.tasks.examples import read_examples
 from formers.training.runs.cross_validation import compare_settings, expand_sweep, split_fold
 from formers.training.runs.splits import hold_out, sample_examples
-
 from tests.training.runs.test_finetune import ROWS, TINY, tune
 
 

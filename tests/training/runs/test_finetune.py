@@ -33,7 +33,7 @@ from formers.training.run_folder import RunFolder, summarise_run
 from formers.training.runs import task_model
 from formers.training.runs.cross_validation import compare_settings
 from formers.training.runs.finetune import FinetuneRun
-from tests.evaluation.test_likelihood import speaker
+from tests.small_models import build_language_model
 
 GOOD, BAD = ["fine", "lovely", "great", "좋은"], ["dull", "awful", "poor", "나쁜"]
 ROWS = [
@@ -440,7 +440,7 @@ def test_plain_text_goes_on_with_pretraining(tmp_path, checkpoint):
 
 @pytest.mark.parametrize("head", ["mlm", "pretraining"])
 def test_a_checkpoint_goes_on_with_what_it_learned(tmp_path, head):
-    save(speaker("bert"), tmp_path / "whole")
+    save(build_language_model("bert"), tmp_path / "whole")
     save(formers.load(tmp_path / "whole", head=head), tmp_path / "start")
     text = [f"The cat sat in {city}. Number {i} is closed." for i in range(40) for city in ("Seoul", "Rome")]
     run = formers.finetune(tmp_path / "start", text, task="lm", epochs=1, seq_length=16, out=tmp_path / "run")

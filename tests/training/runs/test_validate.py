@@ -12,7 +12,6 @@ from formers.interop.model_directory import save
 from formers.registry import train_tokenizer
 from formers.training.config_merge import configure_finetuning
 from formers.training.runs.cross_validation import compare_settings
-
 from tests.training.runs.test_finetune import ROWS, TINY, tune
 
 
