@@ -12,7 +12,7 @@ import formers
 from formers.errors import Error
 from formers.training.run_folder import RunFolder, claim_run_folder
 from tests.command_line import run_command
-from tests.training.runs.test_finetune import ROWS
+from tests.training.toy_runs import REVIEWS
 
 TINY = ["--model.dim", 16, "--model.layers", 1, "--model.heads", 2, "--model.ff", 32, "--data.vocab_size", 300]
 QUICK = [*TINY, "--epochs", 1, "--batch-size", 16]
@@ -22,10 +22,10 @@ QUICK = [*TINY, "--epochs", 1, "--batch-size", 16]
 def here(tmp_path, monkeypatch):
     """A folder of one's own, with examples in it."""
     monkeypatch.chdir(tmp_path)
-    rows = [f"{row['text']}\t{row['label']}" for row in ROWS]
+    rows = [f"{row['text']}\t{row['label']}" for row in REVIEWS]
     (tmp_path / "reviews.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
     (tmp_path / "odd.tsv").write_text("\n".join(["document\tkind", *rows]) + "\n", encoding="utf-8")
-    (tmp_path / "글.txt").write_text("".join(f"{row['text']}\n" for row in ROWS), encoding="utf-8")
+    (tmp_path / "글.txt").write_text("".join(f"{row['text']}\n" for row in REVIEWS), encoding="utf-8")
     return tmp_path
 
 

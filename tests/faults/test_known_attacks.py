@@ -36,7 +36,7 @@ from safetensors.torch import load
 import formers
 from formers.interop import hub, safe_files, sandbox  # noqa: F401
 from formers.text.trainers.pair_merging import train_bpe
-from tests.faults.test_untrusted import Watch
+from tests.faults.audit_watch import AuditWatch
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "parity" / "golden"
@@ -563,7 +563,7 @@ attack("tokenizer: the number 4,000,000,000", lambda f: (text("vocab.json", '{"a
 # --- the process that is attacked
 
 
-class Guard(Watch):
+class Guard(AuditWatch):
     """The audit hook of row 14; the converter's process and its empty input are the only things more."""
 
     pickle = False

@@ -1,7 +1,7 @@
 """Row 14: hostile and mutated files. Each loads or is refused by an Error, within bounds, and causes nothing else.
 
 The mutations run in a process of their own with a memory limit, an alarm for each case and an audit hook that notes
-everything that a file must never cause. `python tests/faults/test_untrusted.py FOLDER FIRST LAST` runs some by hand.
+everything that a file must never cause. `python -m tests.faults.test_untrusted FOLDER FIRST LAST` runs some by hand.
 """
 
 from __future__ import annotations
@@ -21,21 +21,12 @@ import time
 import warnings
 from pathlib import Path
 
-GOLDEN = Path(__file__).parents[1] / "parity" / "golden"
+from tests.faults.audit_watch import AuditWatch
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "parity" / "golden"
 SECONDS, MEMORY = 20, 2 * 2**30  # bounds of one case: time, and memory above what the libraries take
 DEEP, LONG = "@deep@", "@long@"  # stand for JSON that json.dumps cannot write
-HARMLESS = {"object.__getattr__", "object.__setattr__", "object.__delattr__", "sys._getframe", "builtins.id"}
-LISTING = {"open", "os.listdir", "os.scandir"}
-WRITING = {
-    "pathlib.Path.rglob",
-    "tempfile.mkdtemp",
-    "os.mkdir",
-    "os.chmod",
-    "os.rename",
-    "os.rmdir",
-    "os.remove",
-    "shutil.rmtree",
-}
 LINES = ["the quick brown fox jumps over the lazy dog", "한국어 형태소를 배우는 작은 모델", "a b c d e f 0 1 2 3"] * 4
 WORDS = [
     "bert", "roberta", "gpt2", "t5", "mt5", "BertModel", "GPT2LMHeadModel", "RobertaForSequenceClassification", "relu",
@@ -249,31 +240,6 @@ def make_seeds(root: Path) -> None:
         formers.load(folder)
 
 
-class Watch:
-    """The oracle: what happens while it is armed and should not."""
-
-    def __init__(self, *roots: Path):
-        self.roots, self.armed, self.seen = [os.path.realpath(root) for root in roots], False, []
-        sys.addaudithook(self)
-
-    def __call__(self, event: str, arguments: tuple) -> None:
-        if not self.armed or event in HARMLESS or self.tries(event, arguments):
-            return
-        if event in LISTING | WRITING:
-            path = arguments[0]
-            if isinstance(path, int) or self.inside(path):
-                return
-        self.seen.append(f"{event} {str(arguments)[:200]}")
-
-    def tries(self, event: str, arguments: tuple) -> bool:
-        """A regular expression that nobody knows is tried by a process of ours."""
-        return event == "subprocess.Popen" and arguments[0] == sys.executable and "try_pattern(" in arguments[1][2]
-
-    def inside(self, path) -> bool:
-        full = os.path.realpath(os.fsdecode(path))
-        return any(full == root or full.startswith(root + os.sep) for root in self.roots)
-
-
 class Late(BaseException):
     """The time of a case is over."""
 
@@ -378,7 +344,7 @@ def child(root: Path, first: int, last: int, planted: bool) -> None:
                 pass
     virtual = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (virtual + MEMORY, virtual + MEMORY))
-    watch, progress = Watch(root, scratch), os.open(root.parent / "progress", os.O_RDWR | os.O_CREAT)
+    watch, progress = AuditWatch(root, scratch), os.open(root.parent / "progress", os.O_RDWR | os.O_CREAT)
     figures = {"loads": 0, "errors": 0, "bad": [], "slowest": 0.0, "from": ""}
 
     def late(*_):
@@ -426,8 +392,8 @@ def run(root: Path, first: int, last: int, *more: str) -> dict:
         work = root.parent / "work"
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(root, work)
-        command = [sys.executable, __file__, str(work), str(first), str(last), *more]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        command = [sys.executable, "-m", "tests.faults.test_untrusted", str(work), str(first), str(last), *more]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
         if done.returncode == 0:
             part = json.loads(done.stdout.splitlines()[-1])
             first = last

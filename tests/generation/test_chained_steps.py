@@ -12,7 +12,7 @@ from formers.generation.decoding import continue_ids
 from formers.generation.options import Options
 from formers.generation.runner import Runner
 from formers.nn.attention.kernels import decode
-from tests.generation.test_runner import MODELS, model
+from tests.generation.small_decoders import SIZES, build_decoder
 
 PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4]]
 
@@ -31,10 +31,10 @@ def chained(monkeypatch):
     return lambda: monkeypatch.setattr(decoding, "Runner", runner) or counts
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", SIZES)
 @pytest.mark.parametrize("how", [{"temperature": 0}, {"temperature": 1.3, "top_k": 9, "seed": 4, "num_samples": 2}])
 def test_the_same_texts(family, how, chained):
-    f = model(family)
+    f = build_decoder(family)
     want = continue_ids(f, PROMPTS, 35, Options(**how))
     counts = chained()
     counts.clear()
@@ -42,9 +42,9 @@ def test_the_same_texts(family, how, chained):
     assert max(counts) == decoding.STEPS_AHEAD
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", SIZES)
 def test_the_same_beams(family, chained, monkeypatch):
-    f = model(family)
+    f = build_decoder(family)
     want = continue_ids(f, PROMPTS, 35, Options(num_beams=3))
     chained()
     steps, tell = [], BeamState.flush_steps
@@ -54,7 +54,7 @@ def test_the_same_beams(family, chained, monkeypatch):
 
 
 def test_beams_read_a_prompt_once(monkeypatch):
-    f, read, run = model("gpt2"), [], Runner.run_forward
+    f, read, run = build_decoder("gpt2"), [], Runner.run_forward
     monkeypatch.setattr(
         Runner, "run_forward", lambda self, batch, *more: read.append(len(batch.ids)) or run(self, batch, *more)
     )

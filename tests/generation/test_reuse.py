@@ -12,7 +12,7 @@ from formers.generation import runner
 from formers.generation.decoding import continue_ids
 from formers.generation.options import Options
 from formers.generation.runner import Runner
-from tests.generation.test_runner import model
+from tests.generation.small_decoders import build_decoder
 
 PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4]]
 
@@ -88,7 +88,7 @@ def graphs(monkeypatch):
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom", "gpt_neox"])
 def test_the_same_size_is_recorded_once(family, graphs, monkeypatch):
-    f, twin, how = model(family), model(family), Options(temperature=0)
+    f, twin, how = build_decoder(family), build_decoder(family), Options(temperature=0)
     monkeypatch.setattr(runner, "can_capture_graph", lambda former: former is not twin)
     for prompts in (PROMPTS, PROMPTS[::-1], [[5], [6], [7], [8]]):
         assert continue_ids(f, prompts, 9, how) == continue_ids(twin, prompts, 9, how)
@@ -108,7 +108,7 @@ def test_the_same_size_is_recorded_once(family, graphs, monkeypatch):
 
 
 def test_no_two_share_a_step_and_none_outlives_its_model(graphs):
-    f = model("gpt2")
+    f = build_decoder("gpt2")
     both = [Runner(f, 2, 20) for _ in range(2)]
     for i, one in enumerate(both):
         one.score_next([[1 + i], [2 + i]])
@@ -128,7 +128,7 @@ def test_no_two_share_a_step_and_none_outlives_its_model(graphs):
 
 
 def test_a_search_keeps_its_step_to_itself(graphs):
-    f = model("gpt2")
+    f = build_decoder("gpt2")
     for _ in range(2):
         assert continue_ids(f, PROMPTS, 6, Options(num_beams=3)) == continue_ids(f, PROMPTS, 6, Options(num_beams=3))
     assert f.model not in runner._cached_graphs

@@ -17,7 +17,7 @@ from formers.generation.decoding import DecodingBatch, continue_ids, decode_batc
 from formers.generation.logits_processors import build_constraints
 from formers.generation.options import Options
 from formers.inputs import ModelInputs
-from tests.parity import test_xlnet as xlnet
+from tests.parity import xlnet_reference
 from tests.parity.cases import CASES, VOCAB, Case, reference
 from tests.tolerance import Margins
 
@@ -54,7 +54,9 @@ HOW = [
 
 def pair_of(case, folder):
     """Their model and ours; an end mark that comes often, so that searches end in different ways."""
-    model = (xlnet.reference(case.ending, case.seed) if case.family == "XLNet" else reference(case)).eval()
+    model = (
+        xlnet_reference.build_reference(case.ending, case.seed) if case.family == "XLNet" else reference(case)
+    ).eval()
     model.save_pretrained(folder)
     f = formers.load(folder)
     return model, f

@@ -8,7 +8,7 @@ import torch
 import formers
 from formers.batch import Batch
 from formers.nn.attention.dispatch import force_kernel
-from tests.nn.attention.kernels.test_biased_flash import CASES, check
+from tests.nn.attention.kernels.biased_flash_cases import CASES, compare_with_plain
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("name", CASES)
 def test_as_plain_attention(name, dropout):
-    check(name, dropout, "cuda", torch.bfloat16, 2e-2)
+    compare_with_plain(name, dropout, "cuda", torch.bfloat16, 2e-2)
 
 
 def gradients(model, batch, path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import formers
-from tests.nn.attention.test_kv_cache import packed
+from tests.nn.packed_rows import pack_rows
 
 pytestmark = pytest.mark.gpu
 MODELS = {
@@ -22,9 +22,9 @@ def answer(name, device, dtype, compiled=False):
     family, more = MODELS[name]
     small = {"embed": 24} if family == "textcnn" else {"dim": 24}
     f = formers.build(family, vocab=50, **{**small, **more, "init": 0.3, "dropout": 0.0}).to(device, dtype)
-    batch = packed([[5, 6, 7, 8], [9], [3, 4, 5, 6, 7, 8, 9]])
+    batch = pack_rows([[5, 6, 7, 8], [9], [3, 4, 5, 6, 7, 8, 9]])
     if family != "textcnn":
-        batch = batch.replace(source=packed([[3, 4], [5, 6, 7, 8, 9, 10], [11]]))
+        batch = batch.replace(source=pack_rows([[3, 4], [5, 6, 7, 8, 9, 10], [11]]))
     batch = batch.to(device)
 
     def run(model, batch):

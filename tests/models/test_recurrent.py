@@ -22,7 +22,7 @@ from formers.nn.recurrent.convolution import clip_row_norms
 from formers.tasks.word_vectors import fill_embedding
 from formers.text.word_level import build_word_tokenizer
 from tests.models import reference_rnn as reference
-from tests.nn.attention.test_kv_cache import packed
+from tests.nn.packed_rows import pack_rows
 
 SIZES = {"vocab": 19, "target_vocab": 17, "dim": 6, "embed": 5, "window": 2}
 ATTENTION = {
@@ -184,16 +184,16 @@ VARIANTS = [{"cell": kind, **ATTENTION[name]} for kind, name in zip(itertools.cy
 def test_pieces_equal_the_whole(more, lengths, random):
     f = model("gnmt", layers=3) if more == "gnmt" else model(layers=2, **more)
     rows = [[random.randrange(17) for _ in range(n)] for n in lengths]
-    source = packed([[7, 3, 1], [9, 1], [4, 4, 4, 1], [2]][: len(rows)])
+    source = pack_rows([[7, 3, 1], [9, 1], [4, 4, 4, 1], [2]][: len(rows)])
     with torch.inference_mode():
-        whole = f.model.logits(f.model(packed(rows).replace(source=source)))
+        whole = f.model.logits(f.model(pack_rows(rows).replace(source=source)))
         ends = torch.tensor([0, *map(len, rows)]).cumsum(0)
         cache, done = KVCache(len(rows), 40), [0] * len(rows)
         while any(d < len(row) for d, row in zip(done, rows, strict=True)):
             taken = [random.randint(0, min(3, len(row) - d)) for d, row in zip(done, rows, strict=True)]
             if not any(taken):
                 taken = [min(1, len(row) - d) for d, row in zip(done, rows, strict=True)]
-            piece = packed([row[d : d + n] for row, d, n in zip(rows, done, taken, strict=True)])
+            piece = pack_rows([row[d : d + n] for row, d, n in zip(rows, done, taken, strict=True)])
             got = f.model.logits(f.model(piece.replace(source=source), cache=cache))
             want = torch.cat([whole[ends[r] + done[r] :][:n] for r, n in enumerate(taken)])
             torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
@@ -220,7 +220,7 @@ def test_the_encoder_runs_once_and_the_state_is_the_callers(family, monkeypatch)
 
 def test_encode_and_decode_by_hand():
     f = model(attention="general", layers=2)
-    batch = packed([[5, 6, 7], [8]]).replace(source=packed([[3, 4, 1], [2, 2]]))
+    batch = pack_rows([[5, 6, 7], [8]]).replace(source=pack_rows([[3, 4, 1], [2, 2]]))
     cache, body = KVCache(2, 3), f.model.body
     memory = body.encode(batch.source, cache=cache)
     assert memory.shape == (5, 6)
@@ -232,7 +232,7 @@ def test_encode_and_decode_by_hand():
 def test_attention_compiles_too():
     torch._dynamo.reset()
     f = model(bidirectional=True, cell="gru", **ATTENTION["local-p-fed"])
-    batch = packed([[5, 6], [8]]).replace(source=packed([[3, 4], [2]]))
+    batch = pack_rows([[5, 6], [8]]).replace(source=pack_rows([[3, 4], [2]]))
 
     def run(model, batch):
         return (model.logits(model(batch)) ** 2).sum()
@@ -319,7 +319,7 @@ CNN = {"vocab": 19, "embed": 5, "filters": 4, "widths": (2, 3, 3, 5), "dropout":
 def test_textcnn(channels, act):
     f = loud(formers.build("textcnn", labels=3, channels=channels, act=act, **CNN))
     rows, p = [[3, 4, 5, 6, 7, 8, 9], [10], [11, 12, 3, 3]], weights_of(f)
-    batch = packed(rows)
+    batch = pack_rows(rows)
     got = f.model.logits(f.model(batch), batch)
     upstream, dual = torch.randn(got.shape), torch.zeros(())
     for row, words in enumerate(rows):
@@ -341,14 +341,14 @@ def test_no_filter_and_no_maximum_crosses_a_document(lengths, seed):
     f = loud(formers.build("textcnn", **CNN))
     g = torch.Generator().manual_seed(seed)
     rows = [torch.randint(19, (n,), generator=g).tolist() for n in lengths]
-    batch = packed(rows)
+    batch = pack_rows(rows)
     together = f.model(batch)
     most = pool_hidden(together, batch, "max")
     assert most.isfinite().all()
     place = 0
     for row, words in enumerate(rows):
         if words:
-            alone = f.model(packed([words]))
+            alone = f.model(pack_rows([words]))
             torch.testing.assert_close(together[place : place + len(words)], alone, atol=1e-5, rtol=1e-5)
             torch.testing.assert_close(most[row], alone.amax(0), atol=1e-5, rtol=1e-5)
         else:

@@ -8,7 +8,7 @@ import torch
 import formers
 from formers.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, VocabClusters
 from formers.objectives.token_losses import compute_token_loss
-from tests.nn.attention.test_segment_memory import packed
+from tests.nn.packed_rows import pack_rows
 from tests.small_models import TRANSFORMER_XL_SIZES
 
 SHAPES = {
@@ -103,7 +103,7 @@ def test_losses_have_the_gradients_of_the_whole(only):
 
 def test_the_objective_computes_only_what_it_needs():
     f = formers.build("transformer_xl", seed=1, **{**TRANSFORMER_XL_SIZES, "init": 0.3, "dropout": 0.0})
-    batch = packed([[3, 4, 5, 30], [6, 45, 8]])
+    batch = pack_rows([[3, 4, 5, 30], [6, 45, 8]])
     batch = batch.replace(labels=torch.tensor([4, 5, 30, -100, 45, 8, -100]))
     loss, count = compute_token_loss(f.model, batch, "lm")
     scores = f.model.logits(f.model(batch))

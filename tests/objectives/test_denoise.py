@@ -17,7 +17,7 @@ from formers.objectives import denoising
 from formers.objectives.registry import build_objective
 from tests.objectives import toys
 
-TOKENIZER = toys.tokenizer()
+TOKENIZER = toys.build_tokenizer()
 BOS, END, MASK = (TOKENIZER.id(role) for role in ("bos", "eos", "mask"))
 QUIET = {"infill_ratio": 0.0, "permute_ratio": 0.0}
 WORDS = np.array([not TOKENIZER.get_token_text(i).startswith("##") for i in range(60)])
@@ -29,9 +29,9 @@ def goal(length=64, **more):
 
 def sides(raw, batch):
     return zip(
-        toys.rows(raw.ids, raw.starts), toys.rows(batch.source.ids, batch.source.starts),
-        toys.rows(batch.labels, batch.starts), toys.rows(batch.ids, batch.starts),
-        toys.rows(raw.sentence_starts, raw.starts), strict=True,
+        toys.split_rows(raw.ids, raw.starts), toys.split_rows(batch.source.ids, batch.source.starts),
+        toys.split_rows(batch.labels, batch.starts), toys.split_rows(batch.ids, batch.starts),
+        toys.split_rows(raw.sentence_starts, raw.starts), strict=True,
     )  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def words_of(ids, sentence):
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(0, 10**6))
 def test_the_target_is_the_text(lengths, seed):
-    raw = toys.raw(lengths, seed=seed)
+    raw = toys.draw_raw_examples(lengths, seed=seed)
     batch = goal(infill_ratio=0.3, rotate_ratio=0.5, delete_ratio=0.1, mask_ratio=0.1, insert_ratio=0.1).corrupt(
         raw, seed
     )
@@ -58,7 +58,7 @@ def test_the_target_is_the_text(lengths, seed):
 
 
 def test_room_is_kept_for_inserted_masks_alone():
-    data = toys.store([[200]], end=END)
+    data = toys.build_store([[200]], end=END)
     for more, longest in (({}, 58), (QUIET, 62), (QUIET | {"insert_ratio": 0.1}, 55), ({"insert_ratio": 0.1}, 51)):
         made = goal(64, **more)
         assert made.plan(data, 0, 0).lengths.max() == longest == 62 - made.max_extra_tokens
@@ -86,19 +86,19 @@ def test_every_mask_that_becomes_a_random_token_has_its_own_draw():
 
 
 def test_documents_are_joined_when_asked_for():
-    data = toys.store([[4, 5], [7], [3, 3]] * 9, end=END)
-    _, raw, batch = toys.examples(goal(32, across_documents=True), data)
+    data = toys.build_store([[4, 5], [7], [3, 3]] * 9, end=END)
+    _, raw, batch = toys.make_examples(goal(32, across_documents=True), data)
     assert set(np.diff(raw.starts)) == {26}, "32 less two marks and room for four masks"
     assert END not in raw.ids
     for original, _, target, _, sentence in sides(raw, batch):
         assert target == [BOS, *original, END]
         assert sum(sentence) > 3, "sentences of several documents"
-    assert toys.examples(goal(32), data)[0].lengths.max() == 9
+    assert toys.make_examples(goal(32), data)[0].lengths.max() == 9
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(0, 10**6), st.sampled_from([0.1, 0.3, 0.6]))
 def test_infilling_hides_an_exact_share_of_whole_words(lengths, seed, share):
-    raw = toys.raw(lengths, seed=seed)
+    raw = toys.draw_raw_examples(lengths, seed=seed)
     batch = goal(permute_ratio=0.0, infill_ratio=share).corrupt(raw, seed)
     for original, source, _, _, sentence in sides(raw, batch):
         words = words_of(original, sentence)
@@ -206,7 +206,7 @@ def test_overlapping_spans_equal_the_released_procedure(sizes, seed):
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(0, 10**6))
 def test_sentences_change_places(lengths, seed):
-    raw = toys.raw(lengths, seed=seed)
+    raw = toys.draw_raw_examples(lengths, seed=seed)
     batch = goal(infill_ratio=0.0).corrupt(raw, seed)
     for original, source, _, _, sentence in sides(raw, batch):
         cuts = [i for i, first in enumerate(sentence) if first] + [len(original)]
@@ -245,21 +245,21 @@ def test_every_order_of_sentences_is_as_likely_and_a_share_moves():
 
 
 def test_the_other_kinds_of_noise():
-    raw = toys.raw([50] * 2000)
+    raw = toys.draw_raw_examples([50] * 2000)
     masked = goal(**QUIET, mask_ratio=0.2).corrupt(raw, 0).source.ids
     assert (masked == MASK).sum() / 100_000 == pytest.approx(0.2, abs=0.006)
     deleted = goal(**QUIET, delete_ratio=0.25).corrupt(raw, 0).source
     assert np.diff(deleted.starts).sum() - 4000 == pytest.approx(75_000, abs=600)
-    odd = goal(**QUIET, insert_ratio=0.11).corrupt(toys.raw([50]), 0).source
+    odd = goal(**QUIET, insert_ratio=0.11).corrupt(toys.draw_raw_examples([50]), 0).source
     assert len(odd.ids) == 50 + 6 + 2, "rounded up"
     more = goal(**QUIET, insert_ratio=0.1).corrupt(raw, 0).source
     assert (np.diff(more.starts) == 57).all()
     assert (more.ids == MASK).sum() == 5 * 2000
     place = np.flatnonzero(more.ids == MASK) % 57
     assert abs(np.histogram(place, 5, (1, 56))[0] / 2000 - 1).max() < 0.1
-    text, source = toys.rows(raw.ids, raw.starts), goal(**QUIET, rotate_ratio=1.0).corrupt(raw, 0).source
+    text, source = toys.split_rows(raw.ids, raw.starts), goal(**QUIET, rotate_ratio=1.0).corrupt(raw, 0).source
     offsets = Counter()
-    for original, turned in zip(text, toys.rows(source.ids, source.starts), strict=True):
+    for original, turned in zip(text, toys.split_rows(source.ids, source.starts), strict=True):
         turned = turned[1:-1]
         at = [i for i in range(50) if original[i:] + original[:i] == turned]
         assert at
@@ -267,14 +267,14 @@ def test_the_other_kinds_of_noise():
     assert len(offsets) == 50, "any token may come first"
     assert max(offsets.values()) < 80
     some = goal(**QUIET, rotate_ratio=0.3).corrupt(raw, 0).source
-    same = sum(a == b[1:-1] for a, b in zip(text, toys.rows(some.ids, some.starts), strict=True))
+    same = sum(a == b[1:-1] for a, b in zip(text, toys.split_rows(some.ids, some.starts), strict=True))
     assert same / 2000 == pytest.approx(0.7 + 0.3 / 50, abs=0.05)
     gone = goal(**QUIET, delete_ratio=1.0).corrupt(raw, 0).source
     assert (np.diff(gone.starts) == 3).all(), "one token always stays"
 
 
 def test_the_released_command():
-    raw = toys.raw([50] * 4000)
+    raw = toys.draw_raw_examples([50] * 4000)
     plain, released = goal(permute_ratio=0.0, as_released=True), goal(permute_ratio=0.0)
     assert plain.poisson_lambda == 3.5
     assert released.poisson_lambda == 3.0
@@ -287,7 +287,7 @@ def test_the_released_command():
 
 
 def test_statistics_of_a_million_tokens():
-    raw = toys.raw([500] * 2000)
+    raw = toys.draw_raw_examples([500] * 2000)
     batch = goal(512).corrupt(raw, 2)
     words = (WORDS[raw.ids] | raw.sentence_starts).sum()
     source = batch.source.ids
@@ -299,16 +299,16 @@ def test_statistics_of_a_million_tokens():
 
 
 def test_sizes_and_errors():
-    data = toys.random_store(0, documents=80, end=END)
+    data = toys.build_random_store(0, documents=80, end=END)
     made = goal(32, insert_ratio=0.1)
-    plan, raw, batch = toys.examples(made, data)
+    plan, raw, batch = toys.make_examples(made, data)
     sizes = made.measure_sizes(plan)
     assert (np.diff(batch.starts) == sizes[:, 0]).all()
     assert (np.diff(batch.source.starts) <= sizes[:, 2]).all()
     assert sizes[:, 2].max() <= 32
     assert END not in raw.ids
     with pytest.raises(Error, match="no <mask>"):
-        build_objective("denoising", toys.tokenizer(roles={"pad": "<pad>", "unk": "<unk>", "eos": "</s>"}), 32)
+        build_objective("denoising", toys.build_tokenizer(roles={"pad": "<pad>", "unk": "<unk>", "eos": "</s>"}), 32)
     with pytest.raises(Error, match="too short"):
         goal(7).plan(data, 0, 0)
     assert len(goal(8).plan(data, 0, 0))
@@ -316,11 +316,11 @@ def test_sizes_and_errors():
 
 def test_a_language_stands_at_the_end():
     roles = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
-    pieces = toys.tokenizer(roles=roles)
+    pieces = toys.build_tokenizer(roles=roles)
     named = pieces.get_token_text(20)
     made = build_objective("denoising", pieces, 40, language=named, **QUIET)
-    batch = made.corrupt(toys.raw([4]), 0)
-    ids = toys.raw([4]).ids.tolist()
+    batch = made.corrupt(toys.draw_raw_examples([4]), 0)
+    ids = toys.draw_raw_examples([4]).ids.tolist()
     assert batch.labels.tolist() == [*ids, pieces.id("eos"), 20]
     assert batch.ids.tolist() == [20, *ids, pieces.id("eos")], "the decoder starts with the language"
     assert batch.source.ids.tolist() == [*ids, pieces.id("eos"), 20]
@@ -329,10 +329,11 @@ def test_a_language_stands_at_the_end():
 
 
 def test_sentences_move_before_words_are_hidden():
-    raw = toys.raw([40] * 50, sentences=0.3)
+    raw = toys.draw_raw_examples([40] * 50, sentences=0.3)
     source = goal(infill_ratio=0.0).corrupt(raw, 0).source
     moved = [
-        a != b[1:-1] for a, b in zip(toys.rows(raw.ids, raw.starts), toys.rows(source.ids, source.starts), strict=True)
+        a != b[1:-1]
+        for a, b in zip(toys.split_rows(raw.ids, raw.starts), toys.split_rows(source.ids, source.starts), strict=True)
     ]
     assert sum(moved) > 45
     order = denoising.permute_sentences(raw.starts, raw.sentence_starts, 1.0, 0, raw.sample)

@@ -17,13 +17,12 @@ from formers.objectives.masking import MaskedLM
 from formers.objectives.registry import OBJECTIVES, build_objective
 from formers.registry import FAMILIES
 from tests.objectives import toys
+from tests.objectives.toys import OBJECTIVE_OPTIONS, TOKENIZER
 from tests.small_models import select_sizes
 
-TOKENIZER = toys.tokenizer(60, sentinels=20)
-PLAIN = toys.random_store(3, documents=60, end=TOKENIZER.id("eos"))
-TEXT = toys.with_units(PLAIN, np.random.default_rng(0).integers(0, 4, len(PLAIN.tokens)).astype(np.uint8))
-PAIRS = toys.store([[9, 7], [5, 6], [3, 4], [8, 8]] * 8)
-MORE = {"bidirectional": {"slots": 9}, "ernie-units": {"stage": "phrase"}}
+PLAIN = toys.build_random_store(3, documents=60, end=TOKENIZER.id("eos"))
+TEXT = toys.add_units(PLAIN, np.random.default_rng(0).integers(0, 4, len(PLAIN.tokens)).astype(np.uint8))
+PAIRS = toys.build_store([[9, 7], [5, 6], [3, 4], [8, 8]] * 8)
 
 
 def store_of(name):
@@ -35,7 +34,7 @@ def test_a_family_learns_by_its_own_objective(name):
     family = FAMILIES[name].definition
     sizes = select_sizes(name, vocab=80, context=24, pad=TOKENIZER.id("pad"))
     f = formers.build(name, head=family.pretraining_head, seed=0, **sizes)
-    goal = build_objective(family.objective, TOKENIZER, 24, **MORE.get(family.objective, {}))
+    goal = build_objective(family.objective, TOKENIZER, 24, **OBJECTIVE_OPTIONS.get(family.objective, {}))
     batch = next(load_batches(TokenSource(store_of(family.objective), goal), 96))[0].to("cpu")
     before = {key: value.detach().clone() for key, value in f.model.named_parameters()}
     optimizer, seen = torch.optim.Adam(f.model.parameters(), lr=0.01), []
@@ -71,7 +70,7 @@ def tiny(name):
 @torch.no_grad()
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_counts_are_known_before_the_model_runs(name):
-    f, goal = tiny(name), build_objective(name, TOKENIZER, 24, **MORE.get(name, {}))
+    f, goal = tiny(name), build_objective(name, TOKENIZER, 24, **OBJECTIVE_OPTIONS.get(name, {}))
     some = [b for b, _ in load_batches(TokenSource(store_of(name), goal), 96, epochs=1)]
     for batch in (*some[:2], some[-1], blank_batch(some[0])):
         losses = goal.loss(f.model, batch.to("cpu"))
@@ -138,7 +137,7 @@ def fields(batch, row):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_the_same_in_any_batch_and_anew_in_the_next_epoch(name):
     length = 64 if name in ("span-corruption", "switch") else 24  # a short text has one gap only, always at its end
-    goal, data = build_objective(name, TOKENIZER, length, **MORE.get(name, {})), store_of(name)
+    goal, data = build_objective(name, TOKENIZER, length, **OBJECTIVE_OPTIONS.get(name, {})), store_of(name)
     plan = goal.plan(data, 7, 0)
     seen = {}
     for size in (1, 7, 32):
@@ -165,7 +164,7 @@ def test_the_same_in_any_batch_and_anew_in_the_next_epoch(name):
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_sizes_are_bounds_and_batches_have_one_shape(name):
-    goal, data = build_objective(name, TOKENIZER, 24, **MORE.get(name, {})), store_of(name)
+    goal, data = build_objective(name, TOKENIZER, 24, **OBJECTIVE_OPTIONS.get(name, {})), store_of(name)
     plan = goal.plan(data, 1, 0)
     assert {type(size) for size in dataclasses.astuple(goal.choose_shape(100, plan))} == {int}, "plain numbers"
     numbers = np.arange(len(plan))

@@ -16,7 +16,7 @@ from formers.data.plans import TokenSource
 from formers.objectives.registry import build_objective
 from tests.objectives import toys
 
-TOKENIZER = toys.tokenizer(60, sentinels=20)
+TOKENIZER = toys.build_tokenizer(60, sentinels=20)
 CASES = {
     "causal": {}, "causal across": {"across_documents": True}, "causal streams": {"num_streams": 3}, "prefix": {},
     "seq2seq": {"label_smoothing": 0.1}, "bidirectional": {"slots": 9}, "mlm": {},
@@ -87,12 +87,14 @@ def numbers(count, below, seed):
 
 def store(seed=1, end=TOKENIZER.id("eos")):
     sizes = iter(numbers(400, 16, seed))
-    data = toys.store([[1 + next(sizes) for _ in range(1 + count)] for count in numbers(40, 7, seed + 1)], end=end)
+    data = toys.build_store(
+        [[1 + next(sizes) for _ in range(1 + count)] for count in numbers(40, 7, seed + 1)], end=end
+    )
     data.tokens[data.tokens != end] = [7 + n for n in numbers(int((data.tokens != end).sum()), 53, seed + 2)]
-    return toys.with_units(data, np.array(numbers(len(data.tokens), 4, seed + 3), np.uint8))
+    return toys.add_units(data, np.array(numbers(len(data.tokens), 4, seed + 3), np.uint8))
 
 
-PAIRS = toys.store([[9, 7], [5, 6], [3, 4], [8, 8]] * 8)
+PAIRS = toys.build_store([[9, 7], [5, 6], [3, 4], [8, 8]] * 8)
 
 
 def made_source(case):

@@ -27,16 +27,16 @@ from formers.objectives.registry import build_objective
 from formers.text import word_level
 from tests.objectives import toys
 
-TOKENIZER = toys.tokenizer()
+TOKENIZER = toys.build_tokenizer()
 CLS, SEP = TOKENIZER.id("cls"), TOKENIZER.id("sep")
 
 
 def marked(seed=0, **more):
     """A store whose units begin at random tokens."""
-    data = toys.random_store(seed, **more)
+    data = toys.build_random_store(seed, **more)
     r = np.random.default_rng(seed)
     phrase, entity = r.random(len(data.tokens)) < 0.6, r.random(len(data.tokens)) < 0.4
-    return toys.with_units(data, (PHRASE_BIT * phrase + ENTITY_BIT * entity).astype(np.uint8))
+    return toys.add_units(data, (PHRASE_BIT * phrase + ENTITY_BIT * entity).astype(np.uint8))
 
 
 @torch.no_grad()
@@ -46,12 +46,14 @@ def test_a_task_that_the_model_does_not_know_is_refused(name):
     plain, second = formers.build("ernie", **sizes), formers.build("ernie", use_tasks=True, tasks=4, **sizes)
     for task, model, known in ((0, plain, 0), (4, second, 4), (99, second, 4)):
         goal = build_objective(name, TOKENIZER, 24, task_id=task)
-        batch = next(load_batches(TokenSource(toys.random_store(1), goal), 96))[0].to("cpu")
+        batch = next(load_batches(TokenSource(toys.build_random_store(1), goal), 96))[0].to("cpu")
         with pytest.raises(Error, match=f"task_id={task} is none of the {known} that this model knows"):
             goal.loss(model.model, batch)
     goal = build_objective(name, TOKENIZER, 24, task_id=3)
     assert torch.isfinite(
-        goal.loss(second.model, next(load_batches(TokenSource(toys.random_store(1), goal), 96))[0].to("cpu"))["mlm"][0]
+        goal.loss(second.model, next(load_batches(TokenSource(toys.build_random_store(1), goal), 96))[0].to("cpu"))[
+            "mlm"
+        ][0]
     )
 
 
@@ -64,7 +66,7 @@ def million():
 def test_units_are_hidden_whole(seed, stage):
     data = marked(seed % 7)
     goal = build_objective("ernie-units", TOKENIZER, 40, stage=stage, mask_rate=0.3)
-    plan, raw, batch = toys.examples(goal, data, seed)
+    plan, raw, batch = toys.make_examples(goal, data, seed)
     hidden = np.isin(np.arange(len(batch.ids)), batch.chosen)
     inner = ~np.isin(np.arange(len(batch.ids)), np.concatenate((batch.starts[:-1], batch.starts[1:] - 1)))
     hidden = hidden[inner]  # the tokens of the store, in their order
@@ -88,7 +90,7 @@ def test_each_unit_has_its_chance(stage, mean):
     data = million()
     assert len(data.tokens) > 1_000_000
     goal = build_objective("ernie-units", TOKENIZER, 512, stage=stage)
-    _, _, batch = toys.examples(goal, data)
+    _, _, batch = toys.make_examples(goal, data)
     hidden = np.isin(np.arange(len(batch.ids)), batch.chosen)
     inner = ~np.isin(np.arange(len(batch.ids)), np.concatenate((batch.starts[:-1], batch.starts[1:] - 1)))
     hidden = hidden[inner]
@@ -103,7 +105,7 @@ def test_each_unit_has_its_chance(stage, mean):
 
 def test_a_limit_for_places():
     goal = build_objective("ernie-units", TOKENIZER, 512, mask_rate=1.0)
-    _, _, batch = toys.examples(goal, toys.store([[400]]))
+    _, _, batch = toys.make_examples(goal, toys.build_store([[400]]))
     assert len(batch.chosen) == 400
     few = build_objective("ernie-units", TOKENIZER, 512, mask_rate=0.15)
     assert few.count_masked(np.array([512])).tolist() == [int(np.ceil(76.8 + 6 * 76.8**0.5 + 4))]
@@ -120,14 +122,14 @@ def test_a_limit_is_reached_and_not_passed():
 
 def test_a_store_without_units():
     with pytest.raises(Error, match="does not say where a phrase begins"):
-        toys.examples(build_objective("ernie-units", TOKENIZER, 40, stage="phrase"), toys.random_store())
+        toys.make_examples(build_objective("ernie-units", TOKENIZER, 40, stage="phrase"), toys.build_random_store())
     with pytest.raises(Error, match="'stage' cannot be 'clause'"):
         build_objective("ernie-units", TOKENIZER, 40, stage="clause")
 
 
 def test_true_pairs_are_one():
     data = marked()
-    plan, raw, batch = toys.examples(build_objective("unit-pairs", TOKENIZER, 40, stage="phrase"), data)
+    plan, raw, batch = toys.make_examples(build_objective("unit-pairs", TOKENIZER, 40, stage="phrase"), data)
     spans = np.stack((plan.begin, plan.end), 1).reshape(-1, 2, 2)
     document = np.searchsorted(data.starts, spans[:, :, 0], side="right") - 1
     assert np.array_equal(batch.document_labels == 1, document[:, 0] == document[:, 1])
@@ -139,7 +141,7 @@ def test_true_pairs_are_one():
 def test_dialogues(seed, length):
     data = marked(seed % 5, documents=12)
     goal = build_objective("dialogue", TOKENIZER, length, stage="basic")
-    plan, raw, batch = toys.examples(goal, data, seed)
+    plan, raw, batch = toys.make_examples(goal, data, seed)
     for n in range(len(plan)):
         low, high = plan.span_offsets[n : n + 2]
         assert high - low in (2, 3)
@@ -150,7 +152,7 @@ def test_dialogues(seed, length):
         else:
             assert own == high - low - 1, "one turn is another's"
         assert np.isin(plan.begin[low:high], data.sentence_starts).all()
-        ids, roles = (toys.rows(x, batch.starts)[n] for x in (batch.ids, batch.segments))
+        ids, roles = (toys.split_rows(x, batch.starts)[n] for x in (batch.ids, batch.segments))
         assert len(ids) <= length
         assert ids.count(SEP) - ids[1:-1].count(SEP) == 1
         turns = raw.span_index[raw.starts[n] : raw.starts[n + 1]].tolist()
@@ -160,7 +162,7 @@ def test_dialogues(seed, length):
 
 
 def test_half_of_the_dialogues_are_real():
-    data = toys.random_store(1, documents=3000, most=8, longest=8)
+    data = toys.build_random_store(1, documents=3000, most=8, longest=8)
     plan = build_objective("dialogue", TOKENIZER, 64).plan(data, 0, 0)
     assert plan.label.mean() == pytest.approx(0.5, abs=4 * 0.5 / len(plan) ** 0.5)
     fakes = np.flatnonzero(plan.label == 0)
@@ -175,7 +177,7 @@ def test_half_of_the_dialogues_are_real():
         build_objective("dialogue", TOKENIZER, 6).plan(data, 0, 0)
     assert len(build_objective("dialogue", TOKENIZER, 7).plan(data, 0, 0))
     with pytest.raises(Error, match="several conversations"):
-        build_objective("dialogue", TOKENIZER, 64).plan(toys.store([[3], [4]]), 0, 0)
+        build_objective("dialogue", TOKENIZER, 64).plan(toys.build_store([[3], [4]]), 0, 0)
 
 
 def elmo(sampled=0):
@@ -185,11 +187,11 @@ def elmo(sampled=0):
 
 def test_both_directions():
     f, goal = elmo()
-    data = toys.store([[5], [3]], end=TOKENIZER.id("eos"))
-    _, raw, batch = toys.examples(goal, data)
+    data = toys.build_store([[5], [3]], end=TOKENIZER.id("eos"))
+    _, raw, batch = toys.make_examples(goal, data)
     assert TOKENIZER.id("eos") not in raw.ids
     assert batch.ids.shape == (12, 9)
-    words = toys.rows(batch.labels, batch.starts)
+    words = toys.split_rows(batch.labels, batch.starts)
     assert all((row[0], row[-1]) == (TOKENIZER.id("bos"), TOKENIZER.id("eos")) for row in words)
     assert batch.ids[0].tolist() == word_level.pad_word([word_level.SENTENCE_BEGIN], 9)
     assert batch.ids[batch.starts[1] - 1].tolist() == word_level.pad_word([word_level.SENTENCE_END], 9)
@@ -209,7 +211,7 @@ def test_both_directions():
 @torch.no_grad()
 def test_a_sampled_softmax_is_nearly_the_whole():
     f, goal = elmo(sampled=3000)
-    batch = next(load_batches(TokenSource(toys.random_store(), goal), 64))[0].to("cpu")
+    batch = next(load_batches(TokenSource(toys.build_random_store(), goal), 64))[0].to("cpu")
     exact = goal.loss(f.model.eval(), batch)["lm"]
     whole = elmo()[1].loss(f.model, batch)["lm"]
     torch.testing.assert_close(exact, whole, msg="without training there is nothing to save")
@@ -225,7 +227,9 @@ def test_a_sampled_softmax_is_nearly_the_whole():
 def test_a_sampled_softmax_has_the_heads_dropout():
     f, goal = elmo(sampled=5)
     f.model.train().parts["lm"].dropout = torch.nn.Dropout(1.0)  # nothing of the states is left
-    goal.loss(f.model, next(load_batches(TokenSource(toys.random_store(), goal), 64))[0].to("cpu"))["lm"][0].backward()
+    goal.loss(f.model, next(load_batches(TokenSource(toys.build_random_store(), goal), 64))[0].to("cpu"))["lm"][
+        0
+    ].backward()
     assert all(p.grad is None or not p.grad.any() for name, p in f.model.named_parameters() if name.startswith("body"))
     assert f.model.parts["lm"].out.bias.grad.any()
 
@@ -235,8 +239,8 @@ def mix(stores, goals, **more):
 
 
 def test_a_mixture_takes_its_shares():
-    tokens = toys.tokenizer(60, sentinels=20, roles={"pad": "<pad>", "eos": "</s>", "unk": "<unk>"})
-    text, pairs = toys.random_store(1, documents=40), toys.store([[4, 5], [3, 6], [5, 2], [2, 2]] * 5)
+    tokens = toys.build_tokenizer(60, sentinels=20, roles={"pad": "<pad>", "eos": "</s>", "unk": "<unk>"})
+    text, pairs = toys.build_random_store(1, documents=40), toys.build_store([[4, 5], [3, 6], [5, 2], [2, 2]] * 5)
     goals = build_objective("span-corruption", tokens, 24), build_objective("seq2seq", tokens, 24, prefix="w20 w22")
     counts = [len(g.plan(s, 0, 0)) for g, s in zip(goals, (text, pairs), strict=True)]
     mixed = mix((text, pairs), goals, rates=(0.75, 0.25), epoch_examples=60)
@@ -254,7 +258,7 @@ def test_a_mixture_takes_its_shares():
     assert len(set(map(str, seen[1]))) == counts[1]
     sources = []
     for batch, _ in load_batches(mixed, 96, epochs=1):
-        rows = toys.rows(batch.source.ids, batch.source.starts)
+        rows = toys.split_rows(batch.source.ids, batch.source.starts)
         sources += [rows[i] for i in np.flatnonzero(batch.sample >= 0)]
         assert sorted(batch.sample[batch.sample >= 0].tolist()) == list(
             range(batch.sample[batch.sample >= 0].min(), batch.sample.max() + 1)
@@ -279,7 +283,7 @@ def test_t5s_rates():
 
 
 def test_a_mixture_of_one_sided_tasks_has_places():
-    text = toys.random_store(1, documents=40)
+    text = toys.build_random_store(1, documents=40)
     goals = build_objective("mlm", TOKENIZER, 24), build_objective("whole-word", TOKENIZER, 24, mask_rate=0.3)
     mixed = mix((text, text), goals)
     plan = mixed.plan_epoch(0, 0)
@@ -292,7 +296,7 @@ def test_a_mixture_of_one_sided_tasks_has_places():
 
 
 def test_a_mixture_keeps_what_plans_decide():
-    first, second = toys.random_store(1), toys.random_store(2)
+    first, second = toys.build_random_store(1), toys.build_random_store(2)
     goals = build_objective("nsp", TOKENIZER, 32), build_objective("sop", TOKENIZER, 32)
     mixed = mix((first, second), goals)
     plan = mixed.plan_epoch(0, 0)
@@ -308,7 +312,7 @@ def test_a_mixture_keeps_what_plans_decide():
 
 
 def test_a_slice_of_a_mixture_is_that_part_of_it():
-    text = toys.random_store(1, documents=40)
+    text = toys.build_random_store(1, documents=40)
     goals = build_objective("mlm", TOKENIZER, 24), build_objective("whole-word", TOKENIZER, 24)
     mixed = mix((text, text), goals, epoch_examples=50)
     plan = mixed.plan_epoch(3, 1)
@@ -321,7 +325,7 @@ def test_a_slice_of_a_mixture_is_that_part_of_it():
 
 def test_a_mixture_of_encoded_examples_and_text():
     """Sources of any kind are mixed: examples of a task beside windows of a text."""
-    text, made = toys.random_store(1, documents=40), ExampleCollector()
+    text, made = toys.build_random_store(1, documents=40), ExampleCollector()
     for number in range(12):
         made.add_document(np.full(4 + number, 7), labels=np.arange(4 + number))
         made.add_example(number)
@@ -329,18 +333,18 @@ def test_a_mixture_of_encoded_examples_and_text():
     seen, ids = [], []
     for batch, _ in load_batches(mixed, 96, seed=2, epochs=2):
         seen += batch.sample[batch.sample >= 0].tolist()
-        ids += [row for row, n in zip(toys.rows(batch.ids, batch.starts), batch.sample, strict=True) if n >= 0]
+        ids += [row for row, n in zip(toys.split_rows(batch.ids, batch.starts), batch.sample, strict=True) if n >= 0]
     assert sorted(seen) == list(range(80))
     assert sum(set(row) == {7} for row in ids) == 40
     assert sorted({len(row) for row in ids if set(row) == {7}}) == list(range(4, 16)), "every example has its turn"
 
 
 def test_the_limits_of_a_mixture():
-    text, goal = toys.random_store(1), build_objective("mlm", TOKENIZER, 24)
+    text, goal = toys.build_random_store(1), build_objective("mlm", TOKENIZER, 24)
     many = mix((text,) * 40, (goal,) * 40, rates=(1e-9,) * 40, epoch_examples=120)
     assert [len(part) for part in many.plan_epoch(0, 0).parts] == [3] * 40
     with pytest.raises(Error, match="a task of the mixture has no examples"):
-        mix((text, toys.store([[1], [1]])), (goal, goal)).plan_epoch(0, 0)
+        mix((text, toys.build_store([[1], [1]])), (goal, goal)).plan_epoch(0, 0)
     with pytest.raises(Error, match="a rate above 0 for each"):
         mix((text, text), (goal, goal), rates=(1.0,))
 
@@ -351,10 +355,10 @@ def test_a_word_is_spelled_without_its_blank():
 
 
 def test_mixtures_of_different_kinds_are_refused():
-    tokens = toys.tokenizer(60, sentinels=20)
-    text = toys.random_store(1, documents=40)
+    tokens = toys.build_tokenizer(60, sentinels=20)
+    text = toys.build_random_store(1, documents=40)
     made = [
-        toys.examples(build_objective(n, tokens, 24), text, numbers=[0, 1])[2]
+        toys.make_examples(build_objective(n, tokens, 24), text, numbers=[0, 1])[2]
         for n in ("span-corruption", "causal", "mlm")
     ]
     with pytest.raises(Error, match="differ in source"):
@@ -372,9 +376,9 @@ def test_mixtures_of_different_kinds_are_refused():
 
 def test_a_task_has_its_number():
     for name in ("ernie-units", "unit-pairs"):
-        batch = toys.examples(build_objective(name, TOKENIZER, 40, task_id=2), marked())[2]
+        batch = toys.make_examples(build_objective(name, TOKENIZER, 40, task_id=2), marked())[2]
         assert batch.tasks.tolist() == [2] * len(batch.ids)
-        assert toys.examples(build_objective(name, TOKENIZER, 40), marked())[2].tasks is None
+        assert toys.make_examples(build_objective(name, TOKENIZER, 40), marked())[2].tasks is None
 
 
 def test_words_are_drawn_by_frequency():
@@ -387,7 +391,7 @@ def test_words_are_drawn_by_frequency():
 
 
 def test_one_mark_for_begin_and_end_stands_at_the_end():
-    pieces = toys.tokenizer(roles={"bos": "</s>", "eos": "</s>", "unk": "<unk>"})
+    pieces = toys.build_tokenizer(roles={"bos": "</s>", "eos": "</s>", "unk": "<unk>"})
     goal = build_objective("bidirectional", pieces, 12, slots=9)
     assert goal.frame == ((), (pieces.id("eos"),))
     assert goal.word_characters[pieces.id("eos")].tolist() == word_level.pad_word([word_level.SENTENCE_END], 9)
@@ -396,13 +400,13 @@ def test_one_mark_for_begin_and_end_stands_at_the_end():
 def test_losses_are_summed_in_single_precision():
     f, goal = elmo(sampled=20)
     f.to(dtype=torch.bfloat16)
-    batch = next(load_batches(TokenSource(toys.random_store(), goal), 64))[0].to("cpu")
+    batch = next(load_batches(TokenSource(toys.build_random_store(), goal), 64))[0].to("cpu")
     assert goal.loss(f.model.train(), batch)["lm"][0].dtype == torch.float32
     assert goal.loss(f.model.eval(), batch)["lm"][0].dtype == torch.float32
 
 
 def test_streams_of_words():
-    data = toys.store([[25], [18]], end=TOKENIZER.id("eos"))
+    data = toys.build_store([[25], [18]], end=TOKENIZER.id("eos"))
     goal = build_objective("bidirectional", TOKENIZER, 5, slots=9, num_streams=2)
     seen = list(load_batches(TokenSource(data, goal), 10, epochs=1))
     assert all(b.ids.shape == (10, 9) and b.starts.tolist() == [0, 5, 10] for b, _ in seen)

@@ -42,7 +42,7 @@ WORDS = np.arange(100) % 3 > 0  # pieces 0, 3, 6 … go on
 
 
 def text(lengths, samples=None, seed=0, low=5):
-    made = toys.raw(lengths, samples, seed, 100)
+    made = toys.draw_raw_examples(lengths, samples, seed, 100)
     made.ids[:] = np.random.default_rng(seed).integers(low, 100, len(made.ids))
     return made
 
@@ -62,7 +62,7 @@ def test_a_prefix_is_read_only(lengths, seed):
     given_ = text(lengths)
     asked, whole = CausalLM(30, is_prefix_lm=True).corrupt(given_, seed), CausalLM(30).corrupt(given_, seed)
     for labels, all_, n in zip(
-        toys.rows(asked.labels, asked.starts), toys.rows(whole.labels, asked.starts), lengths, strict=True
+        toys.split_rows(asked.labels, asked.starts), toys.split_rows(whole.labels, asked.starts), lengths, strict=True
     ):
         silent = sum(label == IGNORE_INDEX for label in labels) - 1  # the last token has no successor
         assert 0 <= silent <= n - 2, "something is asked for"
@@ -78,7 +78,7 @@ def test_prefixes_have_every_length():
 
 
 def test_across_documents():
-    data = toys.store([[5], [7], [4]], end=3)
+    data = toys.build_store([[5], [7], [4]], end=3)
     inside, across = CausalLM(6).plan(data, 0, 0), CausalLM(6, across_documents=True).plan(data, 0, 0)
     assert sorted(across.lengths.tolist()) == [6, 6, 6, 6][: len(across)]
     assert len(across) == 4  # 19 tokens, the last window reaching back
@@ -213,7 +213,7 @@ def test_a_limit_and_dummies():
     full = pad_batch(hidden, BatchShape(5, 100, 9, 32))
     assert full.labels.tolist()[4:] == [IGNORE_INDEX] * 5
     assert len(full.chosen) == 9
-    plan = few.plan(toys.random_store(), 0, 0)
+    plan = few.plan(toys.build_random_store(), 0, 0)
     assert few.measure_sizes(plan)[:, 1].max() == 2
 
 
@@ -254,7 +254,7 @@ def test_word_beginnings():
 
 
 def test_streams_go_on_from_batch_to_batch():
-    data, goal = toys.store([[25], [18]]), CausalLM(5, num_streams=2)
+    data, goal = toys.build_store([[25], [18]]), CausalLM(5, num_streams=2)
     seen = list(load_batches(TokenSource(data, goal), 10, epochs=1))
     rows = [np.concatenate([b.ids.reshape(2, 5)[r] for b, _ in seen]) for r in range(2)]
     size = (43 - 1) // 2
@@ -345,7 +345,7 @@ def test_objectives_by_name():
 )
 def test_an_option_that_would_do_nothing_is_refused(name, option):
     with pytest.raises(Error, match=f"objective '{name}' has no option '{option}'"):
-        build_objective(name, toys.tokenizer(), 24, **{option: 1})
+        build_objective(name, toys.build_tokenizer(), 24, **{option: 1})
 
 
 @pytest.mark.parametrize(
@@ -376,12 +376,12 @@ def test_an_option_that_would_do_nothing_is_refused(name, option):
 )
 def test_odd_options_are_refused_in_one_line(name, options, match):
     with pytest.raises(Error, match=match) as caught:
-        build_objective(name, toys.tokenizer(60, sentinels=20), 24, **options)
+        build_objective(name, toys.build_tokenizer(60, sentinels=20), 24, **options)
     assert "\n" not in str(caught.value)
 
 
 def test_limits_themselves_are_allowed():
-    pieces = toys.tokenizer(60, sentinels=20)
+    pieces = toys.build_tokenizer(60, sentinels=20)
     for name, options in (
         ("span-corruption", {"start": 79, "mean_span_length": 1}), ("dialogue", {"num_turns": 2}),
         ("ngrams", {"max_ngram": 64}), ("plm", {"max_ngram": 1, "context_factor": 1}),
@@ -411,14 +411,14 @@ def test_a_group_never_runs_over_the_end_of_an_example():
 def test_robertas_marks():
     """A tokenizer without [CLS] and [SEP] has <s> and </s>; where there are both, [CLS] and [SEP] are taken."""
     roles = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>", "mask": "<mask>"}
-    goal = build_objective("mlm", toys.tokenizer(roles=roles), 16)
+    goal = build_objective("mlm", toys.build_tokenizer(roles=roles), 16)
     assert goal.frame == ((2,), (3,))
     assert goal.special == (0, 2, 3, 4), "whatever is asked for, it is never one of these"
-    pieces = toys.tokenizer()
+    pieces = toys.build_tokenizer()
     assert build_objective("mlm", pieces, 16).frame == ((pieces.id("cls"),), (pieces.id("sep"),))
     for missing in ("bos", "eos", "mask"):
         with pytest.raises(Error, match="no \\[CLS\\], \\[SEP\\] and \\[MASK\\]"):
-            build_objective("mlm", toys.tokenizer(roles={k: v for k, v in roles.items() if k != missing}), 16)
+            build_objective("mlm", toys.build_tokenizer(roles={k: v for k, v in roles.items() if k != missing}), 16)
 
 
 MASKED = {"mask_rate", "mask_ratio", "random_ratio", "max_masked", "max_ngram", "across_documents", "part"}
@@ -457,7 +457,7 @@ def test_every_objective_has_help_and_options():
         "causal", "prefix", "seq2seq", "bidirectional", "mlm", "whole-word", "ngrams", "nsp", "sop", "plm",
         "denoising", "span-corruption", "switch", "prefix-spans", "deshuffle", "ernie-units", "unit-pairs", "dialogue",
     }  # fmt: skip
-    pieces = toys.tokenizer(60, sentinels=20)
+    pieces = toys.build_tokenizer(60, sentinels=20)
     made = {name: build_objective(name, pieces, 24) for name in OBJECTIVES}
     assert made == {name: build_objective(name, pieces, 24) for name in OBJECTIVES}, "what is set alike is equal"
     assert not any("array" in repr(goal) for goal in made.values()), "and is said in a line"
@@ -478,7 +478,7 @@ def test_every_objective_has_help_and_options():
 def test_earlier_names_are_accepted(alias, name):
     assert alias not in OBJECTIVES
     assert resolve_objective(alias) == resolve_objective(name) == name
-    pieces = toys.tokenizer(60, sentinels=20)
+    pieces = toys.build_tokenizer(60, sentinels=20)
     assert build_objective(alias, pieces, 24) == build_objective(name, pieces, 24)
 
 

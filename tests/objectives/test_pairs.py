@@ -17,7 +17,7 @@ from formers.objectives.masking import PairSampler, compute_truncation
 from formers.objectives.registry import build_objective
 from tests.objectives import toys
 
-TOKENIZER = toys.tokenizer()
+TOKENIZER = toys.build_tokenizer()
 CLS, SEP = TOKENIZER.id("cls"), TOKENIZER.id("sep")
 
 
@@ -101,7 +101,7 @@ def coins(count, *key):
     st.integers(4, 30), st.integers(0, 10**6),
 )  # fmt: skip
 def test_pairs_equal_the_released_procedure(swap, sizes, most, seed):
-    data = toys.store(sizes)
+    data = toys.build_store(sizes)
     made = PairSampler(most, 0.4, is_order_task=swap, random_fallback=swap)
     spans, labels = made.walk_documents(SentenceTable.from_store(data), seed, 3, 0)
     ours = sorted((*(tuple(map(int, s)) for s in pair), int(label)) for pair, label in zip(spans, labels, strict=True))
@@ -119,18 +119,18 @@ def spans_of(plan):
 
 @given(st.integers(0, 50), st.integers(8, 40))
 def test_nsp_invariants(seed, length):
-    data = toys.random_store(seed, documents=6)
+    data = toys.build_random_store(seed, documents=6)
     goal = build_objective("nsp", TOKENIZER, length)
-    plan, raw, batch = toys.examples(goal, data, seed)
+    plan, raw, batch = toys.make_examples(goal, data, seed)
     document = np.searchsorted(data.starts, spans_of(plan)[:, :, 0], side="right") - 1
     random = plan.label == 1
     assert (document[random, 0] != document[random, 1]).all(), "B is of another document"
     assert (document[~random, 0] == document[~random, 1]).all()
     assert np.array_equal(batch.document_labels, plan.label)
-    tokens = toys.rows(raw.ids, raw.starts)
+    tokens = toys.split_rows(raw.ids, raw.starts)
     for ids, segments, original, span in zip(
-        toys.rows(batch.ids, batch.starts), toys.rows(batch.segments, batch.starts), tokens,
-        toys.rows(raw.span_index, raw.starts), strict=True,
+        toys.split_rows(batch.ids, batch.starts), toys.split_rows(batch.segments, batch.starts), tokens,
+        toys.split_rows(raw.span_index, raw.starts), strict=True,
     ):  # fmt: skip
         a = span.count(0)
         assert len(ids) == len(original) + 3 <= length
@@ -146,7 +146,7 @@ def test_nsp_invariants(seed, length):
 
 @given(st.integers(0, 50), st.integers(8, 40))
 def test_sop_never_takes_another_document(seed, length):
-    data = toys.random_store(seed, documents=5)
+    data = toys.build_random_store(seed, documents=5)
     goal = build_objective("sop", TOKENIZER, length, short_seq_prob=0.3)
     plan = goal.plan(data, seed, 1)
     spans = spans_of(plan)
@@ -161,13 +161,13 @@ def test_sop_never_takes_another_document(seed, length):
 
 
 def test_sop_joins_a_single_sentence_to_its_neighbour():
-    data = toys.store([[30, 4, 3], [5], [6, 7]])
+    data = toys.build_store([[30, 4, 3], [5], [6, 7]])
     plan = build_objective("sop", TOKENIZER, 23, short_seq_prob=0.0).plan(data, 0, 0)
     document = np.searchsorted(data.starts, spans_of(plan)[:, 0, 0], side="right") - 1
     assert sorted(document.tolist()) == [0, 0, 2], "a document of one sentence makes no pair"
     last = spans_of(plan)[(document == 0) & (spans_of(plan).max((1, 2)) == 37)]
     assert sorted(last[0].tolist()) == [[30, 34], [34, 37]], "the last one reaches back"
-    alone = toys.store([[5], [6]])
+    alone = toys.build_store([[5], [6]])
     with pytest.raises(Error, match="no document has two sentences.*fallback=True"):
         build_objective("sop", TOKENIZER, 23).plan(alone, 0, 0)
     assert len(build_objective("sop", TOKENIZER, 23, random_fallback=True).plan(alone, 0, 0)) == 2
@@ -177,7 +177,7 @@ def test_nsp_statistics():
     """A million tokens: half of the pairs are random (more, since single sentences always are), a tenth of the passes
     is short, the cut is anywhere, cuts are half in front."""
     r = np.random.default_rng(0)
-    data = toys.store([r.integers(5, 25, 40).tolist() for _ in range(1700)])
+    data = toys.build_store([r.integers(5, 25, 40).tolist() for _ in range(1700)])
     assert len(data.tokens) > 950_000
     goal = build_objective("nsp", TOKENIZER, 128)
     plan = goal.plan(data, 0, 0)
@@ -205,13 +205,13 @@ def test_nsp_statistics():
 
 
 def test_labels_are_even_for_sop():
-    data = toys.random_store(3, documents=800, most=30)
+    data = toys.build_random_store(3, documents=800, most=30)
     label = build_objective("sop", TOKENIZER, 64).plan(data, 1, 0).label
     assert label.mean() == pytest.approx(0.5, abs=4 * 0.5 / len(label) ** 0.5)
 
 
 def test_epochs_have_as_many_examples_but_others():
-    data = toys.random_store(1)
+    data = toys.build_random_store(1)
     for name in ("nsp", "sop"):
         goal = build_objective(name, TOKENIZER, 32)
         plans = [goal.plan(data, 5, epoch) for epoch in range(6)]
@@ -225,21 +225,21 @@ def test_epochs_have_as_many_examples_but_others():
 
 def test_one_document_is_not_enough():
     with pytest.raises(Error, match="needs text of other documents, and there is 1 document"):
-        build_objective("nsp", TOKENIZER, 32).plan(toys.store([[5, 6, 7]]), 0, 0)
+        build_objective("nsp", TOKENIZER, 32).plan(toys.build_store([[5, 6, 7]]), 0, 0)
     with pytest.raises(Error, match="a pair of 1 tokens is too short"):
-        build_objective("nsp", TOKENIZER, 4).plan(toys.store([[5, 6], [7]]), 0, 0)
-    assert len(build_objective("nsp", TOKENIZER, 5).plan(toys.store([[5, 6], [7]]), 0, 0))
+        build_objective("nsp", TOKENIZER, 4).plan(toys.build_store([[5, 6], [7]]), 0, 0)
+    assert len(build_objective("nsp", TOKENIZER, 5).plan(toys.build_store([[5, 6], [7]]), 0, 0))
     with pytest.raises(Error, match="needs text of other documents"):
-        build_objective("nsp", TOKENIZER, 32).plan(toys.store([[5, 6, 7], []]), 0, 0)
+        build_objective("nsp", TOKENIZER, 32).plan(toys.build_store([[5, 6, 7], []]), 0, 0)
 
 
 def test_end_marks_of_the_store_are_left_out():
     eos = TOKENIZER.id("eos")
-    data = toys.random_store(2, end=eos)
-    plan, raw, _ = toys.examples(build_objective("nsp", TOKENIZER, 32), data)
+    data = toys.build_random_store(2, end=eos)
+    plan, raw, _ = toys.make_examples(build_objective("nsp", TOKENIZER, 32), data)
     assert len(plan)
     assert eos not in raw.ids
-    assert eos not in toys.examples(build_objective("mlm", TOKENIZER, 32), data)[1].ids
+    assert eos not in toys.make_examples(build_objective("mlm", TOKENIZER, 32), data)[1].ids
 
 
 class Closed:
@@ -260,7 +260,7 @@ def test_plans_of_a_store_on_disk_read_no_token(name, tmp_path):
     """Where the end marks are is known; the plan is that of the same text in memory, where they are looked for."""
     texts = [f"w7 w8 w10. w11 w13 w{14 + n}. w16 w17 w19 w20." for n in range(9)]
     for roles in (toys.ROLES, {k: v for k, v in toys.ROLES.items() if k != "eos"}):
-        tokenizer = toys.tokenizer(60, sentinels=20, roles=roles)
+        tokenizer = toys.build_tokenizer(60, sentinels=20, roles=roles)
         disk = formers.prepare(texts, tokenizer, tmp_path / str(len(roles)), splitter="rules")
         memory = Store.from_documents(texts, tokenizer, sentences="rules")
         assert np.array_equal(np.asarray(disk.tokens), memory.tokens)

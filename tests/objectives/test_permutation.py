@@ -19,7 +19,7 @@ from formers.objectives.permutation import PermutationLM
 from formers.objectives.registry import build_objective
 from tests.objectives import toys
 
-TOKENIZER = toys.tokenizer()
+TOKENIZER = toys.build_tokenizer()
 SEP, CLS = TOKENIZER.id("sep"), TOKENIZER.id("cls")
 
 
@@ -146,7 +146,7 @@ def test_segments_and_labels():
     batch = goal.corrupt(raw, 0)
     assert np.array_equal(batch.ids[batch.chosen], batch.labels), "nothing is replaced: the streams hide it"
     for row in range(3):
-        ids, segments = (toys.rows(x, batch.starts)[row] for x in (batch.ids, batch.segments))
+        ids, segments = (toys.split_rows(x, batch.starts)[row] for x in (batch.ids, batch.segments))
         a = int((raw.span_index[raw.starts[row] : raw.starts[row + 1]] == 1).sum())
         assert ids[20 + a] == ids[38] == SEP
         assert ids[39] == CLS
@@ -154,7 +154,7 @@ def test_segments_and_labels():
 
 
 def test_the_plan_follows_the_text():
-    data = toys.random_store(4, documents=60)
+    data = toys.build_random_store(4, documents=60)
     goal = build_objective("plm", TOKENIZER, 64)
     plan = goal.plan(data, 1, 0)
     spans = np.stack((plan.begin, plan.end), 1).reshape(-1, 3, 2)
@@ -193,7 +193,7 @@ def test_statistics_of_a_million_tokens():
 
 
 def test_streams_go_on_where_they_stopped():
-    data = toys.random_store(4, documents=60)
+    data = toys.build_random_store(4, documents=60)
     goal = build_objective("plm", TOKENIZER, 64, num_streams=3)
     made_ = [batch for batch, _ in load_batches(TokenSource(data, goal), 1, epochs=1)]
     assert {(len(b.starts) - 1, len(b.ids), int((b.sample < 0).sum())) for b in made_} == {(3, 192, 0)}
@@ -205,7 +205,7 @@ def test_streams_go_on_where_they_stopped():
 
 
 def test_the_second_half_of_streams_reads_back_to_front():
-    data = toys.random_store(4, documents=60)
+    data = toys.build_random_store(4, documents=60)
     goal = build_objective("plm", TOKENIZER, 64, num_streams=4, reversed=True)
     plan = goal.plan(data, 0, 0)
     assert plan.label.reshape(-1, 4).tolist() == [[0, 0, 1, 1]] * (len(plan) // 4)
@@ -227,7 +227,7 @@ def test_a_model_with_reversed_rows_reads_them_as_if_they_stood_right():
     """Its distances have the other sign there: the same as the plain model on rows that are turned around."""
     sizes = {"vocab": 60, "dim": 8, "layers": 2, "heads": 2, "ff": 16, "dropout": 0.0, "init": 0.5}
     goal = build_objective("plm", TOKENIZER, 32, num_streams=4, reversed=True)
-    batch = next(load_batches(TokenSource(toys.random_store(4), goal), 1))[0].to("cpu")
+    batch = next(load_batches(TokenSource(toys.build_random_store(4), goal), 1))[0].to("cpu")
     around = torch.arange(128).view(4, 32)
     around[2:] = around[2:].flip(1)
     around = around.flatten()
@@ -246,24 +246,24 @@ def test_a_model_with_reversed_rows_reads_them_as_if_they_stood_right():
 def test_an_end_mark_is_a_token_like_others():
     """Released: only <sep> and <cls> are never targets."""
     end = TOKENIZER.id("eos")
-    _, _, batch = toys.examples(build_objective("plm", TOKENIZER, 64), toys.random_store(4, most=1, end=end))
+    _, _, batch = toys.make_examples(build_objective("plm", TOKENIZER, 64), toys.build_random_store(4, most=1, end=end))
     assert end in batch.labels
     assert not np.isin(batch.labels, [SEP, CLS]).any()
 
 
 def test_errors():
     with pytest.raises(Error, match="no <sep> and <cls>"):
-        build_objective("plm", toys.tokenizer(roles={"pad": "<pad>", "unk": "<unk>"}), 32)
+        build_objective("plm", toys.build_tokenizer(roles={"pad": "<pad>", "unk": "<unk>"}), 32)
     with pytest.raises(Error, match="no room for two halves"):
         build_objective("plm", TOKENIZER, 9)
     with pytest.raises(Error, match="20 tokens are too few for examples of 32"):
-        build_objective("plm", TOKENIZER, 32).plan(toys.store([[10, 10]]), 0, 0)
+        build_objective("plm", TOKENIZER, 32).plan(toys.build_store([[10, 10]]), 0, 0)
     for streams in (0, 3):
         with pytest.raises(Error, match="an even number of streams"):
             build_objective("plm", TOKENIZER, 32, reversed=True, num_streams=streams)
     for streams in (90, 10**15):
         with pytest.raises(Error, match=f"too few for {streams} streams"):
-            build_objective("plm", TOKENIZER, 32, num_streams=streams).plan(toys.store([[300, 10]]), 0, 0)
+            build_objective("plm", TOKENIZER, 32, num_streams=streams).plan(toys.build_store([[300, 10]]), 0, 0)
 
 
 def test_a_target_never_reaches_its_own_prediction():

@@ -19,7 +19,7 @@ TEXTS = [f"{WORDS}. {WORDS}", " ".join(reversed(WORDS.split()))]
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     where = tmp_path_factory.mktemp("show") / "tokenizer.json"
-    toys.tokenizer(60, sentinels=20).save(where)
+    toys.build_tokenizer(60, sentinels=20).save(where)
     return str(where)
 
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-from tests.tolerance import Margins
+from formers.nn.head_pruning import find_attentions
+from formers.registry import find_family
+from tests.tolerance import Margins, rounding
 
 VOCAB = 61
 COMMON = ("Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
@@ -321,3 +323,31 @@ def pulled(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
     """One number that depends on every output."""
     g = torch.Generator().manual_seed(11)
     return sum((o * torch.randn(o.shape, generator=g, dtype=o.dtype)).sum() for _, o in sorted(outputs.items()))
+
+
+def compare_gradients(model, former):
+    """Check that every parameter of ours has the gradient of its counterpart in transformers' model."""
+    keys = find_family(former.family).definition.hf_format.build_key_map(former.config, former.head)
+    parameters = dict(former.model.named_parameters())
+    # The largest is the scale: a gradient that is small, or 0 (a key's bias), is a sum of large ones.
+    bound = rounding(model, max(1.0, *(float(p.grad.abs().max()) for p in model.parameters() if p.grad is not None)))
+    seen = 0
+    for move in keys.map_tensors(parameters):
+        if parameters[move.ours].grad is None:
+            continue
+        for name, grad in move.save(parameters[move.ours].grad).items():
+            expected = model.get_parameter(RENAMED.get(name, name)).grad
+            if expected is None:  # an expert that no token took
+                assert not grad.any(), name
+                continue
+            assert (grad - expected).abs().max() <= bound, name
+            seen += 1
+    assert seen >= len([p for p in model.parameters() if p.grad is not None and p.grad.any()])
+
+
+def prune_one_head_per_layer(former) -> None:
+    """Prune a head of every attention, another one in each layer."""
+    gone: dict = {}
+    for (kind, layer), (_, attention) in find_attentions(former.model.body).items():
+        gone.setdefault(kind, {})[layer] = [layer % attention.original_heads]
+    former.prune(gone if hasattr(former.model.body, "encoder") else next(iter(gone.values())))

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.parity.cases import Case, inputs, pulled, reference, theirs
-from tests.parity.test_minilm import NOTED, SENTENCES, real
+from tests.parity.minilm import RECORDED_VECTORS, SENTENCES, embed_with_package
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = [
@@ -64,8 +64,8 @@ def main() -> None:
         kept |= {f"gradient.{n}": p.grad.contiguous() for n, p in model.named_parameters() if p.grad is not None}
         save_file(kept, folder / "expected.safetensors", metadata={"transformers": transformers.__version__})
         print(f"{case.name}: {sum(f.stat().st_size for f in folder.iterdir()):,} bytes, torch {torch.__version__}")
-    vectors = real(SENTENCES)[:, :12]
-    NOTED.write_text(json.dumps([[round(x, 6) for x in row] for row in vectors.tolist()]) + "\n")
+    vectors = embed_with_package(SENTENCES)[:, :12]
+    RECORDED_VECTORS.write_text(json.dumps([[round(x, 6) for x in row] for row in vectors.tolist()]) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,22 +8,22 @@ from safetensors.torch import load_file
 
 import formers
 from formers.inputs import ModelInputs
-from formers.nn.head_pruning import find_attentions
 from formers.registry import find_family
 from tests.parity.cases import (
     CASES,
-    RENAMED,
     Case,
     beside,
+    compare_gradients,
     config,
     inputs,
     ours,
+    prune_one_head_per_layer,
     pulled,
     reference,
     sides,
     theirs,
 )  # fmt: skip
-from tests.tolerance import assert_near, rounding
+from tests.tolerance import assert_near
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -61,25 +61,6 @@ def test_outputs_and_gradients(pair, training):
         pulled(want).backward()
         pulled(got).backward()
         compare_gradients(model, former)
-
-
-def compare_gradients(model, former):
-    keys = find_family(former.family).definition.hf_format.build_key_map(former.config, former.head)
-    parameters = dict(former.model.named_parameters())
-    # The largest is the scale: a gradient that is small, or 0 (a key's bias), is a sum of large ones.
-    bound = rounding(model, max(1.0, *(float(p.grad.abs().max()) for p in model.parameters() if p.grad is not None)))
-    seen = 0
-    for move in keys.map_tensors(parameters):
-        if parameters[move.ours].grad is None:
-            continue
-        for name, grad in move.save(parameters[move.ours].grad).items():
-            expected = model.get_parameter(RENAMED.get(name, name)).grad
-            if expected is None:  # an expert that no token took
-                assert not grad.any(), name
-                continue
-            assert (grad - expected).abs().max() <= bound, name
-            seen += 1
-    assert seen >= len([p for p in model.parameters() if p.grad is not None and p.grad.any()])
 
 
 def test_export_loads_in_transformers_and_agrees(pair, tmp_path):
@@ -208,14 +189,6 @@ def several(case: Case) -> bool:
 PRUNED = {(case.family, case.ending): case for case in CASES if several(case)}
 
 
-def take_out(former) -> None:
-    """A head of every attention, another one in each layer."""
-    gone: dict = {}
-    for (kind, layer), (_, attention) in find_attentions(former.model.body).items():
-        gone.setdefault(kind, {})[layer] = [layer % attention.original_heads]
-    former.prune(gone if hasattr(former.model.body, "encoder") else next(iter(gone.values())))
-
-
 @pytest.mark.filterwarnings("ignore:layers .* share one block")
 @pytest.mark.parametrize("case", PRUNED.values(), ids=lambda case: case.name)
 def test_what_is_pruned_loads_in_transformers_and_agrees(case, tmp_path):
@@ -225,7 +198,7 @@ def test_what_is_pruned_loads_in_transformers_and_agrees(case, tmp_path):
     if case.family == "Albert":  # a block that layers share loses the heads of all of them
         former.prune({0: [0]})
     else:
-        take_out(former)
+        prune_one_head_per_layer(former)
     formers.export(former, tmp_path / "out")
     again = type(model).from_pretrained(tmp_path / "out").eval()
     with torch.no_grad():

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import random
 
 import pytest
 import torch
@@ -18,41 +17,19 @@ from formers.generation.decoding import Options, continue_ids
 from formers.inputs import ModelInputs
 from formers.nn.attention.context import Capture
 from formers.nn.attention.segment_memory import SegmentMemory
-from tests.parity.cases import pulled
-from tests.parity.test_transformers import compare_gradients, take_out
+from tests.parity.cases import compare_gradients, prune_one_head_per_layer, pulled
+from tests.parity.xlnet_reference import VOCAB, build_reference
 from tests.tolerance import assert_near
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
-VOCAB = 61
 CLASSES = {
     "Model": "none", "LMHeadModel": "lm", "ForSequenceClassification": "classify", "ForTokenClassification": "tag",
     "ForMultipleChoice": "choose", "ForQuestionAnsweringSimple": "answer", "ForQuestionAnswering": "beam",
 }  # fmt: skip
 EVERY = [(ending, seed) for ending in CLASSES for seed in (0, 1, 2)]
-
-
-def reference(ending, seed, **more):
-    """Their model of an odd shape, with weights that are nowhere zero."""
-    r = random.Random(seed)
-    n_head, d_head = [(3, 4), (1, 6), (5, 2)][seed]
-    given = {
-        "vocab_size": VOCAB, "d_model": n_head * d_head, "n_layer": [2, 3, 1][seed], "n_head": n_head,
-        "d_inner": r.choice([13, 30]), "ff_activation": r.choice(["gelu", "relu", "silu"]),
-        "layer_norm_eps": [1e-12, 1e-3, 1e-5][seed], "clamp_len": [-1, 3, -1][seed], "dropout": 0.0,
-        "summary_last_dropout": 0.0, "summary_type": ["last", "cls_index", "first"][seed],
-        "summary_use_proj": seed != 1, "summary_activation": ["tanh", "", "gelu_new"][seed],
-        "tie_word_embeddings": seed != 1, "start_n_top": 3, "end_n_top": 2, "mem_len": 6,
-        "num_labels": 2 if ending == "ForQuestionAnsweringSimple" else 5, "use_mems_train": True, **more,
-    }  # fmt: skip
-    model = getattr(transformers, "XLNet" + ending)(transformers.XLNetConfig(**given)).eval()
-    generator = torch.Generator().manual_seed(seed + 100)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.copy_(torch.randn(p.shape, generator=generator) * 0.25 + float(p.dim() == 1 and p.mean() > 0.5))
-    return model
 
 
 def loaded(model, path):
@@ -117,7 +94,7 @@ def agree(model, former, want, got):
 @pytest.fixture(scope="module", params=EVERY, ids=lambda p: f"XLNet{p[0]}-{p[1]}")
 def pair(request, tmp_path_factory):
     ending, seed = request.param
-    model = reference(ending, seed)
+    model = build_reference(ending, seed)
     path = tmp_path_factory.mktemp("xlnet") / "hf"
     former = loaded(model, path)
     assert former.head == CLASSES[ending]
@@ -188,7 +165,7 @@ SPECIAL = [
 @pytest.mark.parametrize("special", SPECIAL, ids=str)
 @pytest.mark.parametrize("streams", [False, True], ids=["one-stream", "two-streams"])
 def test_memory_over_three_segments(special, streams, tmp_path):
-    model = reference("LMHeadModel", 0, **special)
+    model = build_reference("LMHeadModel", 0, **special)
     former = loaded(model, tmp_path)
     rows = (
         1 if special.get("attn_type") == "uni" else 4
@@ -230,7 +207,7 @@ def permutation(keep, seed, targets=3):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("pad", ["none", "left", "right"])
 def test_permutation_mask_and_targets(seed, pad, tmp_path):
-    model = reference("LMHeadModel", seed)
+    model = build_reference("LMHeadModel", seed)
     former = loaded(model, tmp_path)
     given = inputs(seed, pad=pad)
     both = permutation(given["keep"], seed)
@@ -246,7 +223,7 @@ def test_permutation_mask_and_targets(seed, pad, tmp_path):
 
 def test_targets_that_ask_for_nothing(tmp_path):
     """Rows of zeros fill a target mapping up; they disturb nobody and answer nothing."""
-    model = reference("LMHeadModel", 0)
+    model = build_reference("LMHeadModel", 0)
     former = loaded(model, tmp_path)
     given = inputs(0)
     more = permutation(given["keep"], 0)
@@ -258,7 +235,7 @@ def test_targets_that_ask_for_nothing(tmp_path):
 
 
 def test_hidden_states_and_attention_weights(tmp_path):
-    model = reference("LMHeadModel", 1)
+    model = build_reference("LMHeadModel", 1)
     former = loaded(model, tmp_path)
     given = inputs(1, pad="none")
     capture = Capture(with_attention=True)
@@ -290,7 +267,7 @@ def test_hidden_states_and_attention_weights(tmp_path):
 
 def test_masked_heads(tmp_path):
     """A switched-off head is a zero in the output projection's columns."""
-    model = reference("LMHeadModel", 0)
+    model = build_reference("LMHeadModel", 0)
     former = loaded(model, tmp_path)
     given = inputs(0)
     mask = torch.tensor([[1, 0, 1], [0, 1, 1]])
@@ -478,7 +455,7 @@ def test_errors_elsewhere():
 
 def test_beam_of_a_short_text(tmp_path):
     """Fewer tokens than beginnings asked for: the rest has probability 0 and no column; padding is never an answer."""
-    f = loaded(reference("ForQuestionAnswering", 0), tmp_path)
+    f = loaded(build_reference("ForQuestionAnswering", 0), tmp_path)
     ids, keep = torch.arange(10).view(2, 5), torch.tensor([[False] * 3 + [True] * 2, [True] * 5])
     got = f.logits(ids, keep)
     assert got["start_index"][0, 2] == -1
@@ -517,7 +494,7 @@ OLDER = {
 
 @pytest.mark.parametrize("kind", ["published", "bare", "gamma", "tied copy", "older"])
 def test_files_as_published(kind, tmp_path):
-    model = reference("LMHeadModel", 0, d_inner=13, ff_activation="gelu")
+    model = build_reference("LMHeadModel", 0, d_inner=13, ff_activation="gelu")
     model.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     changed = {}
@@ -560,7 +537,7 @@ def test_a_config_without_sizes_is_the_large_model(tmp_path):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_greedy_token_for_token(more, seed, tmp_path):
     """The query stream guesses the token behind the last, and the last two are read anew at each step."""
-    model = reference("LMHeadModel", seed, **more)
+    model = build_reference("LMHeadModel", seed, **more)
     f = loaded(model, tmp_path)
     f.config = dataclasses.replace(f.config, eos=None)
     g, prompts, wants = torch.Generator().manual_seed(seed), [], []
@@ -575,9 +552,9 @@ def test_greedy_token_for_token(more, seed, tmp_path):
 
 @pytest.mark.parametrize("ending", CLASSES)
 def test_what_is_pruned_loads_in_transformers_and_agrees(ending, tmp_path):
-    model, given = reference(ending, 0), inputs(choices=ending == "ForMultipleChoice", pad="none")
+    model, given = build_reference(ending, 0), inputs(choices=ending == "ForMultipleChoice", pad="none")
     former = loaded(model, tmp_path / "hf")
-    take_out(former)
+    prune_one_head_per_layer(former)
     formers.export(former, tmp_path / "out")
     again = type(model).from_pretrained(tmp_path / "out").eval()
     with torch.no_grad():

@@ -12,7 +12,7 @@ from formers.training import plateau_monitor
 from formers.training.plateau_monitor import PlateauMonitor
 from formers.training.run_folder import RunFolder
 from formers.training.train_config import TrainConfig
-from tests.training.runs.test_pretrain import OWN, TEXT
+from tests.training.toy_runs import DATA_SETTINGS, TEXT
 
 MODEL = {"dim": 512, "layers": 12, "heads": 8}
 
@@ -164,7 +164,9 @@ def test_a_stuck_run_tells_the_user_and_its_file(tmp_path):
         "steps": 30, "batch_tokens": 256, "seq_length": 16, "lr": 1e-9, "warmup_steps": 1, "eval_every": 5,
         "samples": 0,
     }  # fmt: skip
-    run = formers.pretrain("gpt2", TEXT, out=tmp_path / "run", model=sizes, train=train, data=OWN, say=said.append)
+    run = formers.pretrain(
+        "gpt2", TEXT, out=tmp_path / "run", model=sizes, train=train, data=DATA_SETTINGS, say=said.append
+    )
     notes = [line for line in said if "has learned little" in line]
     assert len(notes) == 1
     assert "--train.lr" in notes[0]
@@ -184,6 +186,6 @@ def test_a_stuck_run_tells_the_user_and_its_file(tmp_path):
 def test_a_run_that_learns_says_nothing(tmp_path):
     said: list[str] = []
     train = {"steps": 40, "eval_every": 5, "samples": 0, "batch_tokens": 512, "warmup_steps": 5, "lr": 1e-2}
-    run = formers.pretrain("gpt2", TEXT, out=tmp_path / "run", train=train, data=OWN, say=said.append)
+    run = formers.pretrain("gpt2", TEXT, out=tmp_path / "run", train=train, data=DATA_SETTINGS, say=said.append)
     assert not [line for line in said if line.startswith("note:")]
     assert "stuck" not in json.loads((run.folder / "run.json").read_text(encoding="utf-8"))["result"]

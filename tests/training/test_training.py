@@ -19,7 +19,6 @@ from formers.data.plans import TokenSource
 from formers.data.store import Store
 from formers.nn.attention.segment_memory import SegmentMemory
 from formers.objectives.causal import CausalLM
-from formers.objectives.token_losses import BaseObjective
 from formers.training.checkpoint.local import CHECKPOINT_FORMAT, TrainerState
 from formers.training.executor import Step
 from formers.training.hardware import estimate_flops_per_token
@@ -27,78 +26,54 @@ from formers.training.progress import ProgressMeter
 from formers.training.train_config import TrainConfig
 from formers.training.trainer import Diverged, StepOutcome, StepResult, Trainer
 from formers.training.validation import Score, compute_unigram_baseline, evaluate
-
-
-def build_store(vocab=30):
-    """A text in which each token follows from the one before."""
-    tokens = (np.arange(4000) * 7 % vocab).astype(np.uint16)
-    return Store(tokens, np.array([0, 2000, 4000]), vocab, "x")
-
-
-STORE, GOAL = build_store(), CausalLM(16)
-
-
-def model(seed=0, dropout=0.1):
-    rates = dict.fromkeys(("dropout", "attention_dropout", "embed_dropout"), dropout)
-    return formers.build("gpt2", vocab=30, context=16, dim=16, layers=1, heads=2, seed=seed, init=0.1, **rates).model
-
-
-def trainer(seed=0, dropout=0.1, **settings):
-    base = {
-        "steps": 60, "lr": 1e-2, "warmup_steps": 5, "batch_tokens": 128, "seq_length": 16, "schedule": "wsd",
-        "seed": seed,
-    }  # fmt: skip
-    return Trainer(model(seed, dropout), [GOAL], TrainConfig(**{**base, **settings}))
-
-
-def source(t, store=STORE):
-    return lambda phase, position: load_batches(
-        TokenSource(store, t.objectives[-1 if phase else 0]), t.config.batch_tokens, t.config.seed, position
-    )
-
-
-def run(t, until=None):
-    return list(t.train(source(t), until))
-
-
-def same(a, b):
-    return all(torch.equal(x, y) for x, y in zip(a.model.parameters(), b.model.parameters(), strict=True))
+from tests.training.family_trainers import build_family_trainer, load_family_batches
+from tests.training.ranks import LABELLED
+from tests.training.toy_trainer import (
+    OBJECTIVE,
+    STORE,
+    NonFiniteObjective,
+    build_toy_model,
+    build_toy_trainer,
+    has_equal_weights,
+    load_toy_batches,
+    train_to_end,
+)
 
 
 def test_learns_and_is_the_same_twice():
-    one, two = trainer(), trainer()
-    told = run(one)
-    assert [r.loss for r in told] == [r.loss for r in run(two)]
-    assert same(one, two)
+    one, two = build_toy_trainer(), build_toy_trainer()
+    told = train_to_end(one)
+    assert [r.loss for r in told] == [r.loss for r in train_to_end(two)]
+    assert has_equal_weights(one, two)
     assert told[0].loss > 3
     assert told[-1].loss < 0.5
     assert told[-1].tokens == 60 * 128
     assert [r.step for r in told] == list(range(1, 61))
-    assert [r.loss for r in run(trainer(seed=1))] != [r.loss for r in told]
+    assert [r.loss for r in train_to_end(build_toy_trainer(seed=1))] != [r.loss for r in told]
 
 
 def test_training_does_not_disturb_the_callers_random_numbers():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    run(trainer(steps=2))
+    train_to_end(build_toy_trainer(steps=2))
     assert torch.equal(torch.rand(3), expected)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor", "rms-adamw", "lamb", "adagrad", "sgd"])
 def test_goes_on_from_its_state_bit_for_bit(optimizer):
     settings = {"steps": 12, "optimizer": optimizer, "ema": 0.9}
-    whole = trainer(**settings)
-    told = run(whole)
-    first = trainer(**settings)
-    run(first, 5)
+    whole = build_toy_trainer(**settings)
+    told = train_to_end(whole)
+    first = build_toy_trainer(**settings)
+    train_to_end(first, 5)
     groups, state = first.get_state()
     saved = {name: {k: t.clone() for k, t in group.items()} for name, group in groups.items()}
-    second = trainer(seed=0, **settings)
-    run(second, 2)  # it has been elsewhere
+    second = build_toy_trainer(seed=0, **settings)
+    train_to_end(second, 2)  # it has been elsewhere
     second.restore_state(saved, state)
-    assert [r.loss for r in run(second)] == [r.loss for r in told[5:]]
-    assert same(whole, second)
+    assert [r.loss for r in train_to_end(second)] == [r.loss for r in told[5:]]
+    assert has_equal_weights(whole, second)
     assert all(torch.equal(whole.ema.weights[name], second.ema.weights[name]) for name in whole.ema.weights)
     assert not all(
         torch.equal(whole.ema.weights[n], p) for n, p in whole.model.named_parameters() if n in whole.ema.weights
@@ -110,17 +85,17 @@ def test_a_step_of_many_batches_is_one_large_batch():
     sizes = np.random.default_rng(0).integers(3, 16, 400)
     tokens = np.random.default_rng(1).integers(0, 30, sizes.sum()).astype(np.uint16)
     ragged = Store(tokens, np.append(0, np.cumsum(sizes)), 30, "x")
-    t = trainer(
+    t = build_toy_trainer(
         dropout=0.0, accumulate=4, steps=1, grad_clip=0.0, optimizer="sgd", warmup_steps=0, schedule="constant",
         betas=(0.0, 0.9),
     )  # fmt: skip
-    taken = list(itertools.islice(source(t, ragged)(1, 0), 4))
+    taken = list(itertools.islice(load_toy_batches(t, ragged)(1, 0), 4))
     before = {n: p.detach().clone() for n, p in t.model.named_parameters()}
-    report = next(t.train(source(t, ragged)))
-    reference = model(0, 0.0)
+    report = next(t.train(load_toy_batches(t, ragged)))
+    reference = build_toy_model(0, 0.0)
     total, count = 0.0, 0
     for batch, _ in taken:
-        loss, places = GOAL.loss(reference, batch.to("cpu"))["lm"]
+        loss, places = OBJECTIVE.loss(reference, batch.to("cpu"))["lm"]
         total, count = total + loss, count + int(places)
     (total / count).backward()
     assert report.loss == pytest.approx(float(total.detach()) / count, abs=1e-6)
@@ -135,14 +110,14 @@ def test_batches_of_a_step_grow():
     s = TrainConfig(steps=10, accumulate=4, batch_rampup_steps=6)
     assert [s.count_batches(i) for i in range(8)] == [1, 1, 2, 2, 3, 3, 4, 4]
     assert [s.count_batches(i, 2) for i in range(8)] == [2, 2, 2, 2, 4, 4, 4, 4]
-    t = trainer(steps=8, accumulate=4, batch_rampup_steps=6)
-    assert np.diff([0, *(r.tokens for r in run(t))]).tolist() == [128 * n for n in (1, 1, 2, 2, 3, 3, 4, 4)]
+    t = build_toy_trainer(steps=8, accumulate=4, batch_rampup_steps=6)
+    assert np.diff([0, *(r.tokens for r in train_to_end(t))]).tolist() == [128 * n for n in (1, 1, 2, 2, 3, 3, 4, 4)]
 
 
 def test_short_examples_first():
     s = TrainConfig(steps=10, seq_length=16, short_length=8, batch_tokens=128)
     assert [s.get_phase_length(s.get_phase(i)) for i in range(10)] == [8] * 9 + [16]
-    t = Trainer(model(), [CausalLM(8), GOAL], s)
+    t = Trainer(build_toy_model(), [CausalLM(8), OBJECTIVE], s)
     seen = []
 
     def told(phase, position):
@@ -152,23 +127,23 @@ def test_short_examples_first():
 
     list(t.train(told))
     assert seen == [(0, 0, 8)] * 9 + [(1, 0, 16)]
-    half = Trainer(model(), [CausalLM(8), GOAL], s)
+    half = Trainer(build_toy_model(), [CausalLM(8), OBJECTIVE], s)
     list(half.train(told, 9))
-    again = Trainer(model(), [CausalLM(8), GOAL], s)
+    again = Trainer(build_toy_model(), [CausalLM(8), OBJECTIVE], s)
     again.restore_state(*half.get_state())
     list(again.train(told))
-    assert same(t, again)
+    assert has_equal_weights(t, again)
     assert t.positions == again.positions
 
 
 def test_a_longer_run_sees_no_short_examples_twice():
     """Steps 10 → 20: short, one step of long ones, short again, long ones. Each length goes on where it was."""
-    s, goals = TrainConfig(steps=10, seq_length=16, short_length=8, batch_tokens=128), [CausalLM(8), GOAL]
-    t = Trainer(model(), goals, s)
-    told = run(t)
-    more = Trainer(model(), goals, dataclasses.replace(s, steps=20))
+    s, goals = TrainConfig(steps=10, seq_length=16, short_length=8, batch_tokens=128), [CausalLM(8), OBJECTIVE]
+    t = Trainer(build_toy_model(), goals, s)
+    told = train_to_end(t)
+    more = Trainer(build_toy_model(), goals, dataclasses.replace(s, steps=20))
     more.restore_state(*t.get_state())
-    told += run(more)
+    told += train_to_end(more)
     size, seen = {0: 128 // 8, 1: 128 // 16}, {0: [], 1: []}
     for report in told:
         seen[0 if report.step < 10 or 10 < report.step <= 18 else 1].append(report.example_range)
@@ -177,30 +152,15 @@ def test_a_longer_run_sees_no_short_examples_twice():
     assert more.positions == [17 * size[0], 3 * size[1]]
 
 
-class Odd(BaseObjective):
-    """An objective whose loss is no number at some steps."""
-
-    def __init__(self, bad, kind=math.nan):
-        self.bad, self.kind, self.calls, self.part = bad, kind, 0, "lm"
-
-    def count_labels(self, batch):
-        return GOAL.count_labels(batch)
-
-    def loss(self, model, batch):
-        total, count = GOAL.loss(model, batch)["lm"]
-        self.calls += 1
-        return {"lm": (total * self.kind if self.calls - 1 in self.bad else total, count)}
-
-
 @pytest.mark.parametrize("kind", [math.nan, math.inf])
 def test_what_is_no_number_leaves_no_trace(kind):
     bad = {3, 4, 9}
     t = Trainer(
-        model(dropout=0.0),
-        [Odd(bad, kind)],
+        build_toy_model(dropout=0.0),
+        [NonFiniteObjective(bad, kind)],
         TrainConfig(steps=14, batch_tokens=128, seq_length=16, lr=1e-2, max_bad_steps=3, ema=0.5),
     )
-    src = lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)  # noqa: E731
+    src = lambda phase, position: load_batches(TokenSource(STORE, OBJECTIVE), 128, 0, position)  # noqa: E731
     skipped = []
     frozen = None
     for report in t.train(src):
@@ -232,9 +192,9 @@ class Following:
 def test_listeners_hear_of_every_step_that_changed_the_weights():
     listener = Following()
     settings = TrainConfig(steps=6, batch_tokens=128, seq_length=16, lr=1e-2, ema=0.5)
-    t = Trainer(model(dropout=0.0), [Odd({2})], settings, listeners=[listener])
+    t = Trainer(build_toy_model(dropout=0.0), [NonFiniteObjective({2})], settings, listeners=[listener])
     listener.trainer, before = t, {n: p.clone() for n, p in t.ema.weights.items()}
-    list(t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)))
+    list(t.train(lambda phase, position: load_batches(TokenSource(STORE, OBJECTIVE), 128, 0, position)))
     assert listener.steps == [0, 1, 3, 4, 5], "step 2 was skipped"
     assert all(torch.equal(before[n], v) for n, v in listener.averages[0].items()), "the average comes last"
     weights = {n: p.detach().clone() for n, p in t.model.named_parameters()}
@@ -246,12 +206,12 @@ def test_listeners_hear_of_every_step_that_changed_the_weights():
 
 def test_a_step_is_computed_then_applied_or_skipped():
     """The values of a step are there before the weights change, and the host may still decide against it."""
-    t = trainer(dropout=0.0)
-    batch = next(source(t)(1, 0))[0]
+    t = build_toy_trainer(dropout=0.0)
+    batch = next(load_toy_batches(t)(1, 0))[0]
     begun = {n: p.detach().clone() for n, p in t.model.named_parameters()}
 
     def start():
-        return t.executor.start_step([batch], t.carried_states, GOAL, {"lm": 1 / 120}, 1e-2)
+        return t.executor.start_step([batch], t.carried_states, OBJECTIVE, {"lm": 1 / 120}, 1e-2)
 
     values = start()
     norm, sums = values.read()
@@ -268,9 +228,9 @@ def test_a_step_is_computed_then_applied_or_skipped():
 
 def test_names_on_disk():
     """What a checkpoint is called is a format: another name needs another CHECKPOINT_FORMAT."""
-    t = trainer(steps=2, ema=0.5)
+    t = build_toy_trainer(steps=2, ema=0.5)
     assert "rng" not in t.get_state()[0], "generators that were not used yet have no state"
-    run(t)
+    train_to_end(t)
     groups, state = t.get_state()
     assert list(groups) == ["model", "optimizer", "ema", "rng"]
     assert set(groups["rng"]) >= {"0/cpu"}
@@ -284,11 +244,8 @@ def test_names_on_disk():
 
 @pytest.mark.parametrize("name", ["transformer_xl", "elmo"])
 def test_memories_name_what_they_keep(name):
-    from tests.training.test_every_family import source as batches
-    from tests.training.test_every_family import trainer as small
-
-    t = small(name)
-    list(t.train(batches(t), 2))
+    t = build_family_trainer(name)
+    list(t.train(load_family_batches(t), 2))
     tensors, rest = t.carried_states.get_state()
     keys = {n.partition("/")[2] for n in tensors}
     if name == "elmo":
@@ -296,7 +253,7 @@ def test_memories_name_what_they_keep(name):
     else:
         assert set(rest) == {"used_slots", "has_equal_rows", "lengths", "hidden_states"}
         assert keys == {"lengths", *(f"hidden_states/{i}" for i in range(len(rest["hidden_states"])))}
-    again = small(name)
+    again = build_family_trainer(name)
     again.carried_states.restore_state(tensors, json.loads(json.dumps(rest)), torch.device("cpu"))
     assert set(again.carried_states.restored) == set(t.carried_states.active)
     again.carried_states.active = again.carried_states.restored
@@ -312,22 +269,26 @@ def test_memories_name_what_they_keep(name):
 
 
 def test_too_many_of_them_end_the_run():
-    t = Trainer(model(), [Odd(range(2, 99))], TrainConfig(steps=14, batch_tokens=128, seq_length=16, max_bad_steps=3))
+    t = Trainer(
+        build_toy_model(),
+        [NonFiniteObjective(range(2, 99))],
+        TrainConfig(steps=14, batch_tokens=128, seq_length=16, max_bad_steps=3),
+    )
     with pytest.raises(
         Diverged,
         match=r"3 steps in a row had a loss or gradient that is not finite, the last at step 5, examples \d+ to \d+",
     ) as error:
-        list(t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)))
+        list(t.train(lambda phase, position: load_batches(TokenSource(STORE, OBJECTIVE), 128, 0, position)))
     assert error.value.exit_code == 3
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_spike_is_left_out(precision):
     settings = TrainConfig(steps=60, batch_tokens=128, seq_length=16, lr=1e-3, spike_factor=20.0, precision=precision)
-    t = Trainer(model(dropout=0.0), [Odd({55}, 1e3)], settings)
+    t = Trainer(build_toy_model(dropout=0.0), [NonFiniteObjective({55}, 1e3)], settings)
     t.executor.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, enabled=precision == "fp16")  # room for the spike
     left, before = [], {}
-    for report in t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)):
+    for report in t.train(lambda phase, position: load_batches(TokenSource(STORE, OBJECTIVE), 128, 0, position)):
         now = {**t.get_state()[0]["model"], **t.get_state()[0]["optimizer"]}
         if report.is_skipped:
             left.append(report.step)
@@ -338,30 +299,33 @@ def test_a_spike_is_left_out(precision):
 
 def test_gradients_that_stay_long_are_not_left_out_for_ever():
     t = Trainer(
-        model(dropout=0.0),
-        [Odd(range(55, 999), 1e3)],
+        build_toy_model(dropout=0.0),
+        [NonFiniteObjective(range(55, 999), 1e3)],
         TrainConfig(steps=99, batch_tokens=128, seq_length=16, spike_factor=20.0),
     )
-    told = list(t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)))
+    told = list(t.train(lambda phase, position: load_batches(TokenSource(STORE, OBJECTIVE), 128, 0, position)))
     left = [r.step for r in told if r.is_skipped]
     assert left[0] == 56
     assert len(left) < 30
 
 
 def test_fp16_learns_and_goes_on_with_its_scale():
-    full, half = trainer(steps=20, dropout=0.0), trainer(steps=20, dropout=0.0, precision="fp16")
-    assert run(half)[-1].loss == pytest.approx(run(full)[-1].loss, abs=0.3)
-    first, second = trainer(steps=20, dropout=0.0, precision="fp16"), trainer(steps=20, dropout=0.0, precision="fp16")
-    run(first, 11)
+    full, half = build_toy_trainer(steps=20, dropout=0.0), build_toy_trainer(steps=20, dropout=0.0, precision="fp16")
+    assert train_to_end(half)[-1].loss == pytest.approx(train_to_end(full)[-1].loss, abs=0.3)
+    first, second = (
+        build_toy_trainer(steps=20, dropout=0.0, precision="fp16"),
+        build_toy_trainer(steps=20, dropout=0.0, precision="fp16"),
+    )
+    train_to_end(first, 11)
     second.restore_state(*first.get_state())
     assert second.executor.scaler.get_scale() == first.executor.scaler.get_scale()
-    run(second)
-    assert same(half, second)
+    train_to_end(second)
+    assert has_equal_weights(half, second)
 
 
 def test_half_precision_on_a_cpu():
-    full, half = trainer(steps=20, dropout=0.0), trainer(steps=20, dropout=0.0, precision="bf16")
-    a, b = [r.loss for r in run(full)], [r.loss for r in run(half)]
+    full, half = build_toy_trainer(steps=20, dropout=0.0), build_toy_trainer(steps=20, dropout=0.0, precision="bf16")
+    a, b = [r.loss for r in train_to_end(full)], [r.loss for r in train_to_end(half)]
     assert a != b
     assert b[-1] == pytest.approx(a[-1], abs=0.1)
     assert all(p.dtype == torch.float32 for p in half.model.parameters())
@@ -369,8 +333,8 @@ def test_half_precision_on_a_cpu():
 
 def test_without_a_compiler_it_goes_on(monkeypatch):
     """What torch.compile cannot do is done without it, and said."""
-    plain = [r.loss for r in run(trainer(steps=3, dropout=0.0))]
-    t = trainer(steps=3, dropout=0.0, compile=True)
+    plain = [r.loss for r in train_to_end(build_toy_trainer(steps=3, dropout=0.0))]
+    t = build_toy_trainer(steps=3, dropout=0.0, compile=True)
 
     def broken(*_, **__):
         raise RuntimeError("no compiler here")
@@ -378,7 +342,7 @@ def test_without_a_compiler_it_goes_on(monkeypatch):
     t.executor.step_module._compiled_call_impl = broken
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        assert [r.loss for r in run(t)] == plain
+        assert [r.loss for r in train_to_end(t)] == plain
     assert sum("not compiled" in str(w.message) for w in said) == 1
 
 
@@ -392,28 +356,28 @@ def test_every_run_of_a_process_is_compiled(monkeypatch):
     with dynamo.config.patch(recompile_limit=1):
         for seed in range(3):
             before = len(graphs)
-            run(trainer(seed, steps=1, compile=True))
+            train_to_end(build_toy_trainer(seed, steps=1, compile=True))
             assert len(graphs) > before, f"run {seed} was not compiled"
 
 
 def test_checkpointing_changes_nothing_but_memory():
-    one, two = trainer(steps=3), trainer(steps=3, activation_checkpointing=True)
+    one, two = build_toy_trainer(steps=3), build_toy_trainer(steps=3, activation_checkpointing=True)
     calls = []
     two.model.body.blocks[0].ff.register_forward_hook(lambda *_: calls.append(1))
-    assert [r.loss for r in run(one)] == [r.loss for r in run(two)]
+    assert [r.loss for r in train_to_end(one)] == [r.loss for r in train_to_end(two)]
     assert len(calls) == 6, "every step computes it twice"
-    assert same(one, two)
+    assert has_equal_weights(one, two)
     with pytest.warns(UserWarning, match="no blocks"):
         Trainer(
             formers.build("textcnn", vocab=50, labels=2).model,
-            [GOAL],
+            [OBJECTIVE],
             TrainConfig(steps=1, activation_checkpointing=True),
         )
 
 
 def test_step_gives_sums_and_counts():
-    batch = next(load_batches(TokenSource(STORE, GOAL), 128))[0].to("cpu")
-    out = Step(model(), GOAL)(batch)
+    batch = next(load_batches(TokenSource(STORE, OBJECTIVE), 128))[0].to("cpu")
+    out = Step(build_toy_model(), OBJECTIVE)(batch)
     total, count = out["lm"]
     assert count == 120
     assert total.requires_grad
@@ -421,14 +385,14 @@ def test_step_gives_sums_and_counts():
 
 def test_a_step_judges_in_one_pass():
     """Right guesses beside the losses, from the same states: a memory moves on once."""
-    batch = next(load_batches(TokenSource(STORE, GOAL), 128))[0].to("cpu")
-    made, calls = model(), []
+    batch = next(load_batches(TokenSource(STORE, OBJECTIVE), 128))[0].to("cpu")
+    made, calls = build_toy_model(), []
     made.body.register_forward_hook(lambda *_: calls.append(1))
-    out = Step(made.eval(), GOAL)(batch, count_correct_tokens=True)
+    out = Step(made.eval(), OBJECTIVE)(batch, count_correct_tokens=True)
     assert len(calls) == 1
     guess = made.logits(made(batch)).argmax(-1)
     assert [int(v) for v in out["lm/accuracy"]] == [int((guess == batch.labels).sum()), 120]
-    torch.testing.assert_close(out["lm"][0], GOAL.loss(made, batch)["lm"][0])
+    torch.testing.assert_close(out["lm"][0], OBJECTIVE.loss(made, batch)["lm"][0])
     small = {"dim": 16, "layers": 1, "heads": 2, "head_dim": 8, "ff": 16, "embed": 16, "cutoffs": (), "memory": 4}
     xl = formers.build("transformer_xl", vocab=30, clamp=None, same_length=False, eos=None, **small).model.eval()
     goal = CausalLM(16, num_streams=4, streams_per_batch=4)
@@ -444,21 +408,21 @@ def test_a_step_judges_in_one_pass():
 def test_of_a_large_text_parts_are_counted(monkeypatch):
     from formers.training import validation as module
 
-    tests = [batch for batch, _ in itertools.islice(load_batches(TokenSource(STORE, GOAL), 128), 3)]
-    whole = compute_unigram_baseline(STORE, GOAL, tests)
+    tests = [batch for batch, _ in itertools.islice(load_batches(TokenSource(STORE, OBJECTIVE), 128), 3)]
+    whole = compute_unigram_baseline(STORE, OBJECTIVE, tests)
     monkeypatch.setattr(module, "COUNT_BLOCK_TOKENS", 90)
     monkeypatch.setattr(module, "MAX_COUNT_BLOCKS", 5)
-    assert compute_unigram_baseline(STORE, GOAL, tests).loss == pytest.approx(whole.loss, abs=0.1)
+    assert compute_unigram_baseline(STORE, OBJECTIVE, tests).loss == pytest.approx(whole.loss, abs=0.1)
 
 
 def test_unigram_and_evaluate():
-    tests = [batch for batch, _ in itertools.islice(load_batches(TokenSource(STORE, GOAL), 128), 3)]
-    base = compute_unigram_baseline(STORE, GOAL, tests)
+    tests = [batch for batch, _ in itertools.islice(load_batches(TokenSource(STORE, OBJECTIVE), 128), 3)]
+    base = compute_unigram_baseline(STORE, OBJECTIVE, tests)
     assert base.loss == pytest.approx(np.log(30), abs=0.02)
     assert base.accuracy == pytest.approx(1 / 30, abs=0.02)
-    t = trainer()
-    run(t)
-    score = evaluate(t.model, GOAL, tests)
+    t = build_toy_trainer()
+    train_to_end(t)
+    score = evaluate(t.model, OBJECTIVE, tests)
     assert t.model.training
     assert isinstance(score, Score)
     assert score.loss < 0.3
@@ -476,13 +440,13 @@ def test_unigram_and_evaluate():
 )  # fmt: skip
 def test_settings_that_make_no_sense(settings, words):
     with pytest.raises(Error, match=words):
-        trainer(**settings)
+        build_toy_trainer(**settings)
 
 
 def test_the_time_left_of_a_run_that_goes_on():
     """Its first step is not taken for all the time that it has spent before."""
     told = []
-    meter = ProgressMeter(trainer(steps=100), lambda *words: told.append(words[-1]))
+    meter = ProgressMeter(build_toy_trainer(steps=100), lambda *words: told.append(words[-1]))
     meter(StepResult(41, 1e-3, 41 * 128, lambda: StepOutcome({"lm": 1.0}, 1.0), seconds=41 * 0.5))
     meter(StepResult(42, 1e-3, 42 * 128, lambda: StepOutcome({"lm": 1.0}, 1.0), seconds=42 * 0.5))
     assert [words.rsplit(", ", 1)[-1] for words in told] == ["30 s left", "29 s left"]
@@ -490,7 +454,7 @@ def test_the_time_left_of_a_run_that_goes_on():
 
 
 def test_operations_of_a_token_count_attention():
-    made = model()
+    made = build_toy_model()
     matrices = estimate_flops_per_token(made, 0)
     assert estimate_flops_per_token(made, 100) - matrices == 12 * 16 * 100, "one layer of width 16"
     assert matrices == 6 * sum(p.numel() for n, p in made.named_parameters() if p.dim() > 1 and "embed" not in n)
@@ -498,8 +462,6 @@ def test_operations_of_a_token_count_attention():
 
 def test_a_rule_of_the_family_holds_in_training(tmp_path):
     """TextCNN limits the norms of its last layer after each step: it follows the weights as a listener."""
-    from tests.training.ranks import LABELLED
-
     settings = {
         "model.embed": 8, "model.filters": 4, "model.max_norm": 0.05, "train.lr": 1e-2, "data.vocab_size": 300,
         "tune.epochs": 1, "tune.batch_size": 8, "tune.seq_length": 24,

@@ -14,7 +14,7 @@ from formers.inputs import ModelInputs
 from formers.nn.attention.context import Capture
 from formers.nn.attention.kv_cache import KVCache
 from formers.nn.attention.segment_memory import SegmentMemory
-from tests.nn.attention.test_kv_cache import packed
+from tests.nn.packed_rows import pack_rows
 from tests.small_models import TRANSFORMER_XL_SIZES
 
 
@@ -29,14 +29,14 @@ def test_pieces_equal_the_whole(order, lengths, random):
     f = model(order=order)
     rows = [[random.randrange(50) for _ in range(n)] for n in lengths]
     with torch.inference_mode():
-        whole = f.model.logits(f.model(packed(rows)))
+        whole = f.model.logits(f.model(pack_rows(rows)))
         ends = torch.tensor([0, *map(len, rows)]).cumsum(0)
         memory, done = SegmentMemory(len(rows), 10), [0] * len(rows)
         while any(d < len(row) for d, row in zip(done, rows, strict=True)):
             taken = [random.randint(0, len(row) - d) for d, row in zip(done, rows, strict=True)]
             if not any(taken):
                 taken = [min(1, len(row) - d) for d, row in zip(done, rows, strict=True)]
-            piece = packed([row[d : d + n] for row, d, n in zip(rows, done, taken, strict=True)])
+            piece = pack_rows([row[d : d + n] for row, d, n in zip(rows, done, taken, strict=True)])
             got, place = f.model.logits(f.model(piece, memory=memory)), 0
             for r, n in enumerate(taken):
                 want = whole[ends[r] + done[r] : ends[r] + done[r] + n]
@@ -80,10 +80,10 @@ def test_ragged_rows_after_ragged_rows():
     memory, alone = SegmentMemory(2, 5), [SegmentMemory(1, 5), SegmentMemory(1, 5)]
     with torch.inference_mode():
         for piece in pieces:
-            together, start = f.model(packed(piece), memory=memory), 0
+            together, start = f.model(pack_rows(piece), memory=memory), 0
             for row, one in enumerate(piece):
                 if one:
-                    single = f.model(packed([one]), memory=alone[row])
+                    single = f.model(pack_rows([one]), memory=alone[row])
                     torch.testing.assert_close(together[start : start + len(one)], single, atol=1e-5, rtol=1e-5)
                 start += len(one)
             for row, own in enumerate(alone):

@@ -17,8 +17,7 @@ from formers.training.config_merge import PretrainDataConfig
 from formers.training.runs import prepare_data
 from formers.training.runs.cross_validation import compare_settings
 from formers.training.runs.prepare_data import Lookahead, RunText
-from tests.training.runs.test_finetune import ROWS
-from tests.training.runs.test_pretrain import TEXT, pretrain, told
+from tests.training.toy_runs import REVIEWS, TEXT, pretrain_toy, read_data_record
 
 ONE_STEP = {"steps": 1}
 
@@ -45,11 +44,11 @@ class SizedSource(Source):
 @pytest.mark.parametrize("family", ["gpt2", "bert"])  # one learns its tokenizer from letters as well
 def test_text_is_read_at_most_twice(tmp_path, family, sized):
     text = Source(TEXT, sized)
-    made = pretrain(family, text, out=tmp_path / "run", train=ONE_STEP)
+    made = pretrain_toy(family, text, out=tmp_path / "run", train=ONE_STEP)
     assert text.opened == 2, "a look, then the work"
-    assert told(made) == told(pretrain(family, TEXT, out=tmp_path / "list", train=ONE_STEP))
+    assert read_data_record(made) == read_data_record(pretrain_toy(family, TEXT, out=tmp_path / "list", train=ONE_STEP))
     text, valid = Source(TEXT[9:], sized), Source(TEXT[:9], sized)
-    pretrain(family, text, valid=valid, tokenizer=made.former.tokenizer, out=tmp_path / "again", train=ONE_STEP)
+    pretrain_toy(family, text, valid=valid, tokenizer=made.former.tokenizer, out=tmp_path / "again", train=ONE_STEP)
     assert (text.opened, valid.opened) == (2, 2)
 
 
@@ -67,10 +66,10 @@ def hook(event, args):
         opened.append(frame.f_code.co_qualname)
 
 sys.addaudithook(hook)
-from tests.training.runs.test_pretrain import pretrain
+from tests.training.toy_runs import pretrain_toy
 
 how = json.loads(sys.argv[3])
-pretrain(how.pop("family"), Path(source), out=sys.argv[2], train={"steps": 1}, **how)
+pretrain_toy(how.pop("family"), Path(source), out=sys.argv[2], train={"steps": 1}, **how)
 print(json.dumps(opened))
 """
 
@@ -101,10 +100,12 @@ def test_phrases_are_learned_in_the_look(tmp_path, source, known):
     (tmp_path / "a.txt").write_text("\n".join(texts), encoding="utf-8")
     text = counted if source == "memory" else tmp_path / "a.txt"
     how = {"tokenizer": train_wordpiece(texts, 300)} if known else {}
-    made = pretrain("ernie", text, out=tmp_path / "run", train=ONE_STEP, data={"units": "learn", "unit": "line"}, **how)
+    made = pretrain_toy(
+        "ernie", text, out=tmp_path / "run", train=ONE_STEP, data={"units": "learn", "unit": "line"}, **how
+    )
     assert counted.opened == 2 * (source == "memory")
     alone = formers.prepare(texts, made.former.tokenizer, tmp_path / "alone", units="learn", held_out=0.2)
-    assert told(made)["store"] == alone.content_hash
+    assert read_data_record(made)["store"] == alone.content_hash
     found, expected = (tmp_path / name / "phrases.txt" for name in ("run/data/store", "alone"))
     assert "new york\n" in found.read_text()
     assert found.read_text() == expected.read_text()
@@ -113,22 +114,24 @@ def test_phrases_are_learned_in_the_look(tmp_path, source, known):
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
 def test_text_is_read_twice_over_a_failed_try_with_other_text(tmp_path, family):
     with pytest.raises(formers.Error, match="needs text of other documents"):
-        pretrain("bert", TEXT[:1], out=tmp_path / "run", valid=TEXT[:1])
+        pretrain_toy("bert", TEXT[:1], out=tmp_path / "run", valid=TEXT[:1])
     assert (tmp_path / "run/data/tokenizer").is_dir()
     text = Source(TEXT, sized=True)
-    made = pretrain(family, text, out=tmp_path / "run", train=ONE_STEP)
+    made = pretrain_toy(family, text, out=tmp_path / "run", train=ONE_STEP)
     assert text.opened == 2, "the fingerprint keeps the look"
-    assert told(made) == told(pretrain(family, TEXT, out=tmp_path / "list", train=ONE_STEP))
+    assert read_data_record(made) == read_data_record(pretrain_toy(family, TEXT, out=tmp_path / "list", train=ONE_STEP))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
 def test_a_generator_is_not_consumed_by_a_look(tmp_path, family):
     """Neither by the check of its first documents, nor by the tokenizer that is trained on it."""
-    made = pretrain(family, (text for text in TEXT), out=tmp_path / "stream", train=ONE_STEP)
-    assert told(made) == told(pretrain(family, TEXT, out=tmp_path / "list", train=ONE_STEP))
+    made = pretrain_toy(family, (text for text in TEXT), out=tmp_path / "stream", train=ONE_STEP)
+    assert read_data_record(made) == read_data_record(pretrain_toy(family, TEXT, out=tmp_path / "list", train=ONE_STEP))
     rows = ({"text": text, "other": "x"} for text in TEXT)
-    table = pretrain(family, rows, out=tmp_path / "rows", train=ONE_STEP, data={"column": "text", "vocab_size": 300})
-    assert told(table)["documents"] == told(made)["documents"]
+    table = pretrain_toy(
+        family, rows, out=tmp_path / "rows", train=ONE_STEP, data={"column": "text", "vocab_size": 300}
+    )
+    assert read_data_record(table)["documents"] == read_data_record(made)["documents"]
 
 
 def test_a_generator_of_word_vectors_is_not_consumed_by_a_look(tmp_path):
@@ -143,23 +146,23 @@ def told_of(folder):
 
 
 def test_a_generator_of_rows_is_a_table(tmp_path):
-    many, once = Source(ROWS, sized=False), (row for row in ROWS)
+    many, once = Source(REVIEWS, sized=False), (row for row in REVIEWS)
     made = [formers.finetune("textcnn", rows, out=tmp_path / name, epochs=1, baseline=False).folder
             for name, rows in (("many", many), ("once", once))]  # fmt: skip
     assert many.opened == 1, "a table is read whole, by the work"
     assert told_of(made[0]) == told_of(made[1])
-    seen = compare_settings("textcnn", iter(ROWS), out=tmp_path / "seeds", seeds=2, overrides={"tune.epochs": 1})
+    seen = compare_settings("textcnn", iter(REVIEWS), out=tmp_path / "seeds", seeds=2, overrides={"tune.epochs": 1})
     assert len(seen.trials[0].runs) == 2
 
 
 def test_a_generator_of_plain_text_goes_on_with_pretraining(tmp_path):
-    start = pretrain("gpt2", TEXT, out=tmp_path / "start", train=ONE_STEP).folder / "model"
+    start = pretrain_toy("gpt2", TEXT, out=tmp_path / "start", train=ONE_STEP).folder / "model"
     text, valid = Source(TEXT[9:], sized=False), Source(TEXT[:9], sized=False)
     how = {"task": "lm", "epochs": 0.1, "batch_size": 2}
     made = [formers.finetune(start, train, aside, out=tmp_path / name, **how) for name, train, aside in (
         ("many", text, valid), ("once", iter(TEXT[9:]), iter(TEXT[:9])))]  # fmt: skip
     assert (text.opened, valid.opened) == (2, 2), "a look with the comparison of both, then the work"
-    assert told(made[0]) == told(made[1])
+    assert read_data_record(made[0]) == read_data_record(made[1])
 
 
 def test_a_look_keeps_what_it_takes():

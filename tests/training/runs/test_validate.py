@@ -12,15 +12,15 @@ from formers.interop.model_directory import save
 from formers.registry import train_tokenizer
 from formers.training.config_merge import configure_finetuning
 from formers.training.runs.cross_validation import compare_settings
-from tests.training.runs.test_finetune import ROWS, TINY, tune
+from tests.training.toy_runs import BERT_SIZES, REVIEWS, finetune_toy
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """A RoBERTa of two layers and 64 positions."""
     out = tmp_path_factory.mktemp("small") / "model"
-    tokenizer = train_tokenizer("bpe", [row["text"] for row in ROWS], 300, style="roberta")
-    former = formers.build("roberta", vocab=len(tokenizer), context=64, **TINY)
+    tokenizer = train_tokenizer("bpe", [row["text"] for row in REVIEWS], 300, style="roberta")
+    former = formers.build("roberta", vocab=len(tokenizer), context=64, **BERT_SIZES)
     former.tokenizer = tokenizer
     save(former, out)
     return out
@@ -49,64 +49,64 @@ WRONG = [
 def test_a_setting_that_cannot_be_obeyed_is_refused(tmp_path, small, given, said):
     given = {"task": "classify", "model": str(small), **given}
     rows = [{**row, "words": row["text"].split(), "tags": ["a", "b"] * 4, "label": float(row["label"] == "yes")}
-            for row in ROWS]  # fmt: skip
+            for row in REVIEWS]  # fmt: skip
     if given["task"] == "tag":
         rows = [{"words": row["words"][:8], "tags": row["tags"][: len(row["words"])]} for row in rows]
     else:
         rows = [{key: row[key] for key in ("text", "label")} for row in rows]
     with pytest.raises(Error, match=re.escape(said)):
-        tune(given.pop("model"), rows, rows[:12], out=tmp_path / "run", **given)
+        finetune_toy(given.pop("model"), rows, rows[:12], out=tmp_path / "run", **given)
 
 
 def test_a_model_without_layers_has_no_features(tmp_path):
-    tune("textcnn", out=tmp_path / "one", sizes={"embed": 8, "filters": 4})
+    finetune_toy("textcnn", out=tmp_path / "one", sizes={"embed": 8, "filters": 4})
     with pytest.raises(Error, match="no layers one above the other"):
-        tune(str(tmp_path / "one" / "model"), out=tmp_path / "two", features="mix")
+        finetune_toy(str(tmp_path / "one" / "model"), out=tmp_path / "two", features="mix")
 
 
 def test_features_of_a_decoder_of_another_depth(tmp_path):
     """Its layers are mixed, not as many as the encoder has; GPT's recipe does without its language model."""
     sizes = {"dim": 16, "layers": 1, "decoder_layers": 3, "heads": 2, "head_dim": 8, "ff": 32}
-    tune("t5", out=tmp_path / "t5", sizes=sizes)
-    run = tune(str(tmp_path / "t5" / "model"), out=tmp_path / "mix", features="mix")
+    finetune_toy("t5", out=tmp_path / "t5", sizes=sizes)
+    run = finetune_toy(str(tmp_path / "t5" / "model"), out=tmp_path / "mix", features="mix")
     assert len(run.former.model.parts["classify"].mix.weight) == 4
-    tune("gpt", out=tmp_path / "gpt", sizes={"dim": 16, "layers": 1, "heads": 2})
-    run = tune(str(tmp_path / "gpt" / "model"), out=tmp_path / "last", features="last")
+    finetune_toy("gpt", out=tmp_path / "gpt", sizes={"dim": 16, "layers": 1, "heads": 2})
+    run = finetune_toy(str(tmp_path / "gpt" / "model"), out=tmp_path / "last", features="last")
     assert set(run.history[0]["losses"]) == {"classify"}
 
 
 def test_a_recipes_length_gives_way_to_a_smaller_context(tmp_path):
-    rows = [{"text": row["text"], "target": row["label"]} for row in ROWS]
+    rows = [{"text": row["text"], "target": row["label"]} for row in REVIEWS]
     sizes = {"dim": 16, "layers": 1, "heads": 2, "ff": 32, "context": 40}
-    run = tune("transformer", rows, rows[:8], task="translate", epochs=0.2, out=tmp_path / "run", sizes=sizes)
+    run = finetune_toy("transformer", rows, rows[:8], task="translate", epochs=0.2, out=tmp_path / "run", sizes=sizes)
     assert run.former.task["length"] == 40
     again = formers.finetune(out=tmp_path / "run", resume=True)
     assert again.valid == run.valid
 
 
 def test_a_list_of_labels_where_one_is_learnt(tmp_path, small):
-    rows = [{**row, "label": [row["label"]]} for row in ROWS]
-    for learnt, more in ((rows, {"multilabel": False}), (ROWS, {})):
+    rows = [{**row, "label": [row["label"]]} for row in REVIEWS]
+    for learnt, more in ((rows, {"multilabel": False}), (REVIEWS, {})):
         words = r"a row has a list of labels, \['yes'\], and the task has one label. .*tune.multilabel"
         with pytest.raises(Error, match=words):
-            tune(str(small), learnt, rows, task="classify", out=tmp_path / "run", **more)
+            finetune_toy(str(small), learnt, rows, task="classify", out=tmp_path / "run", **more)
 
 
 def test_a_family_that_writes_labels_says_so(tmp_path):
     words = "switch cannot learn to classify.*with --tune.label_as_text true it writes a label"
     with pytest.raises(Error, match=words):
-        tune("switch", out=tmp_path)
+        finetune_toy("switch", out=tmp_path)
 
 
 def test_a_dataset_of_several_parts(tmp_path, small):
     """Its training part is learnt, its validation part held out; one that is given goes first."""
     datasets = pytest.importorskip("datasets")
-    parts = {"train": ROWS, "validation": ROWS[:10], "test": ROWS[:4]}
+    parts = {"train": REVIEWS, "validation": REVIEWS[:10], "test": REVIEWS[:4]}
     whole = datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in parts.items()})
-    for number, (data, valid, count) in enumerate([(whole, None, 10), (parts, None, 10), (whole, ROWS[:6], 6)]):
+    for number, (data, valid, count) in enumerate([(whole, None, 10), (parts, None, 10), (whole, REVIEWS[:6], 6)]):
         said: list[str] = []
-        tune(str(small), data, valid, epochs=0.2, out=tmp_path / str(number), say=said.append)
-        assert f"{len(ROWS)} examples" in said[0]
+        finetune_toy(str(small), data, valid, epochs=0.2, out=tmp_path / str(number), say=said.append)
+        assert f"{len(REVIEWS)} examples" in said[0]
         assert said[1].startswith("valid: ")
         assert f"{count} examples" in said[1]
         assert not any(line.startswith("test") for line in said)
@@ -116,7 +116,7 @@ def test_a_dataset_of_several_parts(tmp_path, small):
     folds = compare_settings(str(small), whole, folds=2, out=tmp_path / "folds", overrides=small_steps)
     assert len(folds.trials[0].runs) == 2
     with pytest.raises(Error, match="this holds several parts: 'a', 'b'"):
-        tune(str(small), {"a": ROWS, "b": ROWS}, None, out=tmp_path / "odd")
+        finetune_toy(str(small), {"a": REVIEWS, "b": REVIEWS}, None, out=tmp_path / "odd")
 
 
 @pytest.mark.parametrize("task", ["regress", "answer", "choose", "translate"])
