@@ -20,7 +20,7 @@ from formers.text.normalise import normalise
 from formers.text.tokenizer import BYTE_ALPHABET
 from formers.text.trainers import pair_merging, word_counts
 from formers.text.trainers.pair_merging import train_bpe
-from tests.text import brute
+from tests.text.trainers import brute_force
 
 LINES = ["the cat sat on the mat", "the dog sat on the log", "현행법은 이에 현행법을 개정하려는 것임"] * 3
 
@@ -32,7 +32,7 @@ def model(made):
 def brute_bytes(lines, size):
     split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     words = Counter(tuple(w) for line in lines for w, _ in split.pre_tokenize_str(line))
-    return brute.bpe(words, sorted(BYTE_ALPHABET), size - 1)
+    return brute_force.bpe(words, sorted(BYTE_ALPHABET), size - 1)
 
 
 @given(st.lists(st.text("ab c", max_size=14), min_size=1, max_size=6), st.integers(1, 30))
@@ -49,7 +49,7 @@ def test_ends_of_words_equal_to_brute_force(lines, more):
     made = model(train_bpe(lines, 10 + more, style=gpt.STYLE, alphabet=4))
     words = Counter((*w[:-1], w[-1] + "</w>") for line in lines for w in line.split())
     letters = sorted({p for w in words for p in w})
-    merges, vocab = brute.bpe(words, ["<unk>", *letters], 10 + more - 3)
+    merges, vocab = brute_force.bpe(words, ["<unk>", *letters], 10 + more - 3)
     assert [tuple(m) for m in made["merges"]] == merges
     assert made["vocab"]["<unk>"] == 0
     assert sorted(made["vocab"], key=made["vocab"].get) == [*vocab, "<start>", "<delimiter>", "<classify>"]

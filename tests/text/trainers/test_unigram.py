@@ -18,7 +18,7 @@ from formers.text.tokenizer import DecodeStream
 from formers.text.tokenizer_kinds import STYLES
 from formers.text.trainers import unigram, word_counts
 from formers.text.trainers.unigram import SPACE_MARK, Lattice, train_unigram
-from tests.text import brute
+from tests.text.trainers import brute_force
 
 LINES = ["the cat sat on the mat, the dog sat on the log", "현행법은 이에 현행법을 개정하려는 것임 ㅋㅋ"] * 5
 
@@ -39,7 +39,7 @@ def test_expected_counts_and_best_paths(words, data):
     of, words = dict(zip(pieces, chances, strict=True)), Counter(dict(zip(words, weights, strict=True)))
     expected, likelihood = Counter(), 0.0
     for word, count in words.items():
-        paths = {w: np.prod([of[p] for p in w]) for w in brute.ways(word, of)}
+        paths = {w: np.prod([of[p] for p in w]) for w in brute_force.ways(word, of)}
         likelihood += count * np.log(sum(paths.values()))
         for way, chance in paths.items():
             for piece in way:
@@ -50,7 +50,7 @@ def test_expected_counts_and_best_paths(words, data):
     apart = lattice(Counter(dict.fromkeys(pieces, 1)), pieces)
     order = sorted(pieces)
     want = {
-        p: max((sum(np.log(of[x]) for x in w) for w in brute.ways(p, of) if w != (p,)), default=-np.inf) for p in of
+        p: max((sum(np.log(of[x]) for x in w) for w in brute_force.ways(p, of) if w != (p,)), default=-np.inf) for p in of
     }
     np.testing.assert_allclose(apart.score_without_whole(np.log(chances)), [want[p] for p in order])
 

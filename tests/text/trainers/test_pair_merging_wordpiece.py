@@ -18,7 +18,7 @@ from formers.models import gpt
 from formers.registry import train_tokenizer
 from formers.text.trainers import pair_merging, word_counts
 from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
-from tests.text import brute
+from tests.text.trainers import brute_force
 
 LINES = [
     "the cat sat on the mat",
@@ -43,13 +43,13 @@ def words(lines):
 def test_equal_to_brute_force_on_any_text(score, lines, size):
     lines, size = [*lines, "ab ab"], max(size, 11)
     made = train_wordpiece(lines, size, alphabet=3, score=score)
-    assert pieces(made) == brute.wordpiece(words(lines), MARKS, size, score)
+    assert pieces(made) == brute_force.wordpiece(words(lines), MARKS, size, score)
 
 
 @pytest.mark.parametrize("refill", [1, 7, 20_000])
 def test_equal_to_brute_force_however_the_queue_is_filled(refill, monkeypatch):
     monkeypatch.setattr(pair_merging, "HEAP_REFILL", refill)
-    assert pieces(train_wordpiece(LINES, 130, alphabet=60)) == brute.wordpiece(words(LINES), MARKS, 130)
+    assert pieces(train_wordpiece(LINES, 130, alphabet=60)) == brute_force.wordpiece(words(LINES), MARKS, 130)
 
 
 def test_equal_to_brute_force_on_real_text(data):
@@ -59,7 +59,7 @@ def test_equal_to_brute_force_on_real_text(data):
     split = pair_merging.build_bert_pipeline(False).pre_tokenizer.pre_tokenize_str
     counts = Counter(w for line in lines for word in line.split() for w, _ in split(f"x {word} x")[1:-1])
     pair_merging.add_spaced_variants(counts)
-    assert pieces(made) == brute.wordpiece(counts, MARKS, 300)
+    assert pieces(made) == brute_force.wordpiece(counts, MARKS, 300)
 
 
 def test_tokens_per_word_near_bpe(data):
