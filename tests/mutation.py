@@ -42,19 +42,15 @@ SOURCE = Path(__file__).parents[1] / "src"
 GOAL = 0.85
 
 # In each child, until one fails: from the quick tests that kill most to the slow ones.
-FIRST = ("test_types", "test_parts", "test_dispatch")
+FIRST = ("test_types", "test_layers", "test_block", "test_masks", "test_positions", "test_attention", "test_dispatch")
 NN = [
     str(p) for p in sorted(Path(__file__).parent.glob("nn/**/test_*.py"), key=lambda p: (p.stem not in FIRST, p.stem))
 ]
-OWN = {  # the test that looks at a file of objectives/ most closely comes first
-    "bidirectional": "knowledge_masking", "mixture": "knowledge_masking", "knowledge_masking": "knowledge_masking",
-    "sentence_pairs": "pairs", "span_corruption": "span_corruption", "seq2seq": "span_corruption",
-    "token_losses": "span_corruption", "denoising": "denoise", "permutation": "permutation",
-    "word_vector_losses": "word_vector_losses",
-}  # fmt: skip
+# The test that looks at a file of objectives/ most closely comes first: that of its name, or this one.
+OWN = {"seq2seq": "span_corruption", "token_losses": "span_corruption"}
 OBJECTIVES = [
-    "frozen", "objectives", "pairs", "span_corruption", "permutation", "denoise", "knowledge_masking",
-    "word_vector_losses", "every_family",
+    "frozen", "masking", "causal", "token_losses", "masking_pairs", "span_corruption", "permutation", "denoising",
+    "masking_units", "bidirectional", "registry", "word_vector_losses", "every_family",
 ]  # fmt: skip
 TESTS = {
     "nn": [
@@ -228,7 +224,9 @@ class Changed(importlib.machinery.SourceFileLoader):
 
 def tests_of(file: Path) -> list[list[str]]:
     """The tests of a file's room, those of the file itself first."""
-    return sorted(TESTS[file.parts[1]], key=lambda tests: not tests[0].endswith(f"test_{OWN.get(file.stem)}.py"))
+    return sorted(
+        TESTS[file.parts[1]], key=lambda tests: not tests[0].endswith(f"test_{OWN.get(file.stem, file.stem)}.py")
+    )
 
 
 def start(file: str, tree: ast.Module, limit: int) -> int:

@@ -99,6 +99,13 @@ def train_small_tokenizer(f):
     return made
 
 
+def randomise_weights(module):
+    """Draw all weights anew, biases and norms too, from torch's own generator; return the module."""
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, 0.0, 0.5)
+    return module
+
+
 def build_for_text(name, head="auto", **more):
     """Build a small model whose vocabulary and context have room for TEXTS."""
     return build_small(name, head, **select_sizes(name, **{**TEXT_SIZES, **more}))

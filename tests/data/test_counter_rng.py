@@ -1,39 +1,19 @@
-"""The bundled corpus and random numbers."""
+"""Random numbers that are functions of what they are drawn for."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from formers import Error
-from formers.data.counter_rng import draw_bits, draw_integers, draw_uniform, mix_bits, shuffle_indices
-from formers.data.preparation.corpus_filters import hold_out_documents
-from formers.data.readers import load_bundled_corpus, split_blocks
-
-
-@pytest.mark.parametrize("language", ["en", "ko"])
-def test_bundled(language):
-    texts, changes = load_bundled_corpus(language)
-    assert len(texts) >= 20
-    assert changes.undecodable == 0
-    assert "�" not in "".join(texts)
-    known, held = hold_out_documents(texts)
-    assert len(held) == len(texts) // 20
-    assert not set(known) & set(held)
-    assert len(known) + len(held) == len(texts)
-
-
-def test_no_such_language():
-    with pytest.raises(Error, match="no bundled corpus for 'xx'. Choose en or ko"):
-        load_bundled_corpus("xx")
-
-
-def test_documents_are_blocks():
-    blocks, changes = split_blocks("\n\na\nb\r\n\n \nc\n")
-    assert blocks == ["a\nb", "c"]
-    assert changes.lines == 7
-    with pytest.raises(Error, match="3 documents are too few"):
-        hold_out_documents(["a", "b", "c"])
+from formers.data.counter_rng import (
+    draw_binomial,
+    draw_bits,
+    draw_integers,
+    draw_uniform,
+    mix_bits,
+    rank_within_rows,
+    shuffle_indices,
+)
 
 
 def test_random_numbers_are_functions_of_their_purpose():
@@ -81,3 +61,16 @@ def test_a_long_shuffle_goes_in_steps(monkeypatch):
     whole = shuffle_indices(1000, 5)
     monkeypatch.setattr("formers.data.counter_rng.SHUFFLE_CHUNK", 64)
     assert np.array_equal(shuffle_indices(1000, 5), whole)
+
+
+def test_ranks_and_coins():
+    draw = np.array([5, 1, 3, 9, 2], np.uint64) << np.uint64(50)
+    assert rank_within_rows(draw, np.array([3, 0, 2])).tolist() == [2, 0, 1, 1, 0]
+    many = np.full(1 << 18, 1)  # more examples than a sort key has room for
+    assert not rank_within_rows(draw_bits(0, np.arange(1 << 18)), many).any()
+    assert rank_within_rows(np.zeros(4, np.uint64), np.array([4])).tolist() == [0, 1, 2, 3], "a tie goes to the first"
+    coins = draw_binomial(np.full(4000, 100), 3, np.arange(4000))
+    assert coins.mean() == pytest.approx(50, abs=4 * 5 / 4000**0.5)
+    assert coins.std() == pytest.approx(5, rel=0.06)
+    assert draw_binomial(np.array([0, 1, 64, 65]), 3, np.arange(4)).tolist()[0] == 0
+    assert (draw_binomial(np.array([1] * 100), 3, np.arange(100)) <= 1).all()

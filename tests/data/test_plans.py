@@ -15,6 +15,7 @@ from formers.data.plans import (
     Plan,
     TokenSource,
     bucket_by_length,
+    cut_windows,
     gather_examples,
     plan_single_spans,
     plan_streams,
@@ -204,3 +205,8 @@ def test_a_plan_that_changes_its_size():
         plan_epoch(TokenSource(store(9), Odd(3)), 0, 1, 5)
     with pytest.raises(Error, match="no example can be made"):
         plan_epoch(TokenSource(store(1), CausalLM(3)), 0, 0)
+
+
+def test_cut_reaches_back():
+    plan = cut_windows(np.array([0, 10, 20]), np.array([7, 11, 23]), 5, 0, 0)
+    assert sorted(zip(plan.begin, plan.end, strict=True)) == [(0, 5), (2, 7), (20, 23)], "one token is no example"

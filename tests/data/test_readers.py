@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from formers import Error
 from formers.data import readers, text_files
-from formers.data.readers import find_files, read_documents
+from formers.data.preparation.corpus_filters import hold_out_documents
+from formers.data.readers import find_files, load_bundled_corpus, read_documents, split_blocks
 from formers.text.normalise import CleaningReport
 
 NFD = unicodedata.normalize("NFD", "한국어")
@@ -549,3 +550,28 @@ def test_a_column_is_found_in_any_form_of_unicode(tmp_path):
     file = tmp_path / "a.csv"
     file.write_text(unicodedata.normalize("NFD", "문서,번호\n좋은 영화,1\n"), encoding="utf-8")
     assert list(read_documents(file, column="문서")) == ["좋은 영화"]
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_bundled(language):
+    texts, changes = load_bundled_corpus(language)
+    assert len(texts) >= 20
+    assert changes.undecodable == 0
+    assert "�" not in "".join(texts)
+    known, held = hold_out_documents(texts)
+    assert len(held) == len(texts) // 20
+    assert not set(known) & set(held)
+    assert len(known) + len(held) == len(texts)
+
+
+def test_no_such_language():
+    with pytest.raises(Error, match="no bundled corpus for 'xx'. Choose en or ko"):
+        load_bundled_corpus("xx")
+
+
+def test_documents_are_blocks():
+    blocks, changes = split_blocks("\n\na\nb\r\n\n \nc\n")
+    assert blocks == ["a\nb", "c"]
+    assert changes.lines == 7
+    with pytest.raises(Error, match="3 documents are too few"):
+        hold_out_documents(["a", "b", "c"])

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 
 import pytest
 import torch
 
 import formers
-from formers.batch import Batch, Layout
+from formers.batch import Batch
 from formers.nn.attention import dispatch
 from formers.nn.attention.context import AttentionContext
 from formers.nn.attention.dispatch import AttentionCall, attend, choose_kernel, force_kernel
 from formers.nn.attention.masks import WindowMask, build_alibi, causal, combine_masks
 from formers.nn.attention.positions import BucketBias
+from tests.nn.packing import make_layout
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 H, D = 4, 64
 SHAPES = {"ragged": [100, 1, 257, 40, 0, 130], "uniform": [128, 128, 128], "short": [3, 5, 2]}
 KINDS = ["nothing", "causal", "window", "alibi", "buckets", "buckets causal"]
-
-
-def layout(lengths):
-    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device="cuda")
-    return Layout(starts, max(lengths), sum(lengths))
 
 
 def kind_of(name, dtype):
@@ -43,7 +38,7 @@ def kind_of(name, dtype):
 
 
 def run(path, shape, kind, dtype, tensors, pull):
-    here = layout(SHAPES[shape])
+    here = make_layout(SHAPES[shape], device="cuda")
     mask, bias = kind_of(kind, dtype)
     q, k, v = (t.to(dtype).detach().requires_grad_() for t in tensors)
     with force_kernel(path):
@@ -80,8 +75,11 @@ def test_every_path_agrees(kind, shape, dtype):
 
 def test_packed_kernels_are_chosen():
     q = torch.zeros(sum(SHAPES["ragged"]), H, D, device="cuda", dtype=torch.bfloat16)
-    assert choose_kernel(AttentionCall(q, q, q, AttentionContext(layout(SHAPES["ragged"])), 1.0)) == "varlen"
-    sloped = AttentionContext(layout(SHAPES["ragged"]), bias=build_alibi(H))
+    assert (
+        choose_kernel(AttentionCall(q, q, q, AttentionContext(make_layout(SHAPES["ragged"], device="cuda")), 1.0))
+        == "varlen"
+    )
+    sloped = AttentionContext(make_layout(SHAPES["ragged"], device="cuda"), bias=build_alibi(H))
     assert choose_kernel(AttentionCall(q, q, q, sloped, 1.0)) == "flex"
     assert dispatch.list_available_kernels(q) >= {"sdpa", "dense", "varlen", "flex", "biased_flash"}
 
@@ -140,7 +138,7 @@ def test_cache_on_the_gpu():
 def test_flash_with_dropout_draws_the_mask_again_in_the_backward_pass(mask):
     n, rate = sum(SHAPES["ragged"]), 0.4
     q, k, v, pull = (torch.randn(n, H, D, device="cuda", dtype=torch.bfloat16) for _ in range(4))
-    here = AttentionContext(layout(SHAPES["ragged"]), mask=mask)
+    here = AttentionContext(make_layout(SHAPES["ragged"], device="cuda"), mask=mask)
     assert choose_kernel(AttentionCall(q, k, v, here, 0.125, rate)) == "varlen"
     whole = attend(q, k, v, here, 0.125).float()
     v.requires_grad_()

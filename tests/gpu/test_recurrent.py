@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import formers
-from tests.nn.packed_rows import pack_rows
+from tests.nn.packing import pack_rows
 
 pytestmark = pytest.mark.gpu
 MODELS = {

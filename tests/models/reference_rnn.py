@@ -205,3 +205,16 @@ def max_norm(rows, most):
         length = math.sqrt(sum(x * x for x in row))
         out.append([x * most / length for x in row] if length > most else row)
     return torch.tensor(out)
+
+
+def draw_large_weights(f, seed=0, scale=0.5):
+    """Draw weights large enough that a wrong term shows; return the model."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in f.model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) * scale
+    return f
+
+
+def copy_weights(f):
+    """Return the weights by name, as the functions here take them."""
+    return {name.removeprefix("body."): w.detach().clone().requires_grad_() for name, w in f.model.named_parameters()}

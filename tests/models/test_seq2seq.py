@@ -1,4 +1,4 @@
-"""seq2seq, GNMT and TextCNN against functions written from the papers, word by word."""
+"""seq2seq and GNMT against functions written from the papers, word by word."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ import formers
 from formers import Error
 from formers.generation.decoding import Options, continue_ids
 from formers.inputs import ModelInputs
-from formers.model import pool_hidden
-from formers.models import textcnn
 from formers.nn.attention.context import Capture
 from formers.nn.attention.kv_cache import KVCache
-from formers.nn.recurrent.convolution import clip_row_norms
 from formers.tasks.word_vectors import fill_embedding
 from formers.text.word_level import build_word_tokenizer
 from tests.models import reference_rnn as reference
-from tests.nn.packed_rows import pack_rows
+from tests.models.reference_rnn import copy_weights, draw_large_weights
+from tests.nn.packing import pack_rows
 
 SIZES = {"vocab": 19, "target_vocab": 17, "dim": 6, "embed": 5, "window": 2}
 ATTENTION = {
@@ -43,17 +41,9 @@ ATTENTION = {
 LENGTHS = ((5, 4), (1, 6), (7, 1), (4, 7))  # source and target
 
 
-def loud(f, seed=0, scale=0.5):
-    """Weights large enough that a wrong term shows."""
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in f.model.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator) * scale
-    return f
-
-
 def model(family="seq2seq", **more):
     sizes = {k: v for k, v in SIZES.items() if k not in ("embed", "window")} if family == "gnmt" else SIZES
-    return loud(formers.build(family, **{**sizes, "dropout": 0.0, **more}))
+    return draw_large_weights(formers.build(family, **{**sizes, "dropout": 0.0, **more}))
 
 
 def texts(seed=0):
@@ -74,13 +64,9 @@ def grids(pairs):
     return {"ids": ids, "keep": keep, "target": target, "target_keep": target_keep}
 
 
-def weights_of(f):
-    return {name.removeprefix("body."): w.detach().clone().requires_grad_() for name, w in f.model.named_parameters()}
-
-
 def compare(f, function):
     """Logits, alignments and the gradient of every weight."""
-    pairs, p = texts(), weights_of(f)
+    pairs, p = texts(), copy_weights(f)
     got = f.logits(**grids(pairs))
     capture = Capture(with_attention=True)
     f.model(f.pack_inputs(ModelInputs(**grids(pairs)))[0], capture=capture)
@@ -131,7 +117,7 @@ def test_gnmt(layers, decoder_layers):
 def test_greedy_word_for_word(kind):
     """With the state of the caller, in a batch, against the equations applied to all that has been said so far."""
     f = model("gnmt", layers=3) if kind == "gnmt" else model(**ATTENTION[kind])
-    function, p = reference.gnmt if kind == "gnmt" else reference.seq2seq, weights_of(f)
+    function, p = reference.gnmt if kind == "gnmt" else reference.seq2seq, copy_weights(f)
     f.config = dataclasses.replace(f.config, start=2, eos=1)
     sources = [source for source, _ in texts()]
     for source, got in zip(sources, continue_ids(f, sources, 8, Options(temperature=0)), strict=True):
@@ -170,9 +156,6 @@ def test_one_table_for_all():
     assert {name for name, _ in f.model.named_parameters() if "token" in name} == {"body.embed.token.weight"}
     assert f.model.heads["lm"].out.weight is None
     f.logits(torch.tensor([[3, 4]]), target=torch.tensor([[5]]))
-
-
-# ------------------------------------------------------------------ step by step
 
 
 VARIANTS = [{"cell": kind, **ATTENTION[name]} for kind, name in zip(itertools.cycle(("gru", "lstm", "rnn")), ATTENTION)]
@@ -287,7 +270,7 @@ def test_hidden_states_of_layers():
     ids, target = torch.tensor([[3, 4, 5]]), torch.tensor([[6, 7]])
     assert f.hidden(ids).shape == (1, 3, 12)
     assert f.hidden(ids, layer=0).shape == (1, 3, 5)
-    p = weights_of(f)
+    p = copy_weights(f)
     first = f.hidden(ids, layer=1)
     want, _ = reference.layer("lstm", p, "encoder.layers.0", list(p["embed.token.weight"][[3, 4, 5]]), 6, True)
     torch.testing.assert_close(first[0], torch.stack(want), atol=1e-5, rtol=1e-5)
@@ -295,7 +278,7 @@ def test_hidden_states_of_layers():
     with pytest.raises(Error, match=r"different widths \(5, 12, 12\)"):
         f.hidden(ids, layer=None)
     backwards = model(layers=2, reverse=True)
-    p = weights_of(backwards)
+    p = copy_weights(backwards)
     want, _ = reference.read("lstm", p, "encoder.layers.0.ahead", list(p["embed.token.weight"][[5, 4, 3]]), 6)
     torch.testing.assert_close(backwards.hidden(ids, layer=1)[0], torch.stack(want[::-1]), atol=1e-5, rtol=1e-5)
     assert formers.build("gnmt", vocab=19, dim=6, layers=3).hidden(ids, target=target, layer=None).shape == (4, 1, 2, 6)
@@ -309,97 +292,4 @@ def test_published_sizes():
     assert sum(n for name, n in sizes.items() if name.endswith("weight") and "layers" in name) == 64_000_000
 
 
-# ------------------------------------------------------------------ TextCNN
-
 CNN = {"vocab": 19, "embed": 5, "filters": 4, "widths": (2, 3, 3, 5), "dropout": 0.0}
-
-
-@pytest.mark.parametrize("channels", ["trained", "static", "both"])
-@pytest.mark.parametrize("act", ["relu", "tanh"])
-def test_textcnn(channels, act):
-    f = loud(formers.build("textcnn", labels=3, channels=channels, act=act, **CNN))
-    rows, p = [[3, 4, 5, 6, 7, 8, 9], [10], [11, 12, 3, 3]], weights_of(f)
-    batch = pack_rows(rows)
-    got = f.model.logits(f.model(batch), batch)
-    upstream, dual = torch.randn(got.shape), torch.zeros(())
-    for row, words in enumerate(rows):
-        want = p["heads.classify.out.weight"] @ reference.textcnn(p, f.config, words) + p["heads.classify.out.bias"]
-        torch.testing.assert_close(got[row], want, atol=1e-5, rtol=1e-5)
-        dual = dual + want @ upstream[row]
-    (got * upstream).sum().backward()
-    dual.backward()
-    frozen = {"trained": set(), "static": {"body.embed.token.weight"}, "both": {"body.fixed.token.weight"}}[channels]
-    for name, w in f.model.named_parameters():
-        assert w.requires_grad == (name not in frozen)
-        if w.requires_grad:
-            torch.testing.assert_close(w.grad, p[name.removeprefix("body.")].grad, atol=1e-5, rtol=1e-4)
-
-
-@settings(max_examples=30)
-@given(st.lists(st.integers(0, 8), min_size=1, max_size=5).filter(any), st.integers(0, 10))
-def test_no_filter_and_no_maximum_crosses_a_document(lengths, seed):
-    f = loud(formers.build("textcnn", **CNN))
-    g = torch.Generator().manual_seed(seed)
-    rows = [torch.randint(19, (n,), generator=g).tolist() for n in lengths]
-    batch = pack_rows(rows)
-    together = f.model(batch)
-    most = pool_hidden(together, batch, "max")
-    assert most.isfinite().all()
-    place = 0
-    for row, words in enumerate(rows):
-        if words:
-            alone = f.model(pack_rows([words]))
-            torch.testing.assert_close(together[place : place + len(words)], alone, atol=1e-5, rtol=1e-5)
-            torch.testing.assert_close(most[row], alone.amax(0), atol=1e-5, rtol=1e-5)
-        else:
-            assert not most[row].any()
-        place += len(words)
-
-
-def test_rows_above_three_become_three_long_and_others_stay():
-    f = formers.build("textcnn", labels=4, **CNN)
-    weight = f.model.heads["classify"].out.weight
-    with torch.no_grad():
-        weight.copy_(torch.randn(4, 16) * torch.tensor([[0.1], [5.0], [0.5], [2.0]]))
-    before = weight.detach().clone()
-    want = reference.max_norm(before, 3.0)
-    textcnn.clip_output_norms(f.model, f.config)
-    torch.testing.assert_close(weight.detach(), want, atol=1e-6, rtol=1e-6)
-    long = before.norm(dim=1) > 3
-    assert 0 < long.sum() < 4
-    assert torch.equal(weight[~long], before[~long])
-    torch.testing.assert_close(weight[long].norm(dim=1), torch.full((int(long.sum()),), 3.0))
-    zero = torch.zeros(2, 3)
-    clip_row_norms(zero, 3.0)
-    assert not zero.any()
-
-
-def test_it_can_start_from_word_vectors():
-    f = formers.build("textcnn", channels="both", **CNN)
-    vectors = torch.randn(19, 5) * 2 + 1
-    f.model.body.load_word_vectors(vectors.numpy())
-    assert torch.equal(f.model.body.embed.token.weight, vectors)
-    assert torch.equal(f.model.body.fixed.token.weight, vectors)
-    known, other = torch.arange(19) < 15, formers.build("textcnn", **CNN)
-    before = other.model.body.embedding_table.detach().clone()
-    other.model.body.load_word_vectors(vectors, known)
-    after = other.model.body.embedding_table.detach()
-    assert torch.equal(after[:15], vectors[:15])
-    assert float(after[15:].std()) == pytest.approx(float(vectors[:15].std()), rel=1e-5)
-    torch.testing.assert_close(after[15:] / after[15, 0], before[15:] / before[15, 0])  # the same, stretched
-    with pytest.raises(Error, match=r"word vectors of shape \(3, 5\) do not fit a table of \(19, 5\)"):
-        f.model.body.load_word_vectors(vectors[:3])
-
-
-def test_textcnn_refuses_what_makes_no_sense():
-    for more, message in (
-        ({"widths": ()}, "widths must be numbers"),
-        ({"widths": (0,)}, "widths must be numbers"),
-        ({"max_norm": 0.0}, "max_norm must be above 0"),
-        ({"tied": True}, "no output layer that could be tied"),
-        ({"act": "rellu"}, "unknown activation"),
-    ):
-        with pytest.raises(Error, match=message):
-            formers.build("textcnn", **{**CNN, **more})
-    with pytest.raises(Error, match="keeps no memory"):
-        formers.build("textcnn", **CNN).logits(torch.tensor([[3]]), memory=KVCache(1, 4))

@@ -8,7 +8,7 @@ import torch
 import formers
 from formers.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, VocabClusters
 from formers.objectives.token_losses import compute_token_loss
-from tests.nn.packed_rows import pack_rows
+from tests.nn.packing import pack_rows
 from tests.small_models import TRANSFORMER_XL_SIZES
 
 SHAPES = {

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
 import torch
 
 import formers
-from formers.batch import Batch, Layout
+from formers.batch import Batch
 from formers.nn.attention.context import AttentionContext, Capture
 from formers.nn.experts import Experts, compute_balance_loss
+from tests.nn.packing import make_layout
 
 DIM, WIDE, COUNT = 6, 10, 4
 LENGTHS = [9, 1, 24, 5]
@@ -24,11 +24,6 @@ def made(**more):
         for p in layer.parameters():
             p.copy_(torch.randn(p.shape, generator=g))
     return layer
-
-
-def layout(lengths=LENGTHS):
-    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
-    return Layout(starts, max(lengths), sum(lengths))
 
 
 def reference(layer, x, lengths, capacity):
@@ -66,7 +61,7 @@ def by_factor(factor):
 def test_outputs_gradients_and_dropped_tokens(more, training, capacity):
     layer = made(**more).train(training)
     x = (torch.randn(sum(LENGTHS), DIM) + layer.router.weight[1].detach()).requires_grad_()  # one expert is liked most
-    out = layer(x, AttentionContext(layout()))
+    out = layer(x, AttentionContext(make_layout(LENGTHS)))
     want = reference(layer, x, LENGTHS, capacity)
     torch.testing.assert_close(out, want, atol=1e-5, rtol=1e-5)
     leaves = [x, *layer.parameters()]
@@ -82,7 +77,7 @@ def test_with_a_cache_nothing_is_dropped():
     from formers.nn.attention.kv_cache import KVCache
 
     layer, x = made(capacity=1), torch.randn(9, DIM)
-    out = layer(x, AttentionContext.start_pass(layout([9]), cache=KVCache(1, 9)))
+    out = layer(x, AttentionContext.start_pass(make_layout([9]), cache=KVCache(1, 9)))
     torch.testing.assert_close(out, reference(layer, x, [9], lambda n: n), atol=1e-5, rtol=1e-5)
 
 
@@ -117,7 +112,7 @@ def test_jitter_is_on_the_routers_input_alone():
     layer = made(jitter=0.4, capacity=99).train()
     x = torch.randn(400, DIM)
     seen = Capture(routing=[])
-    out = layer(x, AttentionContext(layout([400]), capture=seen))
+    out = layer(x, AttentionContext(make_layout([400]), capture=seen))
     probability, chosen = seen.routing[0]
     exact = torch.softmax(x @ layer.router.weight.T, -1)
     assert not torch.allclose(probability, exact, atol=1e-3)

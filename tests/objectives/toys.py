@@ -93,3 +93,10 @@ def make_examples(goal, data: Store, seed: int = 0, epoch: int = 0, numbers=None
     numbers = np.arange(len(plan)) if numbers is None else np.asarray(numbers)
     found = gather_examples(data, plan, numbers, epoch * len(plan) + numbers)
     return plan, found, goal.corrupt(found, seed)
+
+
+def draw_text(lengths, samples=None, seed=0, low=5):
+    """Draw examples of these lengths from a vocabulary of 100 whose tokens from `low` on are words."""
+    made = draw_raw_examples(lengths, samples, seed, 100)
+    made.ids[:] = np.random.default_rng(seed).integers(low, 100, len(made.ids))
+    return made

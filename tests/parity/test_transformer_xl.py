@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 import formers
 from formers import Error
-from formers.batch import Layout
 from formers.generation.decoding import Options, continue_ids
 from formers.nn.attention.attention import Attention
 from formers.nn.attention.context import AttentionContext, RelativeInputs
@@ -21,6 +20,7 @@ from formers.nn.attention.masks import WindowMask, causal, combine_masks
 from formers.nn.attention.positions import RelativeScores, SinusoidalPositions
 from formers.nn.attention.segment_memory import SegmentMemory
 from formers.registry import find_family
+from tests.nn.packing import make_layout
 from tests.parity.make_golden_xl import pulled
 
 FOLDERS = sorted((Path(__file__).parent / "golden").glob("TransfoXL-*"))
@@ -242,7 +242,7 @@ def test_the_equations_of_the_paper(lengths, seen):
     for parameter in attention.parameters():
         torch.nn.init.normal_(parameter)
     memory, states = SegmentMemory(len(lengths), 5), torch.randn(sum(seen), dim, dtype=torch.float64)
-    before = layout(seen)
+    before = make_layout(seen)
     memory.start_batch(before)
     memory.recall_layer(0, states)
     memory.advance(before)
@@ -250,7 +250,7 @@ def test_the_equations_of_the_paper(lengths, seen):
     far = torch.arange(memory.used_slots + max(lengths) - 1, -2, -1)
     encodings = SinusoidalPositions(dim, halves=True)(far.clamp(max=clamp)).double()
     attn_context = AttentionContext.start_pass(
-        layout(lengths), mask=combine_masks(causal, WindowMask(width)), segment_memory=memory,
+        make_layout(lengths), mask=combine_masks(causal, WindowMask(width)), segment_memory=memory,
         relative=RelativeInputs(encodings),
     )  # fmt: skip
     held = memory.recall_layer(0, x)
@@ -259,11 +259,6 @@ def test_the_equations_of_the_paper(lengths, seen):
     leaves, pull = [x, *attention.parameters()], torch.randn_like(want)
     for one, other in zip(*(torch.autograd.grad(o, leaves, pull) for o in (got, want)), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
-
-
-def layout(lengths):
-    starts = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
-    return Layout(starts, max(lengths), sum(lengths))
 
 
 def test_without_a_memory_all_tokens_are_read_again():

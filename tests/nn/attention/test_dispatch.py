@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import warnings
 
@@ -25,6 +24,7 @@ from formers.nn.attention.dispatch import (
 from formers.nn.attention.masks import RowMask, WindowMask, build_alibi, causal, combine_masks, get_window_bounds
 from formers.nn.attention.positions import BucketBias
 from tests.nn import reference
+from tests.nn.packing import make_layout
 
 H, D = 3, 5
 SHAPES = {"ragged": [4, 1, 7, 3], "uniform": [5, 5, 5], "one": [6], "empty inside": [3, 0, 4], "tight": [5, 5, 4]}
@@ -54,11 +54,6 @@ KINDS = {
 }  # fmt: skip
 
 
-def layout(lengths):
-    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
-    return Layout(starts, max(lengths), sum(lengths))
-
-
 def choose_kernel(q, k, attn_context, dropout, relative):
     return dispatch.choose_kernel(AttentionCall(q, k, k, attn_context, 1.0, dropout, relative))
 
@@ -80,7 +75,7 @@ def paths(attn_context, q, k):
 @pytest.mark.parametrize("kind", KINDS)
 def test_paths_agree_with_the_formula(shape, kind):
     mask, bias, see, add = KINDS[kind]
-    here = layout(SHAPES[shape])
+    here = make_layout(SHAPES[shape])
     if bias == "table":
         bias = table_bias()
         add = lambda h, i, j: bias.weight[reference.bucket(j - i, 8, 6, True), h]  # noqa: E731
@@ -110,7 +105,7 @@ def test_paths_agree_with_the_formula(shape, kind):
 
 @pytest.mark.parametrize(("queries", "keys"), [([2, 4, 1], [3, 5, 2]), ([3, 3], [4, 4]), ([2, 0, 3], [3, 2, 1])])
 def test_cross_attention(queries, keys):
-    mine, theirs = layout(queries), layout(keys)
+    mine, theirs = make_layout(queries), make_layout(keys)
     q, k, v = draw(mine.num_tokens, theirs.num_tokens)
     expected, _ = reference.attention(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3)
     for name in ("dense", "per_document"):
@@ -123,7 +118,7 @@ def test_cross_attention(queries, keys):
 
 @pytest.mark.parametrize(("queries", "keys"), [([2, 4, 1], [3, 5, 2]), ([3, 3], [5, 5]), ([5, 5], [3, 3])])
 def test_a_bias_by_distance_between_two_sides(queries, keys):
-    mine, theirs, bias = layout(queries), layout(keys), table_bias()
+    mine, theirs, bias = make_layout(queries), make_layout(keys), table_bias()
     q, k, v = draw(mine.num_tokens, theirs.num_tokens)
     add = lambda h, i, j: bias.weight[reference.bucket(j - i, 8, 6, True), h]  # noqa: E731
     expected, _ = reference.attention(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3, bias=add)
@@ -134,7 +129,7 @@ def test_a_bias_by_distance_between_two_sides(queries, keys):
 
 
 def test_a_document_without_keys_gets_zeros_in_the_loop_and_nothing_is_nan():
-    mine, theirs = layout([2, 3]), layout([0, 4])
+    mine, theirs = make_layout([2, 3]), make_layout([0, 4])
     q, k, v = draw(5, 4)
     with force_kernel("per_document"):
         out = attend(q, k, v, AttentionContext(mine, theirs), 0.3)
@@ -158,7 +153,7 @@ def test_no_document_at_all():
 def test_gradcheck(kind):
     mask, bias, _, _ = KINDS[kind]
     bias = table_bias(2) if bias == "table" else build_alibi(2) if bias is not None else None
-    here = layout([3, 2])
+    here = make_layout([3, 2])
     leaves = [torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     extra = [bias.weight] if isinstance(bias, BucketBias) else []
     for name in ("dense", "per_document"):
@@ -172,7 +167,7 @@ def test_gradcheck(kind):
 
 def test_gradcheck_of_the_relative_hook():
     """Transformer-XL's shape: a score that depends on the query, added to the mask of documents and the future."""
-    here = layout([3, 2])
+    here = make_layout([3, 2])
     r = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)  # (H, distances -2 … 2, D)
     u = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
 
@@ -205,7 +200,7 @@ def test_gradcheck_of_the_relative_hook():
 
 
 def test_no_gradient_reaches_the_past_of_a_future_token():
-    here = layout([4, 3])
+    here = make_layout([4, 3])
     for name in ("dense", "per_document"):
         q, k, v = draw(7)
         with force_kernel(name):
@@ -222,16 +217,18 @@ def test_no_gradient_reaches_the_past_of_a_future_token():
 
 def test_choice_of_path():
     cpu = torch.zeros(15, H, D)
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5])), 0.0, None) == "sdpa"
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), mask=causal), 0.0, None) == "sdpa"
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), mask=WindowMask(2)), 0.0, None) == "dense"
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), bias=build_alibi(H)), 0.0, None) == "dense"
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([1, 13, 1])), 0.0, None) == "per_document"
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 4]), mask=causal), 0.0, None) == "dense"
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5])), 0.0, lambda q, k, s, c: (q, q)) == "dense"
-    assert choose_kernel(cpu, cpu[None], AttentionContext(layout([15])), 0.0, None) == "dense"
+    assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 5])), 0.0, None) == "sdpa"
+    assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 5]), mask=causal), 0.0, None) == "sdpa"
+    assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 5]), mask=WindowMask(2)), 0.0, None) == "dense"
+    assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 5]), bias=build_alibi(H)), 0.0, None) == "dense"
+    assert choose_kernel(cpu, cpu, AttentionContext(make_layout([1, 13, 1])), 0.0, None) == "per_document"
+    assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 4]), mask=causal), 0.0, None) == "dense"
+    assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 5])), 0.0, lambda q, k, s, c: (q, q)) == "dense"
+    assert choose_kernel(cpu, cpu[None], AttentionContext(make_layout([15])), 0.0, None) == "dense"
     assert (
-        choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), layout([4, 4, 4]), mask=causal), 0.0, None)
+        choose_kernel(
+            cpu, cpu, AttentionContext(make_layout([5, 5, 5]), make_layout([4, 4, 4]), mask=causal), 0.0, None
+        )
         == "dense"
     )
 
@@ -240,7 +237,7 @@ def test_choice_of_path():
             return k >= b
 
     for mask in (ByRow(), combine_masks(causal, ByRow())):
-        assert choose_kernel(cpu, cpu, AttentionContext(layout([1, 13, 1]), mask=mask), 0.0, None) == "dense"
+        assert choose_kernel(cpu, cpu, AttentionContext(make_layout([1, 13, 1]), mask=mask), 0.0, None) == "dense"
 
 
 def test_the_table_names_every_kernel_with_a_reason():
@@ -250,7 +247,7 @@ def test_the_table_names_every_kernel_with_a_reason():
 
 
 def test_a_context_is_complete_when_it_is_built():
-    attn_context = AttentionContext(layout([3, 2]), mask=causal)
+    attn_context = AttentionContext(make_layout([3, 2]), mask=causal)
     with pytest.raises(AttributeError, match="give mask when it is built"):
         attn_context.mask = None
     with pytest.raises(AttributeError, match="frozen"):
@@ -262,7 +259,7 @@ def test_a_context_is_complete_when_it_is_built():
 
 
 def test_queries_that_see_no_key_are_opened_and_named():
-    here = layout([3, 2])
+    here = make_layout([3, 2])
     attn_context = AttentionContext(here, mask=lambda b, h, q, k: k < q, opens_blind=True)
     assert attn_context.get_blind_queries().tolist() == [True, False, False, True, False]
     assert attn_context.get_dense_mask(1)[0, 0, 0].all()
@@ -284,20 +281,20 @@ class Cuda:
 @pytest.mark.parametrize(
     ("q", "attn_context", "dropout", "expected"),
     [
-        (Cuda(), AttentionContext(layout([1, 13, 1])), 0.0, "varlen"),
-        (Cuda(), AttentionContext(layout([1, 13, 1]), mask=combine_masks(causal, WindowMask(4))), 0.0, "varlen"),
-        (Cuda(), AttentionContext(layout([5, 5, 5]), mask=causal), 0.0, "sdpa"),
-        (Cuda(), AttentionContext(layout([1, 13, 1]), mask=causal, bias=build_alibi(H)), 0.0, "flex"),
-        (Cuda(), AttentionContext(layout([5, 5, 5]), mask=causal, bias=build_alibi(H)), 0.0, "flex"),
-        (Cuda(), AttentionContext(layout([5, 5, 5]), bias=table_bias()), 0.0, "biased_flash"),
-        (Cuda(torch.float32), AttentionContext(layout([5, 5, 5]), bias=table_bias()), 0.1, "dense"),
-        (Cuda(torch.float32), AttentionContext(layout([1, 13, 1])), 0.0, "flex"),
-        (Cuda(width=60), AttentionContext(layout([1, 13, 1])), 0.0, "dense"),
-        (Cuda(), AttentionContext(layout([1, 13, 1])), 0.1, "varlen"),
-        (Cuda(), AttentionContext(layout([1, 13, 1]), mask=combine_masks(causal, WindowMask(4))), 0.1, "varlen"),
-        (Cuda(), AttentionContext(layout([1, 13, 1]), bias=table_bias()), 0.1, "biased_flash"),
-        (Cuda(width=256), AttentionContext(layout([1, 13, 1])), 0.0, "varlen"),
-        (Cuda(width=256), AttentionContext(layout([1, 13, 1])), 0.1, "dense"),
+        (Cuda(), AttentionContext(make_layout([1, 13, 1])), 0.0, "varlen"),
+        (Cuda(), AttentionContext(make_layout([1, 13, 1]), mask=combine_masks(causal, WindowMask(4))), 0.0, "varlen"),
+        (Cuda(), AttentionContext(make_layout([5, 5, 5]), mask=causal), 0.0, "sdpa"),
+        (Cuda(), AttentionContext(make_layout([1, 13, 1]), mask=causal, bias=build_alibi(H)), 0.0, "flex"),
+        (Cuda(), AttentionContext(make_layout([5, 5, 5]), mask=causal, bias=build_alibi(H)), 0.0, "flex"),
+        (Cuda(), AttentionContext(make_layout([5, 5, 5]), bias=table_bias()), 0.0, "biased_flash"),
+        (Cuda(torch.float32), AttentionContext(make_layout([5, 5, 5]), bias=table_bias()), 0.1, "dense"),
+        (Cuda(torch.float32), AttentionContext(make_layout([1, 13, 1])), 0.0, "flex"),
+        (Cuda(width=60), AttentionContext(make_layout([1, 13, 1])), 0.0, "dense"),
+        (Cuda(), AttentionContext(make_layout([1, 13, 1])), 0.1, "varlen"),
+        (Cuda(), AttentionContext(make_layout([1, 13, 1]), mask=combine_masks(causal, WindowMask(4))), 0.1, "varlen"),
+        (Cuda(), AttentionContext(make_layout([1, 13, 1]), bias=table_bias()), 0.1, "biased_flash"),
+        (Cuda(width=256), AttentionContext(make_layout([1, 13, 1])), 0.0, "varlen"),
+        (Cuda(width=256), AttentionContext(make_layout([1, 13, 1])), 0.1, "dense"),
     ],
 )
 def test_choice_of_path_on_a_gpu(q, attn_context, dropout, expected, monkeypatch):
@@ -311,7 +308,10 @@ def test_choice_of_path_on_a_gpu(q, attn_context, dropout, expected, monkeypatch
 def test_whole_grids_on_hopper_take_cudnn_while_training(monkeypatch):
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
     monkeypatch.setattr(dispatch, "_is_hopper", lambda: True)
-    whole, ragged = AttentionContext(layout([5, 5, 5]), mask=causal), AttentionContext(layout([1, 13, 1]), mask=causal)
+    whole, ragged = (
+        AttentionContext(make_layout([5, 5, 5]), mask=causal),
+        AttentionContext(make_layout([1, 13, 1]), mask=causal),
+    )
     assert choose_kernel(Cuda(), Cuda(), whole, 0.1, None) == "cudnn"
     assert choose_kernel(Cuda(), Cuda(), ragged, 0.1, None) == "varlen"
     assert choose_kernel(Cuda(torch.float32), Cuda(torch.float32), whole, 0.1, None) == "sdpa"
@@ -324,7 +324,7 @@ def test_an_older_gpu_takes_the_dense_path(monkeypatch):
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: False)
     monkeypatch.setattr(dispatch, "has_triton", lambda: False)
     q = Cuda(torch.float16)
-    assert choose_kernel(q, q, AttentionContext(layout([1, 13, 1])), 0.0, None) == "dense"
+    assert choose_kernel(q, q, AttentionContext(make_layout([1, 13, 1])), 0.0, None) == "dense"
     assert dispatch.list_available_kernels(q) == {"sdpa", "dense"}
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
     monkeypatch.setattr(dispatch, "has_triton", lambda: True)
@@ -344,7 +344,7 @@ def test_dropout_is_said_once(monkeypatch):
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
     monkeypatch.setattr(dispatch, "_attend_grid", lambda call, bias: bias)
     dispatch._warn_once.cache_clear()
-    q, here = Cuda(width=256), AttentionContext(layout([1, 13, 1]))
+    q, here = Cuda(width=256), AttentionContext(make_layout([1, 13, 1]))
     call = AttentionCall(q, q, q, here, 1.0, 0.1, None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -383,7 +383,7 @@ def test_the_dense_form_is_made_once():
         calls.append(1)
         return k <= q
 
-    attn_context = AttentionContext(layout([3, 2]), mask=mask)
+    attn_context = AttentionContext(make_layout([3, 2]), mask=mask)
     assert attn_context.get_dense_mask(H) is attn_context.get_dense_mask(H)
     assert attn_context.get_dense_mask(H, padded=False).shape == (1, 1, 3, 3)
     assert len(calls) == 2
@@ -393,7 +393,7 @@ def test_dropout_acts_in_training_only():
     from formers.nn.attention.attention import Attention
 
     attention = Attention(12, 3, dropout=0.5)
-    x, attn_context = torch.randn(9, 12), AttentionContext(layout([4, 5]))
+    x, attn_context = torch.randn(9, 12), AttentionContext(make_layout([4, 5]))
     for name in ("per_document", "dense"):
         with force_kernel(name):
             attention.train()
@@ -404,7 +404,7 @@ def test_dropout_acts_in_training_only():
 
 def test_flex_forward_on_the_cpu():
     """The fused kernel's reference form runs on a CPU; its compiled form is tested by make gpu."""
-    here = layout([4, 1, 7, 4])
+    here = make_layout([4, 1, 7, 4])
     q, k, v = (torch.randn(16, 2, 16) for _ in range(3))
     bias = BucketBias(2, 8, 6)
     torch.nn.init.normal_(bias.weight)
@@ -434,7 +434,7 @@ def test_a_band_costs_tokens_times_width(width):
 
     def cost(n, mask):
         q, k, v = (torch.zeros(n, H, D) for _ in range(3))
-        return count_multiplications(lambda: attend(q, k, v, AttentionContext(layout([n]), mask=mask), 1.0))
+        return count_multiplications(lambda: attend(q, k, v, AttentionContext(make_layout([n]), mask=mask), 1.0))
 
     band = combine_masks(causal, WindowMask(width))
     sizes = [256, 512, 1024, 2048]
@@ -444,7 +444,7 @@ def test_a_band_costs_tokens_times_width(width):
     assert dense == [n * n * 4 * H * D for n in sizes]
     assert (
         choose_kernel(
-            torch.zeros(64, H, D), torch.zeros(64, H, D), AttentionContext(layout([64]), mask=band), 0.0, None
+            torch.zeros(64, H, D), torch.zeros(64, H, D), AttentionContext(make_layout([64]), mask=band), 0.0, None
         )
         == "banded"
     )

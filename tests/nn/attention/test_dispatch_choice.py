@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 import torch.utils._triton
 
-from formers.batch import Layout
 from formers.nn.attention import dispatch
 from formers.nn.attention.context import AttentionContext
 from formers.nn.attention.dispatch import AttentionCall, attend, force_kernel
 from formers.nn.attention.masks import WindowMask, causal, combine_masks
 from tests.nn import reference
-
-
-def layout(lengths):
-    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
-    return Layout(starts, max(lengths), sum(lengths))
+from tests.nn.packing import make_layout
 
 
 def flash(q, k, v, q_starts, k_starts, q_longest, k_longest, dropout, is_causal, debug, *, scale, **window):
@@ -40,7 +33,7 @@ def flash(q, k, v, q_starts, k_starts, q_longest, k_longest, dropout, is_causal,
 )
 def test_the_packed_kernel_is_asked_for_the_same_as_the_dense_path(mask, scale, monkeypatch):
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", flash)
-    mine, theirs = layout([4, 1, 6]), layout([3, 2, 7])
+    mine, theirs = make_layout([4, 1, 6]), make_layout([3, 2, 7])
     q, k, v = torch.randn(11, 2, 16), torch.randn(12, 2, 16), torch.randn(12, 2, 16)
     for attn_context, keys in (
         (AttentionContext(mine, mask=mask), 11),
@@ -78,9 +71,9 @@ def test_triton_is_asked_for(there, monkeypatch):
 
 
 def test_a_grid_has_no_padding_only_if_both_sides_have_none():
-    even, ragged = layout([3, 3]), layout([2, 4])
+    even, ragged = make_layout([3, 3]), make_layout([2, 4])
     assert AttentionContext(even).is_uniform
-    assert AttentionContext(even, layout([5, 5])).is_uniform
+    assert AttentionContext(even, make_layout([5, 5])).is_uniform
     assert not AttentionContext(ragged).is_uniform
     assert not AttentionContext(even, ragged).is_uniform
     assert not AttentionContext(ragged, even).is_uniform
@@ -89,7 +82,7 @@ def test_a_grid_has_no_padding_only_if_both_sides_have_none():
 def test_little_padding_is_cheaper_than_a_loop():
     def path(lengths):
         q = torch.zeros(sum(lengths), 2, 8)
-        return dispatch.choose_kernel(AttentionCall(q, q, q, AttentionContext(layout(lengths)), 1.0))
+        return dispatch.choose_kernel(AttentionCall(q, q, q, AttentionContext(make_layout(lengths)), 1.0))
 
     assert path([5, 5, 3, 3]) == "dense"  # a quarter more places than tokens
     assert path([5, 5, 3, 2]) == "per_document"
@@ -97,7 +90,7 @@ def test_little_padding_is_cheaper_than_a_loop():
 
 @pytest.mark.parametrize("path", ["per_document", "varlen", "flex"])
 def test_the_way_chosen_is_the_way_taken_unless_one_is_forced(path, monkeypatch):
-    q, here, answer = torch.randn(6, 2, 8), AttentionContext(layout([4, 2])), torch.tensor(7)
+    q, here, answer = torch.randn(6, 2, 8), AttentionContext(make_layout([4, 2])), torch.tensor(7)
     monkeypatch.setattr(dispatch, "choose_kernel", lambda *a: path)
     monkeypatch.setitem(dispatch.KERNELS, path, lambda call: answer)
     assert attend(q, q, q, here, 1.0) is answer
@@ -106,7 +99,7 @@ def test_the_way_chosen_is_the_way_taken_unless_one_is_forced(path, monkeypatch)
 
 
 def test_ragged_documents_compile_without_a_break():
-    here = layout([1, 9, 2])
+    here = make_layout([1, 9, 2])
     q, k, v = (torch.randn(12, 2, 8) for _ in range(3))
 
     def run(q, k, v):
@@ -118,6 +111,6 @@ def test_ragged_documents_compile_without_a_break():
 
 
 def test_whole_grids_need_no_dense_mask():
-    attn_context, q = AttentionContext(layout([4, 4]), mask=causal), torch.randn(8, 2, 8)
+    attn_context, q = AttentionContext(make_layout([4, 4]), mask=causal), torch.randn(8, 2, 8)
     attend(q, q, q, attn_context, 0.3)
     assert not attn_context.forms.dense

@@ -14,7 +14,7 @@ from formers.nn.attention.attention import Attention
 from formers.nn.attention.context import AttentionContext
 from formers.nn.attention.kv_cache import KVCache
 from tests.nn import reference
-from tests.nn.packed_rows import pack_rows
+from tests.nn.packing import pack_rows
 
 
 def build_model(family):

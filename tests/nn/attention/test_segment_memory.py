@@ -14,7 +14,7 @@ from formers.inputs import ModelInputs
 from formers.nn.attention.context import Capture
 from formers.nn.attention.kv_cache import KVCache
 from formers.nn.attention.segment_memory import SegmentMemory
-from tests.nn.packed_rows import pack_rows
+from tests.nn.packing import pack_rows
 from tests.small_models import TRANSFORMER_XL_SIZES
 
 

@@ -50,7 +50,8 @@ def test_expected_counts_and_best_paths(words, data):
     apart = lattice(Counter(dict.fromkeys(pieces, 1)), pieces)
     order = sorted(pieces)
     want = {
-        p: max((sum(np.log(of[x]) for x in w) for w in brute_force.ways(p, of) if w != (p,)), default=-np.inf) for p in of
+        p: max((sum(np.log(of[x]) for x in w) for w in brute_force.ways(p, of) if w != (p,)), default=-np.inf)
+        for p in of
     }
     np.testing.assert_allclose(apart.score_without_whole(np.log(chances)), [want[p] for p in order])
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import torch
 
 from formers.nn.attention.kernels import biased_flash
+from tests.nn.packing import accumulate_starts
 
 H, D, SCALE = 2, 16, 0.3
 CASES = {  # lengths, kind of bias, order of visibility, and whether only some tokens ask
@@ -26,11 +26,6 @@ CASES = {  # lengths, kind of bias, order of visibility, and whether only some t
     "segments of some": ([6, 3, 10], "scores", "order", True),
     "even segments": ([16, 16], "scores", None, False),
 }
-
-
-def accumulate_starts(lengths):
-    """Return where documents of these lengths begin, and where the last one ends."""
-    return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
 
 
 def attend_plainly(q, k, v, q_lengths, k_lengths, bias, places, ranks, last, kept, extra=None, segments=None):
