@@ -75,6 +75,23 @@ def refuse(importer: str, imported: str) -> str | None:
     return None if ORDER.index(imported) < ORDER.index(importer) else f"{importer} stands below {imported}"
 
 
+TESTS = Path(__file__).parent
+# Folders of tests that follow no module: they compare with other programs, break things, or need a GPU or a browser.
+WHOLE_PACKAGE = {"parity", "faults", "gpu", "browser"}
+# Test files that follow no single module, with the reason.
+NO_MODULE = {
+    "test_docs.py": "the pages of docs/ and README",
+    "test_structure.py": "the whole package",
+    "test_style.py": "the whole package",
+    "interop/test_every_export.py": "every family, from pretraining to other programs and back",
+    "models/test_family.py": "every family, by being registered",
+    "models/test_toy_member.py": "a family that lies outside of the package",
+    "nn/test_types.py": "precision and defaults of all layers",
+    "objectives/test_every_family.py": "every family with its own objective",
+    "objectives/test_frozen.py": "the batches of every objective, kept from version to version",
+    "training/test_every_family.py": "every family, trained with its own objective",
+}
+
 FILES = [p for p in sorted(ROOT.rglob("*.py")) if p != ROOT / "__init__.py"]
 
 
@@ -162,6 +179,54 @@ def test_a_card_in_bad_form_is_refused(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(formers.Error, match="not in form"):
         _ = FamilyEntry("odd", "", module="odd_card").card
+
+
+def list_test_imports(code: str) -> Iterator[str]:
+    """Yield the test modules that a file imports, also in code that it keeps in a string for another process."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+            yield from (name for name in names if name.rpartition(".")[2].startswith("test_"))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"^\s*(?:from|import) [^\n]*?\b(test_\w+)", node.value, re.MULTILINE)
+
+
+def test_imports_of_test_modules_are_found():
+    for line in (
+        "from tests.cli.test_main import run",
+        "import tests.cli.test_main",
+        "from tests.cli import test_main",
+    ):
+        assert list(list_test_imports(line)), line
+        assert list(list_test_imports(f"def f():\n    {line}")), line
+        assert list(list_test_imports(f"CODE = {line!r}")), line
+    assert list(list_test_imports("from .test_main import run"))
+    assert not list(list_test_imports('"""`python -m tests.objectives.test_frozen` prints the sums."""\nimport tests'))
+
+
+def test_no_file_imports_a_test_module():
+    """What several tests share lies in a helper module or a conftest.py, so that each file is understood by itself."""
+    folders = TESTS, TESTS.parent / "benchmarks"
+    bad = [
+        f"{path.relative_to(TESTS.parent)} imports {name}"
+        for path in sorted(p for folder in folders for p in folder.rglob("*.py") if p != Path(__file__))
+        for name in list_test_imports(path.read_text(encoding="utf-8"))
+    ]
+    assert not bad, "\n".join(bad)
+
+
+def has_module(path: Path) -> bool:
+    """Return whether a test file is named after a module in the folder of the package that its own folder mirrors, or
+    after such a module and what of it is tested: test_runner_reuse.py follows runner.py."""
+    name, folder = path.stem.removeprefix("test_"), ROOT / path.parent.relative_to(TESTS)
+    return any(f"{name}_".startswith(f"{module.stem}_") for module in folder.glob("*.py"))
+
+
+def test_tests_follow_their_modules():
+    files = {path.relative_to(TESTS).as_posix(): path for path in TESTS.rglob("test_*.py")}
+    others = {name for name, path in files.items() if not has_module(path) and Path(name).parts[0] not in WHOLE_PACKAGE}
+    assert sorted(others - NO_MODULE.keys()) == [], "no module has this name: rename the file, or say why in NO_MODULE"
+    assert sorted(NO_MODULE.keys() - others) == [], "these are gone, or follow a module now"
 
 
 def test_help_needs_no_torch():
