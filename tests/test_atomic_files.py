@@ -19,11 +19,11 @@ SIZES = {"model.dim": 16, "model.layers": 1, "model.heads": 2, "model.ff": 32, "
 TINY = {"overrides": SIZES, "epochs": 1, "batch": 16}
 
 
-def content(folder):
+def read_files(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def beside(folder):
+def list_siblings(folder):
     return sorted(p.name for p in folder.parent.iterdir())
 
 
@@ -34,24 +34,24 @@ def test_a_run_is_replaced_by_a_new_one(tmp_path):
     assert "there is a run here already" in str(error.value)
     run = pretrain_toy(out=tmp_path / "run", train={"steps": 2}, overwrite=True)
     assert max(row["step"] for row in run.history) == 2
-    assert beside(tmp_path / "run") == ["run"]
+    assert list_siblings(tmp_path / "run") == ["run"]
     pretrain_toy(out=tmp_path / "new", train={"steps": 2}, overwrite=True)  # nothing to replace
 
 
 def test_a_new_run_that_cannot_begin_leaves_the_earlier_one_as_it_was(tmp_path):
     pretrain_toy(out=tmp_path / "run", train={"steps": 2})
-    before = content(tmp_path / "run")
+    before = read_files(tmp_path / "run")
     for wrong in ({"train": {"steps": 0}}, {"data": {"source": [str(tmp_path / "nothing.txt")]}, "text": None}):
         with pytest.raises(Error):
             formers.pretrain("gpt2", wrong.pop("text", ["a text"]), out=tmp_path / "run", overwrite=True, **wrong)
-        assert content(tmp_path / "run") == before
+        assert read_files(tmp_path / "run") == before
     with pytest.raises(Error, match="is in use"), hold_lock(tmp_path / "run" / "lock"):
         pretrain_toy(out=tmp_path / "run", overwrite=True)
-    assert content(tmp_path / "run") == before
+    assert read_files(tmp_path / "run") == before
     with pytest.raises(FileNotFoundError), replace_folder(tmp_path / "run", RUN_FOLDER, True):
         (tmp_path / "run" / "data" / "store").mkdir()  # the place is free: the folder of the run has been moved
-    assert content(tmp_path / "run") == before
-    assert beside(tmp_path / "run") == ["run"]
+    assert read_files(tmp_path / "run") == before
+    assert list_siblings(tmp_path / "run") == ["run"]
 
 
 def test_what_is_not_a_run_or_is_needed_is_not_replaced(tmp_path, monkeypatch):
@@ -114,7 +114,7 @@ def test_fine_tuning_vectors_and_comparisons_replace_theirs(tmp_path):
     (made.folder / "seed0" / "mark.txt").unlink()
     compare_settings("bert", REVIEWS, seeds=1, out=made.folder, overwrite=True, **TINY)
     assert not (made.folder / "seed1").exists()
-    assert beside(made.folder) == ["many", "run"]
+    assert list_siblings(made.folder) == ["many", "run"]
 
 
 def test_a_store_is_replaced_by_the_command(tmp_path, capsys, monkeypatch):
@@ -127,15 +127,15 @@ def test_a_store_is_replaced_by_the_command(tmp_path, capsys, monkeypatch):
     code, _, error = run_command(capsys, "prepare", "two.txt", *words)
     assert code == 2
     assert "--overwrite" in error
-    before = content(tmp_path / "store")
+    before = read_files(tmp_path / "store")
     for wrong in (["nothing.txt"], ["two.txt", "--tokenizer", "nothing"], ["store/tokenizer.json"]):
         code, _, error = run_command(capsys, "prepare", *wrong, *words[2 * ("--tokenizer" in wrong) :], "--overwrite")
         assert code == 2, wrong
-        assert content(tmp_path / "store") == before
+        assert read_files(tmp_path / "store") == before
     code, out, error = run_command(capsys, "prepare", "two.txt", *words, "--overwrite")
     assert code == 0, error
     assert "store (train)" in out
-    assert content(tmp_path / "store") != before
+    assert read_files(tmp_path / "store") != before
     code, _, error = run_command(capsys, "pretrain", "gpt2", "--data", "one.txt", "--out", "store", "--overwrite")
     assert code == 2
     assert "it is not the folder of a run" in error
@@ -145,15 +145,15 @@ def test_plain_text_learnt_again_replaces_its_run(tmp_path):
     pretrain_toy(out=tmp_path / "base", train={"steps": 2})
     text, how = [f"some text number {i}" for i in range(40)], {"task": "lm", "out": tmp_path / "lm", "epochs": 1}
     formers.finetune(tmp_path / "base" / "model", text, **how)
-    before = content(tmp_path / "lm")
+    before = read_files(tmp_path / "lm")
     with pytest.raises(Error, match=r"--resume.*--overwrite"):
         formers.finetune(tmp_path / "base" / "model", text, **how)
-    assert content(tmp_path / "lm") == before, "a refusal writes nothing"
+    assert read_files(tmp_path / "lm") == before, "a refusal writes nothing"
     with pytest.raises(Error, match="which is needed"):
         formers.finetune(tmp_path / "lm" / "model", text, overwrite=True, **how)
     formers.finetune(tmp_path / "base" / "model", text[:30], overwrite=True, **how)
-    assert content(tmp_path / "lm")["run.json"] != before["run.json"]
-    assert beside(tmp_path / "lm") == ["base", "lm"]
+    assert read_files(tmp_path / "lm")["run.json"] != before["run.json"]
+    assert list_siblings(tmp_path / "lm") == ["base", "lm"]
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

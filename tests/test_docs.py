@@ -29,7 +29,7 @@ PAGES += sorted((ROOT / "docs").rglob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def blocks(kind: str):
+def list_blocks(kind: str):
     for page in PAGES:
         for number, (language, text) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8"))):
             if language == kind:
@@ -54,7 +54,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore:new, untrained")
-@pytest.mark.parametrize("text", list(blocks("python")))
+@pytest.mark.parametrize("text", list(list_blocks("python")))
 def test_python(text, trained, monkeypatch, tmp_path, capsys):
     for part in trained.iterdir():
         (tmp_path / part.name).symlink_to(part)
@@ -63,14 +63,14 @@ def test_python(text, trained, monkeypatch, tmp_path, capsys):
     assert "�" not in capsys.readouterr().out
 
 
-def commands():
-    for block in blocks("sh"):
+def list_commands():
+    for block in list_blocks("sh"):
         for line in block.values[0].splitlines():
             if words := shlex.split(line, comments=True):
                 yield pytest.param(words, id=" ".join(words))
 
 
-@pytest.mark.parametrize("words", list(commands()))
+@pytest.mark.parametrize("words", list(list_commands()))
 def test_commands_exist(words):
     if words[0] == "make":
         targets = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -57,16 +57,18 @@ def list_imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int,
                 yield node.lineno, path[1] if len(path) > 1 else "formers"
 
 
-def room(path: Path) -> str:
+def get_room(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def rooms_of(path: Path) -> list[tuple[int, str]]:
+def list_rooms(path: Path) -> list[tuple[int, str]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [(line, name) for line, name in list_imports(tree, path.relative_to(ROOT).parts[:-1]) if name != room(path)]
+    return [
+        (line, name) for line, name in list_imports(tree, path.relative_to(ROOT).parts[:-1]) if name != get_room(path)
+    ]
 
 
-def refuse(importer: str, imported: str) -> str | None:
+def explain_refusal(importer: str, imported: str) -> str | None:
     """Why a room may not import another; None if it may."""
     if imported not in ORDER:
         return f"{imported} is no room: import it from where it is defined"
@@ -97,7 +99,9 @@ FILES = [p for p in sorted(ROOT.rglob("*.py")) if p != ROOT / "__init__.py"]
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_point_down(path):
-    reasons = [f"line {line}: {why}" for line, name in rooms_of(path) if (why := refuse(room(path), name))]
+    reasons = [
+        f"line {line}: {why}" for line, name in list_rooms(path) if (why := explain_refusal(get_room(path), name))
+    ]
     assert not reasons, f"{path.relative_to(ROOT)}: {'; '.join(reasons)}"
 
 
@@ -105,14 +109,14 @@ def test_rooms_have_no_cycle():
     """Independent of the order: follow the imports from room to room."""
     graph = {name: set() for name in ORDER}
     for path in FILES:
-        graph[room(path)] |= {name for _, name in rooms_of(path)}
+        graph[get_room(path)] |= {name for _, name in list_rooms(path)}
     while ends := [name for name, below in graph.items() if not below]:
         graph = {name: below - set(ends) for name, below in graph.items() if name not in ends}
     assert not graph, f"a cycle among {sorted(graph)}"
 
 
 def test_every_room_has_a_place():
-    assert {room(p) for p in FILES} == set(ORDER)
+    assert {get_room(p) for p in FILES} == set(ORDER)
 
 
 def test_imports_are_found_wherever_they_stand():
@@ -131,10 +135,10 @@ def f():
     names = [name for _, name in list_imports(ast.parse(code), ("reports",))]
     assert sorted(names) == ["cli", "former", "generation", "load", "model", "reports", "training"]
     assert [name for _, name in list_imports(ast.parse("from ...batch import Batch"), ("nn", "attention"))] == ["batch"]
-    assert refuse("evaluation", "training") == "evaluation stands below training"
-    assert refuse("training", "generation") == "training may not import generation"
-    assert refuse("reports", "load") is not None
-    assert refuse("training", "evaluation") is None
+    assert explain_refusal("evaluation", "training") == "evaluation stands below training"
+    assert explain_refusal("training", "generation") == "training may not import generation"
+    assert explain_refusal("reports", "load") is not None
+    assert explain_refusal("training", "evaluation") is None
 
 
 def test_only_tables_of_names_import_by_name():
@@ -143,7 +147,7 @@ def test_only_tables_of_names_import_by_name():
     assert METHODS["continue_ids"] == "generation.decoding"  # how evaluation and training decode
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if room(p) == "text"], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [p for p in FILES if get_room(p) == "text"], ids=lambda p: p.name)
 def test_text_imports_no_torch(path):
     assert "import torch" not in path.read_text(encoding="utf-8")
 

@@ -32,7 +32,7 @@ def run_and_squeeze(capsys, *words):
     return code, " ".join(out.split()), err
 
 
-def commands(folder, file):
+def list_commands(folder, file):
     tokenizer = ("--tokenizer", folder / "tokenizer.json")
     return {
         "prepare": ("prepare", file, *tokenizer, "--unit", "line", "--out", folder / "store"),
@@ -47,7 +47,7 @@ def commands(folder, file):
     ("two.csv", ("--column", "said")), ("old.txt", ("--encoding", "cp949")), ("broken.jsonl", ("--skip",)),
 ])  # fmt: skip
 def test_the_remedy_can_be_typed(command, name, option, folder, capsys):
-    words = commands(folder, folder / name)[command]
+    words = list_commands(folder, folder / name)[command]
     code, _, err = run_and_squeeze(capsys, *words)
     assert code == 2
     assert " ".join(option).replace("said", "NAME") in err
@@ -63,11 +63,11 @@ def test_the_remedy_can_be_typed(command, name, option, folder, capsys):
 
 
 def test_tests_have_a_column_of_their_own(folder, capsys):
-    words = commands(folder, folder / "broken.jsonl")["prepare"]
+    words = list_commands(folder, folder / "broken.jsonl")["prepare"]
     words = (*words, "--skip", "--tests", folder / "two.csv")
     code, _, err = run_and_squeeze(capsys, *words)
     assert (code, "--tests-column" in err) == (2, True)
-    assert "--tests-column" not in run_and_squeeze(capsys, *commands(folder, folder / "two.csv")["prepare"])[2]
+    assert "--tests-column" not in run_and_squeeze(capsys, *list_commands(folder, folder / "two.csv")["prepare"])[2]
     code, out, err = run_and_squeeze(capsys, *words, "--tests-column", "said")
     assert code == 0, err
     assert "40 of 40 examples share text" in out
@@ -88,7 +88,7 @@ def test_score(folder, capsys):
 
 
 def test_settings_of_a_finished_store_are_compared(folder, capsys):
-    words = commands(folder, folder / "two.csv")["prepare"]
+    words = list_commands(folder, folder / "two.csv")["prepare"]
     assert run_and_squeeze(capsys, *words, "--column", "said")[0] == 0
     code, _, err = run_and_squeeze(capsys, *words, "--column", "name")
     assert (code, "other settings" in err) == (2, True)

@@ -37,7 +37,7 @@ def test_notes_go_to_the_terminal(capsys, tmp_path):
     assert "note: new, untrained: heads.tag.out" in err
 
 
-def broken(tmp_path, name="m", **changes):
+def copy_and_break(tmp_path, name="m", **changes):
     folder = tmp_path / name
     shutil.copytree(GOLDEN / "GPT2LMHeadModel-0", folder)
     if changes:
@@ -51,9 +51,9 @@ def broken(tmp_path, name="m", **changes):
     [
         (lambda t: t / "nowhere", "no such directory"),
         (lambda t: (t / "empty").mkdir() or t / "empty", "the directory is empty"),
-        (lambda t: broken(t, strange=1), "unknown key 'strange'"),
-        (lambda t: broken(t, n_layer="two"), "setting 'layers' must be int, not 'two'"),
-        (lambda t: broken(t, n_head=7), "7 heads do not divide"),
+        (lambda t: copy_and_break(t, strange=1), "unknown key 'strange'"),
+        (lambda t: copy_and_break(t, n_layer="two"), "setting 'layers' must be int, not 'two'"),
+        (lambda t: copy_and_break(t, n_head=7), "7 heads do not divide"),
     ],
     ids=["path", "empty", "unknown key", "wrong type", "head split"],
 )
@@ -70,7 +70,7 @@ def test_errors_are_one_line_and_code_2(capsys, tmp_path, make, message):
 
 
 def test_a_truncated_file(capsys, tmp_path):
-    folder = broken(tmp_path)
+    folder = copy_and_break(tmp_path)
     data = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
     code, _, err = run_command(capsys, "export", str(folder), str(tmp_path / "out"))

@@ -76,7 +76,7 @@ def test_a_failed_command_leaves_no_folder(capsys, here, words):
     assert not (here / "runs").exists(), sorted(map(str, here.rglob("*")))
 
 
-def fail(path, error, *files):
+def fill_folder_and_fail(path, error, *files):
     """Make a run's folder with some files in it, and fail; the folder."""
     with pytest.raises(type(error)), claim_run_folder(path, "bert") as made:
         raise_after(made, error, files)
@@ -94,14 +94,18 @@ def test_two_runs_never_take_the_same_number(here):
     wrong = Error("wrong")
     with claim_run_folder(None, "bert") as one, claim_run_folder(None, "bert") as two:
         assert (one.name, two.name) == ("bert-1", "bert-2")
-        assert not fail(None, wrong, "data/store/store.json").exists()
-        assert not fail(None, KeyboardInterrupt(), "data/store/begun.json").exists()
-        assert fail(None, KeyboardInterrupt(), "data/store/store.json").exists(), "a finished store is worth hours"
-        assert fail(None, wrong, "run.json").exists(), "a run that has begun can go on"
-    assert fail(one, wrong).exists(), "it was there before"
-    assert not fail(here / "a" / "b", wrong).exists()
+        assert not fill_folder_and_fail(None, wrong, "data/store/store.json").exists()
+        assert not fill_folder_and_fail(None, KeyboardInterrupt(), "data/store/begun.json").exists()
+        assert fill_folder_and_fail(None, KeyboardInterrupt(), "data/store/store.json").exists(), (
+            "a finished store is worth hours"
+        )
+        assert fill_folder_and_fail(None, wrong, "run.json").exists(), "a run that has begun can go on"
+    assert fill_folder_and_fail(one, wrong).exists(), "it was there before"
+    assert not fill_folder_and_fail(here / "a" / "b", wrong).exists()
     assert not (here / "a").exists()
-    assert fail(here / "a" / "b", wrong, "data/tokenizer.json").exists(), "a folder that was named keeps its text"
+    assert fill_folder_and_fail(here / "a" / "b", wrong, "data/tokenizer.json").exists(), (
+        "a folder that was named keeps its text"
+    )
 
 
 def test_a_result_that_is_not_finite_is_no_model(capsys, here):

@@ -21,7 +21,7 @@ def folder(tmp_path_factory):
     return where
 
 
-def refused(capsys, *words):
+def expect_refusal(capsys, *words):
     with pytest.raises(SystemExit) as end:
         main([*map(str, words)])
     err = capsys.readouterr().err
@@ -34,7 +34,7 @@ def refused(capsys, *words):
 @pytest.mark.parametrize("objective", SHOWN)
 @pytest.mark.parametrize("length", ["0", "-1", "99999999", "999999999999", HUGE, "x", "nan", ""])
 def test_lengths(objective, length, folder, capsys):
-    refused(capsys, "show", objective, "--text", "a b", "--tokenizer", folder, "--length", length)
+    expect_refusal(capsys, "show", objective, "--text", "a b", "--tokenizer", folder, "--length", length)
 
 
 @pytest.mark.parametrize("words", [
@@ -44,7 +44,7 @@ def test_lengths(objective, length, folder, capsys):
     ("--option", "mask_rate=1e400"), ("--option", "=1"), ("--option", "at=2020-99-99"),
 ])  # fmt: skip
 def test_show(words, folder, capsys):
-    refused(capsys, "show", "mlm", "--data", folder / "t.txt", "--tokenizer", folder, *words)
+    expect_refusal(capsys, "show", "mlm", "--data", folder / "t.txt", "--tokenizer", folder, *words)
 
 
 @pytest.mark.parametrize("words", [
@@ -56,7 +56,7 @@ def test_show(words, folder, capsys):
     ("--encoding", "a\0b"), ("--splitter", "magic"),
 ])  # fmt: skip
 def test_prepare(words, folder, tmp_path, capsys):
-    refused(capsys, "prepare", folder / "t.txt", "--tokenizer", folder, "--out", tmp_path / "s", *words)
+    expect_refusal(capsys, "prepare", folder / "t.txt", "--tokenizer", folder, "--out", tmp_path / "s", *words)
     assert not (tmp_path / "s" / "store.json").exists()
 
 
@@ -68,7 +68,7 @@ def test_prepare(words, folder, tmp_path, capsys):
     ("--style", "x"), ("--style", ""), ("--score", "x"),
 ])  # fmt: skip
 def test_train(kind, words, folder, tmp_path, capsys):
-    refused(capsys, "tokenizer", "train", kind, folder / "t.txt", "--out", tmp_path / "t", *words)
+    expect_refusal(capsys, "tokenizer", "train", kind, folder / "t.txt", "--out", tmp_path / "t", *words)
     assert not (tmp_path / "t").exists()
 
 
@@ -83,14 +83,14 @@ def test_counts_of_evaluate(words, file, folder, capsys):
         former.tokenizer = tokenizer
         formers.save(former, folder / "model")
         (folder / "pairs.jsonl").write_text('{"good": "the cat", "bad": "cat the"}\n' * 9)
-    assert "must be at least" in refused(capsys, "evaluate", folder / "model", "--data", folder / file, *words)
+    assert "must be at least" in expect_refusal(capsys, "evaluate", folder / "model", "--data", folder / file, *words)
 
 
 @pytest.mark.parametrize("words", [("--folds", "0"), ("--folds", "1"), ("--folds", "-2"), ("--seeds", "0"),
                                    ("--seeds", "-1"), ("--batch-size", "0"), ("--data.limit", "-3")])  # fmt: skip
 def test_counts_of_finetune(words, folder, capsys):
     (folder / "c.tsv").write_text("text\tlabel\n" + "".join(f"a {i}\t{i % 2}\n" for i in range(20)))
-    refused(capsys, "finetune", "textcnn", "--train", folder / "c.tsv", *words)
+    expect_refusal(capsys, "finetune", "textcnn", "--train", folder / "c.tsv", *words)
 
 
 @pytest.mark.parametrize("words", [("--teach", "-3"), ("--seed", "-1"), ("--times", "0")])

@@ -43,7 +43,7 @@ def files(tmp_path):
     return tmp_path
 
 
-def said(capsys, *words):
+def run_and_parse(capsys, *words):
     code, out, err = run_command(capsys, *words)
     assert code == 0, err
     return [json.loads(line) for line in out.splitlines()]
@@ -58,10 +58,10 @@ ASKED = {
 
 @pytest.mark.parametrize("name", ASKED)
 def test_texts_and_pairs_of_files(name, models, files, capsys):
-    found = said(capsys, "classify", models / "classify", "--file", files / name)
+    found = run_and_parse(capsys, "classify", models / "classify", "--file", files / name)
     want = formers.load(models / "classify").classify(ASKED[name])
     assert [row["probabilities"] for row in found] == [pytest.approx(one.probabilities) for one in want]
-    numbers = said(capsys, "score", models / "regress", "--file", files / name)
+    numbers = run_and_parse(capsys, "score", models / "regress", "--file", files / name)
     assert numbers == pytest.approx(formers.load(models / "regress").score(ASKED[name]))
 
 
@@ -78,13 +78,13 @@ def test_columns_are_named(models, files, capsys):
         assert "1 without text, answered by null" in err
     assert "no column 'x'" in run_command(capsys, *command, "--column", "x")[2]
     assert run_command(capsys, *command, "--column", "said,answer", "--other", "x")[0] == 2
-    assert said(capsys, "classify", models / "classify", "--file", files / "old.txt", "--encoding", "cp949")
+    assert run_and_parse(capsys, "classify", models / "classify", "--file", files / "old.txt", "--encoding", "cp949")
     assert run_command(capsys, "classify", models / "classify", "--file", files / "gold.conll")[0] == 2
 
 
 def test_a_pipe_is_read(models, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("the cat sat\n\nthe dog\tsat\n"))
-    found = said(capsys, "classify", models / "classify", "--file", "-")
+    found = run_and_parse(capsys, "classify", models / "classify", "--file", "-")
     assert found.pop(1) is None, "answers stand beside their questions"
     want = formers.load(models / "classify").classify(["the cat sat", ("the dog", "sat")])
     assert [row["probability"] for row in found] == pytest.approx([one.probability for one in want])
@@ -95,20 +95,24 @@ def test_a_tab_is_a_space_to_who_knows_no_pairs(models, capsys, tmp_path):
     for pair, want in ((False, "the dog\tsat"), (True, ("the dog", "sat")), (None, ("the dog", "sat"))):
         former.task = Task(takes_pairs=pair, length=32).to_dict()
         formers.save(former, tmp_path / str(pair))
-        (found,) = said(capsys, "classify", tmp_path / str(pair), "the dog\tsat")
+        (found,) = run_and_parse(capsys, "classify", tmp_path / str(pair), "the dog\tsat")
         assert found["probability"] == pytest.approx(former.classify(want).probability)
     (tmp_path / "gaps.txt").write_text("the cat\n\nthe dog\n", encoding="utf-8")
-    assert [one is None for one in said(capsys, "tag", models / "tag", "--file", tmp_path / "gaps.txt")] == [0, 1, 0]
+    assert [one is None for one in run_and_parse(capsys, "tag", models / "tag", "--file", tmp_path / "gaps.txt")] == [
+        0,
+        1,
+        0,
+    ]
     assert run_command(capsys, "tag", models / "tag", " ")[0] == 2
 
 
 def test_words_of_conll_files_and_lists(models, files, capsys):
-    rows = said(capsys, "tag", models / "tag", "--file", files / "gold.conll")
+    rows = run_and_parse(capsys, "tag", models / "tag", "--file", files / "gold.conll")
     assert [[w["word"] for w in row] for row in rows] == [["the", "cat"], ["여러분"]]
     (files / "words.jsonl").write_text(json.dumps({"words": ["don't", "go"]}) + "\n")
-    (row,) = said(capsys, "tag", models / "tag", "--file", files / "words.jsonl")
+    (row,) = run_and_parse(capsys, "tag", models / "tag", "--file", files / "words.jsonl")
     assert [w["word"] for w in row] == ["don't", "go"]
-    rows = said(capsys, "tag", models / "tag", "--file", files / "one.tsv")
+    rows = run_and_parse(capsys, "tag", models / "tag", "--file", files / "one.tsv")
     assert [" ".join(w["word"] for w in row) for row in rows] == [a for a, _, _ in ROWS]
     assert "which column" in run_command(capsys, "tag", models / "tag", "--file", files / "two.tsv")[2]
 
@@ -120,14 +124,14 @@ def test_a_context_is_no_set_of_questions(models, files, capsys):
     (files / "book.csv").write_text("text,year\nthe cat,1\nsat,2\n")
     code, out, err = run_command(capsys, "answer", models / "answer", "Who?", "--file", files / "squad.json")
     assert (code, out, "holds questions with contexts of their own" in err) == (2, "", True)
-    found = said(capsys, "answer", models / "answer", "Who?", "--file", files / "book.csv")
+    found = run_and_parse(capsys, "answer", models / "answer", "Who?", "--file", files / "book.csv")
     want = formers.load(models / "answer").answer("Who?", "the cat\nsat")
     assert (found[0]["start"], found[0]["text"]) == (want.start, want.text)
 
 
 def test_words_on_a_terminal_and_json_by_a_pipe(models, capsys, monkeypatch):
     command = ("classify", models / "classify", "the cat sat", "\x1b[2Jthe dog")
-    label = said(capsys, *command)[0]["label"]
+    label = run_and_parse(capsys, *command)[0]["label"]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     _, out, _ = run_command(capsys, *command)
     first, second = out.splitlines()
@@ -135,7 +139,7 @@ def test_words_on_a_terminal_and_json_by_a_pipe(models, capsys, monkeypatch):
     assert first.split()[0].endswith("%")
     assert "\x1b" not in second
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert said(capsys, *command, "--as-json")[0]["label"] == label
+    assert run_and_parse(capsys, *command, "--as-json")[0]["label"] == label
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert "the  " in run_command(capsys, "tag", models / "tag", "the cat")[1]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

@@ -27,7 +27,7 @@ def run_show(capsys, *words):
     return run_command(capsys, "show", *words)
 
 
-def found(title, out):
+def find_line(title, out):
     return re.search(rf"^  {title} +(.*)$", out, re.MULTILINE)[1]
 
 
@@ -48,7 +48,7 @@ def test_every_objective_can_be_shown(capsys, tokenizer, name):
 def test_what_is_hidden_and_what_is_asked(capsys, tokenizer):
     code, out, _ = run_show(capsys, "mlm", "--text", WORDS, "--tokenizer", tokenizer, "--length", "24", "--seed", "3")
     assert code == 0
-    text, seen, said = (found(title, out) for title in ("text", "model sees", "predicts"))
+    text, seen, said = (find_line(title, out) for title in ("text", "model sees", "predicts"))
     hidden = re.findall(r"«(\S+)»", text)
     assert hidden == re.findall(r"(\S+) \((?:stays|behind)", said)
     assert len(hidden) == round(0.15 * 24)
@@ -73,7 +73,7 @@ def test_sides_and_orders(capsys, tokenizer):
     _, out, _ = run_show(
         capsys, "span-corruption", "--text", WORDS, "--tokenizer", tokenizer, "--length", "30", "--examples", "1"
     )
-    encoder, decoder = (found(title, out) for title in ("encoder", "decoder"))
+    encoder, decoder = (find_line(title, out) for title in ("encoder", "decoder"))
     assert encoder.count("<extra_id_") == decoder.count("<extra_id_") > 0
     _, out, _ = run_show(capsys, "plm", "--text", WORDS, "--tokenizer", tokenizer, "--examples", "1")
     assert re.search(r"«\S+»¹", out)

@@ -132,13 +132,13 @@ def test_runs_with_hostile_names(capsys, tmp_path):
     assert err.count("\n") == 1
 
 
-def damage(value, dice):
+def damage_value(value, dice):
     """A value with some part of it replaced."""
     odd = [None, 7, -1e308, "x", [], {}, [1], True, 10**400, "\x1b[31m[/]"]
     if isinstance(value, dict) and value and dice.random() < 0.85:
         key = dice.choice(list(value))
         return (
-            {**value, key: damage(value[key], dice)}
+            {**value, key: damage_value(value[key], dice)}
             if dice.random() < 0.85
             else {k: v for k, v in value.items() if k != key}
         )
@@ -156,7 +156,7 @@ def test_damaged_run_files(capsys, tmp_path, full):
     about = {**ABOUT, "result": {"parameters": 3, "best": 3, "memory": 5, "mfu": 0.5, **rest}}
     assert run_command(capsys, "report", str(make_run(tmp_path / "good", about, [json.dumps(line)])))[0] == 0
     for number in range(2000 if full else 150):
-        folder = make_run(tmp_path / "r", damage(about, dice), [json.dumps(damage(line, dice))])
+        folder = make_run(tmp_path / "r", damage_value(about, dice), [json.dumps(damage_value(line, dice))])
         for verb, where in (("runs", tmp_path), ("report", folder), ("rerun", folder)):
             more = ["--out", str(tmp_path / "again")] if verb == "rerun" else []
             code, out, err = run_command(capsys, verb, str(where), *more)

@@ -20,7 +20,7 @@ from tests.objectives import toys
 TOKENIZER = toys.build_tokenizer()
 
 
-def mix(stores, goals, **more):
+def mix_sources(stores, goals, **more):
     return Mixture(tuple(map(TokenSource, stores, goals)), **more)
 
 
@@ -29,7 +29,7 @@ def test_a_mixture_takes_its_shares():
     text, pairs = toys.build_random_store(1, documents=40), toys.build_store([[4, 5], [3, 6], [5, 2], [2, 2]] * 5)
     goals = build_objective("span-corruption", tokens, 24), build_objective("seq2seq", tokens, 24, prefix="w20 w22")
     counts = [len(g.plan(s, 0, 0)) for g, s in zip(goals, (text, pairs), strict=True)]
-    mixed = mix((text, pairs), goals, rates=(0.75, 0.25), epoch_examples=60)
+    mixed = mix_sources((text, pairs), goals, rates=(0.75, 0.25), epoch_examples=60)
     seen = {0: [], 1: []}
     for epoch in range(3):
         plan = mixed.plan_epoch(0, epoch)
@@ -71,7 +71,7 @@ def test_t5s_rates():
 def test_a_mixture_of_one_sided_tasks_has_places():
     text = toys.build_random_store(1, documents=40)
     goals = build_objective("mlm", TOKENIZER, 24), build_objective("whole-word", TOKENIZER, 24, mask_rate=0.3)
-    mixed = mix((text, text), goals)
+    mixed = mix_sources((text, text), goals)
     plan = mixed.plan_epoch(0, 0)
     shape = mixed.choose_shape(96, plan)
     assert shape.tokens == 96
@@ -84,7 +84,7 @@ def test_a_mixture_of_one_sided_tasks_has_places():
 def test_a_mixture_keeps_what_plans_decide():
     first, second = toys.build_random_store(1), toys.build_random_store(2)
     goals = build_objective("nsp", TOKENIZER, 32), build_objective("sop", TOKENIZER, 32)
-    mixed = mix((first, second), goals)
+    mixed = mix_sources((first, second), goals)
     plan = mixed.plan_epoch(0, 0)
     for task, (goal, store) in enumerate(zip(goals, (first, second), strict=True)):
         own, part = goal.plan(store, 0, 0), plan.parts[task]
@@ -100,7 +100,7 @@ def test_a_mixture_keeps_what_plans_decide():
 def test_a_slice_of_a_mixture_is_that_part_of_it():
     text = toys.build_random_store(1, documents=40)
     goals = build_objective("mlm", TOKENIZER, 24), build_objective("whole-word", TOKENIZER, 24)
-    mixed = mix((text, text), goals, epoch_examples=50)
+    mixed = mix_sources((text, text), goals, epoch_examples=50)
     plan = mixed.plan_epoch(3, 1)
     sizes = mixed.measure_sizes(plan)
     for low, high in ((0, 50), (0, 1), (7, 23), (49, 50), (20, 20)):
@@ -127,12 +127,12 @@ def test_a_mixture_of_encoded_examples_and_text():
 
 def test_the_limits_of_a_mixture():
     text, goal = toys.build_random_store(1), build_objective("mlm", TOKENIZER, 24)
-    many = mix((text,) * 40, (goal,) * 40, rates=(1e-9,) * 40, epoch_examples=120)
+    many = mix_sources((text,) * 40, (goal,) * 40, rates=(1e-9,) * 40, epoch_examples=120)
     assert [len(part) for part in many.plan_epoch(0, 0).parts] == [3] * 40
     with pytest.raises(Error, match="a task of the mixture has no examples"):
-        mix((text, toys.build_store([[1], [1]])), (goal, goal)).plan_epoch(0, 0)
+        mix_sources((text, toys.build_store([[1], [1]])), (goal, goal)).plan_epoch(0, 0)
     with pytest.raises(Error, match="a rate above 0 for each"):
-        mix((text, text), (goal, goal), rates=(1.0,))
+        mix_sources((text, text), (goal, goal), rates=(1.0,))
 
 
 def test_mixtures_of_different_kinds_are_refused():
@@ -152,4 +152,4 @@ def test_mixtures_of_different_kinds_are_refused():
     assert np.array_equal(twice.ids[twice.starts[2] :], made[2].ids)
     other = Store(text.tokens, text.starts, text.vocab, "other")
     with pytest.raises(Error, match="different tokenizers"):
-        mix((text, other), (None, None))
+        mix_sources((text, other), (None, None))

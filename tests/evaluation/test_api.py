@@ -23,7 +23,7 @@ def gpt():
     return build_language_model("gpt2")
 
 
-def knows(f, text, steps=60):
+def teach_text(f, text, steps=60):
     """Teach a small decoder one text by heart."""
     front = f.tokenizer.id("bos") if f.tokenizer.id("bos") is not None else f.config.bos
     ids = torch.tensor([[front, *f.tokenizer.encode(text, special=False)]])
@@ -38,7 +38,7 @@ def knows(f, text, steps=60):
 
 @pytest.fixture(scope="module")
 def learned():
-    return knows(build_language_model("gpt2"), TEXTS[0])
+    return teach_text(build_language_model("gpt2"), TEXTS[0])
 
 
 def test_perplexity_by_hand(gpt):

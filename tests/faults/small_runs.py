@@ -37,7 +37,7 @@ TRAIN = {
 FROM_TOKENIZER = {"vocab", "pad", "bos", "eos", "cutoffs", "slots"}
 
 
-def texts(name="gpt2", documents=60, seed=0):
+def make_texts(name="gpt2", documents=60, seed=0):
     """Documents of some sentences; of two, where a family learns from pairs."""
     r = np.random.default_rng(seed)
     count = 2 if ENTRIES[name].definition.objective == "seq2seq" else 5
@@ -47,7 +47,7 @@ def texts(name="gpt2", documents=60, seed=0):
     ]
 
 
-def asked(name, **train):
+def make_settings(name, **train):
     """The settings of a tiny run, with dropout."""
     sizes = select_sizes(name, context=24, dropout=0.1, attention_dropout=0.1)
     return {
@@ -57,7 +57,7 @@ def asked(name, **train):
     }
 
 
-def forked(work, log, group=False):
+def fork_process(work, log, group=False):
     """Do something in a process of its own; what it says goes into a file, and its exit code is that of a command."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads in a process that forks
@@ -82,7 +82,7 @@ def forked(work, log, group=False):
         os._exit(code)
 
 
-def ended(number):
+def wait_for_exit(number):
     """Wait for a process; its exit code as a shell says it."""
     status = os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
     return status if status >= 0 else 128 - status
@@ -97,18 +97,18 @@ class Runs:
     def words(self, name, out, *more, **train):
         """The command that begins a run or goes on with it."""
         file = out.with_name(f"{out.name}.yaml")
-        settings = json.loads(json.dumps(asked(name, **{**self.train, **train})))
+        settings = json.loads(json.dumps(make_settings(name, **{**self.train, **train})))
         file.write_text(yaml.safe_dump(settings), encoding="utf-8")
         return ["pretrain", name, "--config", str(file), "--out", str(out), *more]
 
     def start(self, name, out, *more, group=False, **train):
         """Begin or go on, in a process of its own."""
         words = self.words(name, out, "--resume", *more, **train)
-        return forked(lambda: main(words), out.with_name(f"{out.name}.log"), group)
+        return fork_process(lambda: main(words), out.with_name(f"{out.name}.log"), group)
 
     def finish(self, name, out, *more, **train):
         """Go on to the end."""
-        code = ended(self.start(name, out, *more, **train))
+        code = wait_for_exit(self.start(name, out, *more, **train))
         assert code == 0, self.said(out)
 
     def said(self, out):
@@ -128,33 +128,35 @@ class Runs:
         if name not in self.known:
             out = self.root / name
             text = out.with_name(f"{name}.txt")
-            text.write_text("\n".join(texts(name)) + "\n", encoding="utf-8")
+            text.write_text("\n".join(make_texts(name)) + "\n", encoding="utf-8")
             from formers.training.config_merge import PretrainDataConfig
             from formers.training.runs.prepare_data import prepare_data
 
-            prepare_data(name, PretrainDataConfig(**asked(name)["data"]), out / "data", texts(name))
+            prepare_data(name, PretrainDataConfig(**make_settings(name)["data"]), out / "data", make_texts(name))
             began = time.perf_counter()
             self.finish(name, out)
-            self.known[name] = out, state(out), time.perf_counter() - began
+            self.known[name] = out, read_run_state(out), time.perf_counter() - began
         return self.known[name]
 
     def check(self, name, out):
         """Is a run, bit for bit, the one that was never interrupted, with nothing left over?"""
-        expected, found = self.whole(name)[1], state(out)
+        expected, found = self.whole(name)[1], read_run_state(out)
         for key in expected:
             assert found[key] == expected[key], f"{name}: {key} differs\n{self.said(out)}"
         assert "Traceback" not in self.said(out), self.said(out)
         shutil.rmtree(out)
 
 
-def state(out):
+def read_run_state(out):
     """All that a finished run is: the last checkpoint (weights, moments, average, generators, memories, position),
     measurements, samples, the model. What a clock said is left out; of the names, those of temporary files are kept."""
     last = max((out / "steps").glob("step-*"))
     found = {file.name: file.read_bytes() for file in last.glob("*.safetensors")}
     found["state"] = {k: v for k, v in json.loads((last / "state.json").read_text()).items() if k != "seconds"}
-    found["metrics"] = [{k: v for k, v in row.items() if k != "seconds"} for row in rows(out / "metrics.jsonl")]
-    found["samples"] = rows(out / "samples.jsonl")
+    found["metrics"] = [
+        {k: v for k, v in row.items() if k != "seconds"} for row in read_json_lines(out / "metrics.jsonl")
+    ]
+    found["samples"] = read_json_lines(out / "samples.jsonl")
     found |= {f"model/{file.name}": file.read_bytes() for file in (out / "model").iterdir()}
     result = json.loads((out / "run.json").read_text())["result"]
     found["result"] = {key: result.get(key) for key in ("score", "baseline", "best", "parameters")}
@@ -163,6 +165,6 @@ def state(out):
     return found
 
 
-def rows(file):
+def read_json_lines(file):
     """The lines of a file of JSON."""
     return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]

@@ -29,11 +29,11 @@ def delivered(tmp_path_factory):
     return where
 
 
-def files(where):
+def list_files(where):
     return sorted(path for path in where.rglob("*") if path.is_file())
 
 
-def flip(path, bit):
+def flip_bit(path, bit):
     data = bytearray(path.read_bytes())
     data[bit // 8] ^= 1 << bit % 8
     path.write_bytes(data)
@@ -41,7 +41,7 @@ def flip(path, bit):
 
 def test_every_flipped_bit_is_noticed(delivered, tmp_path, full):
     dice, silent, count = random.Random(11), [], 2000 if full else 60
-    places = files(delivered)
+    places = list_files(delivered)
     assert {path.name for path in places} >= {"formers.json", "tokenizer.json", "config.json"}
     assert sum(path.suffix == ".safetensors" for path in places) > 1
     copy = tmp_path / "copy"
@@ -49,7 +49,7 @@ def test_every_flipped_bit_is_noticed(delivered, tmp_path, full):
     for number in range(count):
         path = places[number % len(places)]
         target, bit = copy / path.relative_to(delivered), dice.randrange(8 * path.stat().st_size)
-        flip(target, bit)
+        flip_bit(target, bit)
         try:
             formers.load(copy)
             silent.append((path.name, bit))
@@ -63,7 +63,7 @@ def test_every_flipped_bit_is_noticed(delivered, tmp_path, full):
 
 
 def test_a_truncated_or_missing_file_is_noticed(delivered, tmp_path):
-    for path in files(delivered):
+    for path in list_files(delivered):
         copy = tmp_path / "copy"
         shutil.copytree(delivered, copy)
         target = copy / path.relative_to(delivered)
@@ -93,7 +93,7 @@ def test_an_edit_is_accepted_when_it_is_meant(delivered, tmp_path):
     file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if '"seal"' not in line))
     assert formers.load(tmp_path / "m").labels[0] == "bad"
     shard = next((tmp_path / "m").glob("*.safetensors"))
-    flip(shard, 8 * shard.stat().st_size - 3)
+    flip_bit(shard, 8 * shard.stat().st_size - 3)
     with pytest.raises(Error, match="is not the file that was saved") as error:
         formers.load(tmp_path / "m")
     assert 'take "files" and "seal" out of formers.json' in str(error.value)

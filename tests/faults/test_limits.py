@@ -185,10 +185,10 @@ def test_the_file_that_hides_panics_is_closed_at_the_end(tmp_path):
 def test_a_run_whose_folder_is_deleted(tmp_path):
     """It used to be told to make room."""
     out, log = tmp_path / "run", tmp_path / "log"
-    run_settings = small_runs.asked("gpt2", steps=100_000, save_every=5, eval_every=100_000, samples=0)
+    run_settings = small_runs.make_settings("gpt2", steps=100_000, save_every=5, eval_every=100_000, samples=0)
 
     def work():
-        formers.pretrain("gpt2", small_runs.texts(), out=out, config=run_settings, device="cpu")
+        formers.pretrain("gpt2", small_runs.make_texts(), out=out, config=run_settings, device="cpu")
 
     def told():
         try:
@@ -197,13 +197,13 @@ def test_a_run_whose_folder_is_deleted(tmp_path):
             print(error, flush=True)
             sys.exit(error.exit_code)
 
-    number = small_runs.forked(told, log)
+    number = small_runs.fork_process(told, log)
     end = time.monotonic() + 120
     while not list(out.glob("steps/step-*/manifest.json")) and time.monotonic() < end:
         time.sleep(0.05)
     os.rename(out, tmp_path / "elsewhere")
     shutil.rmtree(tmp_path / "elsewhere", ignore_errors=True)
-    assert small_runs.ended(number) == 2, log.read_text()
+    assert small_runs.wait_for_exit(number) == 2, log.read_text()
     said = log.read_text()
     assert "No such file or directory" in said
     assert "he folder was moved or deleted" in said

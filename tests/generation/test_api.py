@@ -22,7 +22,7 @@ LINES = [
 ] * 4
 
 
-def model(family="gpt2", **more):
+def build_model(family="gpt2", **more):
     """A small model with a tokenizer of its family's kind; its texts are nonsense, but never the same token only."""
     sizes = {"dim": 16, "layers": 1, "init": 0.5}
     sizes |= {"layers": 2} if family == "gnmt" else {}
@@ -36,7 +36,7 @@ def model(family="gpt2", **more):
 
 
 def test_a_string_gives_a_string_and_a_list_a_list():
-    f = model()
+    f = build_model()
     one = f.generate("the cat", 8, temperature=0)
     assert isinstance(one, str)
     assert one
@@ -55,7 +55,7 @@ def test_a_string_gives_a_string_and_a_list_a_list():
 
 def test_the_text_goes_on_behind_the_prompt():
     for family in ("gpt2", "gpt", "bloom"):
-        f = model(family)
+        f = build_model(family)
         ids = f.tokenizer.encode("the cat", special=False)
         options = Options(temperature=0, max_new_tokens=6, bad_words=("cat",))
         new = decode_batch(DecodingBatch(f, [ids], 6), build_constraints(f, options))[0][0].ids
@@ -65,7 +65,7 @@ def test_the_text_goes_on_behind_the_prompt():
 
 @pytest.mark.parametrize("family", ["gpt2", "t5", "bart", "seq2seq", "transformer", "gnmt"])
 def test_pieces_joined_are_the_text(family):
-    f = model(family)
+    f = build_model(family)
     for how in ({"temperature": 0}, {"seed": 4}, {"seed": 2, "top_k": 30, "stop": ["a", "니"]}):
         pieces = list(f.generate("the cat 안녕", 12, stream=True, **how))
         assert "".join(pieces) == f.generate("the cat 안녕", 12, **how)
@@ -75,7 +75,7 @@ def test_pieces_joined_are_the_text(family):
 
 
 def test_stop_strings_end_draws_and_beams():
-    f = model()
+    f = build_model()
     for how in ({"temperature": 0}, {"seed": 5}, {"num_beams": 3}):
         whole = f.generate("the", 12, **how)
         stop = whole[len(whole) // 2 :][:2]
@@ -86,7 +86,7 @@ def test_stop_strings_end_draws_and_beams():
 
 
 def test_banned_words_do_not_come():
-    f = model()
+    f = build_model()
     said = f.generate("the", 12, temperature=0)
     first = f.tokenizer.decode(f.tokenizer.encode(said, special=False)[:1])
     assert first.strip() not in f.generate("the", 1, temperature=0, bad_words=[first.strip()])
@@ -119,13 +119,13 @@ def test_banned_words_do_not_come():
 )  # fmt: skip
 def test_what_makes_no_sense(call, message):
     with pytest.raises(Error, match=message):
-        call(model())
+        call(build_model())
 
 
 def test_odd_texts():
-    f = model()
+    f = build_model()
     assert isinstance(f.generate("", 4), str), "an empty prompt begins with the begin mark"
-    none = model(bos=None, eos=None)
+    none = build_model(bos=None, eos=None)
     with pytest.raises(Error, match="the prompt is empty"):
         none.generate("", 4)
     with pytest.warns(UserWarning, match="tokens is longer than the context: its last 48 are read"):
@@ -133,7 +133,7 @@ def test_odd_texts():
     with pytest.warns(UserWarning, match="longer than the context"):
         assert long == f.generate("the cat sat on the mat. " * 400, 3, temperature=0)
     assert len(none.tokenizer.encode(none.generate("the", 400, seed=1), special=False)) > 48, "longer than the context"
-    pair = model("bart")
+    pair = build_model("bart")
     with pytest.raises(Error, match="tokens are more than the context of 48"):
         pair.generate("the cat sat on the mat. " * 400, 3)
     with pytest.raises(Error, match="the text is empty"):
@@ -145,7 +145,7 @@ def test_odd_texts():
 
 
 def test_rules_of_a_checkpoint():
-    f = model("bart")
+    f = build_model("bart")
     said = {"forced_bos_token_id": 7, "forced_eos_token_id": 2, "suppress_tokens": [9, 10],
             "bad_words_ids": [[11], [8, 12], [9999], [5, -1], [2]],
             "begin_suppress_tokens": [13], "eos_token_id": [2, 3]}  # fmt: skip
@@ -176,7 +176,7 @@ def test_rules_of_a_checkpoint():
 
 
 def test_a_marian_never_writes_the_pad():
-    f = model("transformer")
+    f = build_model("transformer")
     with torch.no_grad():
         f.model.parts["lm"].out.bias[f.config.pad] = 99.0
     assert f.config.pad in build_constraints(f, Options()).banned_ids
@@ -191,7 +191,7 @@ def test_a_marian_never_writes_the_pad():
 
 
 def test_how_a_checkpoint_wants_to_be_searched():
-    f = model("t5")
+    f = build_model("t5")
     assert read_search_options(f) == {"max_new_tokens": 64, "min_new_tokens": 0, "no_repeat_ngram": None}
     said = {"num_beams": 3, "length_penalty": 2.0, "early_stopping": True, "max_length": 9, "min_length": 4,
             "no_repeat_ngram_size": 3}  # fmt: skip
@@ -226,7 +226,7 @@ def test_how_a_checkpoint_wants_to_be_searched():
 
 
 def test_decoders_are_prompted():
-    f = model(context=200)
+    f = build_model(context=200)
     want = f.generate(prompts.make_summary_prompt("the cat sat"), 9, temperature=0, stop="\n\n").strip()
     assert f.summarise("the cat sat", max_new_tokens=9) == want
     assert f.summarise(["the cat sat"], max_new_tokens=9) == [want]
@@ -243,7 +243,7 @@ def test_decoders_are_prompted():
 
 
 def test_languages():
-    f = model("mbart")
+    f = build_model("mbart")
     code = f.tokenizer.backend.token_to_id
     assert code("ko_KR") is not None
     plain = f.tokenizer.encode("the cat")
@@ -251,7 +251,7 @@ def test_languages():
     swapped = [code("ro_RO") if token == here else token for token in plain]
     options = Options(temperature=0, max_new_tokens=6)
     for start, more in ((None, {"start": code("ko_KR")}), (code("de_DE"), {"start": code("ko_KR")}), (2, {})):
-        g = model("mbart", start=start)
+        g = build_model("mbart", start=start)
         want = decode_batch(
             DecodingBatch(g, [swapped], 6, **more), build_constraints(g, options, None if more else code("ko_KR"))
         )[0][0].ids
@@ -262,14 +262,14 @@ def test_languages():
         with pytest.raises(Error, match="no language of this mBART"):
             f.translate("the cat", to=wrong)
     with pytest.raises(Error, match="transformer knows its languages"):
-        model("transformer").translate("the cat", to="German")
+        build_model("transformer").translate("the cat", to="German")
     with pytest.raises(Error, match="examples are for decoders"):
         f.translate("the cat", examples=[("a", "b")])
 
 
 def test_sources_are_framed_as_in_training():
     """A recurrent pair trained by formers sees the end mark behind a source, and no other mark."""
-    f = model("gnmt")
+    f = build_model("gnmt")
     ids = [*f.tokenizer.encode("the cat", special=False), f.tokenizer.id("eos")]
     want = decode_batch(DecodingBatch(f, [ids], 6), build_constraints(f, Options(temperature=0, max_new_tokens=6)))[0][
         0
@@ -277,7 +277,7 @@ def test_sources_are_framed_as_in_training():
     assert f.translate("the cat", max_new_tokens=6) == f.tokenizer.decode(want)
 
 
-def flat(guesses):
+def flatten_guesses(guesses):
     return [g for blank in guesses for g in blank] if isinstance(guesses[0], list) else guesses
 
 
@@ -288,8 +288,10 @@ def test_blanks_in_batches():
     found = f.fill(texts, 3)
     for text, guesses in zip(texts, found, strict=True):
         same = f.fill(text, 3)
-        assert [g.text for g in flat(same)] == [g.text for g in flat(guesses)]
-        assert [g.probability for g in flat(same)] == pytest.approx([g.probability for g in flat(guesses)], rel=1e-4)
+        assert [g.text for g in flatten_guesses(same)] == [g.text for g in flatten_guesses(guesses)]
+        assert [g.probability for g in flatten_guesses(same)] == pytest.approx(
+            [g.probability for g in flatten_guesses(guesses)], rel=1e-4
+        )
     two = found[1]
     assert len(two) == 2
     assert [len(blank) for blank in two] == [3, 3]

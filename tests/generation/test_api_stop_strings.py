@@ -27,7 +27,7 @@ made = functools.cache(lambda kind: KINDS[kind]())
 texts = st.lists(st.sampled_from([*"안녕하세요the catQ:A? \n.🙂", "여러분", "cat", "\n\n"]), max_size=24).map("".join)
 
 
-def cut(text, stops):
+def cut_at_stop(text, stops):
     """Letter by letter: the text ends before the stop string that is complete first, the longest of several."""
     for end in range(1, len(text) + 1):
         starts = [end - len(stop) for stop in stops if text[:end].endswith(stop)]
@@ -45,7 +45,7 @@ def test_the_pieces_are_the_text_up_to_a_stop_string(kind, text, stops):
     tokenizer = made(kind)
     ids = tokenizer.encode(text, special=False)
     whole = tokenizer.decode(ids)
-    want, seen, watch = cut(whole, stops), "", StopWatcher(tokenizer, stops)
+    want, seen, watch = cut_at_stop(whole, stops), "", StopWatcher(tokenizer, stops)
     for index in ids:
         piece = watch.push(index)
         assert "\ufffd" not in piece

@@ -18,7 +18,7 @@ from formers.generation.logits_processors import build_constraints
 from formers.generation.options import Options
 from formers.inputs import ModelInputs
 from tests.parity import xlnet_reference
-from tests.parity.cases import CASES, VOCAB, Case, reference
+from tests.parity.cases import CASES, VOCAB, Case, build_reference
 from tests.tolerance import Margins
 
 transformers = pytest.importorskip("transformers")
@@ -55,7 +55,7 @@ HOW = [
 def pair_of(case, folder):
     """Their model and ours; an end mark that comes often, so that searches end in different ways."""
     model = (
-        xlnet_reference.build_reference(case.ending, case.seed) if case.family == "XLNet" else reference(case)
+        xlnet_reference.build_reference(case.ending, case.seed) if case.family == "XLNet" else build_reference(case)
     ).eval()
     model.save_pretrained(folder)
     f = formers.load(folder)
@@ -69,7 +69,7 @@ def written_by(f, prompts, **how):
     )
 
 
-def theirs(case, model, f, ids, ends, how):
+def search_with_transformers(case, model, f, ids, ends, how):
     more = {NAMES[name]: value for name, value in how.items()} | {"eos_token_id": ends, "pad_token_id": f.config.pad}
     more |= {"use_cache": case.family != "T5"}  # theirs counts the wrong layers where the decoder has more
     if case.family == "Marian":
@@ -95,7 +95,7 @@ def test_token_for_token(case, tmp_path, full):
             f.source_files["generation_config.json"] = f'{{"eos_token_id": {ends}}}'.encode()
             model.generation_config.forced_eos_token_id = None
             with Margins() as margins:
-                want, scores = theirs(case, model, f, ids, ends, how)
+                want, scores = search_with_transformers(case, model, f, ids, ends, how)
             assert margins.is_clear(), "another seed: rounding would decide here"
             got = written_by(f, [ids], **how)[0]
             assert [one.ids for one in got] == want, how
@@ -115,7 +115,7 @@ ALONE = {
 }
 
 
-def lively(family, scale=3.0, **more):
+def build_lively_model(family, scale=3.0, **more):
     f = formers.build(family, seed=4, **{**SMALL, **ALONE.get(family, {}), **more})
     g = torch.Generator().manual_seed(7)
     with torch.no_grad():
@@ -155,7 +155,7 @@ def by_hand(logs_of, source, beams, tokens, alpha, early):
 
 @pytest.mark.parametrize("family", [*ALONE, "gpt2"])
 def test_beams_by_hand(family):
-    f = lively(family, **({"heads": 2, "context": 20} if family == "gpt2" else {}))
+    f = build_lively_model(family, **({"heads": 2, "context": 20} if family == "gpt2" else {}))
     known = functools.cache(lambda source, text: next_logs(f, source, text).tolist())
     prompts, lengths = [[3, 5], [4, 6, 3, 2, 5]], set()
     for alpha, beams, early in ((0.0, 3, True), (1.6, 3, False), (1.6, 3, "never"), (0.0, 3, "never")):
@@ -174,7 +174,7 @@ def test_beams_by_hand(family):
 def test_an_unlikely_beginning_may_become_the_best_text(early, best):
     """Token 2 is rare at first and then certain: when it is long, log p / n² is better than that of all short texts."""
     table = torch.tensor([[0.0, 0.6, 0.007, 0.393], [0.25] * 4, [0.0, 0.0001, 0.9999, 0.0], [0.01, 0.97, 0.01, 0.01]])
-    desk = DecodingBatch(lively("gpt2", vocab=4, heads=2, context=20), [[0]], 12, 2)
+    desk = DecodingBatch(build_lively_model("gpt2", vocab=4, heads=2, context=20), [[0]], 12, 2)
     desk.score_next = lambda capture=None: table[[text[-1] for text in desk.sequences]].clamp(min=1e-9).log()
     rule = build_constraints(
         desk.former, Options(num_beams=2, max_new_tokens=12, length_penalty=2.0, early_stopping=early)
@@ -183,7 +183,7 @@ def test_an_unlikely_beginning_may_become_the_best_text(early, best):
 
 
 @torch.no_grad()
-def looked(f, source, text):
+def capture_cross_attention(f, source, text):
     """(target, source) attention weights of all steps that wrote a text, the last included."""
     capture = formers.nn.attention.context.Capture(with_attention=True)
     batch, _ = f.pack_inputs(ModelInputs(torch.tensor([source]), target=torch.tensor([[2, *text]])))
@@ -195,14 +195,14 @@ def looked(f, source, text):
 def test_a_beam_of_all_texts_finds_the_best(family):
     """Every text of three tokens, scored by GNMT's equation 14 written out."""
     more = {"transformer": {"heads": 2, "ff": 16, "start": 2, "pad": 0, "context": 20}}.get(family, {})
-    f, source, alpha, beta = lively(family, 2.0, vocab=5, **more), [3, 4, 3], 0.8, 0.7
+    f, source, alpha, beta = build_lively_model(family, 2.0, vocab=5, **more), [3, 4, 3], 0.8, 0.7
     allowed = [1, 2, 3, 4] if family == "transformer" else [0, 1, 2, 3, 4]  # Marian never writes the pad
     texts = [(*front, 1) for n in range(3) for front in itertools.product([t for t in allowed if t != 1], repeat=n)]
     texts += itertools.product([t for t in allowed if t != 1], repeat=3)
     want = []
     for text in texts:
         logs = sum(float(next_logs(f, source, text[:i])[token]) for i, token in enumerate(text))
-        cover = sum(math.log(min(float(w), 1.0)) for w in looked(f, source, text[:-1]).sum(0))
+        cover = sum(math.log(min(float(w), 1.0)) for w in capture_cross_attention(f, source, text[:-1]).sum(0))
         want.append((logs / ((5 + len(text)) / 6) ** alpha + beta * cover, [t for t in text if t != 1]))
     want.sort(key=lambda one: -one[0])
     how = {
@@ -220,7 +220,7 @@ def test_a_beam_of_all_texts_finds_the_best(family):
 
 
 def test_coverage_needs_a_source():
-    for f in (lively("gpt2", heads=2, context=20), lively("seq2seq", attention="none")):
+    for f in (build_lively_model("gpt2", heads=2, context=20), build_lively_model("seq2seq", attention="none")):
         with pytest.raises(formers.Error, match="coverage is of attention over a source"):
             written_by(f, [[3, 4]], num_beams=2, coverage=0.2)
 
@@ -242,7 +242,7 @@ EVERY = {
 def test_any_batch_gives_the_same(family, how):
     """Prompts of different lengths, texts that end at different times: as one by one."""
     more = {} if family in ("seq2seq", "gnmt") else {"heads": 2}
-    f = lively(family, 1.5, **{"vocab": 30, "dim": 24, "layers": 2, "eos": None, **more, **EVERY[family]})
+    f = build_lively_model(family, 1.5, **{"vocab": 30, "dim": 24, "layers": 2, "eos": None, **more, **EVERY[family]})
     prompts = [[7, 8, 9], [5], [11, 3, 3, 21, 9, 26], [7, 8, 9], [4, 4]]
     free = [row[0].ids for row in written_by(f, prompts, max_new_tokens=9, **how)]
     lengths = {end: {row.index(end) if end in row else 9 for row in free} for row in free for end in row}

@@ -14,12 +14,12 @@ from formers.registry import train_tokenizer
 from scripts.walks import trace_calls
 
 
-def decoder(**more):
+def build_gpt2(**more):
     sizes = {"vocab": 40, "context": 16, "dim": 16, "layers": 2, "heads": 2, "init": 0.4, "eos": None, "bos": None}
     return formers.build("gpt2", seed=2, **{**sizes, **more})
 
 
-def slowly(f, prompt, tokens):
+def decode_without_cache(f, prompt, tokens):
     """Greedy without a cache: read everything again for each token."""
     ids = list(prompt)
     for _ in range(tokens):
@@ -29,14 +29,14 @@ def slowly(f, prompt, tokens):
 
 
 def test_greedy_with_a_cache_as_without():
-    f = decoder()
+    f = build_gpt2()
     prompts = [[1, 2, 3], [7], [9, 8, 7, 6, 5]]
     got = continue_ids(f, prompts, 8, Options(temperature=0))
-    assert got == [slowly(f, p, 8) for p in prompts]
+    assert got == [decode_without_cache(f, p, 8) for p in prompts]
 
 
 def test_sampling_is_the_same_in_any_batch():
-    f = decoder()
+    f = build_gpt2()
     how = Options(temperature=1.3, top_k=10, seed=4)
     prompts = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [1, 2, 3]]
     together = continue_ids(f, prompts, 6, how)
@@ -59,19 +59,19 @@ def test_sampling_follows_the_distribution():
 
 
 def test_a_full_context_goes_on_with_its_last_half():
-    f = decoder(context=8)
+    f = build_gpt2(context=8)
     out = continue_ids(f, [[1, 2, 3, 4, 5, 6]], 20, Options(temperature=0))[0]
     assert len(out) == 20
-    assert out[:3] == slowly(f, [1, 2, 3, 4, 5, 6], 2) + out[2:3]
+    assert out[:3] == decode_without_cache(f, [1, 2, 3, 4, 5, 6], 2) + out[2:3]
     with pytest.warns(UserWarning, match="30 tokens is longer than the context: its last 8 are read"):
         long = continue_ids(f, [list(range(30))], 3, Options(temperature=0))[0]
-    assert long[0] == slowly(f, list(range(22, 30)), 0 + 1)[0]
+    assert long[0] == decode_without_cache(f, list(range(22, 30)), 0 + 1)[0]
 
 
 def test_the_end_mark_ends_a_row():
-    f = decoder()
-    first = slowly(f, [1, 2, 3], 6)
-    ended = decoder(eos=first[2])
+    f = build_gpt2()
+    first = decode_without_cache(f, [1, 2, 3], 6)
+    ended = build_gpt2(eos=first[2])
     ended.model.load_state_dict(f.model.state_dict())
     stop = first.index(first[2])
     got = continue_ids(ended, [[1, 2, 3], [7]], 6, Options(temperature=0))
@@ -80,7 +80,7 @@ def test_the_end_mark_ends_a_row():
 
 
 def test_prompts_of_any_kind():
-    f = decoder()
+    f = build_gpt2()
     want = continue_ids(f, [[1, 2, 3], [4, 5, 6]], 3, Options(temperature=0))
     grid = torch.tensor([[1, 2, 3], [4, 5, 6]])
     for prompts in (grid, grid.int(), grid.numpy(), list(grid), ((1, 2, 3), (4, 5, 6))):
@@ -102,7 +102,7 @@ def test_prompts_of_any_kind():
 )  # fmt: skip
 def test_prompts_that_make_no_sense(prompts, tokens, message):
     with pytest.raises(Error, match=message):
-        continue_ids(decoder(), prompts, tokens)
+        continue_ids(build_gpt2(), prompts, tokens)
 
 
 @pytest.mark.parametrize("family", ["bart", "mbart"])
@@ -117,9 +117,9 @@ def test_what_an_encoder_decoder_cannot_begin_with(family):
 
 
 def test_what_cannot_be_continued():
-    f = decoder(vocab=300)
+    f = build_gpt2(vocab=300)
     for call, message in (
-        (lambda: formers.generate(decoder(), "x", 3), "no tokenizer. Load one that has"),
+        (lambda: formers.generate(build_gpt2(), "x", 3), "no tokenizer. Load one that has"),
         (lambda: continue_ids(f, [[]], 3), "a prompt is empty"),
         (lambda: continue_ids(f, [[999]], 3), "outside the vocabulary"),
         (lambda: continue_ids(f, [[1]], 0), "max_new_tokens must be at least 1"),

@@ -12,7 +12,7 @@ from formers.text.trainers.pair_merging import train_wordpiece
 from tests.generation.small_decoders import build_decoder
 
 
-def encoder(head="mlm"):
+def build_bert(head="mlm"):
     f = formers.build("bert", head=head, vocab=80, context=16, dim=16, layers=1, heads=2, ff=20, init=0.3)
     f.tokenizer = train_wordpiece(["the cat sat on the mat", "the dog sat on the log"] * 3, 80)
     return f
@@ -20,7 +20,7 @@ def encoder(head="mlm"):
 
 @pytest.mark.parametrize("head", ["mlm", "pretraining"])
 def test_fill(head):
-    f = encoder(head)
+    f = build_bert(head)
     guesses = fill(f, "the ___ sat", top_k=3)
     assert len(guesses) == 3
     assert guesses[0].probability >= guesses[1].probability >= guesses[2].probability > 0
@@ -35,7 +35,7 @@ def test_fill(head):
 
 
 def test_a_piece_that_goes_on_is_joined_to_its_word():
-    f = encoder()
+    f = build_bert()
     found = {guess.token: guess.text for guess in fill(f, "the ___ sat", top_k=1000)}
     inside = [token for token in found if token.startswith("##")]
     assert inside
@@ -50,7 +50,7 @@ def test_a_piece_that_goes_on_is_joined_to_its_word():
 
 
 def test_fill_says_what_is_wrong():
-    f = encoder()
+    f = build_bert()
     for text in ("no blank", ["the ___", ""]):
         with pytest.raises(Error, match="the text has 0 blanks"):
             fill(f, text)
@@ -61,7 +61,7 @@ def test_fill_says_what_is_wrong():
     with pytest.raises(Error, match="tokens are more than the context of 16"):
         fill(f, "___ " * 20)
     with pytest.raises(Error, match="does not fill. It can embed, neighbours"):
-        fill(encoder("none"), "the ___")
+        fill(build_bert("none"), "the ___")
     with pytest.raises(Error, match="does not fill"):
         fill(build_decoder("gpt2"), "the ___")
     f.tokenizer = None

@@ -16,7 +16,7 @@ PAIRS = ("bart", "t5", "seq2seq")
 
 
 @torch.inference_mode()
-def alone(f, text, source):
+def score_alone(f, text, source):
     more = (
         {"target": torch.tensor([text]), "ids": torch.tensor([source])}
         if f.is_encoder_decoder
@@ -25,7 +25,7 @@ def alone(f, text, source):
     return f.logits(**more)[0, -1]
 
 
-def beams(family, steps=5):
+def measure_beam_error(family, steps=5):
     """Three rows for each of two texts, along random parents; the difference to reading each text anew."""
     f, generator = build_decoder(family), torch.Generator().manual_seed(3)
     sources = SOURCES if f.is_encoder_decoder else None
@@ -36,7 +36,7 @@ def beams(family, steps=5):
     runner.reorder_rows([0, 0, 0, 3, 3, 3])
     got, worst = got[[0, 0, 0, 3, 3, 3]], 0.0
     for _ in range(steps):
-        want = torch.stack([alone(f, text, SOURCES[i // 3]) for i, text in enumerate(texts)])
+        want = torch.stack([score_alone(f, text, SOURCES[i // 3]) for i, text in enumerate(texts)])
         worst = max(worst, float((got - want).abs().max()))
         parents = [int(torch.randint(0, 3, (), generator=generator)) + i // 3 * 3 for i in range(6)]
         runner.reorder_rows(parents)
@@ -47,12 +47,12 @@ def beams(family, steps=5):
 
 @pytest.mark.parametrize("family", SIZES)
 def test_rows_follow_any_parents(family):
-    assert beams(family) <= 1e-5
+    assert measure_beam_error(family) <= 1e-5
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom", "gpt_neo", "bart", "t5"])
 def test_the_kernel_for_single_steps_as_well(family, monkeypatch):
-    made, seen = slow_triton.kernels("attention.kernels.decode_triton"), []
+    made, seen = slow_triton.load_kernels("attention.kernels.decode_triton"), []
     monkeypatch.setattr(decode, "load_kernels", lambda: made)
     monkeypatch.setattr(decode, "is_available", lambda device: True)
     monkeypatch.setattr(kv_cache, "is_available", lambda device: True)
@@ -60,7 +60,7 @@ def test_the_kernel_for_single_steps_as_well(family, monkeypatch):
     monkeypatch.setitem(dispatch.KERNELS, "decode", lambda call: seen.append(1) or step(call))
     norm, sums = decode.add_norm, []
     monkeypatch.setattr(decode, "add_norm", lambda *a: sums.append(1) or norm(*a))
-    assert beams(family, 3) <= 1e-5
+    assert measure_beam_error(family, 3) <= 1e-5
     assert seen
     assert sums, "a sum and its norm are one kernel"
 
@@ -86,7 +86,7 @@ def test_rows_of_different_lengths_follow_by_a_copy():
     runner.reorder_rows([1, 2, 2])
     got = runner.score_next([[9], [8], [7]])
     for row, text in enumerate(([2, 3, 4, 9], [5, 6, 8], [5, 6, 7])):
-        assert (got[row] - alone(f, text, None)).abs().max() <= 1e-5
+        assert (got[row] - score_alone(f, text, None)).abs().max() <= 1e-5
 
 
 def test_a_cache_forgets():
@@ -97,7 +97,7 @@ def test_a_cache_forgets():
     runner.forget_tokens([3, 1])
     got = runner.score_next([[9, 8], [7]])
     for row, text in enumerate(([1, 9, 8], [1, 2, 3, 7])):
-        assert (got[row] - alone(f, text, None)).abs().max() <= 1e-5
+        assert (got[row] - score_alone(f, text, None)).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("family", ["gpt2", "t5"])

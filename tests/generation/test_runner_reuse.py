@@ -17,7 +17,7 @@ from tests.generation.small_decoders import build_decoder
 PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4]]
 
 
-def places(state):
+def list_addresses(state):
     """Where all that a graph reads and writes lies."""
     found = [t.data_ptr() for layer in state.layers.values() for t in (layer.keys, layer.values)]
     return [*found, *(t.data_ptr() for t in (state.lengths, state.written_lengths, state.active_rows))]
@@ -32,10 +32,10 @@ class Graph:
         Graph.made += 1
         mine = next(cell.cell_contents for cell in run.__closure__ if isinstance(cell.cell_contents, Runner))
         self.owner, self.former, self.state, self.wide = owner, mine.former, mine.state, mine.padded_output
-        self.batch, self.places = batch.replace(ids=owner.static_inputs[0]), places(mine.state)
+        self.batch, self.places = batch.replace(ids=owner.static_inputs[0]), list_addresses(mine.state)
 
     def replay(self):
-        assert places(self.state) == self.places
+        assert list_addresses(self.state) == self.places
         hidden = self.former.model(self.batch, cache=self.state)
         out = self.former.model.parts["lm"].out
         with out.use_padded_weights(self.wide):

@@ -37,7 +37,7 @@ def kind_of(name, dtype):
     return mask, bias.to(dtype)
 
 
-def run(path, shape, kind, dtype, tensors, pull):
+def run_kernel(path, shape, kind, dtype, tensors, pull):
     here = make_layout(SHAPES[shape], device="cuda")
     mask, bias = kind_of(kind, dtype)
     q, k, v = (t.to(dtype).detach().requires_grad_() for t in tensors)
@@ -54,7 +54,7 @@ def test_every_path_agrees(kind, shape, dtype):
     n = sum(SHAPES[shape])
     tensors = [torch.randn(n, H, D, device="cuda") for _ in range(3)]
     pull = torch.randn(n, H, D, device="cuda")
-    want = run("dense", shape, kind, torch.float64, tensors, pull)
+    want = run_kernel("dense", shape, kind, torch.float64, tensors, pull)
     paths = ["dense", "per_document", *(["flex"] if shape == "ragged" else [])]  # compiling it takes a while
     if kind in ("nothing", "causal", "window") and dtype == torch.bfloat16:
         paths.append("varlen")
@@ -66,7 +66,7 @@ def test_every_path_agrees(kind, shape, dtype):
     for path in paths:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            got = run(path, shape, kind, dtype, tensors, pull)
+            got = run_kernel(path, shape, kind, dtype, tensors, pull)
         for part, (a, b) in enumerate(zip(got, want, strict=True)):
             assert a.isfinite().all(), (path, part)
             error = (a.double() - b).norm() / b.norm()

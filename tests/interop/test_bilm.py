@@ -32,7 +32,7 @@ OPTIONS = {  # in the words of the published files, with training's own left in
 TEXT = ["나는", "cats", "좋아한다"]
 
 
-def shapes():
+def list_shapes():
     found = {"char_embed": (261, 4), "CNN_proj/W_proj": (9, 6), "CNN_proj/b_proj": (6,)}
     for i, (width, count) in enumerate(OPTIONS["char_cnn"]["filters"]):
         found |= {f"CNN/W_cnn_{i}": (1, width, 4, count), f"CNN/b_cnn_{i}": (count,)}
@@ -52,14 +52,14 @@ def published(tmp_path):
     where.mkdir()
     (where / "options.json").write_text(json.dumps(OPTIONS))
     draw = np.random.default_rng(0)
-    arrays = {name: (draw.standard_normal(shape) * 0.6).astype(np.float32) for name, shape in shapes().items()}
+    arrays = {name: (draw.standard_normal(shape) * 0.6).astype(np.float32) for name, shape in list_shapes().items()}
     with h5py.File(where / "elmo_weights.hdf5", "w") as file:
         for name, array in arrays.items():
             file.create_dataset(name, array.shape, dtype="float32")[...] = array
     return where, arrays
 
 
-def content(path):
+def read_content(path):
     found = {}
     with h5py.File(path, "r") as file:
         file.visititems(lambda name, item: found.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
@@ -73,7 +73,7 @@ def test_a_published_directory(published):
     assert (f.config.dim, f.config.cell, f.config.vocab, f.config.clip) == (12, 10, 458, 3.0)
     weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
     ids = word_level.encode_sentence(TEXT)
-    want, _ = reference.sentence(weights, OPTIONS, ids.tolist())
+    want, _ = reference.read_sentence(weights, OPTIONS, ids.tolist())
     torch.testing.assert_close(f.hidden(ids[None], layer=None)[:, 0], want, atol=1e-5, rtol=1e-5)
 
 
@@ -81,7 +81,7 @@ def test_no_bit_is_lost(published, tmp_path):
     where, arrays = published
     formers.save(formers.load(where), tmp_path / "own")
     formers.export(formers.load(tmp_path / "own"), tmp_path / "back")
-    again = content(tmp_path / "back" / "weights.hdf5")
+    again = read_content(tmp_path / "back" / "weights.hdf5")
     assert set(again) == set(arrays)
     assert all(np.array_equal(again[name], array) and again[name].dtype == np.float32 for name, array in arrays.items())
     assert json.loads((tmp_path / "back" / "options.json").read_text()) == OPTIONS | {"dropout": 0.1}
@@ -156,7 +156,7 @@ def test_options_that_do_not_fit(published, path, value, message):
     assert message in str(caught.value)
 
 
-def outside(tmp_path):
+def write_outside_file(tmp_path):
     """An honest file elsewhere, which nobody should open."""
     with h5py.File(tmp_path / "secret.hdf5", "w") as file:
         file["x"] = np.ones((9, 6), np.float32)
@@ -164,62 +164,62 @@ def outside(tmp_path):
 
 
 def external_link(file, tmp_path):
-    file["CNN_proj/W_proj"] = h5py.ExternalLink(str(outside(tmp_path)), "x")
+    file["CNN_proj/W_proj"] = h5py.ExternalLink(str(write_outside_file(tmp_path)), "x")
 
 
 def soft_link(file, tmp_path):
     file["CNN_proj/W_proj"] = h5py.SoftLink("/char_embed")
 
 
-def virtual(file, tmp_path):
+def write_virtual(file, tmp_path):
     layout = h5py.VirtualLayout(shape=(9, 6), dtype="float32")
-    layout[...] = h5py.VirtualSource(str(outside(tmp_path)), "x", shape=(9, 6))
+    layout[...] = h5py.VirtualSource(str(write_outside_file(tmp_path)), "x", shape=(9, 6))
     file.create_virtual_dataset("CNN_proj/W_proj", layout)
 
 
-def elsewhere(file, tmp_path):
+def write_external(file, tmp_path):
     (tmp_path / "raw").write_bytes(np.ones(54, np.float32).tobytes())
     file.create_dataset("CNN_proj/W_proj", (9, 6), dtype="float32", external=[(str(tmp_path / "raw"), 0, 216)])
 
 
-def squeezed(file, tmp_path):
+def write_compressed(file, tmp_path):
     file.create_dataset("CNN_proj/W_proj", data=np.zeros((9, 6), np.float32), compression="gzip")
 
 
-def bomb(file, tmp_path):
+def write_huge_chunks(file, tmp_path):
     file.create_dataset("CNN_proj/W_proj", (2**20, 2**20), dtype="float32", chunks=(1024, 1024))
 
 
-def hollow(file, tmp_path):
+def write_hollow(file, tmp_path):
     file.create_dataset("CNN_proj/W_proj", (2**20, 2**20), dtype="float32")
 
 
-def cycle(file, tmp_path):
+def write_cycle(file, tmp_path):
     file["CNN_proj/again"] = file["CNN_proj"]
 
 
-def copies(file, tmp_path):
+def write_links(file, tmp_path):
     for i in range(200):
         file[f"more/{i}"] = file["char_embed"]
 
 
-def whole(file, tmp_path):
+def write_integers(file, tmp_path):
     file["CNN_proj/W_proj"] = np.ones((9, 6), np.int32)
 
 
-def backwards(file, tmp_path):
+def write_big_endian(file, tmp_path):
     file["CNN_proj/W_proj"] = np.ones((9, 6), ">f4")
 
 
-def words(file, tmp_path):
+def write_string(file, tmp_path):
     file["CNN_proj/W_proj"] = "text"
 
 
-def kind(file, tmp_path):
+def write_type(file, tmp_path):
     file["CNN_proj/W_proj"] = np.dtype("f4")
 
 
-def unknown(file, tmp_path):
+def write_unknown_name(file, tmp_path):
     file["CNN_proj/W_other"] = np.ones((9, 6), np.float32)
 
 
@@ -228,18 +228,18 @@ def unknown(file, tmp_path):
     [
         (external_link, "'CNN_proj/W_proj' is a link to elsewhere"),
         (soft_link, "'CNN_proj/W_proj' is a link to elsewhere"),
-        (virtual, "packed or lies in pieces"),
-        (elsewhere, "lies in another file"),
-        (squeezed, "packed or lies in pieces"),
-        (bomb, "packed or lies in pieces"),
-        (hollow, "does not have 0 bytes"),
-        (cycle, "more names than any model"),
-        (copies, "its arrays claim"),
-        (whole, "is of type int32"),
-        (backwards, "is of type >f4"),
-        (words, "is of type object"),
-        (kind, "neither a folder nor an array"),
-        (unknown, "'CNN_proj/W_proj' is missing"),
+        (write_virtual, "packed or lies in pieces"),
+        (write_external, "lies in another file"),
+        (write_compressed, "packed or lies in pieces"),
+        (write_huge_chunks, "packed or lies in pieces"),
+        (write_hollow, "does not have 0 bytes"),
+        (write_cycle, "more names than any model"),
+        (write_links, "its arrays claim"),
+        (write_integers, "is of type int32"),
+        (write_big_endian, "is of type >f4"),
+        (write_string, "is of type object"),
+        (write_type, "neither a folder nor an array"),
+        (write_unknown_name, "'CNN_proj/W_proj' is missing"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

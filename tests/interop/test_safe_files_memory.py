@@ -33,13 +33,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def status(field: str) -> int:
+def read_status(field: str) -> int:
     """One line of /proc/self/status in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
-def write(where: Path, family: str, dim: int) -> None:
+def write_checkpoint(where: Path, family: str, dim: int) -> None:
     """A checkpoint in Hugging Face's form, shard by shard."""
     import torch
 
@@ -63,7 +63,7 @@ def write(where: Path, family: str, dim: int) -> None:
     safe_files.write_json(where / "config.json", huggingface.build_hf_config(former, torch.float32))
 
 
-def measure(where: Path, kind: str, size: int, room: float | None) -> dict:
+def measure_load(where: Path, kind: str, size: int, room: float | None) -> dict:
     """Load, and watch the memory meanwhile."""
     import resource
 
@@ -71,17 +71,17 @@ def measure(where: Path, kind: str, size: int, room: float | None) -> dict:
 
     import formers
 
-    base, peak, done = status("RssAnon"), 0, threading.Event()
+    base, peak, done = read_status("RssAnon"), 0, threading.Event()
 
     def watch():
         nonlocal peak
         while not done.is_set():
-            peak = max(peak, status("RssAnon"))
+            peak = max(peak, read_status("RssAnon"))
             time.sleep(0.001)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    mapped = status("VmSize")
+    mapped = read_status("VmSize")
     if room is not None:
         limit = mapped + int((1 + room) * size)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -98,7 +98,7 @@ def measure(where: Path, kind: str, size: int, room: float | None) -> dict:
     return {"peak": peak - base, "seconds": time.monotonic() - began, "said": said, "size": size}
 
 
-def forked(call, *arguments) -> None:
+def run_in_fork(call, *arguments) -> None:
     """In a process of its own, so that one's memory is not another's; what it returns is printed."""
     sys.stdout.flush()
     pid = os.fork()
@@ -122,10 +122,10 @@ def main(root: Path) -> None:
     torch.set_num_threads(1)
     for family, dim in WIDTHS.items():
         formers.build(family, vocab=8, context=8, dim=8, layers=1, heads=1)  # what is imported once
-        forked(write, root / family, family, dim)
+        run_in_fork(write_checkpoint, root / family, family, dim)
     for family, kind, _, room in CASES.values():
         size = sum(p.stat().st_size for p in (root / family).glob("*.safetensors"))
-        forked(measure, root / family, kind, size, room)
+        run_in_fork(measure_load, root / family, kind, size, room)
 
 
 @pytest.fixture(scope="module")

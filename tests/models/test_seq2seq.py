@@ -41,19 +41,19 @@ ATTENTION = {
 LENGTHS = ((5, 4), (1, 6), (7, 1), (4, 7))  # source and target
 
 
-def model(family="seq2seq", **more):
+def build_model(family="seq2seq", **more):
     sizes = {k: v for k, v in SIZES.items() if k not in ("embed", "window")} if family == "gnmt" else SIZES
     return draw_large_weights(formers.build(family, **{**sizes, "dropout": 0.0, **more}))
 
 
-def texts(seed=0):
+def draw_pairs(seed=0):
     g = torch.Generator().manual_seed(seed)
     return [
         [torch.randint(v, (n,), generator=g).tolist() for v, n in zip((19, 17), pair, strict=True)] for pair in LENGTHS
     ]
 
 
-def grids(pairs):
+def pad_pairs(pairs):
     def grid(rows):
         wide = max(map(len, rows))
         ids = torch.tensor([[*row, *[0] * (wide - len(row))] for row in rows])
@@ -64,12 +64,12 @@ def grids(pairs):
     return {"ids": ids, "keep": keep, "target": target, "target_keep": target_keep}
 
 
-def compare(f, function):
+def compare_with_reference(f, function):
     """Logits, alignments and the gradient of every weight."""
-    pairs, p = texts(), copy_weights(f)
-    got = f.logits(**grids(pairs))
+    pairs, p = draw_pairs(), copy_weights(f)
+    got = f.logits(**pad_pairs(pairs))
     capture = Capture(with_attention=True)
-    f.model(f.pack_inputs(ModelInputs(**grids(pairs)))[0], capture=capture)
+    f.model(f.pack_inputs(ModelInputs(**pad_pairs(pairs)))[0], capture=capture)
     answers, dual = [], torch.zeros(())
     upstream = torch.randn(got.shape, generator=torch.Generator().manual_seed(9))
     for row, (source, target) in enumerate(pairs):
@@ -94,32 +94,34 @@ def compare(f, function):
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
 @pytest.mark.parametrize("attention", ATTENTION)
 def test_seq2seq(kind, attention):
-    compare(model(cell=kind, **ATTENTION[attention]), reference.seq2seq)
+    compare_with_reference(build_model(cell=kind, **ATTENTION[attention]), reference.run_seq2seq)
 
 
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
 @pytest.mark.parametrize("attention", [name for name in ATTENTION if "dot" not in name and name != "local-m"])
 def test_seq2seq_of_two_layers_in_both_directions(kind, attention):
-    compare(model(cell=kind, layers=2, bidirectional=True, **ATTENTION[attention]), reference.seq2seq)
+    compare_with_reference(
+        build_model(cell=kind, layers=2, bidirectional=True, **ATTENTION[attention]), reference.run_seq2seq
+    )
 
 
 @pytest.mark.parametrize("attention", ["none", "additive", "general"])
 def test_seq2seq_reads_from_the_end(attention):
-    compare(model(layers=2, reverse=True, **ATTENTION[attention]), reference.seq2seq)
+    compare_with_reference(build_model(layers=2, reverse=True, **ATTENTION[attention]), reference.run_seq2seq)
 
 
 @pytest.mark.parametrize(("layers", "decoder_layers"), [(2, None), (4, None), (3, 1), (2, 5)])
 def test_gnmt(layers, decoder_layers):
-    compare(model("gnmt", layers=layers, decoder_layers=decoder_layers), reference.gnmt)
+    compare_with_reference(build_model("gnmt", layers=layers, decoder_layers=decoder_layers), reference.run_gnmt)
 
 
 @pytest.mark.parametrize("kind", [*ATTENTION, "gnmt"])
 def test_greedy_word_for_word(kind):
     """With the state of the caller, in a batch, against the equations applied to all that has been said so far."""
-    f = model("gnmt", layers=3) if kind == "gnmt" else model(**ATTENTION[kind])
-    function, p = reference.gnmt if kind == "gnmt" else reference.seq2seq, copy_weights(f)
+    f = build_model("gnmt", layers=3) if kind == "gnmt" else build_model(**ATTENTION[kind])
+    function, p = reference.run_gnmt if kind == "gnmt" else reference.run_seq2seq, copy_weights(f)
     f.config = dataclasses.replace(f.config, start=2, eos=1)
-    sources = [source for source, _ in texts()]
+    sources = [source for source, _ in draw_pairs()]
     for source, got in zip(sources, continue_ids(f, sources, 8, Options(temperature=0)), strict=True):
         said = [2]
         while len(said) < 9 and (len(said) == 1 or said[-1] != 1):
@@ -136,7 +138,7 @@ def test_word_vectors_as_the_first_layer(family, frozen):
     wide = 6 if family == "gnmt" else 5
     known = formers.build("vectors", vocab=12, dim=wide)
     known.tokenizer = build_word_tokenizer([*words[:6], *(f"other{i}" for i in range(6))])
-    f = formers.build("textcnn", **CNN) if family == "textcnn" else model(family)
+    f = formers.build("textcnn", **CNN) if family == "textcnn" else build_model(family)
     body, fresh = f.model.body, f.model.body.embed.token.weight.detach().clone()
     tables = [body.embed.token, *([] if family == "textcnn" else [body.target.token])]
     for table in tables:
@@ -152,7 +154,7 @@ def test_word_vectors_as_the_first_layer(family, frozen):
 
 
 def test_one_table_for_all():
-    f = model(target_vocab=None, vocab=17, shared=True, tied=True, dim=5)
+    f = build_model(target_vocab=None, vocab=17, shared=True, tied=True, dim=5)
     assert {name for name, _ in f.model.named_parameters() if "token" in name} == {"body.embed.token.weight"}
     assert f.model.heads["lm"].out.weight is None
     f.logits(torch.tensor([[3, 4]]), target=torch.tensor([[5]]))
@@ -165,7 +167,7 @@ VARIANTS = [{"cell": kind, **ATTENTION[name]} for kind, name in zip(itertools.cy
 @settings(max_examples=8)
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_pieces_equal_the_whole(more, lengths, random):
-    f = model("gnmt", layers=3) if more == "gnmt" else model(layers=2, **more)
+    f = build_model("gnmt", layers=3) if more == "gnmt" else build_model(layers=2, **more)
     rows = [[random.randrange(17) for _ in range(n)] for n in lengths]
     source = pack_rows([[7, 3, 1], [9, 1], [4, 4, 4, 1], [2]][: len(rows)])
     with torch.inference_mode():
@@ -187,7 +189,7 @@ def test_pieces_equal_the_whole(more, lengths, random):
 @pytest.mark.parametrize("family", ["seq2seq", "gnmt"])
 def test_the_encoder_runs_once_and_the_state_is_the_callers(family, monkeypatch):
     more = {"layers": 2} if family == "gnmt" else {"attention": "additive"}
-    f, calls = model(family, **more), []
+    f, calls = build_model(family, **more), []
     run = f.model.body.encoder.forward
     monkeypatch.setattr(f.model.body.encoder, "forward", lambda *a, **k: calls.append(1) or run(*a, **k))
     ids, target = torch.tensor([[3, 4, 1]]), torch.tensor([[5, 6, 7]])
@@ -202,7 +204,7 @@ def test_the_encoder_runs_once_and_the_state_is_the_callers(family, monkeypatch)
 
 
 def test_encode_and_decode_by_hand():
-    f = model(attention="general", layers=2)
+    f = build_model(attention="general", layers=2)
     batch = pack_rows([[5, 6, 7], [8]]).replace(source=pack_rows([[3, 4, 1], [2, 2]]))
     cache, body = KVCache(2, 3), f.model.body
     memory = body.encode(batch.source, cache=cache)
@@ -214,7 +216,7 @@ def test_encode_and_decode_by_hand():
 
 def test_attention_compiles_too():
     torch._dynamo.reset()
-    f = model(bidirectional=True, cell="gru", **ATTENTION["local-p-fed"])
+    f = build_model(bidirectional=True, cell="gru", **ATTENTION["local-p-fed"])
     batch = pack_rows([[5, 6], [8]]).replace(source=pack_rows([[3, 4], [2]]))
 
     def run(model, batch):
@@ -266,20 +268,20 @@ def test_there_are_no_heads_to_mask(family):
 
 
 def test_hidden_states_of_layers():
-    f = model(layers=2, attention="additive", bidirectional=True)
+    f = build_model(layers=2, attention="additive", bidirectional=True)
     ids, target = torch.tensor([[3, 4, 5]]), torch.tensor([[6, 7]])
     assert f.hidden(ids).shape == (1, 3, 12)
     assert f.hidden(ids, layer=0).shape == (1, 3, 5)
     p = copy_weights(f)
     first = f.hidden(ids, layer=1)
-    want, _ = reference.layer("lstm", p, "encoder.layers.0", list(p["embed.token.weight"][[3, 4, 5]]), 6, True)
+    want, _ = reference.run_layer("lstm", p, "encoder.layers.0", list(p["embed.token.weight"][[3, 4, 5]]), 6, True)
     torch.testing.assert_close(first[0], torch.stack(want), atol=1e-5, rtol=1e-5)
     assert [f.hidden(ids, target=target, layer=i).shape[-1] for i in range(3)] == [5, 6, 5]
     with pytest.raises(Error, match=r"different widths \(5, 12, 12\)"):
         f.hidden(ids, layer=None)
-    backwards = model(layers=2, reverse=True)
+    backwards = build_model(layers=2, reverse=True)
     p = copy_weights(backwards)
-    want, _ = reference.read("lstm", p, "encoder.layers.0.ahead", list(p["embed.token.weight"][[5, 4, 3]]), 6)
+    want, _ = reference.read_text("lstm", p, "encoder.layers.0.ahead", list(p["embed.token.weight"][[5, 4, 3]]), 6)
     torch.testing.assert_close(backwards.hidden(ids, layer=1)[0], torch.stack(want[::-1]), atol=1e-5, rtol=1e-5)
     assert formers.build("gnmt", vocab=19, dim=6, layers=3).hidden(ids, target=target, layer=None).shape == (4, 1, 2, 6)
 

@@ -29,7 +29,7 @@ def test_textcnn(channels, act):
     got = f.model.logits(f.model(batch), batch)
     upstream, dual = torch.randn(got.shape), torch.zeros(())
     for row, words in enumerate(rows):
-        want = p["heads.classify.out.weight"] @ reference.textcnn(p, f.config, words) + p["heads.classify.out.bias"]
+        want = p["heads.classify.out.weight"] @ reference.run_textcnn(p, f.config, words) + p["heads.classify.out.bias"]
         torch.testing.assert_close(got[row], want, atol=1e-5, rtol=1e-5)
         dual = dual + want @ upstream[row]
     (got * upstream).sum().backward()

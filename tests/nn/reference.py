@@ -7,7 +7,7 @@ import math
 import torch
 
 
-def attention(q, k, v, q_starts, k_starts, scale, see=lambda h, i, j: True, bias=lambda h, i, j: 0.0, past=None):
+def attend(q, k, v, q_starts, k_starts, scale, see=lambda h, i, j: True, bias=lambda h, i, j: 0.0, past=None):
     """softmax over the visible keys of the query's own document; i and j count inside the document."""
     rows, weights = [], []
     for d in range(len(q_starts) - 1):
@@ -30,7 +30,7 @@ def attention(q, k, v, q_starts, k_starts, scale, see=lambda h, i, j: True, bias
     return torch.stack(rows), weights
 
 
-def bucket(distance, count, far, bidirectional):
+def compute_bucket(distance, count, far, bidirectional):
     """T5's bucket of a distance key - query (Raffel et al. 2019, and its released code)."""
     base = 0
     if bidirectional:

@@ -17,22 +17,22 @@ from tests.nn.packing import make_layout
 from tests.small_models import randomise_weights
 
 
-def block(order="pre", **more):
+def build_block(order="pre", **more):
     return Block(Attention(8, 2), FeedForward(8, 12), norm=lambda: nn.LayerNorm(8), norm_order=order, **more)
 
 
 def test_orders_of_a_block():
     attn_context, x = AttentionContext(make_layout([3, 2]), mask=causal), torch.randn(5, 8)
-    pre = randomise_weights(block("pre"))
+    pre = randomise_weights(build_block("pre"))
     y = x + pre.attn(pre.attn_norm(x), attn_context)
     torch.testing.assert_close(pre(x, attn_context), y + pre.ff(pre.ff_norm(y)))
-    post = randomise_weights(block("post"))
+    post = randomise_weights(build_block("post"))
     y = post.attn_norm(x + post.attn(x, attn_context))
     torch.testing.assert_close(post(x, attn_context), post.ff_norm(y + post.ff(y)))
-    parallel = randomise_weights(block("parallel"))
+    parallel = randomise_weights(build_block("parallel"))
     expected = x + parallel.attn(parallel.attn_norm(x), attn_context) + parallel.ff(parallel.ff_norm(x))
     torch.testing.assert_close(parallel(x, attn_context), expected)
-    shared = randomise_weights(block("parallel", shared_norm=True))
+    shared = randomise_weights(build_block("parallel", shared_norm=True))
     expected = x + shared.attn(shared.attn_norm(x), attn_context) + shared.ff(shared.attn_norm(x))
     torch.testing.assert_close(shared(x, attn_context), expected)
     assert len(list(shared.parameters())) == len(list(parallel.parameters())) - 2
@@ -43,17 +43,17 @@ def test_block_with_cross_attention():
     cross_context = AttentionContext(
         attn_context.query_layout, make_layout([4, 3]), encoder_output=memory, stack_name="cross"
     )
-    one = randomise_weights(block("pre", cross=Attention(8, 2, cross=True)))
+    one = randomise_weights(build_block("pre", cross=Attention(8, 2, cross=True)))
     y = x + one.attn(one.attn_norm(x), attn_context)
     y = y + one.cross(one.cross_norm(y), cross_context)
     torch.testing.assert_close(one(x, attn_context, cross_context), y + one.ff(one.ff_norm(y)))
-    assert block().cross_norm is None
+    assert build_block().cross_norm is None
 
 
 @pytest.mark.parametrize("order", ["pre", "post", "parallel"])
 def test_block_drops_what_it_adds(order):
     attn_context, x = AttentionContext(make_layout([3, 2])), torch.randn(5, 8)
-    one = randomise_weights(block(order, dropout=0.5))
+    one = randomise_weights(build_block(order, dropout=0.5))
     assert torch.equal(one.eval()(x, attn_context), one(x, attn_context))
     assert not torch.equal(one.train()(x, attn_context), one(x, attn_context))
 
@@ -63,14 +63,14 @@ def test_of_a_block_that_drops_everything_only_the_residual_is_left(order):
     x, memory = torch.randn(5, 8), torch.randn(7, 8)
     attn_context = AttentionContext(make_layout([3, 2]))
     cross_context = AttentionContext(attn_context.query_layout, make_layout([4, 3]), encoder_output=memory)
-    one = randomise_weights(block(order, cross=Attention(8, 2, cross=True), dropout=1.0)).train()
+    one = randomise_weights(build_block(order, cross=Attention(8, 2, cross=True), dropout=1.0)).train()
     rest = one.ff_norm(one.cross_norm(one.attn_norm(x))) if order == "post" else x
     torch.testing.assert_close(one(x, attn_context, cross_context), rest)
 
 
 def test_stack_runs_its_order_and_is_looked_at():
     attn_context, x = AttentionContext(make_layout([3, 2])), torch.randn(5, 8)
-    blocks = [randomise_weights(block()) for _ in range(2)]
+    blocks = [randomise_weights(build_block()) for _ in range(2)]
     capture = Capture(with_hidden=True, with_attention=True)
     seen = AttentionContext(make_layout([3, 2]), capture=capture, stack_name="decoder")
     expected = blocks[1](blocks[0](blocks[0](x, attn_context), attn_context), attn_context)

@@ -25,7 +25,7 @@ from formers.nn.cpu_inference import (
 SIZES = {"vocab": 200, "context": 64, "dim": 64, "layers": 3, "heads": 4, "init": 0.1, "eos": None}
 
 
-def decoder(kind=None):
+def build_decoder(kind=None):
     f = formers.build("gpt2", seed=1, **SIZES)
     return f if kind is None else f.freeze(kind)
 
@@ -50,11 +50,11 @@ def test_all_kernels_give_the_same(rows):
     scale = x.abs().amax(1, keepdim=True) * (1 / 127)
     small = torch.randint(-127, 128, (16, 32), dtype=torch.int8)
     want = build_kernel(PlainKernel, small, layer.scale)((x / scale).round())
-    for kernel in kernels()[1:]:
+    for kernel in list_kernels()[1:]:
         assert torch.equal(build_kernel(kernel, small, layer.scale)((x / scale).round()), want)
 
 
-def kernels():
+def list_kernels():
     return [PlainKernel, *([OneDNNKernel] if can_use_onednn() else []), *([FBGEMMKernel] if can_use_fbgemm() else [])]
 
 
@@ -74,7 +74,7 @@ def test_no_kernel_overflows():
     ends = torch.tensor([-127, 127], dtype=torch.int8)
     small, x = ends.repeat_interleave(3072).view(2, 3072), torch.full((4, 3072), 127.0)
     want = torch.tensor([-1.0, 1.0]).expand(4, 2) * 3072 * 127**2
-    for kernel in (*kernels(), PairsIn16Bits):
+    for kernel in (*list_kernels(), PairsIn16Bits):
         for sign in (1, -1):
             found = build_kernel(kernel, small, torch.ones(2))(sign * x)
             torch.testing.assert_close(found, sign * want, atol=0, rtol=1e-6)
@@ -85,7 +85,7 @@ def test_no_kernel_overflows():
 def test_a_processor_without_prepacked_weights_takes_plain_ones(kind, monkeypatch):
     ids = torch.arange(12)[None]
     with torch.inference_mode():
-        want = decoder().to(dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[kind]).logits(ids)
+        want = build_decoder().to(dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[kind]).logits(ids)
 
         def refuse(weight):
             raise RuntimeError("mkldnn_reorder_linear_weight: bf16 path needs the cpu support")
@@ -93,7 +93,7 @@ def test_a_processor_without_prepacked_weights_takes_plain_ones(kind, monkeypatc
         monkeypatch.setattr(cpu_inference, "prepack_weight", refuse)
         cpu_inference.can_prepack.cache_clear()
         try:
-            got = decoder(kind).logits(ids)
+            got = build_decoder(kind).logits(ids)
         finally:
             cpu_inference.can_prepack.cache_clear()
     assert got.dtype == want.dtype
@@ -112,17 +112,19 @@ def test_no_row_depends_on_its_neighbours():
 def test_near_to_the_model_itself(kind, near, capsys):
     ids = torch.randint(0, 200, (3, 40), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        plain, got = decoder().logits(ids), decoder(kind).logits(ids).float()
+        plain, got = build_decoder().logits(ids), build_decoder(kind).logits(ids).float()
     far = float((got - plain).abs().max() / plain.std())
     with capsys.disabled():
         print(f"\n{kind}: logits differ by {far:.5f} of their spread")
     assert ((got - plain).std() / plain.std()) < near
-    assert type(decoder(kind).model.body.blocks[0].ff.up) is (QuantisedLinear if kind == "int8" else PrepackedLinear)
+    assert type(build_decoder(kind).model.body.blocks[0].ff.up) is (
+        QuantisedLinear if kind == "int8" else PrepackedLinear
+    )
 
 
 @pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
 def test_the_same_in_any_batch(kind, capsys):
-    f, how = decoder(kind), Options(temperature=0)
+    f, how = build_decoder(kind), Options(temperature=0)
     prompts = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [100] * 20]
     together, alone = continue_ids(f, prompts, 12, how), [continue_ids(f, [p], 12, how)[0] for p in prompts]
     same = sum(a == b for x, y in zip(together, alone, strict=True) for a, b in zip(x, y, strict=True))
@@ -151,14 +153,14 @@ def test_every_kind_of_model(family, more):
 
 
 def test_nothing_is_left_to_train():
-    f = decoder("int8")
+    f = build_decoder("int8")
     assert not any(p.requires_grad for p in f.model.parameters())
     assert not f.logits(torch.ones(1, 3, dtype=torch.long)).requires_grad  # and it works outside inference_mode
 
 
 def test_what_cannot_be_frozen():
     with pytest.raises(Error, match="unknown kind of weights 'int4'"):
-        decoder("int4")
+        build_decoder("int4")
 
 
 def test_gelu_as_a_sigmoid():

@@ -56,7 +56,7 @@ def test_activations():
         get_activation("gleu")
 
 
-def pack(*documents, **more):
+def pack_documents(*documents, **more):
     ids = torch.tensor([i for d in documents for i in d])
     starts = torch.tensor([0, *itertools.accumulate(map(len, documents))], dtype=torch.int32)
     return Batch(ids, starts, max(map(len, documents)), **more)
@@ -64,7 +64,7 @@ def pack(*documents, **more):
 
 def test_embeddings_add_up():
     embed = Embeddings(4, 10, positions=6, segments=2, offset=2)
-    batch = pack([3, 1, 4], [1, 5], segments=torch.tensor([0, 1, 1, 0, 1]))
+    batch = pack_documents([3, 1, 4], [1, 5], segments=torch.tensor([0, 1, 1, 0, 1]))
     t, p, s = embed.token.weight, embed.position.weight, embed.segment.weight
     expected = torch.stack(
         [t[3] + p[2] + s[0], t[1] + p[3] + s[1], t[4] + p[4] + s[1], t[1] + p[2] + s[0], t[5] + p[3] + s[1]]
@@ -83,7 +83,7 @@ def test_embeddings_add_up():
 @pytest.mark.parametrize("documents", [([3, 1], [4, 1]), ([3, 1, 4], [1])], ids=["uniform", "ragged"])
 def test_positions_count_from_each_document_are_given_or_go_on(documents):
     embed = Embeddings(4, 10, positions=6, offset=1)
-    batch = pack(*documents)
+    batch = pack_documents(*documents)
     t, p = embed.token.weight[batch.ids], embed.position.weight
     lengths = [len(d) for d in documents]
     counted = torch.tensor([i for n in lengths for i in range(n)])
@@ -96,12 +96,12 @@ def test_positions_count_from_each_document_are_given_or_go_on(documents):
 
 def test_embeddings_of_gpt2_take_segments_as_tokens_and_albert_projects_up():
     embed = Embeddings(4, 10)
-    batch = pack([3, 1], segments=torch.tensor([7, 8]))
+    batch = pack_documents([3, 1], segments=torch.tensor([7, 8]))
     torch.testing.assert_close(embed(batch, batch.layout)[1], embed.token.weight[1] + embed.token.weight[8])
     norm = nn.LayerNorm(4)
     nn.init.normal_(norm.weight)
     wide = Embeddings(4, 10, norm=norm, up=7)
-    batch = pack([3, 1])
+    batch = pack_documents([3, 1])
     torch.testing.assert_close(wide(batch, batch.layout), wide.up(norm(wide.token(batch.ids))))
     dropped = Embeddings(4, 10, dropout=0.5).train()
     assert (dropped(batch, batch.layout) == 0).any()

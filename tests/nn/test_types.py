@@ -129,7 +129,7 @@ def test_buckets_are_t5s_unless_asked():
     bias = BucketBias(2)
     assert bias.weight.shape == (32, 2)
     distances = torch.arange(-300, 301)
-    want = [reference.bucket(d, 32, 128, True) for d in distances.tolist()]
+    want = [reference.compute_bucket(d, 32, 128, True) for d in distances.tolist()]
     assert bias.compute_bucket(distances).tolist() == want
 
 

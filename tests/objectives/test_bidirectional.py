@@ -18,13 +18,13 @@ from tests.objectives import toys
 TOKENIZER = toys.build_tokenizer()
 
 
-def elmo(sampled=0):
+def build_elmo(sampled=0):
     f = formers.build("elmo", vocab=60, slots=9, char_dim=4, filters=((1, 5), (2, 6)), dim=8, cell=10, dropout=0.0)
     return f, build_objective("bidirectional", TOKENIZER, 12, slots=9, num_sampled=sampled)
 
 
 def test_both_directions():
-    f, goal = elmo()
+    f, goal = build_elmo()
     data = toys.build_store([[5], [3]], end=TOKENIZER.id("eos"))
     _, raw, batch = toys.make_examples(goal, data)
     assert TOKENIZER.id("eos") not in raw.ids
@@ -48,22 +48,22 @@ def test_both_directions():
 
 @torch.no_grad()
 def test_a_sampled_softmax_is_nearly_the_whole():
-    f, goal = elmo(sampled=3000)
+    f, goal = build_elmo(sampled=3000)
     batch = next(load_batches(TokenSource(toys.build_random_store(), goal), 64))[0].to("cpu")
     exact = goal.loss(f.model.eval(), batch)["lm"]
-    whole = elmo()[1].loss(f.model, batch)["lm"]
+    whole = build_elmo()[1].loss(f.model, batch)["lm"]
     torch.testing.assert_close(exact, whole, msg="without training there is nothing to save")
     f.model.train()
     near = goal.loss(f.model, batch)["lm"]
     assert near[1] == whole[1]
     # Of 60 words, 3,000 draws miss none: the sum is that of the whole softmax.
     assert float(near[0] / near[1]) == pytest.approx(float(whole[0] / whole[1]), abs=1e-4)
-    few = elmo(sampled=5)[1].loss(f.model, batch)["lm"]
+    few = build_elmo(sampled=5)[1].loss(f.model, batch)["lm"]
     assert 0 < float(few[0]) != float(near[0])
 
 
 def test_a_sampled_softmax_has_the_heads_dropout():
-    f, goal = elmo(sampled=5)
+    f, goal = build_elmo(sampled=5)
     f.model.train().parts["lm"].dropout = torch.nn.Dropout(1.0)  # nothing of the states is left
     goal.loss(f.model, next(load_batches(TokenSource(toys.build_random_store(), goal), 64))[0].to("cpu"))["lm"][
         0
@@ -94,7 +94,7 @@ def test_one_mark_for_begin_and_end_stands_at_the_end():
 
 
 def test_losses_are_summed_in_single_precision():
-    f, goal = elmo(sampled=20)
+    f, goal = build_elmo(sampled=20)
     f.to(dtype=torch.bfloat16)
     batch = next(load_batches(TokenSource(toys.build_random_store(), goal), 64))[0].to("cpu")
     assert goal.loss(f.model.train(), batch)["lm"][0].dtype == torch.float32

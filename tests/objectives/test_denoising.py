@@ -23,11 +23,11 @@ QUIET = {"infill_ratio": 0.0, "permute_ratio": 0.0}
 WORDS = np.array([not TOKENIZER.get_token_text(i).startswith("##") for i in range(60)])
 
 
-def goal(length=64, **more):
+def build_denoising(length=64, **more):
     return build_objective("denoising", TOKENIZER, length, **more)
 
 
-def sides(raw, batch):
+def zip_sides(raw, batch):
     return zip(
         toys.split_rows(raw.ids, raw.starts), toys.split_rows(batch.source.ids, batch.source.starts),
         toys.split_rows(batch.labels, batch.starts), toys.split_rows(batch.ids, batch.starts),
@@ -47,10 +47,10 @@ def words_of(ids, sentence):
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(0, 10**6))
 def test_the_target_is_the_text(lengths, seed):
     raw = toys.draw_raw_examples(lengths, seed=seed)
-    batch = goal(infill_ratio=0.3, rotate_ratio=0.5, delete_ratio=0.1, mask_ratio=0.1, insert_ratio=0.1).corrupt(
-        raw, seed
-    )
-    for original, source, target, shifted, _ in sides(raw, batch):
+    batch = build_denoising(
+        infill_ratio=0.3, rotate_ratio=0.5, delete_ratio=0.1, mask_ratio=0.1, insert_ratio=0.1
+    ).corrupt(raw, seed)
+    for original, source, target, shifted, _ in zip_sides(raw, batch):
         assert target == [BOS, *original, END]
         assert shifted == [END, BOS, *original], "the decoder starts with the end mark"
         assert source[0] == BOS
@@ -60,7 +60,7 @@ def test_the_target_is_the_text(lengths, seed):
 def test_room_is_kept_for_inserted_masks_alone():
     data = toys.build_store([[200]], end=END)
     for more, longest in (({}, 58), (QUIET, 62), (QUIET | {"insert_ratio": 0.1}, 55), ({"insert_ratio": 0.1}, 51)):
-        made = goal(64, **more)
+        made = build_denoising(64, **more)
         assert made.plan(data, 0, 0).lengths.max() == longest == 62 - made.max_extra_tokens
 
 
@@ -87,20 +87,20 @@ def test_every_mask_that_becomes_a_random_token_has_its_own_draw():
 
 def test_documents_are_joined_when_asked_for():
     data = toys.build_store([[4, 5], [7], [3, 3]] * 9, end=END)
-    _, raw, batch = toys.make_examples(goal(32, across_documents=True), data)
+    _, raw, batch = toys.make_examples(build_denoising(32, across_documents=True), data)
     assert set(np.diff(raw.starts)) == {26}, "32 less two marks and room for four masks"
     assert END not in raw.ids
-    for original, _, target, _, sentence in sides(raw, batch):
+    for original, _, target, _, sentence in zip_sides(raw, batch):
         assert target == [BOS, *original, END]
         assert sum(sentence) > 3, "sentences of several documents"
-    assert toys.make_examples(goal(32), data)[0].lengths.max() == 9
+    assert toys.make_examples(build_denoising(32), data)[0].lengths.max() == 9
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(0, 10**6), st.sampled_from([0.1, 0.3, 0.6]))
 def test_infilling_hides_an_exact_share_of_whole_words(lengths, seed, share):
     raw = toys.draw_raw_examples(lengths, seed=seed)
-    batch = goal(permute_ratio=0.0, infill_ratio=share).corrupt(raw, seed)
-    for original, source, _, _, sentence in sides(raw, batch):
+    batch = build_denoising(permute_ratio=0.0, infill_ratio=share).corrupt(raw, seed)
+    for original, source, _, _, sentence in zip_sides(raw, batch):
         words = words_of(original, sentence)
         budget = math.ceil(share * len(words) - 1e-9)
         kept = [t for t in source[1:-1] if t != MASK]
@@ -207,16 +207,16 @@ def test_overlapping_spans_equal_the_released_procedure(sizes, seed):
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(0, 10**6))
 def test_sentences_change_places(lengths, seed):
     raw = toys.draw_raw_examples(lengths, seed=seed)
-    batch = goal(infill_ratio=0.0).corrupt(raw, seed)
-    for original, source, _, _, sentence in sides(raw, batch):
+    batch = build_denoising(infill_ratio=0.0).corrupt(raw, seed)
+    for original, source, _, _, sentence in zip_sides(raw, batch):
         cuts = [i for i, first in enumerate(sentence) if first] + [len(original)]
         pieces = [tuple(original[a:b]) for a, b in itertools.pairwise(cuts)]
         left = list(source[1:-1])
         assert sorted(left) == sorted(original)
-        assert splits(tuple(left), Counter(pieces)), "the source is the sentences in some order"
+        assert can_assemble(tuple(left), Counter(pieces)), "the source is the sentences in some order"
 
 
-def splits(text, remaining):
+def can_assemble(text, remaining):
     """Can the text be put together from these pieces, each used once?"""
     if not text:
         return True
@@ -224,7 +224,7 @@ def splits(text, remaining):
         if text[: len(piece)] == piece:
             rest = remaining.copy()
             rest[piece] -= 1
-            if splits(text[len(piece) :], +rest):
+            if can_assemble(text[len(piece) :], +rest):
                 return True
     return False
 
@@ -246,18 +246,21 @@ def test_every_order_of_sentences_is_as_likely_and_a_share_moves():
 
 def test_the_other_kinds_of_noise():
     raw = toys.draw_raw_examples([50] * 2000)
-    masked = goal(**QUIET, mask_ratio=0.2).corrupt(raw, 0).source.ids
+    masked = build_denoising(**QUIET, mask_ratio=0.2).corrupt(raw, 0).source.ids
     assert (masked == MASK).sum() / 100_000 == pytest.approx(0.2, abs=0.006)
-    deleted = goal(**QUIET, delete_ratio=0.25).corrupt(raw, 0).source
+    deleted = build_denoising(**QUIET, delete_ratio=0.25).corrupt(raw, 0).source
     assert np.diff(deleted.starts).sum() - 4000 == pytest.approx(75_000, abs=600)
-    odd = goal(**QUIET, insert_ratio=0.11).corrupt(toys.draw_raw_examples([50]), 0).source
+    odd = build_denoising(**QUIET, insert_ratio=0.11).corrupt(toys.draw_raw_examples([50]), 0).source
     assert len(odd.ids) == 50 + 6 + 2, "rounded up"
-    more = goal(**QUIET, insert_ratio=0.1).corrupt(raw, 0).source
+    more = build_denoising(**QUIET, insert_ratio=0.1).corrupt(raw, 0).source
     assert (np.diff(more.starts) == 57).all()
     assert (more.ids == MASK).sum() == 5 * 2000
     place = np.flatnonzero(more.ids == MASK) % 57
     assert abs(np.histogram(place, 5, (1, 56))[0] / 2000 - 1).max() < 0.1
-    text, source = toys.split_rows(raw.ids, raw.starts), goal(**QUIET, rotate_ratio=1.0).corrupt(raw, 0).source
+    text, source = (
+        toys.split_rows(raw.ids, raw.starts),
+        build_denoising(**QUIET, rotate_ratio=1.0).corrupt(raw, 0).source,
+    )
     offsets = Counter()
     for original, turned in zip(text, toys.split_rows(source.ids, source.starts), strict=True):
         turned = turned[1:-1]
@@ -266,16 +269,16 @@ def test_the_other_kinds_of_noise():
         offsets[at[0]] += 1
     assert len(offsets) == 50, "any token may come first"
     assert max(offsets.values()) < 80
-    some = goal(**QUIET, rotate_ratio=0.3).corrupt(raw, 0).source
+    some = build_denoising(**QUIET, rotate_ratio=0.3).corrupt(raw, 0).source
     same = sum(a == b[1:-1] for a, b in zip(text, toys.split_rows(some.ids, some.starts), strict=True))
     assert same / 2000 == pytest.approx(0.7 + 0.3 / 50, abs=0.05)
-    gone = goal(**QUIET, delete_ratio=1.0).corrupt(raw, 0).source
+    gone = build_denoising(**QUIET, delete_ratio=1.0).corrupt(raw, 0).source
     assert (np.diff(gone.starts) == 3).all(), "one token always stays"
 
 
 def test_the_released_command():
     raw = toys.draw_raw_examples([50] * 4000)
-    plain, released = goal(permute_ratio=0.0, as_released=True), goal(permute_ratio=0.0)
+    plain, released = build_denoising(permute_ratio=0.0, as_released=True), build_denoising(permute_ratio=0.0)
     assert plain.poisson_lambda == 3.5
     assert released.poisson_lambda == 3.0
     source = plain.corrupt(raw, 0).source.ids
@@ -288,7 +291,7 @@ def test_the_released_command():
 
 def test_statistics_of_a_million_tokens():
     raw = toys.draw_raw_examples([500] * 2000)
-    batch = goal(512).corrupt(raw, 2)
+    batch = build_denoising(512).corrupt(raw, 2)
     words = (WORDS[raw.ids] | raw.sentence_starts).sum()
     source = batch.source.ids
     starts = WORDS[source] | (source == MASK)
@@ -300,7 +303,7 @@ def test_statistics_of_a_million_tokens():
 
 def test_sizes_and_errors():
     data = toys.build_random_store(0, documents=80, end=END)
-    made = goal(32, insert_ratio=0.1)
+    made = build_denoising(32, insert_ratio=0.1)
     plan, raw, batch = toys.make_examples(made, data)
     sizes = made.measure_sizes(plan)
     assert (np.diff(batch.starts) == sizes[:, 0]).all()
@@ -310,8 +313,8 @@ def test_sizes_and_errors():
     with pytest.raises(Error, match="no <mask>"):
         build_objective("denoising", toys.build_tokenizer(roles={"pad": "<pad>", "unk": "<unk>", "eos": "</s>"}), 32)
     with pytest.raises(Error, match="too short"):
-        goal(7).plan(data, 0, 0)
-    assert len(goal(8).plan(data, 0, 0))
+        build_denoising(7).plan(data, 0, 0)
+    assert len(build_denoising(8).plan(data, 0, 0))
 
 
 def test_a_language_stands_at_the_end():
@@ -330,7 +333,7 @@ def test_a_language_stands_at_the_end():
 
 def test_sentences_move_before_words_are_hidden():
     raw = toys.draw_raw_examples([40] * 50, sentences=0.3)
-    source = goal(infill_ratio=0.0).corrupt(raw, 0).source
+    source = build_denoising(infill_ratio=0.0).corrupt(raw, 0).source
     moved = [
         a != b[1:-1]
         for a, b in zip(toys.split_rows(raw.ids, raw.starts), toys.split_rows(source.ids, source.starts), strict=True)
@@ -338,7 +341,7 @@ def test_sentences_move_before_words_are_hidden():
     assert sum(moved) > 45
     order = denoising.permute_sentences(raw.starts, raw.sentence_starts, 1.0, 0, raw.sample)
     assert np.array_equal(source.ids[~np.isin(source.ids, [BOS, END])], raw.ids[order])
-    both = goal().corrupt(raw, 0).source
+    both = build_denoising().corrupt(raw, 0).source
     text = denoising.infill_spans(
         (raw.ids[order], raw.starts), (WORDS[raw.ids] | raw.sentence_starts)[order], 0.3, 3.0, MASK, 0, raw.sample
     )  # fmt: skip

@@ -58,7 +58,7 @@ def test_a_family_learns_by_its_own_objective(name):
     assert set(losses) == wanted.get(name, set(losses) & {"lm", "mlm"})
 
 
-def tiny(name):
+def build_fitting_model(name):
     """A small model of the first family whose pretraining an objective fits."""
     given_to = {"bidirectional": "elmo", "nsp": "bert", "sop": "albert", "plm": "xlnet", "switch": "switch"}
     kind = OBJECTIVES[name].objective_class
@@ -70,7 +70,7 @@ def tiny(name):
 @torch.no_grad()
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_counts_are_known_before_the_model_runs(name):
-    f, goal = tiny(name), build_objective(name, TOKENIZER, 24, **OBJECTIVE_OPTIONS.get(name, {}))
+    f, goal = build_fitting_model(name), build_objective(name, TOKENIZER, 24, **OBJECTIVE_OPTIONS.get(name, {}))
     some = [b for b, _ in load_batches(TokenSource(store_of(name), goal), 96, epochs=1)]
     for batch in (*some[:2], some[-1], blank_batch(some[0])):
         losses = goal.loss(f.model, batch.to("cpu"))
@@ -88,11 +88,13 @@ def test_counts_of_streams_and_of_a_mixture():
     )
     for name, goal in zip(("causal", "bidirectional"), streams, strict=True):
         batch = next(load_batches(TokenSource(TEXT, goal), 24))[0]
-        assert goal.count_labels(batch) == {"lm": int(goal.loss(tiny(name).model, batch.to("cpu"))["lm"][1])}
+        assert goal.count_labels(batch) == {
+            "lm": int(goal.loss(build_fitting_model(name).model, batch.to("cpu"))["lm"][1])
+        }
     goals = build_objective("nsp", TOKENIZER, 24), build_objective("sop", TOKENIZER, 24)
     mixed = Mixture(tuple(TokenSource(TEXT, goal) for goal in goals))
     batch = next(load_batches(mixed, 96))[0]
-    losses = goals[0].loss(tiny("nsp").model, batch.to("cpu"))
+    losses = goals[0].loss(build_fitting_model("nsp").model, batch.to("cpu"))
     assert goals[0].count_labels(batch) == {part: int(count) for part, (_, count) in losses.items()}
 
 
@@ -114,7 +116,7 @@ def test_a_head_without_the_part_is_refused():
             goal.loss(f.model, batch)
 
 
-def fields(batch, row):
+def list_fields(batch, row):
     """All that a batch says of one example, in a form that can be compared."""
     low, high = (int(x) for x in batch.starts[row : row + 2])
     said = {"ids": batch.ids[low:high].tolist()}
@@ -145,18 +147,18 @@ def test_the_same_in_any_batch_and_anew_in_the_next_epoch(name):
         for low in range(0, min(len(plan), 64), size):
             numbers = np.arange(low, min(low + size, len(plan), 64))
             batch = goal.corrupt(gather_examples(data, plan, numbers, numbers), 7)
-            said |= {int(sample): fields(batch, row) for row, sample in enumerate(batch.sample)}
+            said |= {int(sample): list_fields(batch, row) for row, sample in enumerate(batch.sample)}
         seen[size] = said
     assert seen[1] == seen[7] == seen[32]
     through = {}
     for batch, position in load_batches(TokenSource(data, goal), 128, 7, epochs=1):
         assert position <= len(plan)
-        through |= {int(s): fields(batch, row) for row, s in enumerate(batch.sample) if s >= 0}
+        through |= {int(s): list_fields(batch, row) for row, s in enumerate(batch.sample) if s >= 0}
     assert {n: through[n] for n in seen[1]} == seen[1], "and through the loader"
     assert position == len(plan)
     if name not in ("causal", "seq2seq", "bidirectional"):  # which have nothing to draw
         later = goal.corrupt(gather_examples(data, plan, np.arange(32), len(plan) + np.arange(32)), 7)
-        assert any(fields(later, row) != seen[1][row] for row in range(32)), "anew in the next epoch"
+        assert any(list_fields(later, row) != seen[1][row] for row in range(32)), "anew in the next epoch"
     other = goal.plan(data, 7, 1)
     assert len(other) == len(plan)
     assert not np.array_equal(other.begin, plan.begin)
@@ -193,7 +195,7 @@ def test_the_same_for_any_number_of_workers_and_ranks(name):
             load_batches(TokenSource(TEXT, goal), 96, 3, epochs=1, rank=rank, **how)
             for rank in range(how.get("ranks", 1))
         ]
-        return {int(s): fields(b, row) for run in runs for b, _ in run for row, s in enumerate(b.sample) if s >= 0}
+        return {int(s): list_fields(b, row) for run in runs for b, _ in run for row, s in enumerate(b.sample) if s >= 0}
 
     alone = said()
     assert len(alone) == len(goal.plan(TEXT, 3, 0))

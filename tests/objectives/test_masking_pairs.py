@@ -21,7 +21,7 @@ TOKENIZER = toys.build_tokenizer()
 CLS, SEP = TOKENIZER.id("cls"), TOKENIZER.id("sep")
 
 
-def truncated(a, b, most, coins):
+def truncate_pair(a, b, most, coins):
     """BERT's truncate_seq_pair: the longer side loses a piece from its front or back until the pair fits."""
     a, b = list(a), list(b)
     while len(a) + len(b) > most:
@@ -36,7 +36,7 @@ def truncated(a, b, most, coins):
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(2, 50))
 def test_the_longer_side_loses_a_piece_until_both_fit(a, b, most):
-    left, right = truncated(range(a), range(b), most, iter(lambda: True, None))
+    left, right = truncate_pair(range(a), range(b), most, iter(lambda: True, None))
     lose = compute_truncation(np.array([a]), np.array([b]), most)
     assert (a - lose[0][0], b - lose[1][0]) == (len(left), len(right))
 
@@ -49,7 +49,7 @@ def test_truncation_by_hand():
     ]
 
 
-def reference(documents, number, most, key, short, swap=False):
+def make_pairs_as_released(documents, number, most, key, short, swap=False):
     """create_instances_from_document of BERT (and of ALBERT with the fallback), on sentences (begin, end)."""
     first = np.cumsum([0, *map(len, documents)])
     document, i, chunk, made = documents[number], 0, [], []
@@ -81,7 +81,7 @@ def reference(documents, number, most, key, short, swap=False):
             lose = compute_truncation(np.array([len(tokens[0])]), np.array([len(tokens[1])]), most)
             spans = []
             for side, lost, use in zip(tokens, lose, (masking.FRONT_A_DRAW, masking.FRONT_B_DRAW), strict=True):
-                front = coins(int(lost[0]), *key, at, use)
+                front = count_coins(int(lost[0]), *key, at, use)
                 spans.append((side[0] + front, side[-1] + 1 - int(lost[0]) + front))
             made.append((*spans, label))
             chunk = []
@@ -89,7 +89,7 @@ def reference(documents, number, most, key, short, swap=False):
     return made
 
 
-def coins(count, *key):
+def count_coins(count, *key):
     """How many of the first `count` bits of the stream are set, from the highest of each word on."""
     drawn = "".join(f"{int(draw_bits(*key, turn)):064b}" for turn in range(-(-count // 64)))
     return drawn[:count].count("1")
@@ -109,7 +109,7 @@ def test_pairs_equal_the_released_procedure(swap, sizes, most, seed):
     flat, documents = iter(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)), []
     for document in sizes:
         documents.append([next(flat) for _ in document])
-    theirs = [x for n in range(len(sizes)) for x in reference(documents, n, most, (seed, 3, 0), 0.4, swap)]
+    theirs = [x for n in range(len(sizes)) for x in make_pairs_as_released(documents, n, most, (seed, 3, 0), 0.4, swap)]
     assert ours == sorted(theirs)
 
 

@@ -23,7 +23,7 @@ TOKENIZER = toys.build_tokenizer()
 CLS, SEP = TOKENIZER.id("cls"), TOKENIZER.id("sep")
 
 
-def marked(seed=0, **more):
+def build_marked_store(seed=0, **more):
     """A store whose units begin at random tokens."""
     data = toys.build_random_store(seed, **more)
     r = np.random.default_rng(seed)
@@ -50,13 +50,13 @@ def test_a_task_that_the_model_does_not_know_is_refused(name):
 
 
 @functools.cache
-def million():
-    return marked(3, documents=1700, most=60, longest=40)
+def build_million_tokens():
+    return build_marked_store(3, documents=1700, most=60, longest=40)
 
 
 @given(st.integers(0, 10**4), st.sampled_from(["basic", "phrase", "entity"]))
 def test_units_are_hidden_whole(seed, stage):
-    data = marked(seed % 7)
+    data = build_marked_store(seed % 7)
     goal = build_objective("ernie-units", TOKENIZER, 40, stage=stage, mask_rate=0.3)
     plan, raw, batch = toys.make_examples(goal, data, seed)
     hidden = np.isin(np.arange(len(batch.ids)), batch.chosen)
@@ -79,7 +79,7 @@ def test_units_are_hidden_whole(seed, stage):
 
 @pytest.mark.parametrize(("stage", "mean"), [("basic", 1.0), ("phrase", 1 / 0.6), ("entity", 2.5)])
 def test_each_unit_has_its_chance(stage, mean):
-    data = million()
+    data = build_million_tokens()
     assert len(data.tokens) > 1_000_000
     goal = build_objective("ernie-units", TOKENIZER, 512, stage=stage)
     _, _, batch = toys.make_examples(goal, data)
@@ -120,7 +120,7 @@ def test_a_store_without_units():
 
 
 def test_true_pairs_are_one():
-    data = marked()
+    data = build_marked_store()
     plan, raw, batch = toys.make_examples(build_objective("unit-pairs", TOKENIZER, 40, stage="phrase"), data)
     spans = np.stack((plan.begin, plan.end), 1).reshape(-1, 2, 2)
     document = np.searchsorted(data.starts, spans[:, :, 0], side="right") - 1
@@ -131,7 +131,7 @@ def test_true_pairs_are_one():
 
 @given(st.integers(0, 10**4), st.integers(12, 60))
 def test_dialogues(seed, length):
-    data = marked(seed % 5, documents=12)
+    data = build_marked_store(seed % 5, documents=12)
     goal = build_objective("dialogue", TOKENIZER, length, stage="basic")
     plan, raw, batch = toys.make_examples(goal, data, seed)
     for n in range(len(plan)):
@@ -174,6 +174,6 @@ def test_half_of_the_dialogues_are_real():
 
 def test_a_task_has_its_number():
     for name in ("ernie-units", "unit-pairs"):
-        batch = toys.make_examples(build_objective(name, TOKENIZER, 40, task_id=2), marked())[2]
+        batch = toys.make_examples(build_objective(name, TOKENIZER, 40, task_id=2), build_marked_store())[2]
         assert batch.tasks.tolist() == [2] * len(batch.ids)
-        assert toys.make_examples(build_objective(name, TOKENIZER, 40), marked())[2].tasks is None
+        assert toys.make_examples(build_objective(name, TOKENIZER, 40), build_marked_store())[2].tasks is None

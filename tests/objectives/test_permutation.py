@@ -23,7 +23,7 @@ TOKENIZER = toys.build_tokenizer()
 SEP, CLS = TOKENIZER.id("sep"), TOKENIZER.id("cls")
 
 
-def made(rows, length, seed=0, **more):
+def make_three_spans(rows, length, seed=0, **more):
     """Examples of three spans: the first half, A and B."""
     r = np.random.default_rng(seed)
     half = length // 2
@@ -41,7 +41,7 @@ def made(rows, length, seed=0, **more):
     return raw, build_objective("plm", TOKENIZER, length, **more)
 
 
-def sampled(goal, begins, free, count, seed, sample, side):
+def sample_as_released(goal, begins, free, count, seed, sample, side):
     """_sample_mask of the released code for one half, with spans of n pieces."""
     mask, found, at, step = np.zeros(len(begins), bool), 0, 0, 0
     pvals = np.cumsum([1 / n for n in range(1, goal.max_ngram + 1)])
@@ -71,7 +71,7 @@ def sampled(goal, begins, free, count, seed, sample, side):
 
 @given(st.integers(10, 80), st.integers(0, 10**6))
 def test_targets_equal_the_released_procedure(length, seed):
-    raw, goal = made(2, length, seed)
+    raw, goal = make_three_spans(2, length, seed)
     batch = goal.corrupt(raw, seed)
     words = np.array([not TOKENIZER.get_token_text(i).startswith("##") for i in range(60)])
     total = max(2, round(length * 85 / 512))
@@ -89,7 +89,7 @@ def test_targets_equal_the_released_procedure(length, seed):
         begins |= first
         half = length // 2
         for side, part, goal_count in ((0, slice(0, half), total - total // 2), (1, slice(half, None), total // 2)):
-            spans = sampled(goal, begins[part], inner[part], goal_count, seed, int(raw.sample[row]), side)
+            spans = sample_as_released(goal, begins[part], inner[part], goal_count, seed, int(raw.sample[row]), side)
             chosen = mine[part]
             assert chosen[spans].all(), "the spans are targets"
             assert chosen.sum() == min(goal_count, inner[part].sum()), "topped up to exactly the number"
@@ -97,7 +97,7 @@ def test_targets_equal_the_released_procedure(length, seed):
 
 
 def test_the_published_numbers():
-    raw, goal = made(20, 512)
+    raw, goal = make_three_spans(20, 512)
     batch = goal.corrupt(raw, 3)
     assert np.diff(batch.starts).tolist() == [512] * 20
     place = batch.chosen % 512
@@ -126,7 +126,7 @@ def may_see(targets, marks, half, rank, released):
 @given(st.integers(10, 50), st.integers(0, 10**6), st.booleans())
 @settings(max_examples=60)
 def test_every_token_sees_exactly_what_it_may(length, seed, released):
-    raw, goal = made(2, length, seed, as_released=released)
+    raw, goal = make_three_spans(2, length, seed, as_released=released)
     batch = goal.corrupt(raw, seed).to("cpu")
     content, query = build_order_masks(batch.order, batch.layout)
     for row in range(2):
@@ -142,7 +142,7 @@ def test_every_token_sees_exactly_what_it_may(length, seed, released):
 
 
 def test_segments_and_labels():
-    raw, goal = made(3, 40)
+    raw, goal = make_three_spans(3, 40)
     batch = goal.corrupt(raw, 0)
     assert np.array_equal(batch.ids[batch.chosen], batch.labels), "nothing is replaced: the streams hide it"
     for row in range(3):
@@ -174,7 +174,7 @@ def test_the_plan_follows_the_text():
 
 
 def test_statistics_of_a_million_tokens():
-    raw, goal = made(2000, 512)
+    raw, goal = make_three_spans(2000, 512)
     batch = goal.corrupt(raw, 1)
     counts = np.bincount(np.repeat(np.arange(4000), 256)[batch.chosen])
     assert (counts[::2] == 43).all()
@@ -269,7 +269,7 @@ def test_errors():
 def test_a_target_never_reaches_its_own_prediction():
     """By gradient, through a real model: the loss at a target does not depend on tokens that it may not see."""
     f = formers.build("xlnet", vocab=60, dim=8, layers=2, heads=2, ff=16, dropout=0.0)
-    raw, goal = made(1, 24)
+    raw, goal = make_three_spans(1, 24)
     batch = goal.corrupt(raw, 0).to("cpu")
     weight = f.model.body.embed.token.weight
     for slot in batch.chosen.tolist():

@@ -27,20 +27,24 @@ SENTINELS = [99 - i for i in range(40)]
 PAD, END = 0, 1
 
 
-def goal(length=512, **more):
+def build_span_corruption(length=512, **more):
     return build_objective("span-corruption", TOKENIZER, length, **more)
 
 
 def test_the_published_lengths():
     """568 raw tokens give 512 inputs and 114 targets: 28 sentinels + 85 + the end."""
-    assert goal().raw_length == 568
-    assert [int(x[0]) for x in goal().measure_both_sides(np.array([568]))] == [512, 114]
-    batch = goal().corrupt(toys.draw_raw_examples([568, 568]), 0)
+    assert build_span_corruption().raw_length == 568
+    assert [int(x[0]) for x in build_span_corruption().measure_both_sides(np.array([568]))] == [512, 114]
+    batch = build_span_corruption().corrupt(toys.draw_raw_examples([568, 568]), 0)
     assert np.diff(batch.source.starts).tolist() == [512, 512]
     assert np.diff(batch.starts).tolist() == [114, 114]
     assert np.isin(batch.labels[:114], SENTINELS).sum() == 28
-    assert sorted(goal().sentinels.tolist(), reverse=True) == goal().sentinels.tolist() == SENTINELS
-    assert goal().sentinels[0] == len(TOKENIZER) - 1, "from the top of the tokenizer"
+    assert (
+        sorted(build_span_corruption().sentinels.tolist(), reverse=True)
+        == build_span_corruption().sentinels.tolist()
+        == SENTINELS
+    )
+    assert build_span_corruption().sentinels[0] == len(TOKENIZER) - 1, "from the top of the tokenizer"
 
 
 def released_lengths(n, rate, mean):
@@ -54,13 +58,13 @@ def test_raw_lengths_follow_the_released_helper(length):
     n = length
     while released_lengths(n + 1, 0.15, 3)[0] <= length:
         n += 1
-    assert goal(length).raw_length == n
+    assert build_span_corruption(length).raw_length == n
 
 
 @given(st.lists(st.integers(2, 200), min_size=1, max_size=5), st.integers(0, 10**6))
 def test_the_target_fills_the_gaps(lengths, seed):
     raw = toys.draw_raw_examples(lengths, seed=seed)
-    batch = goal().corrupt(raw, seed)
+    batch = build_span_corruption().corrupt(raw, seed)
     sides = zip(
         toys.split_rows(raw.ids, raw.starts), toys.split_rows(batch.source.ids, batch.source.starts),
         toys.split_rows(batch.labels, batch.starts), toys.split_rows(batch.ids, batch.starts), strict=True,
@@ -109,7 +113,7 @@ def test_documents_are_joined_end_to_end(lengths, length, marked):
 
 def test_short_documents_joined_have_many_gaps():
     data = toys.build_store([[12], [9], [30], [5]] * 30, end=END)
-    alone, joined = goal(128), goal(128, across_documents=True)
+    alone, joined = build_span_corruption(128), build_span_corruption(128, across_documents=True)
     batch = toys.make_examples(alone, data)[2]
     assert {sum(t in SENTINELS for t in row) for row in toys.split_rows(batch.labels, batch.starts)} == {1}
     plan, raw, batch = toys.make_examples(joined, data)
@@ -122,14 +126,18 @@ def test_short_documents_joined_have_many_gaps():
 
 def test_every_cut_is_as_likely():
     """7 items in 3 parts: 15 ways."""
-    made = goal().split_randomly(np.full(15000, 7), np.full(15000, 3), 0, np.arange(15000), KEPT_DRAW).reshape(-1, 3)
+    made = (
+        build_span_corruption()
+        .split_randomly(np.full(15000, 7), np.full(15000, 3), 0, np.arange(15000), KEPT_DRAW)
+        .reshape(-1, 3)
+    )
     counts = Counter(map(tuple, made.tolist()))
     assert set(counts) == {(a, b, 7 - a - b) for a in range(1, 6) for b in range(1, 7 - a)}
     assert sum((n - 1000) ** 2 / 1000 for n in counts.values()) < 40  # χ² of 14 degrees, p ≈ 0.0003
 
 
 def test_statistics_over_a_million_tokens():
-    batch = goal().corrupt(toys.draw_raw_examples([568] * 1800), 1)
+    batch = build_span_corruption().corrupt(toys.draw_raw_examples([568] * 1800), 1)
     hidden = ~np.isin(batch.labels, [*SENTINELS, END])
     assert hidden.sum() / (568 * 1800) == pytest.approx(85 / 568), "exactly"
     sizes = np.diff(np.flatnonzero(np.isin(batch.labels, [*SENTINELS, END])))
@@ -140,11 +148,11 @@ def test_statistics_over_a_million_tokens():
 
 def test_batches_have_their_size_on_the_larger_side():
     data = toys.build_store([[568]] * 20)
-    shape = goal().choose_shape(8 * 512, goal().plan(data, 0, 0))
+    shape = build_span_corruption().choose_shape(8 * 512, build_span_corruption().plan(data, 0, 0))
     assert (shape.source_tokens, shape.tokens) == (8 * 512, 8 * 114)
     assert (shape.source_longest, shape.longest, shape.labels) == (512, 114, 0)
     assert shape.documents >= 8 + 8, "room for as many dummies"
-    batch = next(load_batches(TokenSource(data, goal()), 8 * 512))[0]
+    batch = next(load_batches(TokenSource(data, build_span_corruption()), 8 * 512))[0]
     assert (batch.sample >= 0).sum() == 8
 
 

@@ -22,7 +22,7 @@ def f():
     return formers.load(package.get_model_path())
 
 
-def embedded(f, sentences):
+def embed_sentences(f, sentences):
     rows = [torch.tensor(f.tokenizer.encode(text)) for text in sentences]
     ids = pad_sequence(rows, batch_first=True)
     keep = torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
@@ -32,7 +32,7 @@ def embedded(f, sentences):
 
 def test_embeddings_are_the_packages_own(f):
     theirs = embed_with_package(SENTENCES)
-    ours = embedded(f, SENTENCES)
+    ours = embed_sentences(f, SENTENCES)
     assert (ours - theirs).abs().max() <= 1e-4
     assert (ours @ ours.T - theirs @ theirs.T).abs().max() <= 1e-4
     noted = torch.tensor(json.loads(RECORDED_VECTORS.read_text()))
@@ -41,11 +41,11 @@ def test_embeddings_are_the_packages_own(f):
 
 def test_embeddings_without_the_packages_libraries(f):
     noted = torch.tensor(json.loads(RECORDED_VECTORS.read_text()))
-    assert (embedded(f, SENTENCES)[:, : noted.shape[1]] - noted).abs().max() <= 1e-4
+    assert (embed_sentences(f, SENTENCES)[:, : noted.shape[1]] - noted).abs().max() <= 1e-4
 
 
 def test_meaning_is_near(f):
-    a, b, c, *_ = embedded(f, SENTENCES)
+    a, b, c, *_ = embed_sentences(f, SENTENCES)
     assert a @ b > 0.3 > a @ c
 
 
@@ -54,5 +54,5 @@ def test_export_and_import_are_exact(f, tmp_path):
     formers.save(formers.load(tmp_path / "hf"), tmp_path / "own")
     again = formers.load(tmp_path / "own")
     assert_equal_weights(again, f)
-    assert_near(embedded(again, SENTENCES), embedded(f, SENTENCES), f.model)
+    assert_near(embed_sentences(again, SENTENCES), embed_sentences(f, SENTENCES), f.model)
     assert again.tokenizer.encode(SENTENCES[6]) == f.tokenizer.encode(SENTENCES[6])

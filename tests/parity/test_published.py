@@ -33,7 +33,7 @@ def published(tmp_path):
     return make
 
 
-def same(one, other):
+def assert_same_model(one, other):
     for (name, value), (again, copy) in zip(
         one.model.state_dict().items(), other.model.state_dict().items(), strict=True
     ):
@@ -42,7 +42,7 @@ def same(one, other):
     assert one.config == other.config
 
 
-def renamed(*pairs):
+def rename_tensors(*pairs):
     def change(tensors):
         out = {}
         for name, value in tensors.items():
@@ -55,10 +55,10 @@ def renamed(*pairs):
 
 
 def test_gamma_and_beta(published):
-    change = renamed(("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
+    change = rename_tensors(("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
     folder, known = published("BertForPreTraining-0", change)
     assert any("gamma" in name for name in load_file(folder / "model.safetensors"))
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_gamma_and_beta(published):
     [("BertForPreTraining-0", "bert."), ("GPT2LMHeadModel-0", "transformer."), ("RobertaForMaskedLM-0", "roberta.")],
 )
 def test_missing_base_prefix(published, name, prefix):
-    folder, known = published(name, renamed((prefix, "")))
-    same(formers.load(folder), known)
+    folder, known = published(name, rename_tensors((prefix, "")))
+    assert_same_model(formers.load(folder), known)
 
 
 def test_a_base_prefix_where_none_is_written_today(published):
@@ -75,7 +75,7 @@ def test_a_base_prefix_where_none_is_written_today(published):
         return {name if name == "lm_head.weight" else "transformer." + name: value for name, value in tensors.items()}
 
     folder, known = published("T5ForConditionalGeneration-1", change)
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
 
 
 def test_leftover_buffers_of_gpt2(published):
@@ -86,20 +86,20 @@ def test_leftover_buffers_of_gpt2(published):
         }
 
     folder, known = published("GPT2LMHeadModel-0", change)
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
 
 
 def test_leftover_buffers_of_bert_and_roberta(published):
     folder, known = published(
         "BertForPreTraining-0", lambda t: t | {"bert.embeddings.position_ids": torch.arange(27)[None]}
     )
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
 
 
 def test_leftover_bias_table_of_t5(published):
     extra = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": torch.randn(8, 3)}
     folder, known = published("T5ForConditionalGeneration-0", lambda t: t | extra)
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
 
 
 def test_tied_copies(published, tmp_path):
@@ -109,12 +109,12 @@ def test_tied_copies(published, tmp_path):
         return tensors | {name: table.clone() for name in names}
 
     folder, known = published("T5ForConditionalGeneration-0", copies)
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
     shutil.rmtree(folder)
     folder, known = published(
         "GPT2LMHeadModel-0", lambda t: t | {"lm_head.weight": t["transformer.wte.weight"].clone()}
     )
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
     shutil.rmtree(folder)
 
     def bert(tensors):
@@ -124,13 +124,13 @@ def test_tied_copies(published, tmp_path):
         }
 
     folder, known = published("BertForPreTraining-0", bert)
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
 
 
 def test_a_tied_copy_alone_is_enough(published):
-    change = renamed(("shared.weight", "encoder.embed_tokens.weight"))
+    change = rename_tensors(("shared.weight", "encoder.embed_tokens.weight"))
     folder, known = published("T5ForConditionalGeneration-0", change)
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
 
 
 def test_a_copy_that_differs_is_an_error_that_names_it(published):
@@ -143,7 +143,7 @@ def test_t5_whose_config_says_tied_and_whose_file_says_otherwise(published):
     """transformers 5 writes tie_word_embeddings: true for every T5; the tensors tell."""
     folder, known = published("T5ForConditionalGeneration-1", config=lambda c: c | {"tie_word_embeddings": True})
     assert not known.config.tied
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
 
 
 def test_t5_v11_as_first_published(published):
@@ -156,7 +156,7 @@ def test_t5_v11_as_first_published(published):
 
     folder, known = published("T5ForConditionalGeneration-1", config=old)
     model = formers.load(folder)
-    same(model, known)
+    assert_same_model(model, known)
     assert not model.config.scaled
 
 
@@ -168,7 +168,7 @@ def test_old_config_keys(published):
         }  # fmt: skip
 
     folder, known = published("GPT2LMHeadModel-0", config=gpt2)
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
     shutil.rmtree(folder)
 
     def bert(config):
@@ -176,7 +176,7 @@ def test_old_config_keys(published):
         return config | dict.fromkeys(keys, 768) | {"position_embedding_type": "absolute", "finetuning_task": "sst-2"}
 
     folder, known = published("BertForPreTraining-0", config=bert)
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
 
 
 def test_config_without_model_type(published):
@@ -184,7 +184,7 @@ def test_config_without_model_type(published):
         return {k: v for k, v in config.items() if k not in ("model_type", "transformers_version")}
 
     folder, known = published("BertForPreTraining-0", config=strip)
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
     about = json.loads((folder / "config.json").read_text())
     del about["architectures"]
     (folder / "config.json").write_text(json.dumps(about))
@@ -203,7 +203,7 @@ def test_aliases_of_config_keys(published):
         return config
 
     folder, known = published("GPT2LMHeadModel-0", config=change)
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
     about = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(about | {"num_hidden_layers": 17}))
     with pytest.raises(Error, match="num_hidden_layers and n_layer contradict each other"):
@@ -234,7 +234,7 @@ def test_untied_bert_with_the_older_name_of_its_bias(published):
         return tensors
 
     folder, known = published("BertForMaskedLM-1", change)
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
 
 
 LEFTOVERS = {
@@ -254,7 +254,7 @@ LEFTOVERS = {
 @pytest.mark.parametrize("name", LEFTOVERS)
 def test_leftovers_of_the_others(published, name):
     folder, known = published(name, lambda t: t | {key: torch.ones(shape) for key, shape in LEFTOVERS[name].items()})
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -262,7 +262,7 @@ def test_positions_that_are_computed_must_be_the_files(published, dtype):
     table = marian_positions(24, 15).to(dtype)
     extra = {f"model.{side}.embed_positions.weight": table.clone() for side in ("encoder", "decoder")}
     folder, known = published("MarianMTModel-0", lambda t: t | extra)
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
     name = "model.decoder.embed_positions.weight"
     for wrong in (table.flip(1), table + 0.1, table[:, :-1], torch.ones(24, 15), torch.ones(())):
         tensors = load_file(folder / "model.safetensors")
@@ -311,14 +311,14 @@ def test_bloom_without_biases_is_refused(published):
     folder, known = published("BloomForCausalLM-0", config=lambda c: c | {"slow_but_exact": True, "pretraining_tp": 2})
     with pytest.raises(Error, match="slow_but_exact: formers cannot honour True"):
         formers.load(folder)
-    same(formers.load(folder, ignore=["slow_but_exact"]), known)
+    assert_same_model(formers.load(folder, ignore=["slow_but_exact"]), known)
 
 
 def test_gamma_and_beta_of_berts_children(published):
     for name in ("AlbertForPreTraining-1", "ErnieForPreTraining-1"):
-        change = renamed(("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
+        change = rename_tensors(("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
         folder, known = published(name, change)
-        same(formers.load(folder), known)
+        assert_same_model(formers.load(folder), known)
         shutil.rmtree(folder)
 
 
@@ -329,9 +329,9 @@ def test_older_configs_of_the_others(published, tmp_path):
         return config | old | {"rope_scaling": None, "model_type": "gpt_neox"}
 
     folder, known = published("GPTNeoXForCausalLM-0", config=neox)
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
     formers.export(formers.load(folder), tmp_path / "neox")
-    same(formers.load(tmp_path / "neox"), known)
+    assert_same_model(formers.load(tmp_path / "neox"), known)
     (folder / "config.json").write_text(
         json.dumps(json.loads((folder / "config.json").read_text()) | {"rope_scaling": {"type": "linear", "factor": 2}})
     )
@@ -345,14 +345,14 @@ def test_older_configs_of_the_others(published, tmp_path):
         return config | {"masked_softmax_fusion": True, "bias_dropout_fusion": True, "offset_alibi": 100}
 
     folder, known = published("BloomForCausalLM-0", config=bloom)
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
     shutil.rmtree(folder)
     folder, known = published(
         "BartForConditionalGeneration-0",
         config=lambda c: c | {"normalize_before": False, "add_final_layer_norm": False, "classif_dropout": 0.0,
                               "extra_pos_embeddings": 2, "add_bias_logits": False},
     )  # fmt: skip
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
 
 
 def test_bart_without_its_bias_of_zeros(published):
@@ -363,7 +363,7 @@ def test_bart_without_its_bias_of_zeros(published):
     folder, known = published("BartForConditionalGeneration-0", less)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        same(formers.load(folder), known)
+        assert_same_model(formers.load(folder), known)
 
 
 def test_a_checkpoint_of_another_family(published):
@@ -427,7 +427,7 @@ def test_an_unknown_key_can_be_ignored_and_survives_export(published, tmp_path):
         "GPT2LMHeadModel-0", config=lambda c: c | {"my_note": {"한국어": 1}, "add_cross_attention": True}
     )
     model = formers.load(folder, ignore=("my_note", "add_cross_attention"))
-    same(model, known)
+    assert_same_model(model, known)
     formers.save(model, tmp_path / "own")
     formers.export(formers.load(tmp_path / "own"), tmp_path / "hf")
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["my_note"] == {"한국어": 1}
@@ -509,4 +509,4 @@ def test_half_precision_and_shards(published, tmp_path):
     assert formers.load(tmp_path / "hf", dtype=torch.float32).dtype == torch.float32
     formers.save(known, tmp_path / "own", shard=900)
     assert (tmp_path / "own" / "model.safetensors.index.json").exists()
-    same(formers.load(tmp_path / "own"), known)
+    assert_same_model(formers.load(tmp_path / "own"), known)

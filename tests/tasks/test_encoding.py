@@ -25,7 +25,7 @@ TEXT = [
 SIZES = {"dim": 16, "layers": 1, "heads": 2, "ff": 32}
 
 
-def reader(family="bert", task=Task(), context=24, pieces=300):
+def build_encoder(family="bert", task=Task(), context=24, pieces=300):
     tokenizer = train_tokenizer(family, TEXT, pieces)
     config = {**SIZES, "context": context}
     if family == "gpt":
@@ -36,12 +36,12 @@ def reader(family="bert", task=Task(), context=24, pieces=300):
 
 
 def test_a_pair_is_laid_out_as_the_tokenizer_does_it():
-    read, rows = reader(), [{"text": "Anna lives", "other": "Bob lives", "label": "b"}]
+    read, rows = build_encoder(), [{"text": "Anna lives", "other": "Bob lives", "label": "b"}]
     data = encode_examples(Task(), rows, read, ("a", "b"))
     assert data.ids.tolist() == read.tokenizer.encode("Anna lives", "Bob lives")
     assert data.segments.tolist() == read.tokenizer.backend.encode("Anna lives", "Bob lives").type_ids
     assert data.answers.tolist() == [1]
-    gpt = reader("gpt")
+    gpt = build_encoder("gpt")
     ids = encode_examples(Task(), [{"text": "Anna", "other": "Bob", "label": "a"}], gpt, ("a", "b")).ids.tolist()
     special = [gpt.tokenizer.id(role) for role in ("bos", "sep", "cls")]
     assert [i for i in ids if i in special] == special, "start, delimiter, extract (GPT, §3.3)"
@@ -49,7 +49,7 @@ def test_a_pair_is_laid_out_as_the_tokenizer_does_it():
 
 def test_windows_cover_a_long_text_and_nothing_is_lost():
     task = Task(length=16, stride=4)
-    read = reader(task=task)
+    read = build_encoder(task=task)
     text = " ".join(TEXT * 5)
     data = encode_examples(task, [{"text": "Anna", "label": "a"}, {"text": text, "label": "b"}], read, ("a", "b"))
     assert data.row_index.tolist() == [0] + [1] * (len(data) - 1)
@@ -68,12 +68,12 @@ def test_windows_cover_a_long_text_and_nothing_is_lost():
 
 def test_labels_that_training_has_not_seen_are_named():
     with pytest.raises(Error, match="the label 'c' was not seen in training. Known labels: a, b"):
-        encode_examples(Task(), [{"text": "x", "label": "c"}], reader(), ("a", "b"))
+        encode_examples(Task(), [{"text": "x", "label": "c"}], build_encoder(), ("a", "b"))
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "gpt"])
 def test_the_first_piece_of_each_word_answers_for_it(family):
-    read = reader(family, context=64)
+    read = build_encoder(family, context=64)
     words = ["unbelievable", "서울에", "Anna", ".", "e\u0301te\u0301", "👩\u200d🚀", "lives"]
     text = " ".join(words)
     _, offsets = read.tokenize_with_offsets([text])[0]
@@ -103,12 +103,12 @@ def test_no_word_is_asked_twice(words):
     assert all(w < len(words) for w in asked)
 
 
-READER = [reader("roberta", context=64)]
+READER = [build_encoder("roberta", context=64)]
 
 
 def test_tags_over_windows_are_asked_once_each():
     task = Task(name="tag", kind="tags", length=16, stride=6)
-    read = reader(task=task)
+    read = build_encoder(task=task)
     words = " ".join(TEXT).split()
     tags = [str(i % 3) for i in range(len(words))]
     data = encode_examples(task, [{"words": words, "tags": tags}], read, ("0", "1", "2"))
@@ -120,7 +120,7 @@ def test_tags_over_windows_are_asked_once_each():
 
 def test_an_answer_is_found_in_the_windows_that_hold_it():
     task = Task(name="answer", kind="span", length=24, stride=8)
-    read = reader(task=task)
+    read = build_encoder(task=task)
     context = " ".join(TEXT)
     start = context.rindex("파리에")
     row = {"question": "Anna?", "context": context, "answers": [{"text": "파리에", "start": start}]}
@@ -164,7 +164,7 @@ CUT = [
 
 @pytest.mark.parametrize(("task", "row", "said"), CUT)
 def test_nothing_is_cut_in_silence(task, row, said):
-    read = reader(task=task)
+    read = build_encoder(task=task)
     with pytest.warns(UserWarning, match=f"{said} are cut to fit into 16 tokens"):
         assert encode_examples(task, [row], read).longest <= 16
     with pytest.raises(Error, match=r"(text|question|question, with its context,) 1 has [\d,]+ tokens, and \d+ fit"):
@@ -182,4 +182,4 @@ def test_nothing_is_cut_in_silence(task, row, said):
     ],
 )
 def test_windows_lose_nothing_and_say_nothing(task, row):
-    assert len(encode_examples(task, [row], reader(task=task)))
+    assert len(encode_examples(task, [row], build_encoder(task=task)))

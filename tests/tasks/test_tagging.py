@@ -10,7 +10,7 @@ from formers.tasks.tagging import find_detached, find_mark_words, split_words
 ROWS = [["I", "saw", "@anna", "in", "Seoul", ",", "Korea", "."], ["She", "said", '"', "no", '"', "!"], ["#fun", "e.g."]]
 
 
-def words(text, detached, mark_words=()):
+def list_words(text, detached, mark_words=()):
     found = list(split_words(text, detached, mark_words))
     assert all(text[at : at + len(word)] == word for word, at in found)
     assert "".join(word for word, _ in found) == "".join(text.split())
@@ -35,11 +35,11 @@ def test_marks_are_found_in_the_words():
     (",", [","]), (" x\u3000y ", ["x", "y"]),
 ])  # fmt: skip
 def test_text_is_cut_like_them(text, want):
-    assert words(text, find_detached([*ROWS, ["."]])) == want
+    assert list_words(text, find_detached([*ROWS, ["."]])) == want
 
 
 def test_without_knowledge_words_and_marks_part_wherever_they_meet():
-    assert words("I saw @anna.", None) == ["I", "saw", "@", "anna", "."]
+    assert list_words("I saw @anna.", None) == ["I", "saw", "@", "anna", "."]
 
 
 def test_runs_of_marks_are_cut_as_in_the_training_words():
@@ -51,12 +51,12 @@ def test_runs_of_marks_are_cut_as_in_the_training_words():
         ("no!!!!!? so:)!", ["no", "!!!!!", "?", "so", ":)", "!"]),
         ("(so:) ((", ["(", "so", ":)", "(", "("]),
     ):
-        assert words(text, detached, mark_words) == want
+        assert list_words(text, detached, mark_words) == want
         apart = [part for word in want for part in (word if len(set(word) & set("!.:?()")) else [word])]
-        assert words(text, detached) == apart
+        assert list_words(text, detached) == apart
 
 
-def attach(row, marks=".,!?;:"):
+def attach_marks(row, marks=".,!?;:"):
     """The text of a row as people write it: marks stand at the end of the word before."""
     text = ""
     for word in row:
@@ -82,7 +82,7 @@ def test_tweets_are_cut_as_they_were(data):
     for learned, shares in at_least.items():
         known = find_detached(rows[learned]), find_mark_words(rows[learned])
         for part, share in zip(rows, shares, strict=True):
-            same = sum(words(attach(row), *known) == row for row in rows[part])
+            same = sum(list_words(attach_marks(row), *known) == row for row in rows[part])
             assert same >= share * len(rows[part]), (learned, part, same)
-        same = sum(words(" ".join(row), *known) == row for row in rows[learned])
+        same = sum(list_words(" ".join(row), *known) == row for row in rows[learned])
         assert same >= 0.96 * len(rows[learned]), learned

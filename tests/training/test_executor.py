@@ -32,32 +32,32 @@ class Graph:
         self.owner.static_values.fill_(sum(int(t.sum()) for t in list_tensors(self.owner.static_batch)))
 
 
-def batch(fill, size=3):
+def make_batch(fill, size=3):
     ids = torch.full((2, size), fill)
     return Batch.from_padded(ids, source=Batch.from_padded(ids + 1)).replace(labels=ids.flatten())
 
 
 def make_recorded_step():
     replay = GraphedStep(lambda batch: torch.zeros(()))
-    replay.static_batch, replay.static_values, replay.graph = clone_batch(batch(0)), torch.zeros(()), Graph(replay)
+    replay.static_batch, replay.static_values, replay.graph = clone_batch(make_batch(0)), torch.zeros(()), Graph(replay)
     return replay
 
 
 def test_a_replay_reads_the_new_batch_and_leaves_it_alone():
-    replay, given = make_recorded_step(), batch(7)
+    replay, given = make_recorded_step(), make_batch(7)
     starts = int(given.starts.sum())
     assert float(replay(given)) == 6 * (7 + 8 + 7) + 2 * starts
-    assert float(replay(batch(1))) == 6 * (1 + 2 + 1) + 2 * starts
+    assert float(replay(make_batch(1))) == 6 * (1 + 2 + 1) + 2 * starts
     assert given.ids.unique().tolist() == [7]
 
 
 def test_another_shape_is_refused():
     with pytest.raises(Error, match=r"given \(8,\) in place of \(6,\)"):
-        make_recorded_step()(batch(1, size=4))
+        make_recorded_step()(make_batch(1, size=4))
 
 
 def test_a_batch_of_its_own_shares_nothing():
-    first = batch(3)
+    first = make_batch(3)
     second = clone_batch(first)
     for a, b in zip(list_tensors(first), list_tensors(second), strict=True):
         assert torch.equal(a, b)

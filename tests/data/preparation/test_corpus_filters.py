@@ -30,7 +30,7 @@ from formers.data.readers import load_bundled_corpus, read_documents
 KO, EN = load_bundled_corpus("ko")[0], [p for d in load_bundled_corpus("en")[0] for p in d.split("\n") if len(p) > 100]
 
 
-def unique(texts):
+def drop_repeats(texts):
     seen, out = set(), []
     for text in texts:
         key = " ".join(unicodedata.normalize("NFC", text).split())
@@ -46,15 +46,15 @@ class TestExact:
     )
     def test_equal_to_a_set(self, texts):
         counts = FilterCounts()
-        assert list(deduplicate(texts, counts=counts)) == unique(texts)
-        assert (counts.documents, counts.exact) == (len(texts), len(texts) - len(unique(texts)))
+        assert list(deduplicate(texts, counts=counts)) == drop_repeats(texts)
+        assert (counts.documents, counts.exact) == (len(texts), len(texts) - len(drop_repeats(texts)))
 
     def test_many(self, monkeypatch):
         """Through several sorted arrays, whose hashes end in zero bytes, too."""
         monkeypatch.setattr(corpus_filters, "HASH_BUFFER", 50)
         numbers = np.random.default_rng(0).integers(0, 3000, 8000)
         texts = [f"document {n}" for n in numbers]
-        assert list(deduplicate(texts)) == unique(texts)
+        assert list(deduplicate(texts)) == drop_repeats(texts)
         seen = SeenTexts()
         for text in texts:
             seen.add_if_new([text])
@@ -80,7 +80,7 @@ class TestExact:
         assert list(deduplicate(["a", "a"], exact=False)) == ["a", "a"]
 
 
-def shingles(text):
+def cut_shingles(text):
     plain = "".join(c if c.isalnum() else " " for c in text.lower())
     plain = " ".join(plain.split())
     return {
@@ -89,12 +89,12 @@ def shingles(text):
     }
 
 
-def likeness(a, b):
-    a, b = shingles(a), shingles(b)
+def compute_likeness(a, b):
+    a, b = cut_shingles(a), cut_shingles(b)
     return len(a & b) / len(a | b)
 
 
-def changed(text, share, rng):
+def change_words(text, share, rng):
     words = text.split(" ")
     for i in range(len(words)):
         if rng.random() < share:
@@ -113,8 +113,8 @@ class TestNear:
             like = corpus_filters.NearDuplicateIndex(threshold)
             assert all(like.add_if_new(text) for text in texts)
             for text in texts:
-                copy = changed(text, share, rng) + " ."
-                true = likeness(text, copy)
+                copy = change_words(text, share, rng) + " ."
+                true = compute_likeness(text, copy)
                 if true >= threshold + 0.08:
                     alike, right = alike + 1, right + (not like.add_if_new(copy))
                 elif true < threshold - 0.12:
@@ -129,10 +129,10 @@ class TestNear:
         rng = random.Random(1)
         errors = []
         for text in KO[:60]:
-            copy = changed(text, rng.choice([0.02, 0.1, 0.3]), rng)
+            copy = change_words(text, rng.choice([0.02, 0.1, 0.3]), rng)
             errors.append(
                 float((corpus_filters.compute_signature(text) == corpus_filters.compute_signature(copy)).mean())
-                - likeness(text, copy)
+                - compute_likeness(text, copy)
             )
         assert abs(np.mean(errors)) < 0.02
         assert np.std(errors) < 0.06  # sqrt(0.25 / 128) = 0.044
@@ -140,7 +140,7 @@ class TestNear:
     def test_counts_and_order(self):
         counts, rng = FilterCounts(), random.Random(2)
         first, second = KO[0], KO[1]
-        texts = [first, second, first, changed(first, 0.05, rng), second + " 끝."]
+        texts = [first, second, first, change_words(first, 0.05, rng), second + " 끝."]
         assert list(deduplicate(texts, near=0.8, counts=counts)) == [first, second]
         assert str(counts).startswith("5 documents, 1 exact duplicates, 2 near duplicates")
         with pytest.raises(Error, match="likeness is between 0 and 1, got 1.5"):

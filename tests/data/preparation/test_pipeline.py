@@ -51,23 +51,23 @@ def files(tmp_path):
     return folder
 
 
-def make(source, out, **how):
+def prepare_store(source, out, **how):
     return formers.prepare(source, TOKENIZER, out, **{"shard": 2000, "held_out": 0.1, "unit": "line", **how})
 
 
-def content(path):
+def read_files(path):
     return {p.name: p.read_bytes() for p in path.iterdir()}
 
 
 @pytest.fixture
 def expected(files, tmp_path, monkeypatch):
     monkeypatch.setattr("formers.data.preparation.pipeline.GROUP_BYTES", 9000)
-    make(files, tmp_path / "expected")
-    return content(tmp_path / "expected")
+    prepare_store(files, tmp_path / "expected")
+    return read_files(tmp_path / "expected")
 
 
 def test_every_document_once(files, tmp_path):
-    train = make(files, tmp_path / "s")
+    train = prepare_store(files, tmp_path / "s")
     held = Store.open(tmp_path / "s", "held")
     assert len(train.directory.part_metadata["shards"]) > 2
     texts = {}
@@ -85,8 +85,8 @@ def test_every_document_once(files, tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_same_for_any_number_of_workers(files, expected, tmp_path, workers):
-    make(files, tmp_path / "s", workers=workers)
-    assert content(tmp_path / "s") == expected
+    prepare_store(files, tmp_path / "s", workers=workers)
+    assert read_files(tmp_path / "s") == expected
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -95,9 +95,9 @@ def test_the_same_for_any_number_of_ranks(files, expected, tmp_path, ranks, monk
     for rank in reversed(range(ranks)):
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", str(ranks))
-        made = make(files, tmp_path / "s")
+        made = prepare_store(files, tmp_path / "s")
         assert (made is None) == (rank > 0), "the last one to come finishes"
-    assert content(tmp_path / "s") == expected
+    assert read_files(tmp_path / "s") == expected
 
 
 @pytest.mark.parametrize("after", [1, 4, 9])
@@ -110,7 +110,7 @@ def test_a_stopped_run_goes_on(files, expected, tmp_path, monkeypatch, after):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        make(files, tmp_path / "s", tell=tell)
+        prepare_store(files, tmp_path / "s", tell=tell)
     assert not list((tmp_path / "s").glob("*.tmp"))
     assert not (tmp_path / "s" / "lock").exists()
     before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "s").glob("*.bin")}
@@ -121,8 +121,8 @@ def test_a_stopped_run_goes_on(files, expected, tmp_path, monkeypatch, after):
     monkeypatch.setattr(
         module.ShardWriter, "__init__", lambda self, w, name, *a: made.append(name) or real(self, w, name, *a)
     )
-    make(files, tmp_path / "s")
-    assert content(tmp_path / "s") == expected
+    prepare_store(files, tmp_path / "s")
+    assert read_files(tmp_path / "s") == expected
     after_ = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "s").glob("*.bin")}
     assert before.items() <= after_.items(), "finished shards are not made again"
     assert len(made) == len(set(made))
@@ -140,7 +140,7 @@ if __name__ == "__main__":
 """
 
 
-def start(files, tmp_path):
+def start_preparation(files, tmp_path):
     (tmp_path / "run.py").write_text(SCRIPT, encoding="utf-8")
     (tmp_path / "t.json").write_text(TOKENIZER.json_text, encoding="utf-8")
     command = [sys.executable, tmp_path / "run.py", files, tmp_path / "t.json", tmp_path / "s"]
@@ -150,7 +150,7 @@ def start(files, tmp_path):
 def test_killed_again_and_again(files, expected, tmp_path, full):
     random, kills = np.random.default_rng(0), 0
     for _ in range(60 if full else 4):
-        process = start(files, tmp_path)
+        process = start_preparation(files, tmp_path)
         until = time.monotonic() + 20
         while not (tmp_path / "s" / "lock").exists() and process.poll() is None and time.monotonic() < until:
             time.sleep(0.01)
@@ -158,56 +158,56 @@ def test_killed_again_and_again(files, expected, tmp_path, full):
         process.send_signal(signal.SIGKILL)
         kills += process.wait() == -signal.SIGKILL
     assert kills
-    make(files, tmp_path / "s")
-    assert content(tmp_path / "s") == expected, "and no temporary files"
+    prepare_store(files, tmp_path / "s")
+    assert read_files(tmp_path / "s") == expected, "and no temporary files"
 
 
 def test_one_run_at_a_time(files, tmp_path):
-    process = start(files, tmp_path)
+    process = start_preparation(files, tmp_path)
     try:
         while not (tmp_path / "s" / "begun.json").exists():
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.01)
         with pytest.raises(Error, match=f"is in use by process {process.pid} on "):
-            make(files, tmp_path / "s")
+            prepare_store(files, tmp_path / "s")
         with pytest.raises(Error, match="is in use by process"):
-            make(files, tmp_path / "s", rank=0, ranks=2)
+            prepare_store(files, tmp_path / "s", rank=0, ranks=2)
     finally:
         process.kill()
         process.wait()
     assert (tmp_path / "s" / "lock").exists(), "the lock of the dead is stale"
-    make(files, tmp_path / "s")
+    prepare_store(files, tmp_path / "s")
 
 
 def test_ranks_lock_too(tmp_path):
     (tmp_path / "s").mkdir()
     with hold_lock(tmp_path / "s" / "lock", shared=True), hold_lock(tmp_path / "s" / "lock-1"):
         with pytest.raises(Error, match="is in use by process"):
-            make(TEXTS, tmp_path / "s", rank=1, ranks=2)
+            prepare_store(TEXTS, tmp_path / "s", rank=1, ranks=2)
         with pytest.raises(Error, match="is in use by process"):
-            make(TEXTS, tmp_path / "s")
-        assert make(TEXTS, tmp_path / "s", rank=0, ranks=2) is not None, "one group, one rank that works"
+            prepare_store(TEXTS, tmp_path / "s")
+        assert prepare_store(TEXTS, tmp_path / "s", rank=0, ranks=2) is not None, "one group, one rank that works"
 
 
 def test_other_settings_or_text_are_refused(files, tmp_path):
-    make(files, tmp_path / "s")
-    assert len(make(files, tmp_path / "s").starts), "it is finished already"
+    prepare_store(files, tmp_path / "s")
+    assert len(prepare_store(files, tmp_path / "s").starts), "it is finished already"
     with pytest.raises(Error, match=r"other settings \(options\)"):
-        make(files, tmp_path / "s", held_out=0.2)
+        prepare_store(files, tmp_path / "s", held_out=0.2)
     (files / "3.txt").write_text("something else\n", encoding="utf-8")
     with pytest.raises(Error, match=r"other settings \(input\)"):
-        make(files, tmp_path / "s")
+        prepare_store(files, tmp_path / "s")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x", encoding="utf-8")
     with pytest.raises(Error, match=r"is not empty \(thesis.txt\)"):
-        make(files, tmp_path / "mine")
+        prepare_store(files, tmp_path / "mine")
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
     with pytest.raises(Error, match="cannot be held out"):
-        make(files, tmp_path / "x", held_out=1.5)
+        prepare_store(files, tmp_path / "x", held_out=1.5)
     with pytest.raises(Error, match="there is no splitter 'magic'"):
-        make(files, tmp_path / "x", splitter="magic")
+        prepare_store(files, tmp_path / "x", splitter="magic")
     with pytest.raises(Error, match="no text to learn from"):
-        make(["", ""], tmp_path / "empty")
+        prepare_store(["", ""], tmp_path / "empty")
 
 
 def test_text_that_changed_under_finished_shards(tmp_path):
@@ -218,12 +218,12 @@ def test_text_that_changed_under_finished_shards(tmp_path):
 
     told = []
     with pytest.raises(KeyboardInterrupt):
-        make(TEXTS, tmp_path / "s", tell=stop)
+        prepare_store(TEXTS, tmp_path / "s", tell=stop)
     assert list((tmp_path / "s").glob("done-*"))
     for other in (["x", *TEXTS[1:]], TEXTS[:3]):
         with pytest.raises(Error, match="the text has changed since the finished shards were made"):
-            make(other, tmp_path / "s")
-    made = make(TEXTS, tmp_path / "s")
+            prepare_store(other, tmp_path / "s")
+    made = prepare_store(TEXTS, tmp_path / "s")
     assert len(made.starts) + len(Store.open(tmp_path / "s", "held").starts) - 2 == len(TEXTS)
 
 
@@ -235,28 +235,28 @@ def test_a_worker_that_dies(tmp_path, monkeypatch):
             os.kill(child.pid, signal.SIGKILL)
 
     with pytest.raises(Error, match="a worker process ended before its work was done"):
-        make(TEXTS, tmp_path / "s", workers=1, tell=tell)
+        prepare_store(TEXTS, tmp_path / "s", workers=1, tell=tell)
     assert not list((tmp_path / "s").glob("*.tmp"))
-    make(TEXTS, tmp_path / "s")
+    prepare_store(TEXTS, tmp_path / "s")
 
 
 def test_lists_tables_and_datasets(tmp_path):
     import pandas
 
-    expected = make(TEXTS, tmp_path / "list").content_hash
+    expected = prepare_store(TEXTS, tmp_path / "list").content_hash
     frame = pandas.DataFrame({"text": TEXTS, "label": 1})
-    assert make(frame, tmp_path / "frame", column="text").content_hash == expected
+    assert prepare_store(frame, tmp_path / "frame", column="text").content_hash == expected
     datasets = pytest.importorskip("datasets")
     dataset = datasets.Dataset.from_dict({"text": TEXTS, "label": [1] * len(TEXTS)})
-    assert make(dataset, tmp_path / "dataset", column="text").content_hash == expected
-    assert make(iter(TEXTS), tmp_path / "iterator").content_hash == expected
+    assert prepare_store(dataset, tmp_path / "dataset", column="text").content_hash == expected
+    assert prepare_store(iter(TEXTS), tmp_path / "iterator").content_hash == expected
 
 
 def test_phrases_for_ernie(files, tmp_path):
     numbers = (1 / np.random.default_rng(0).uniform(0.001, 1, 20_000)).astype(int).tolist()
     rows = [" ".join(f"w{n}" for n in numbers[i : i + 10]) for i in range(0, 20_000, 10)]
     (files / "9.txt").write_text("\n".join(row + " the white house" * (i % 20 == 0) for i, row in enumerate(rows)))
-    made = make(files / "9.txt", tmp_path / "s", units="learn", held_out=0)
+    made = prepare_store(files / "9.txt", tmp_path / "s", units="learn", held_out=0)
     assert "white house\n" in (tmp_path / "s" / "phrases.txt").read_text(encoding="utf-8")
     a, b = made.starts[:2]
     ids, _, units = made.read_spans(np.array([a]), np.array([b]))
@@ -266,9 +266,9 @@ def test_phrases_for_ernie(files, tmp_path):
     house = [units[i] & PHRASE_BIT for i in range(b - a) if TOKENIZER.decode(ids[: i + 1]).endswith(" the white h")]
     assert house == [0], "the second word of a phrase begins nothing"
     with pytest.raises(Error, match="in a pass of their own"):
-        make(iter(TEXTS), tmp_path / "x", units="learn")
+        prepare_store(iter(TEXTS), tmp_path / "x", units="learn")
     (tmp_path / "list.txt").write_text("The cat\n", encoding="utf-8")
-    assert make(files, tmp_path / "y", units=str(tmp_path / "list.txt")).unit_bits is not None
+    assert prepare_store(files, tmp_path / "y", units=str(tmp_path / "list.txt")).unit_bits is not None
 
 
 @pytest.mark.skipif(
@@ -279,7 +279,7 @@ def test_duplicates_are_left_out_over_all_files(files, tmp_path, ranks, monkeypa
     monkeypatch.setattr("formers.data.preparation.pipeline.GROUP_BYTES", 9000)
     (files / "9.txt").write_text("\n".join(TEXTS[50:150]) + "\nnew\n", encoding="utf-8")
     for rank in range(ranks):
-        made = make(files, tmp_path / "s", deduplicate="exact", held_out=0, rank=rank, ranks=ranks)
+        made = prepare_store(files, tmp_path / "s", deduplicate="exact", held_out=0, rank=rank, ranks=ranks)
     assert len(made.starts) - 1 == len(TEXTS) + 1
     assert made.directory.metadata["counts"]["exact"] == 100
 
@@ -289,8 +289,8 @@ def test_tests_inside_the_text_are_found_and_counted(files, tmp_path, drop):
     known = [f"this very sentence of a test number {i} is certainly long enough to be found again" for i in range(5)]
     (files / "9.txt").write_text("\n".join([*known[:3], f"before {known[0]} after"]) + "\n", encoding="utf-8")
     (tmp_path / "sst.tsv").write_text("text\tlabel\n" + "".join(f"{t}\t1\n" for t in known), encoding="utf-8")
-    plain = make(files, tmp_path / "plain", held_out=0)
-    made = make(files, tmp_path / "s", held_out=0, tests=[tmp_path / "sst.tsv"], drop_tests=drop)
+    plain = prepare_store(files, tmp_path / "plain", held_out=0)
+    made = prepare_store(files, tmp_path / "s", held_out=0, tests=[tmp_path / "sst.tsv"], drop_tests=drop)
     counts = made.directory.metadata["counts"]
     assert counts["tests"]["tests"] == {"sst.tsv": {"examples": 5, "found": 3, "short": 0}}
     assert counts["seen_in_tests"] == 4
@@ -359,9 +359,9 @@ def test_a_first_command_that_failed_blocks_nothing(tmp_path):
 
 def test_other_tests_are_other_settings(files, tmp_path):
     (tmp_path / "t.txt").write_text("a test\n", encoding="utf-8")
-    make(files, tmp_path / "s", held_out=0, tests=[tmp_path / "t.txt"])
+    prepare_store(files, tmp_path / "s", held_out=0, tests=[tmp_path / "t.txt"])
     with pytest.raises(Error, match="other settings"):
-        make(files, tmp_path / "s", held_out=0)
+        prepare_store(files, tmp_path / "s", held_out=0)
 
 
 def test_unknown_tokens_are_counted_and_said(tmp_path, capsys):
@@ -389,7 +389,7 @@ def test_unknown_tokens_are_counted_over_a_run_that_was_stopped(files, tmp_path)
     with pytest.raises(KeyboardInterrupt):
         formers.prepare(files, pieces, tmp_path / "again", **how, tell=stop)
     formers.prepare(files, pieces, tmp_path / "again", **how)
-    assert content(tmp_path / "again") == content(tmp_path / "whole")
+    assert read_files(tmp_path / "again") == read_files(tmp_path / "whole")
 
 
 def test_a_second_rank_with_other_settings_is_refused(files, tmp_path, monkeypatch):
@@ -398,11 +398,11 @@ def test_a_second_rank_with_other_settings_is_refused(files, tmp_path, monkeypat
     def other(*_):
         monkeypatch.setattr(module, "CHUNK_CHARACTERS", 1500)
         with pytest.raises(Error, match="other settings"):
-            make(files, tmp_path / "s", held_out=0, rank=1, ranks=2)
+            prepare_store(files, tmp_path / "s", held_out=0, rank=1, ranks=2)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        make(files, tmp_path / "s", rank=0, ranks=2, tell=other)
+        prepare_store(files, tmp_path / "s", rank=0, ranks=2, tell=other)
 
 
 @pytest.mark.parametrize("split", ["rules", None])
@@ -439,7 +439,7 @@ def long(tmp_path):
     return path
 
 
-def altered(path):
+def alter_middle(path):
     """One letter in the middle changes; the size and both ends stay."""
     data = bytearray(path.read_bytes())
     middle = data.index(b"cat", len(data) // 2)
@@ -448,20 +448,20 @@ def altered(path):
 
 
 def test_a_change_in_the_middle_of_a_file_is_noticed(long, tmp_path):
-    first = make(long, tmp_path / "s")
+    first = prepare_store(long, tmp_path / "s")
     os.utime(long)  # touched, not changed
-    assert make(long, tmp_path / "s").content_hash == first.content_hash
+    assert prepare_store(long, tmp_path / "s").content_hash == first.content_hash
     (tmp_path / "s" / "inputs.json").write_text("damaged", encoding="utf-8")
-    assert make(long, tmp_path / "s").content_hash == first.content_hash
-    altered(long)
+    assert prepare_store(long, tmp_path / "s").content_hash == first.content_hash
+    alter_middle(long)
     with pytest.raises(Error, match=r"long\.txt: has changed since a store was made of it"):
-        make(long, tmp_path / "s")
+        prepare_store(long, tmp_path / "s")
 
 
 def test_files_that_were_not_written_to_are_not_read_again(long, tmp_path, monkeypatch):
-    make(long, tmp_path / "s")
+    prepare_store(long, tmp_path / "s")
     monkeypatch.setattr("formers.data.preparation.pipeline.hash_file", lambda *_: pytest.fail("it was read"))
-    make(long, tmp_path / "s")
+    prepare_store(long, tmp_path / "s")
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz", "a.txt.zst", "a.csv", "a.jsonl.xz"])
@@ -479,14 +479,14 @@ def test_a_file_is_hashed_while_it_is_read(tmp_path, monkeypatch, name):
         data = pytest.importorskip("zstandard").compress(data)
     (tmp_path / name).write_bytes(data)
     monkeypatch.setattr(module, "hash_file", lambda *_: pytest.fail("it was read once more"))
-    make(tmp_path / name, tmp_path / "s")
+    prepare_store(tmp_path / name, tmp_path / "s")
     assert [stamp["sha256"] for stamp in module.read_input_stamps(tmp_path / "s")] == [sha256(data).hexdigest()]
 
 
 def test_a_parquet_file_is_hashed_behind_the_work(tmp_path):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pyarrow.table({"text": TEXTS}), tmp_path / "a.parquet")
-    make(tmp_path / "a.parquet", tmp_path / "s")
+    prepare_store(tmp_path / "a.parquet", tmp_path / "s")
     expected = sha256((tmp_path / "a.parquet").read_bytes()).hexdigest()
     assert [stamp["sha256"] for stamp in module.read_input_stamps(tmp_path / "s")] == [expected]
 
@@ -502,11 +502,11 @@ def test_a_change_in_a_finished_group_is_noticed(long, tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        make(both, tmp_path / "s", tell=stop)
+        prepare_store(both, tmp_path / "s", tell=stop)
     os.utime(long)
-    altered(long)
+    alter_middle(long)
     with pytest.raises(Error, match="has changed since a store was made of it"):
-        make(both, tmp_path / "s")
+        prepare_store(both, tmp_path / "s")
 
 
 def test_a_file_that_changes_while_it_is_read(long, tmp_path):
@@ -518,18 +518,18 @@ def test_a_file_that_changes_while_it_is_read(long, tmp_path):
         told.append(1)
 
     with pytest.raises(Error, match="was changed while it was read"):
-        make(long, tmp_path / "s", tell=touch)
-    assert len(make(long, tmp_path / "s").starts) > 1
+        prepare_store(long, tmp_path / "s", tell=touch)
+    assert len(prepare_store(long, tmp_path / "s").starts) > 1
 
 
 def test_another_list_of_phrases_is_another_setting(files, tmp_path):
     phrases = tmp_path / "list.txt"
     phrases.write_text("the cat\n", encoding="utf-8")
-    make(files, tmp_path / "s", units=str(phrases))
+    prepare_store(files, tmp_path / "s", units=str(phrases))
     phrases.write_text("the dog\n", encoding="utf-8")
     with pytest.raises(Error, match=r"other settings \(phrases\)"):
-        make(files, tmp_path / "s", units=str(phrases))
+        prepare_store(files, tmp_path / "s", units=str(phrases))
     for workers in (0, 1):
         with pytest.raises(Error, match="cannot be read as a list of phrases"):
-            make(files, tmp_path / "x", units=str(tmp_path / "none.txt"), workers=workers)
+            prepare_store(files, tmp_path / "x", units=str(tmp_path / "none.txt"), workers=workers)
     assert not (tmp_path / "x").exists()

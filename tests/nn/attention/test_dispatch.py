@@ -58,13 +58,13 @@ def choose_kernel(q, k, attn_context, dropout, relative):
     return dispatch.choose_kernel(AttentionCall(q, k, k, attn_context, 1.0, dropout, relative))
 
 
-def draw(n, m=None):
+def draw_qkv(n, m=None):
     q = torch.randn(n, H, D, dtype=torch.float64, requires_grad=True)
     k, v = (torch.randn(m or n, H, D, dtype=torch.float64, requires_grad=True) for _ in range(2))
     return q, k, v
 
 
-def paths(attn_context, q, k):
+def list_paths(attn_context, q, k):
     """Those of the CPU that apply."""
     simple = attn_context.is_uniform and attn_context.bias is None and attn_context.mask in (None, causal)
     band = attn_context.mask is KINDS["window"][0]
@@ -78,14 +78,14 @@ def test_paths_agree_with_the_formula(shape, kind):
     here = make_layout(SHAPES[shape])
     if bias == "table":
         bias = table_bias()
-        add = lambda h, i, j: bias.weight[reference.bucket(j - i, 8, 6, True), h]  # noqa: E731
-    q, k, v = draw(here.num_tokens)
+        add = lambda h, i, j: bias.weight[reference.compute_bucket(j - i, 8, 6, True), h]  # noqa: E731
+    q, k, v = draw_qkv(here.num_tokens)
     starts = here.starts.tolist()
-    expected, shares = reference.attention(q, k, v, starts, starts, 0.3, see, add)
+    expected, shares = reference.attend(q, k, v, starts, starts, 0.3, see, add)
     leaves = [q, k, v, *([bias.weight] if isinstance(bias, BucketBias) else [])]
     pull = torch.randn_like(expected)
     grads = torch.autograd.grad(expected, leaves, pull)
-    for name in paths(AttentionContext(here, mask=mask, bias=bias), q, k):
+    for name in list_paths(AttentionContext(here, mask=mask, bias=bias), q, k):
         attn_context = AttentionContext(here, mask=mask, bias=bias)
         with force_kernel(name):
             out = attend(q, k, v, attn_context, 0.3)
@@ -106,8 +106,8 @@ def test_paths_agree_with_the_formula(shape, kind):
 @pytest.mark.parametrize(("queries", "keys"), [([2, 4, 1], [3, 5, 2]), ([3, 3], [4, 4]), ([2, 0, 3], [3, 2, 1])])
 def test_cross_attention(queries, keys):
     mine, theirs = make_layout(queries), make_layout(keys)
-    q, k, v = draw(mine.num_tokens, theirs.num_tokens)
-    expected, _ = reference.attention(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3)
+    q, k, v = draw_qkv(mine.num_tokens, theirs.num_tokens)
+    expected, _ = reference.attend(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3)
     for name in ("dense", "per_document"):
         with force_kernel(name):
             torch.testing.assert_close(
@@ -119,9 +119,9 @@ def test_cross_attention(queries, keys):
 @pytest.mark.parametrize(("queries", "keys"), [([2, 4, 1], [3, 5, 2]), ([3, 3], [5, 5]), ([5, 5], [3, 3])])
 def test_a_bias_by_distance_between_two_sides(queries, keys):
     mine, theirs, bias = make_layout(queries), make_layout(keys), table_bias()
-    q, k, v = draw(mine.num_tokens, theirs.num_tokens)
-    add = lambda h, i, j: bias.weight[reference.bucket(j - i, 8, 6, True), h]  # noqa: E731
-    expected, _ = reference.attention(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3, bias=add)
+    q, k, v = draw_qkv(mine.num_tokens, theirs.num_tokens)
+    add = lambda h, i, j: bias.weight[reference.compute_bucket(j - i, 8, 6, True), h]  # noqa: E731
+    expected, _ = reference.attend(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3, bias=add)
     for name in ("dense", "per_document"):
         with force_kernel(name):
             got = attend(q, k, v, AttentionContext(mine, theirs, bias=bias), 0.3)
@@ -130,7 +130,7 @@ def test_a_bias_by_distance_between_two_sides(queries, keys):
 
 def test_a_document_without_keys_gets_zeros_in_the_loop_and_nothing_is_nan():
     mine, theirs = make_layout([2, 3]), make_layout([0, 4])
-    q, k, v = draw(5, 4)
+    q, k, v = draw_qkv(5, 4)
     with force_kernel("per_document"):
         out = attend(q, k, v, AttentionContext(mine, theirs), 0.3)
     assert not out[:2].any()
@@ -202,7 +202,7 @@ def test_gradcheck_of_the_relative_hook():
 def test_no_gradient_reaches_the_past_of_a_future_token():
     here = make_layout([4, 3])
     for name in ("dense", "per_document"):
-        q, k, v = draw(7)
+        q, k, v = draw_qkv(7)
         with force_kernel(name):
             out = attend(q, k, v, AttentionContext(here, mask=causal), 0.3)
         for slot, (first, last) in enumerate([(0, 4)] * 4 + [(4, 7)] * 3):

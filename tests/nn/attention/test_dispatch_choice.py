@@ -14,7 +14,9 @@ from tests.nn import reference
 from tests.nn.packing import make_layout
 
 
-def flash(q, k, v, q_starts, k_starts, q_longest, k_longest, dropout, is_causal, debug, *, scale, **window):
+def run_documented_flash(
+    q, k, v, q_starts, k_starts, q_longest, k_longest, dropout, is_causal, debug, *, scale, **window
+):
     """torch's packed kernel as documented: `window_size_left` keys back and `_right` ahead, -1 for all."""
     assert q_longest == q_starts.diff().max()
     assert k_longest == k_starts.diff().max()
@@ -24,7 +26,7 @@ def flash(q, k, v, q_starts, k_starts, q_longest, k_longest, dropout, is_causal,
     def see(h, i, j):
         return (left < 0 or i - j <= left) and (right < 0 or j - i <= right)
 
-    return reference.attention(q, k, v, q_starts.tolist(), k_starts.tolist(), scale, see)
+    return reference.attend(q, k, v, q_starts.tolist(), k_starts.tolist(), scale, see)
 
 
 @pytest.mark.parametrize("scale", [0.25, 0.7])
@@ -32,7 +34,7 @@ def flash(q, k, v, q_starts, k_starts, q_longest, k_longest, dropout, is_causal,
     "mask", [None, causal, combine_masks(causal, WindowMask(2))], ids=["nothing", "causal", "window"]
 )
 def test_the_packed_kernel_is_asked_for_the_same_as_the_dense_path(mask, scale, monkeypatch):
-    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", flash)
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", run_documented_flash)
     mine, theirs = make_layout([4, 1, 6]), make_layout([3, 2, 7])
     q, k, v = torch.randn(11, 2, 16), torch.randn(12, 2, 16), torch.randn(12, 2, 16)
     for attn_context, keys in (

@@ -111,5 +111,5 @@ def test_rows_see_their_own_past_and_no_empty_slot():
     rows = torch.cat((old[:3], new[:1], old[3:], new[1:]))
     _, k, v = (part.unflatten(1, (2, 4)) for part in one.qkv(rows).chunk(3, 1))
     q = one.qkv(new).chunk(3, 1)[0].unflatten(1, (2, 4))
-    expected, _ = reference.attention(q, k, v, [0, 1, 2], [0, 4, 6], 0.5)
+    expected, _ = reference.attend(q, k, v, [0, 1, 2], [0, 4, 6], 0.5)
     torch.testing.assert_close(got, one.o(expected.flatten(1)))

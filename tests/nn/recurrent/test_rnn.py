@@ -24,7 +24,7 @@ from tests.nn.packing import make_layout
 OWN = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
 
-def torchs(layer, kind):
+def build_torch_module(layer, kind):
     """torch's module with the same weights."""
     net = OWN[kind](layer.ahead.read.in_features, layer.dim, bidirectional=layer.behind is not None)
     for cell, end in zip(layer.cells, ("", "_reverse"), strict=False):
@@ -43,7 +43,7 @@ lengths_ = st.lists(st.integers(0, 6), min_size=1, max_size=6)
 def test_a_packed_layer_is_torchs_for_each_document(kind, both, lengths, slack, given_state, seed):
     torch.manual_seed(seed)
     layer = RecurrentLayer(kind, 3, 4, bidirectional=both)
-    net, here = torchs(layer, kind), make_layout(lengths, slack)
+    net, here = build_torch_module(layer, kind), make_layout(lengths, slack)
     x = torch.randn(sum(lengths), 3)
     state = tuple(torch.randn(len(lengths), layer.out_dim) for _ in range(layer.state_parts)) if given_state else None
     y, after = layer(x, PackedSteps(here), state)

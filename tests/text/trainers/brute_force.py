@@ -17,7 +17,7 @@ def count_pieces(words):
     return pieces, pairs
 
 
-def merged(word, pair, piece):
+def merge_in_word(word, pair, piece):
     out, i = [], 0
     while i < len(word):
         if word[i : i + 2] == pair:
@@ -29,14 +29,14 @@ def merged(word, pair, piece):
     return tuple(out)
 
 
-def joined(words, pair, piece):
+def merge_in_words(words, pair, piece):
     new = Counter()
     for word, count in words.items():
-        new[merged(word, pair, piece)] += count
+        new[merge_in_word(word, pair, piece)] += count
     return new
 
 
-def bpe(words, vocab, size, least=2):
+def train_bpe(words, vocab, size, least=2):
     """The most frequent pair, smaller strings first; the merges and the vocabulary."""
     vocab, merges = list(vocab), []
     while len(vocab) < size:
@@ -45,13 +45,13 @@ def bpe(words, vocab, size, least=2):
             break
         best = min(pairs, key=lambda p: (-pairs[p], p))
         merges.append(best)
-        words = joined(words, best, "".join(best))
+        words = merge_in_words(words, best, "".join(best))
         if "".join(best) not in vocab:
             vocab.append("".join(best))
     return merges, vocab
 
 
-def wordpiece(words, marks, size, score="gain", least=2):
+def train_wordpiece(words, marks, size, score="gain", least=2):
     """The pair that raises the unigram likelihood most; the vocabulary."""
     words = Counter({(w[0], *("##" + c for c in w[1:])): c for w, c in words.items()})
     vocab = [*marks, *sorted({p for w in words for p in w})]
@@ -68,17 +68,17 @@ def wordpiece(words, marks, size, score="gain", least=2):
             break
         best = min(gains, key=lambda p: (-gains[p], -pairs[p], p))
         piece = best[0] + best[1].removeprefix("##")
-        words = joined(words, best, piece)
+        words = merge_in_words(words, best, piece)
         if piece not in vocab:
             vocab.append(piece)
     return vocab
 
 
-def ways(word, pieces):
+def list_ways(word, pieces):
     """All ways to cut a word."""
     if not word:
         yield ()
     for length in range(1, len(word) + 1):
         if word[:length] in pieces:
-            for rest in ways(word[length:], pieces):
+            for rest in list_ways(word[length:], pieces):
                 yield (word[:length], *rest)

@@ -25,19 +25,19 @@ from tests.text.trainers import brute_force
 LINES = ["the cat sat on the mat", "the dog sat on the log", "현행법은 이에 현행법을 개정하려는 것임"] * 3
 
 
-def model(made):
+def get_model(made):
     return json.loads(made.json_text)["model"]
 
 
 def brute_bytes(lines, size):
     split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     words = Counter(tuple(w) for line in lines for w, _ in split.pre_tokenize_str(line))
-    return brute_force.bpe(words, sorted(BYTE_ALPHABET), size - 1)
+    return brute_force.train_bpe(words, sorted(BYTE_ALPHABET), size - 1)
 
 
 @given(st.lists(st.text("ab c", max_size=14), min_size=1, max_size=6), st.integers(1, 30))
 def test_equal_to_brute_force(lines, more):
-    made = model(train_bpe(lines, 257 + more))
+    made = get_model(train_bpe(lines, 257 + more))
     merges, vocab = brute_bytes(lines, 257 + more)
     assert [tuple(m) for m in made["merges"]] == merges
     assert sorted(made["vocab"], key=made["vocab"].get) == [*vocab, "<|endoftext|>"]
@@ -46,10 +46,10 @@ def test_equal_to_brute_force(lines, more):
 @given(st.lists(st.text("ab c", max_size=14), min_size=1, max_size=6), st.integers(1, 30))
 def test_ends_of_words_equal_to_brute_force(lines, more):
     lines = [*lines, "ab ab"]
-    made = model(train_bpe(lines, 10 + more, style=gpt.STYLE, alphabet=4))
+    made = get_model(train_bpe(lines, 10 + more, style=gpt.STYLE, alphabet=4))
     words = Counter((*w[:-1], w[-1] + "</w>") for line in lines for w in line.split())
     letters = sorted({p for w in words for p in w})
-    merges, vocab = brute_force.bpe(words, ["<unk>", *letters], 10 + more - 3)
+    merges, vocab = brute_force.train_bpe(words, ["<unk>", *letters], 10 + more - 3)
     assert [tuple(m) for m in made["merges"]] == merges
     assert made["vocab"]["<unk>"] == 0
     assert sorted(made["vocab"], key=made["vocab"].get) == [*vocab, "<start>", "<delimiter>", "<classify>"]
@@ -64,7 +64,7 @@ def test_the_same_file_for_any_number_of_processes(chunk, workers, monkeypatch):
     monkeypatch.setattr(word_counts.chunk_lines, "__defaults__", (chunk,))
     made = train_bpe(iter(LINES), 300, workers=workers)
     assert made.json_text == train_bpe(LINES, 300, workers=1).json_text
-    assert [tuple(m) for m in model(made)["merges"]] == brute_bytes(LINES, 300)[0]
+    assert [tuple(m) for m in get_model(made)["merges"]] == brute_bytes(LINES, 300)[0]
 
 
 def test_a_script_needs_no_guard(tmp_path):

@@ -58,7 +58,7 @@ def test_equal_to_brute_force(lines, more):
     words = Counter(w for line in lines for w, _ in split(unicodedata.normalize("NFD", line)))
     first = [*sorted(BYTE_ALPHABET), *pair_merging.JAMO_PIECES]
     counts = Counter({tuple(pair_merging.JAMO_PATTERN.findall(w)): n for w, n in words.items()})
-    merges, vocab = brute_force.bpe(counts, first, 327 + more)
+    merges, vocab = brute_force.train_bpe(counts, first, 327 + more)
     model = json.loads(made.json_text)["model"]
     assert [tuple(pair) for pair in model["merges"]] == [*pair_merging.JAMO_MERGES, *merges]
     assert sorted(model["vocab"], key=model["vocab"].get) == [*vocab, "<|endoftext|>"]

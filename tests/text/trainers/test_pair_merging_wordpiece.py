@@ -29,12 +29,12 @@ LINES = [
 MARKS = list(pair_merging.BERT_TOKENS.values())
 
 
-def pieces(made):
+def list_pieces(made):
     vocab = json.loads(made.json_text)["model"]["vocab"]
     return sorted(vocab, key=vocab.get)
 
 
-def words(lines):
+def count_spaced_words(lines):
     return Counter(w for line in lines for w in line.split())
 
 
@@ -43,13 +43,15 @@ def words(lines):
 def test_equal_to_brute_force_on_any_text(score, lines, size):
     lines, size = [*lines, "ab ab"], max(size, 11)
     made = train_wordpiece(lines, size, alphabet=3, score=score)
-    assert pieces(made) == brute_force.wordpiece(words(lines), MARKS, size, score)
+    assert list_pieces(made) == brute_force.train_wordpiece(count_spaced_words(lines), MARKS, size, score)
 
 
 @pytest.mark.parametrize("refill", [1, 7, 20_000])
 def test_equal_to_brute_force_however_the_queue_is_filled(refill, monkeypatch):
     monkeypatch.setattr(pair_merging, "HEAP_REFILL", refill)
-    assert pieces(train_wordpiece(LINES, 130, alphabet=60)) == brute_force.wordpiece(words(LINES), MARKS, 130)
+    assert list_pieces(train_wordpiece(LINES, 130, alphabet=60)) == brute_force.train_wordpiece(
+        count_spaced_words(LINES), MARKS, 130
+    )
 
 
 def test_equal_to_brute_force_on_real_text(data):
@@ -59,7 +61,7 @@ def test_equal_to_brute_force_on_real_text(data):
     split = pair_merging.build_bert_pipeline(False).pre_tokenizer.pre_tokenize_str
     counts = Counter(w for line in lines for word in line.split() for w, _ in split(f"x {word} x")[1:-1])
     pair_merging.add_spaced_variants(counts)
-    assert pieces(made) == brute_force.wordpiece(counts, MARKS, 300)
+    assert list_pieces(made) == brute_force.train_wordpiece(counts, MARKS, 300)
 
 
 def test_tokens_per_word_near_bpe(data):
@@ -90,7 +92,7 @@ def test_hangul_is_not_taken_apart():
     text = "현행법은 이에 현행법을"
     assert made.encode(unicodedata.normalize("NFD", text)) == made.encode(text)
     assert made.id("unk") not in made.encode(unicodedata.normalize("NFD", text))
-    assert not any("\u1100" <= c <= "\u11ff" for p in pieces(made) for c in p)
+    assert not any("\u1100" <= c <= "\u11ff" for p in list_pieces(made) for c in p)
 
 
 def test_compatibility_jamo_stay():

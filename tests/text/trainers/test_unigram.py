@@ -23,7 +23,7 @@ from tests.text.trainers import brute_force
 LINES = ["the cat sat on the mat, the dog sat on the log", "현행법은 이에 현행법을 개정하려는 것임 ㅋㅋ"] * 5
 
 
-def lattice(words, pieces):
+def build_lattice(words, pieces):
     letters = sorted(set("".join(pieces)))
     number = {c: i for i, c in enumerate(letters, 1)}
     symbols, weights = unigram.flatten_words(Counter(words), number)
@@ -39,18 +39,18 @@ def test_expected_counts_and_best_paths(words, data):
     of, words = dict(zip(pieces, chances, strict=True)), Counter(dict(zip(words, weights, strict=True)))
     expected, likelihood = Counter(), 0.0
     for word, count in words.items():
-        paths = {w: np.prod([of[p] for p in w]) for w in brute_force.ways(word, of)}
+        paths = {w: np.prod([of[p] for p in w]) for w in brute_force.list_ways(word, of)}
         likelihood += count * np.log(sum(paths.values()))
         for way, chance in paths.items():
             for piece in way:
                 expected[piece] += count * chance / sum(paths.values())
-    found, total = lattice(words, pieces).compute_expectations(chances)
+    found, total = build_lattice(words, pieces).compute_expectations(chances)
     np.testing.assert_allclose(found, [expected[p] for p in pieces], rtol=1e-9, atol=1e-12)
     assert total == pytest.approx(likelihood)
-    apart = lattice(Counter(dict.fromkeys(pieces, 1)), pieces)
+    apart = build_lattice(Counter(dict.fromkeys(pieces, 1)), pieces)
     order = sorted(pieces)
     want = {
-        p: max((sum(np.log(of[x]) for x in w) for w in brute_force.ways(p, of) if w != (p,)), default=-np.inf)
+        p: max((sum(np.log(of[x]) for x in w) for w in brute_force.list_ways(p, of) if w != (p,)), default=-np.inf)
         for p in of
     }
     np.testing.assert_allclose(apart.score_without_whole(np.log(chances)), [want[p] for p in order])
@@ -58,9 +58,9 @@ def test_expected_counts_and_best_paths(words, data):
 
 def test_pruned_pieces_leave_the_lattice():
     pieces = ["a", "b", "ab", "ba", "aba"]
-    whole = lattice({"abab": 3, "ba": 1}, pieces)
+    whole = build_lattice({"abab": 3, "ba": 1}, pieces)
     whole.prune_pieces(np.array([True, True, False, True, True]))
-    fresh = lattice({"abab": 3, "ba": 1}, ["a", "b", "ba", "aba"])
+    fresh = build_lattice({"abab": 3, "ba": 1}, ["a", "b", "ba", "aba"])
     for mine, theirs in zip(
         whole.compute_expectations(np.full(4, 0.25)), fresh.compute_expectations(np.full(4, 0.25)), strict=True
     ):

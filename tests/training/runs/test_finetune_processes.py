@@ -35,10 +35,10 @@ def done(tmp_path_factory):
         {**base, "name": "shards", "out": str(folder / "shards"), "train": {"parallel": "fsdp"}},
         {**base, "name": "wrong", "out": str(folder / "both")},
     ]
-    return folder, ranks.processes(folder, jobs, seconds=240)
+    return folder, ranks.run_jobs(folder, jobs, seconds=240)
 
 
-def losses(folder):
+def read_losses(folder):
     """What a run measured, step by step, and on held-out examples."""
     rows = RunFolder(folder).read_history()
     steps = [(row["loss"], row["norm"], row["tokens"]) for row in rows if "losses" in row]
@@ -47,21 +47,23 @@ def losses(folder):
 
 def test_two_processes_learn_what_one_would(done):
     """Of themselves they take half a batch each: the same step as one process that takes two halves."""
-    (one, looks), (two, others) = (losses(done[0] / name) for name in ("alone", "both"))
+    (one, looks), (two, others) = (read_losses(done[0] / name) for name in ("alone", "both"))
     assert len(one) == len(two) > 10
     assert torch.allclose(two, one, rtol=0, atol=1e-5)
     assert others == pytest.approx(looks, abs=1e-5)
-    seen = ranks.told(done[0], "both")
+    seen = ranks.read_records(done[0], "both")
     assert [len(rank["seen"]) for rank in seen] == [len(one)] * 2
     assert seen[0]["seen"] != seen[1]["seen"], "they share the work"
     assert (
-        seen[0]["result"]["valid"] == seen[1]["result"]["valid"] == ranks.told(done[0], "alone")[0]["result"]["valid"]
+        seen[0]["result"]["valid"]
+        == seen[1]["result"]["valid"]
+        == ranks.read_records(done[0], "alone")[0]["result"]["valid"]
     )
 
 
 def test_a_batch_is_that_of_all_processes(done):
     asked = RunFolder(done[0] / "both").read_info()["config"]["train"]
-    sizes = [len([n for rank in ranks.told(done[0], "both") for batch in rank["seen"][step] for n in batch])
+    sizes = [len([n for rank in ranks.read_records(done[0], "both") for batch in rank["seen"][step] for n in batch])
              for step in range(5)]  # fmt: skip
     assert asked["accumulate"] == 2
     assert sum(sizes) / len(sizes) == pytest.approx(8, abs=2), "tune.batch_size examples a step"
@@ -69,7 +71,7 @@ def test_a_batch_is_that_of_all_processes(done):
 
 def test_a_run_without_a_name_has_one_folder_and_ends_for_all(done):
     """Both lose patience at the same look."""
-    first, second = ranks.told(done[0], "somewhere")
+    first, second = ranks.read_records(done[0], "somewhere")
     assert first["result"] == second["result"]
     assert len(first["seen"]) == len(second["seen"])
     assert [p.name for p in (done[0] / "runs").iterdir() if p.name.startswith("bert")] == ["bert-classify-1"]
@@ -79,7 +81,7 @@ def test_a_run_without_a_name_has_one_folder_and_ends_for_all(done):
 
 @pytest.mark.parametrize(("name", "folder"), [("seeds", "seeds"), ("again", "seeds"), ("folds", "runs/comparison-1")])
 def test_several_runs_of_several_processes(done, name, folder):
-    first, second = (one["result"] for one in ranks.told(done[0], name))
+    first, second = (one["result"] for one in ranks.read_records(done[0], name))
     assert first == second
     assert len(first["trials"][0]) == 2
     assert all("accuracy" in run for run in first["trials"][0])
@@ -95,7 +97,7 @@ def test_several_runs_of_several_processes(done, name, folder):
     ],
 )
 def test_what_goes_wrong_is_one_line_of_all(done, name, said):
-    errors = [one["error"] for one in ranks.told(done[0], name)]
+    errors = [one["error"] for one in ranks.read_records(done[0], name)]
     assert len(errors) == 2
     assert errors[0] == errors[1]
     assert said in errors[0]

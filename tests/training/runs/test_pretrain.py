@@ -44,12 +44,12 @@ from tests.training.toy_runs import (
 )
 
 
-def weights(run):
+def get_weights(run):
     return dict(run.former.model.named_parameters())
 
 
-def same(a, b):
-    return all(torch.equal(x, y) for x, y in zip(weights(a).values(), weights(b).values(), strict=True))
+def has_equal_weights(a, b):
+    return all(torch.equal(x, y) for x, y in zip(get_weights(a).values(), get_weights(b).values(), strict=True))
 
 
 def stop_at(step):
@@ -107,7 +107,7 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, monkeypatch):
     with pytest.raises(Error, match="there is a run here already"):
         pretrain_toy(out=tmp_path / "cut")
     again = formers.pretrain(out=tmp_path / "cut", resume=True)
-    assert same(whole, again)
+    assert has_equal_weights(whole, again)
     keep = [{k: v for k, v in r.items() if k != "seconds"} for r in whole.history]
     got = [{k: v for k, v in r.items() if k != "seconds"} for r in again.history if r["step"] != 7 or "losses" in r]
     assert got == keep
@@ -146,13 +146,13 @@ def test_a_run_of_an_earlier_format_is_refused_and_its_model_still_opens(tmp_pat
         app(["export", str(tmp_path / "run"), str(tmp_path / "exported")])
     assert not end.value.code
     assert (tmp_path / "exported" / "config.json").is_file()
-    assert all(torch.equal(p, weights(run)[n]) for n, p in formers.load(tmp_path / "run").model.named_parameters())
+    assert all(torch.equal(p, get_weights(run)[n]) for n, p in formers.load(tmp_path / "run").model.named_parameters())
     shutil.rmtree(tmp_path / "run" / "model")
     with pytest.raises(Error, match=words) as error:
         formers.pretrain("gpt2", TEXT, out=tmp_path / "run", resume=True)
     assert error.value.fix == "train again with --overwrite or another --out"
     again = pretrain_toy(out=tmp_path / "run", train={"steps": 2}, overwrite=True)
-    assert same(run, again)
+    assert has_equal_weights(run, again)
     file.write_text(json.dumps({**about, "format": RUN_FORMAT + 1}))
     with pytest.raises(Error, match=r"format 4 is not read here\. It was made by a newer formers"):
         formers.pretrain(out=tmp_path / "run", resume=True)
@@ -234,10 +234,10 @@ def test_files_stores_and_held_out_files(tmp_path):
     (tmp_path / "b.txt").write_text("\n".join(TEXT[50:]) + "\n", encoding="utf-8")
     made = pretrain_toy(text=tmp_path / "a.txt", out=tmp_path / "one", data={"valid": [str(tmp_path / "b.txt")]})
     listed = pretrain_toy(text=TEXT[:50], out=tmp_path / "two", valid=TEXT[50:])
-    assert same(made, listed)
+    assert has_equal_weights(made, listed)
     assert made.score == listed.score
     store = pretrain_toy(text=tmp_path / "one" / "data" / "store", out=tmp_path / "three", valid=TEXT[50:])
-    assert same(made, store)
+    assert has_equal_weights(made, store)
     about = json.loads((tmp_path / "three" / "run.json").read_text())
     with (tmp_path / "a.txt").open("a") as file:
         file.write("more\n")
@@ -455,9 +455,9 @@ def test_a_run_from_a_checkpoint_goes_on_and_is_repeated(tmp_path):
     whole = formers.pretrain("gpt2", TEXT, out=tmp_path / "whole", **begin)
     with pytest.raises(Stopped):
         formers.pretrain("gpt2", TEXT, out=tmp_path / "cut", hook=stop_at(7), **begin)
-    assert same(whole, formers.pretrain(out=tmp_path / "cut", resume=True))
+    assert has_equal_weights(whole, formers.pretrain(out=tmp_path / "cut", resume=True))
     asked = json.loads((tmp_path / "whole" / "run.json").read_text())["config"]
-    assert same(whole, formers.pretrain(None, TEXT, out=tmp_path / "again", config=asked))
+    assert has_equal_weights(whole, formers.pretrain(None, TEXT, out=tmp_path / "again", config=asked))
 
 
 @pytest.mark.parametrize("pieces", [280, 270])
@@ -473,8 +473,8 @@ def test_a_layer_as_wide_as_the_vocabulary_does_not_follow_it(tmp_path, pieces):
     }
     other = formers.pretrain("gpt2", text, out=tmp_path / "second", **begin)
     assert other.former.tokenizer.fingerprint != first.former.tokenizer.fingerprint
-    for name, tensor in weights(first).items():
-        assert torch.equal(tensor, weights(other)[name]) != (tensor.shape[0] == 280 and "ff" not in name), name
+    for name, tensor in get_weights(first).items():
+        assert torch.equal(tensor, get_weights(other)[name]) != (tensor.shape[0] == 280 and "ff" not in name), name
 
 
 def test_a_padded_vocabulary_keeps_its_rows_when_only_dropout_changes(tmp_path):
@@ -490,7 +490,7 @@ def test_a_padded_vocabulary_keeps_its_rows_when_only_dropout_changes(tmp_path):
     )
     assert run.former.config.dropout == 0.3
     for name, tensor in made.model.named_parameters():
-        assert torch.equal(tensor, weights(run)[name]), name
+        assert torch.equal(tensor, get_weights(run)[name]), name
 
 
 def test_a_report_of_samples_with_odd_line_ends_and_a_cut_line(tmp_path):
@@ -508,7 +508,7 @@ def test_the_cost_of_the_same_bits_is_told_and_changes_nothing(tmp_path):
     bound = pretrain_toy(out=tmp_path / "bound", train={"deterministic": True}, say=said.append)
     assert re.search(r"the same bits in every run: [\d.]+ s a step, [\d.]+ times the [\d.]+ s without", said[0])
     assert not torch.are_deterministic_algorithms_enabled()
-    assert same(bound, pretrain_toy(out=tmp_path / "free"))
+    assert has_equal_weights(bound, pretrain_toy(out=tmp_path / "free"))
     file = tmp_path / "a.txt"
     file.write_text("\n".join(TEXT), encoding="utf-8")
     small = {f"train.{k}": v for k, v in TRAIN_SETTINGS.items()} | {f"model.{k}": v for k, v in MODEL_SIZES.items()}

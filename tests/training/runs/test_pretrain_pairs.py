@@ -17,14 +17,14 @@ from formers.registry import train_tokenizer
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
 
 
-def pairs(number=120):
+def make_pairs(number=120):
     r = np.random.default_rng(0)
     rows = [r.choice(list(WORDS), r.integers(2, 6)) for _ in range(number)]
     return [(" ".join(row), " ".join(WORDS[w] for w in row)) for row in rows]
 
 
 def test_each_side_is_encoded_by_itself():
-    rows = [*pairs(9), ("", "nothing"), ("alone", "")]
+    rows = [*make_pairs(9), ("", "nothing"), ("alone", "")]
     tokenizer = train_tokenizer("transformer", [side for row in rows for side in row], 300)
     made = encode_documents(["\t".join(row) for row in rows], tokenizer, find_tab_starts)
     end = tokenizer.id("eos")
@@ -40,7 +40,7 @@ def test_each_side_is_encoded_by_itself():
 
 @pytest.mark.parametrize("family", ["seq2seq", "transformer", "gnmt"])
 def test_from_a_table_to_a_model(family, tmp_path):
-    text = "".join(f"{a}\t{b}\n" for a, b in pairs())
+    text = "".join(f"{a}\t{b}\n" for a, b in make_pairs())
     (tmp_path / "pairs.tsv").write_text("de\ten\n" + text, encoding="utf-8")
     small = {"dim": 16, "layers": 2 if family == "gnmt" else 1, "heads": 2, "ff": 32, "context": 32}
     known = formers.build(family).config
@@ -65,8 +65,10 @@ def test_from_a_table_to_a_model(family, tmp_path):
 
 def test_text_that_is_no_pairs_is_seen_before_the_work(tmp_path):
     (tmp_path / "plain.txt").write_text("only one side\n" * 20, encoding="utf-8")
-    (tmp_path / "pairs.txt").write_text("".join(f"{a}\t{b}\n" for a, b in pairs()), encoding="utf-8")
-    (tmp_path / "pairs.csv").write_text("".join(f"{a},{b}\n" for a, b in [("de", "en"), *pairs()]), encoding="utf-8")
+    (tmp_path / "pairs.txt").write_text("".join(f"{a}\t{b}\n" for a, b in make_pairs()), encoding="utf-8")
+    (tmp_path / "pairs.csv").write_text(
+        "".join(f"{a},{b}\n" for a, b in [("de", "en"), *make_pairs()]), encoding="utf-8"
+    )
     say, column = "Write source TAB target in each line, or name two columns", r"Say --column DE,EN, or data="
     for text, held, words in (
         (["only one side"] * 20, None, say),
@@ -85,7 +87,7 @@ def test_a_store_of_no_pairs_does_not_stand_in_the_way(tmp_path):
         formers.pretrain("gnmt", lines, out=tmp_path / "run", data={"splitter": "rules", "vocab_size": 300})
     assert (tmp_path / "run" / "data" / "store" / "store.json").is_file()
     made = formers.pretrain(
-        "gnmt", ["\t".join(pair) for pair in pairs()], out=tmp_path / "run", data={"vocab_size": 300},
+        "gnmt", ["\t".join(pair) for pair in make_pairs()], out=tmp_path / "run", data={"vocab_size": 300},
         model={"dim": 16, "layers": 2}, train={"steps": 1, "batch_tokens": 256, "seq_length": 32, "samples": 0},
     )  # fmt: skip
     assert "e" in made.former.tokenizer.decode(made.former.tokenizer.encode("eins"))

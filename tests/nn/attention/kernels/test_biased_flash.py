@@ -16,7 +16,7 @@ from tests.nn.attention.kernels.biased_flash_cases import (
 
 @pytest.fixture
 def numpy_kernels(monkeypatch):
-    found = slow_triton.kernels()
+    found = slow_triton.load_kernels()
     monkeypatch.setattr(biased_flash, "load_kernels", lambda: found)
     for name in ("FORWARD_TILES", "SHIFTED_TILES", "QUERY_GRAD_TILES", "KEY_GRAD_TILES"):
         monkeypatch.setattr(biased_flash, name, (4, 8, 1, 1))  # blocks that documents do not fill

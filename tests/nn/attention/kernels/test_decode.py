@@ -13,7 +13,7 @@ from tests.nn.reference import attend_to_cache
 
 @pytest.fixture
 def slow(monkeypatch):
-    made = slow_triton.kernels("attention.kernels.decode_triton")
+    made = slow_triton.load_kernels("attention.kernels.decode_triton")
     monkeypatch.setattr(decode, "load_kernels", lambda: made)
 
 
