@@ -37,7 +37,7 @@ def list_blocks(kind: str):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained_models(tmp_path_factory):
     """What the pages take for granted: the demo's models (untrained here), and one called my-bert."""
     folder = tmp_path_factory.mktemp("docs")
     for language in ("en", "ko"):
@@ -55,8 +55,8 @@ def trained(tmp_path_factory):
 
 @pytest.mark.filterwarnings("ignore:new, untrained")
 @pytest.mark.parametrize("text", list(list_blocks("python")))
-def test_python(text, trained, monkeypatch, tmp_path, capsys):
-    for part in trained.iterdir():
+def test_python(text, trained_models, monkeypatch, tmp_path, capsys):
+    for part in trained_models.iterdir():
         (tmp_path / part.name).symlink_to(part)
     monkeypatch.chdir(tmp_path)
     exec(compile(text, "docs", "exec"), {})

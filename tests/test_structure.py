@@ -41,7 +41,7 @@ VERBS = {
 
 
 def list_imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """The line and the room of every import of formers in a file of `package` (its path below formers)."""
+    """Yield the line and the room of every import of formers in a file of `package` (its path below formers)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             paths = [tuple(alias.name.split(".")) for alias in node.names]
@@ -69,7 +69,7 @@ def list_rooms(path: Path) -> list[tuple[int, str]]:
 
 
 def explain_refusal(importer: str, imported: str) -> str | None:
-    """Why a room may not import another; None if it may."""
+    """Say why a room may not import another; None if it may."""
     if imported not in ORDER:
         return f"{imported} is no room: import it from where it is defined"
     if (importer, imported) in FORBIDDEN:

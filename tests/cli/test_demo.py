@@ -107,15 +107,15 @@ def test_demo_fits_its_steps_to_the_machine(tmp_path, monkeypatch):
 
     from formers.training.runs import dry_run
 
-    def chosen(seconds):
+    def choose_for(seconds):
         monkeypatch.setattr(dry_run, "measure_step_seconds", lambda *_, **__: seconds)
         tables = {name: {} for name in demo_module.DEMO_OBJECTIVES}
         plan = demo_module.DemoPlan("en", 0)
         return demo_module.choose_steps(Console(quiet=True), tmp_path, [], [], plan, tables, time.perf_counter())
 
-    assert chosen(60.0).steps == demo_module.MIN_STEPS
-    assert chosen(0.001).steps == {"gpt2": 500, "bert": 1500}
-    between = chosen(0.1)
+    assert choose_for(60.0).steps == demo_module.MIN_STEPS
+    assert choose_for(0.001).steps == {"gpt2": 500, "bert": 1500}
+    between = choose_for(0.1)
     assert demo_module.MIN_STEPS["bert"] < between.steps["bert"] < 1500
     assert sum(between.seconds.values()) + demo_module.FINISH_SECONDS == pytest.approx(
         demo_module.TIME_BUDGET_SECONDS, rel=0.05

@@ -19,7 +19,7 @@ QUICK = [*TINY, "--epochs", 1, "--batch-size", 16]
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def work_folder(tmp_path, monkeypatch):
     """A folder of one's own, with examples in it."""
     monkeypatch.chdir(tmp_path)
     rows = [f"{row['text']}\t{row['label']}" for row in REVIEWS]
@@ -33,13 +33,13 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("file", "columns"), [("odd.tsv", "There are 'document', 'kind'"), ("글.txt", "There are 'text'")]
 )
-def test_plain_text_is_learnt_only_if_it_is_asked_for(capsys, here, file, columns, more):
+def test_plain_text_is_learnt_only_if_it_is_asked_for(capsys, work_folder, file, columns, more):
     code, _, error = run_command(capsys, "finetune", "bert", "--train", file, *more)
     assert code == 2
     assert columns in error
     assert "--task lm" in error
     assert ("--columns text=document,label=kind" in error) == (file == "odd.tsv")
-    assert not (here / "runs").exists(), "a failed command leaves nothing behind"
+    assert not (work_folder / "runs").exists(), "a failed command leaves nothing behind"
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ def test_plain_text_is_learnt_only_if_it_is_asked_for(capsys, here, file, column
     ],
     ids=lambda words: " ".join(map(str, words)),
 )
-def test_a_failed_command_leaves_no_folder(capsys, here, words):
+def test_a_failed_command_leaves_no_folder(capsys, work_folder, words):
     if "tokenizer" in words:
         run_command(capsys, "tokenizer", "train", "bert", "글.txt", "--vocab-size", 200, "--out", "tokenizer")
     code, _, error = run_command(capsys, *words)
     assert code == 2
     assert error.splitlines()[-1].startswith("formers: ")
     assert "See formers --help" not in error, "the command is a good one"
-    assert not (here / "runs").exists(), sorted(map(str, here.rglob("*")))
+    assert not (work_folder / "runs").exists(), sorted(map(str, work_folder.rglob("*")))
 
 
 def fill_folder_and_fail(path, error, *files):
@@ -90,7 +90,7 @@ def raise_after(folder, error, files):
     raise error
 
 
-def test_two_runs_never_take_the_same_number(here):
+def test_two_runs_never_take_the_same_number(work_folder):
     wrong = Error("wrong")
     with claim_run_folder(None, "bert") as one, claim_run_folder(None, "bert") as two:
         assert (one.name, two.name) == ("bert-1", "bert-2")
@@ -101,29 +101,29 @@ def test_two_runs_never_take_the_same_number(here):
         )
         assert fill_folder_and_fail(None, wrong, "run.json").exists(), "a run that has begun can go on"
     assert fill_folder_and_fail(one, wrong).exists(), "it was there before"
-    assert not fill_folder_and_fail(here / "a" / "b", wrong).exists()
-    assert not (here / "a").exists()
-    assert fill_folder_and_fail(here / "a" / "b", wrong, "data/tokenizer.json").exists(), (
+    assert not fill_folder_and_fail(work_folder / "a" / "b", wrong).exists()
+    assert not (work_folder / "a").exists()
+    assert fill_folder_and_fail(work_folder / "a" / "b", wrong, "data/tokenizer.json").exists(), (
         "a folder that was named keeps its text"
     )
 
 
-def test_a_result_that_is_not_finite_is_no_model(capsys, here):
+def test_a_result_that_is_not_finite_is_no_model(capsys, work_folder):
     words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK]
     code, out, error = run_command(capsys, *words, "--lr", 1e38, "--out", "one")
     assert (code, out) == (3, "")
     assert "the validation loss is not finite (2 of 3 steps had a loss or gradient that is not finite)" in error
     assert "--resume and a lower --train.lr" in error
-    assert not (here / "one" / "model").exists()
-    assert not (here / "one" / "report.html").exists()
+    assert not (work_folder / "one" / "model").exists()
+    assert not (work_folder / "one" / "report.html").exists()
     code, out, _ = run_command(capsys, *words, "--train.lr", 1e-3, "--out", "one", "--resume")
     assert code == 0
-    assert (here / "one" / "model").exists()
+    assert (work_folder / "one" / "model").exists()
     code, out, error = run_command(capsys, *words, "--sweep", "lr=1e38,1e-3", "--out", "two")
     assert code == 3, "but what went well is told"
     assert "lr 0.001" in out
     assert "1 of the runs diverged, and their settings are left out: lr=1e+38-seed0" in error
-    assert "lr=1e+38" in (here / "two" / "report.md").read_text()
+    assert "lr=1e+38" in (work_folder / "two" / "report.md").read_text()
     assert run_command(capsys, *words, "--folds", 2, "--lr", 1e38, "--out", "three")[0] == 3
     sizes = [*TINY, "--model.context", 24, "--train.steps", 4, "--train.seq_length", 24, "--train.batch_tokens", 240]
     for share in (0.2, 0.0):
@@ -131,7 +131,7 @@ def test_a_result_that_is_not_finite_is_no_model(capsys, here):
         code, _, error = run_command(capsys, "pretrain", "gpt2", "--data", "글.txt", *sizes, *more)
         assert code == 3
         assert "3 of 4 steps had a loss or gradient that is not finite" in error
-        assert not (here / f"text{share}" / "model").exists()
+        assert not (work_folder / f"text{share}" / "model").exists()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_result_that_is_not_finite_is_no_model(capsys, here):
     ],
 )
 @pytest.mark.parametrize("verb", ["pretrain", "finetune"])
-def test_settings_that_would_teach_nothing_are_refused(capsys, here, verb, words, message):
+def test_settings_that_would_teach_nothing_are_refused(capsys, work_folder, verb, words, message):
     begin = {
         "pretrain": ["pretrain", "bert", "--data", "글.txt", "--train.steps", 20],
         "finetune": ["finetune", "bert", "--train", "reviews.tsv", *QUICK],
@@ -160,10 +160,10 @@ def test_settings_that_would_teach_nothing_are_refused(capsys, here, verb, words
     code, _, error = run_command(capsys, *begin, *words)
     assert code == 2
     assert message in error
-    assert not (here / "runs").exists()
+    assert not (work_folder / "runs").exists()
 
 
-def test_finished_runs_say_so(capsys, here):
+def test_finished_runs_say_so(capsys, work_folder):
     words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK, "--out", "run"]
     assert run_command(capsys, *words)[0] == 0
     again = [*words, "--resume"]
@@ -176,12 +176,12 @@ def test_finished_runs_say_so(capsys, here):
     last = len(words) - words[::-1].index("--epochs")
     more = [*words[:last], 3, *words[last + 1 :], "--resume"]
     assert run_command(capsys, *more)[0] == 0
-    assert RunFolder(here / "run").read_history()[-1]["step"] == 9
+    assert RunFolder(work_folder / "run").read_history()[-1]["step"] == 9
     assert "3 epochs done, more than 1. --epochs 3 or more" in run_command(capsys, *again)[2]
     sizes = ["--data", "글.txt", *TINY, "--model.context", 24, "--train.seq_length", 24, "--train.batch_tokens", 240]
     words = ["pretrain", "gpt2", *sizes, "--train.steps", 2, "--seed", 5, "--out", "text"]
     assert run_command(capsys, *words)[0] == 0
-    asked = RunFolder(here / "text").read_info()["config"]["train"]
+    asked = RunFolder(work_folder / "text").read_info()["config"]["train"]
     assert (asked["seed"], asked["warmup_steps"]) == (5, 0), "a recipe's warm-up is no longer than the run"
     code, _, error = run_command(capsys, *words, "--resume")
     assert code == 0
@@ -207,14 +207,14 @@ def test_finished_runs_say_so(capsys, here):
         (["pretrain", "berd"], "Did you mean 'bert'?"),
     ],
 )
-def test_a_published_name_is_not_answered_with_random_weights(capsys, here, words, message):
+def test_a_published_name_is_not_answered_with_random_weights(capsys, work_folder, words, message):
     data = ["--train", "reviews.tsv"] if words[0] == "finetune" else ["--data", "글.txt"]
     code, _, error = run_command(capsys, *words, *data)
     assert code == 2
     assert message in error
 
 
-def test_random_weights_are_named_as_such(capsys, here):
+def test_random_weights_are_named_as_such(capsys, work_folder):
     model = ["--model.dim", 16, "--model.layers", 1, "--model.heads", 2, "--data.vocab_size", 300, "--train.steps", 1]
     words = ["finetune", "gpt2-medium", "--train", "reviews.tsv", "--out", "run", *model]
     said = run_command(capsys, *words)[2]
@@ -225,7 +225,7 @@ def test_random_weights_are_named_as_such(capsys, here):
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_warning_is_one_plain_line(capsys, here):
+def test_a_warning_is_one_plain_line(capsys, work_folder):
     words = [
         "finetune",
         "textcnn",
@@ -242,7 +242,7 @@ def test_a_warning_is_one_plain_line(capsys, here):
     assert ".py" not in said
 
 
-def test_counts_are_whole_numbers(capsys, here):
+def test_counts_are_whole_numbers(capsys, work_folder):
     sizes = [*TINY, "--model.context", 24, "--train.seq_length", 24, "--train.batch_tokens", 240, "--train.steps", 1]
     assert run_command(capsys, "pretrain", "gpt2", "--data", "글.txt", "--out", "run", *sizes)[0] == 0
     said = dict(
@@ -253,7 +253,7 @@ def test_counts_are_whole_numbers(capsys, here):
     assert "." in said["loss"]
 
 
-def test_print_config_given_back_is_the_same_run(capsys, here):
+def test_print_config_given_back_is_the_same_run(capsys, work_folder):
     words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK, "--seed", 3]
     code, text, _ = run_command(capsys, *words, "--print-config")
     assert code == 0
@@ -262,23 +262,23 @@ def test_print_config_given_back_is_the_same_run(capsys, here):
     assert told["tune"]["epochs"] == 1
     assert "epochs: 1\n" in text, "no 1.0"
     assert "steps" not in told["train"], "the examples say"
-    (here / "run.yaml").write_text(text, encoding="utf-8")
+    (work_folder / "run.yaml").write_text(text, encoding="utf-8")
     assert run_command(capsys, "finetune", "--config", "run.yaml", "--print-config")[1] == text
     assert run_command(capsys, *words, "--out", "one")[0] == 0
     assert run_command(capsys, "finetune", "--config", "run.yaml", "--out", "two")[0] == 0
-    one, two = (RunFolder(here / name).read_info()["config"] for name in ("one", "two"))
+    one, two = (RunFolder(work_folder / name).read_info()["config"] for name in ("one", "two"))
     assert one == two
-    assert not (here / "runs").exists()
+    assert not (work_folder / "runs").exists()
     for family in ("transformer", "textcnn", "t5"):
         task = "classify" if family == "textcnn" else "translate"
         text = run_command(capsys, "finetune", family, "--task", task, "--print-config")[1]
-        (here / "run.yaml").write_text(text, encoding="utf-8")
+        (work_folder / "run.yaml").write_text(text, encoding="utf-8")
         assert run_command(capsys, "finetune", "--config", "run.yaml", "--print-config")[1] == text
     assert "no model is named" in run_command(capsys, "finetune", "--print-config")[2]
 
 
-def test_dry_run_of_a_task_says_what_was_understood_and_writes_nothing(capsys, here):
-    before = sorted(here.rglob("*"))
+def test_dry_run_of_a_task_says_what_was_understood_and_writes_nothing(capsys, work_folder):
+    before = sorted(work_folder.rglob("*"))
     words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK, "--dry-run"]
     code, said, error = run_command(capsys, *words)
     assert code == 0, error
@@ -295,16 +295,16 @@ def test_dry_run_of_a_task_says_what_was_understood_and_writes_nothing(capsys, h
     )
     said = run_command(capsys, *words, "--valid", "reviews.tsv")[1]
     assert "48 of 48 valid examples are among the train examples too" in said
-    assert sorted(here.rglob("*")) == before
+    assert sorted(work_folder.rglob("*")) == before
     sizes = [*TINY, "--model.context", 24, "--train.seq_length", 24, "--train.batch_tokens", 240, "--train.steps", 1]
     run_command(capsys, "pretrain", "gpt2", "--data", "글.txt", "--out", "start", *sizes)
-    before = sorted(here.rglob("*"))
+    before = sorted(work_folder.rglob("*"))
     words = ["finetune", "start", "--task", "lm", "--train", "글.txt", "--epochs", 2]
     code, said, error = run_command(capsys, *words, "--dry-run")
     assert code == 0, error
     assert "tokens/s" in said
     text = run_command(capsys, *words, "--print-config")[1]
-    assert sorted(here.rglob("*")) == before
+    assert sorted(work_folder.rglob("*")) == before
     asked = yaml.safe_load(text)
     assert (asked["init"], asked["data"]["source"]) == ("start", ["글.txt"])
     assert asked["train"]["steps"] > 10
@@ -329,7 +329,7 @@ class Weights:
         self.ended += 1
 
 
-def test_metrics_go_to_weights_and_biases(capsys, here, monkeypatch):
+def test_metrics_go_to_weights_and_biases(capsys, work_folder, monkeypatch):
     fake = Weights()
     monkeypatch.setitem(sys.modules, "wandb", fake)
     words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK, "--wandb", "--out", "tests/한글"]
@@ -355,10 +355,10 @@ def test_metrics_go_to_weights_and_biases(capsys, here, monkeypatch):
             code, _, error = run_command(capsys, *verb, option)
             assert code == 2
             assert "is not installed. pip install 'formers[track]'" in error
-    assert not (here / "runs").exists()
+    assert not (work_folder / "runs").exists()
 
 
-def test_metrics_go_to_tensorboard(capsys, here, monkeypatch):
+def test_metrics_go_to_tensorboard(capsys, work_folder, monkeypatch):
     told = []
 
     class Writer:
@@ -380,7 +380,7 @@ def test_metrics_go_to_tensorboard(capsys, here, monkeypatch):
     assert [one[::2] for one in told if one[0] == "training/lr"] == [("training/lr", step) for step in (1, 2, 3)] * 2
 
 
-def test_runs_are_listed_with_task_and_main_metric(capsys, here):
+def test_runs_are_listed_with_task_and_main_metric(capsys, work_folder):
     words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK]
     for more in (["--out", "all/a"], ["--out", "all/b", "--test", "reviews.tsv", "--tune.metric", "f1_macro"]):
         assert run_command(capsys, *words, *more)[0] == 0
@@ -398,7 +398,7 @@ def test_runs_are_listed_with_task_and_main_metric(capsys, here):
     assert rows["d"][-1] == "diverged"
 
 
-def test_a_word_that_is_seen_once_keeps_its_vector(here, tmp_path):
+def test_a_word_that_is_seen_once_keeps_its_vector(work_folder, tmp_path):
     """With word vectors, rare words of a small training set are known: that is what the vectors are for."""
     words = [f"{chr(0xAC00 + 28 * i)}말" for i in range(40)]
     lines = ["40 4", *(f"{word} {i % 7} {i % 5} {i % 3} 1" for i, word in enumerate(words))]
@@ -410,7 +410,7 @@ def test_a_word_that_is_seen_once_keeps_its_vector(here, tmp_path):
     assert sum(word in known for word in words) == 36  # but the four that are held out
 
 
-def test_a_run_that_was_given_steps_answers_in_steps(capsys, here):
+def test_a_run_that_was_given_steps_answers_in_steps(capsys, work_folder):
     words = ["finetune", "bert", "--train", "reviews.tsv", *TINY, "--train.steps", 2, "--out", "run"]
     words += ["--batch-size", 16, "--train.warmup_steps", 0]
     assert run_command(capsys, *words)[0] == 0
@@ -439,7 +439,7 @@ def test_a_run_that_was_given_steps_answers_in_steps(capsys, here):
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else "",
 )
-def test_a_slip_of_the_pen_is_answered_with_what_to_type(capsys, here, words, message):
+def test_a_slip_of_the_pen_is_answered_with_what_to_type(capsys, work_folder, words, message):
     code, _, error = run_command(capsys, *words)
     assert code == 2
     assert message in error
@@ -447,7 +447,7 @@ def test_a_slip_of_the_pen_is_answered_with_what_to_type(capsys, here, words, me
 
 
 @pytest.mark.parametrize("verb", [["finetune", "bert", "--train", "reviews.tsv"], ["pretrain", "gpt2"]])
-def test_dtype_is_the_precision_of_training(capsys, here, verb):
+def test_dtype_is_the_precision_of_training(capsys, work_folder, verb):
     for name, kind in (("bf16", "bf16"), ("float16", "fp16"), ("float32", "fp32")):
         code, out, _ = run_command(capsys, *verb, "--dtype", name, "--print-config")
         assert code == 0

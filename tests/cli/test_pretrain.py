@@ -40,7 +40,7 @@ def text(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def trained(text, tmp_path_factory):
+def trained_run(text, tmp_path_factory):
     """The folder of a small run, and what the command said."""
     folder = tmp_path_factory.mktemp("runs") / "gpt2-1"
     code = "import sys; from formers.cli.main import main; main(sys.argv[1:])"
@@ -87,8 +87,8 @@ def test_print_config_given_back_says_the_same(capsys, tmp_path):
     assert yaml.safe_load(again)["train"] == {**asked["train"], "lr": 1e-5}
 
 
-def test_from_text_to_a_model_and_a_report(trained, text):
-    folder, said = trained
+def test_from_text_to_a_model_and_a_report(trained_run, text):
+    folder, said = trained_run
     assert f"model: {folder / 'model'}" in said
     assert "validation loss" in said
     about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
@@ -151,8 +151,8 @@ def test_mistakes_are_one_line_and_code_2(capsys, tmp_path, monkeypatch, words, 
     assert "Traceback" not in err
 
 
-def test_a_run_that_is_there_is_not_overwritten(capsys, trained):
-    folder, _ = trained
+def test_a_run_that_is_there_is_not_overwritten(capsys, trained_run):
+    folder, _ = trained_run
     before = (folder / "run.json").read_bytes()
     for words, message in (
         ([], "there is a run here already"),
@@ -166,8 +166,8 @@ def test_a_run_that_is_there_is_not_overwritten(capsys, trained):
     assert (folder / "run.json").read_bytes() == before
 
 
-def test_runs_and_report(capsys, trained, tmp_path):
-    folder, _ = trained
+def test_runs_and_report(capsys, trained_run, tmp_path):
+    folder, _ = trained_run
     code, said, _ = run_command(capsys, "runs", folder.parent)
     assert code == 0
     row = next(line for line in said.splitlines() if line.startswith(" gpt2-1") or line.startswith("gpt2-1"))
@@ -188,8 +188,8 @@ def test_runs_and_report(capsys, trained, tmp_path):
         assert err.count("\n") == 1
 
 
-def test_rerun_gives_the_same_weights(capsys, trained, tmp_path):
-    folder, _ = trained
+def test_rerun_gives_the_same_weights(capsys, trained_run, tmp_path):
+    folder, _ = trained_run
     code, _, err = run_command(capsys, "rerun", folder, "--out", tmp_path / "again")
     assert code == 0, err
     first, again = formers.load(folder), formers.load(tmp_path / "again")
@@ -198,14 +198,14 @@ def test_rerun_gives_the_same_weights(capsys, trained, tmp_path):
         assert torch.equal(a, b), name
 
 
-def test_rerun_goes_on_after_ctrl_c(capsys, trained, tmp_path, monkeypatch):
+def test_rerun_goes_on_after_ctrl_c(capsys, trained_run, tmp_path, monkeypatch):
     from formers.cli import pretrain
 
     @contextlib.contextmanager
     def listening(console, title, quiet=0.0):
         yield lambda what, done, of, detail: (what, done) == ("training", 2) and os.kill(os.getpid(), signal.SIGINT)
 
-    words = ("rerun", trained[0], "--out", tmp_path / "again")
+    words = ("rerun", trained_run[0], "--out", tmp_path / "again")
     with monkeypatch.context() as patched:
         patched.setattr(pretrain, "show_progress", listening)
         code, _, err = run_command(capsys, *words)
@@ -213,12 +213,12 @@ def test_rerun_goes_on_after_ctrl_c(capsys, trained, tmp_path, monkeypatch):
     assert "saved. Continue with --resume" in err
     code, _, err = run_command(capsys, *words, "--resume")
     assert code == 0, err
-    first, again = formers.load(trained[0]), formers.load(tmp_path / "again")
+    first, again = formers.load(trained_run[0]), formers.load(tmp_path / "again")
     assert all(map(torch.equal, first.model.parameters(), again.model.parameters()))
 
 
-def test_rerun_refuses_other_text(capsys, trained, text, tmp_path):
-    folder, _ = trained
+def test_rerun_refuses_other_text(capsys, trained_run, text, tmp_path):
+    folder, _ = trained_run
     before = text.read_bytes()
     try:
         text.write_bytes(before + "한 줄 더\n".encode())
@@ -230,8 +230,8 @@ def test_rerun_refuses_other_text(capsys, trained, text, tmp_path):
     assert not (tmp_path / "again" / "run.json").exists()
 
 
-def test_a_run_is_where_another_begins(capsys, trained, text, tmp_path):
-    folder, _ = trained
+def test_a_run_is_where_another_begins(capsys, trained_run, text, tmp_path):
+    folder, _ = trained_run
     begin = [
         "--init",
         folder,
@@ -252,8 +252,8 @@ def test_a_run_is_where_another_begins(capsys, trained, text, tmp_path):
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
-def test_a_run_is_exported_by_its_folder(capsys, trained, tmp_path):
-    folder, _ = trained
+def test_a_run_is_exported_by_its_folder(capsys, trained_run, tmp_path):
+    folder, _ = trained_run
     code, said, _ = run_command(capsys, "export", folder, "--check", "vllm")
     assert code == 0
     assert said.startswith(

@@ -37,7 +37,7 @@ def teach_text(f, text, steps=60):
 
 
 @pytest.fixture(scope="module")
-def learned():
+def taught_model():
     return teach_text(build_language_model("gpt2"), TEXTS[0])
 
 
@@ -53,24 +53,24 @@ def test_perplexity_by_hand(gpt):
     assert found["bytes"] == sum(len(one.text.encode()) for one in ones)
 
 
-def test_what_was_learned_is_likelier(learned):
+def test_what_was_learned_is_likelier(taught_model):
     text = TEXTS[0]
-    assert evaluate_perplexity(learned, [text])["perplexity"] < 2
-    assert evaluate_pairs(learned, [(text, text.replace("cat", "bank")), (text, "mat the on sat")]) == {
+    assert evaluate_perplexity(taught_model, [text])["perplexity"] < 2
+    assert evaluate_pairs(taught_model, [(text, text.replace("cat", "bank")), (text, "mat the on sat")]) == {
         "accuracy": 1.0, "accuracy_token": 1.0,
     }  # fmt: skip
-    assert evaluate_pairs(learned, [(text, text)])["accuracy"] == 0  # a draw is not right
-    found = learned.evaluate([{"good": text, "bad": "closed. was bank the"}])
+    assert evaluate_pairs(taught_model, [(text, text)])["accuracy"] == 0  # a draw is not right
+    found = taught_model.evaluate([{"good": text, "bad": "closed. was bank the"}])
     assert (found.kind, found.metrics["accuracy"]) == ("pairs", 1)
     rows = [{"text": "The cat sat on", "choices": ["the mat, and", "closed mat the"], "label": 0}]
-    found = learned.evaluate(rows)
+    found = taught_model.evaluate(rows)
     assert (found.kind, found.metrics["accuracy"]) == ("choices", 1)
     rows = [{"text": "The cat sat on", "choices": ["closed mat", "the"], "label": 0}]
-    assert learned.evaluate(rows).metrics["accuracy"] == 0
-    assert learned.evaluate([text]).kind == "perplexity"
-    assert evaluate_cloze(learned, [text])["accuracy"] == 1
-    assert evaluate_cloze(learned, [text, "The cat sat on the bank"])["accuracy"] == 0.5
-    assert learned.score(text).perplexity == pytest.approx(evaluate_perplexity(learned, [text])["perplexity"])
+    assert taught_model.evaluate(rows).metrics["accuracy"] == 0
+    assert taught_model.evaluate([text]).kind == "perplexity"
+    assert evaluate_cloze(taught_model, [text])["accuracy"] == 1
+    assert evaluate_cloze(taught_model, [text, "The cat sat on the bank"])["accuracy"] == 0.5
+    assert taught_model.score(text).perplexity == pytest.approx(evaluate_perplexity(taught_model, [text])["perplexity"])
 
 
 def test_masked_and_paired():
@@ -86,8 +86,8 @@ def test_masked_and_paired():
         t5.evaluate([{"en": "The cat", "ko": "배를"}], "cloze")
 
 
-def test_the_command(learned, tmp_path, capsys):
-    formers.save(learned, tmp_path / "model")
+def test_the_command(taught_model, tmp_path, capsys):
+    formers.save(taught_model, tmp_path / "model")
     (tmp_path / "pairs.jsonl").write_text(
         json.dumps({"sentence_good": TEXTS[0], "sentence_bad": "mat on"}) + "\n", encoding="utf-8"
     )
@@ -106,11 +106,11 @@ def test_the_command(learned, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
-def test_the_command_gives_what_the_page_defines(language, learned, tmp_path, monkeypatch, capsys):
+def test_the_command_gives_what_the_page_defines(language, taught_model, tmp_path, monkeypatch, capsys):
     """The reference implementation of the page on evaluation, run as it is printed."""
     page = (Path(__file__).parents[2] / "docs" / language / "evaluation.md").read_text(encoding="utf-8")
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "while done" in block]
-    formers.save(learned, tmp_path / f"formers-demo-{language}" / "gpt2")
+    formers.save(taught_model, tmp_path / f"formers-demo-{language}" / "gpt2")
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(compile(code, "docs", "exec"), names)

@@ -120,10 +120,10 @@ class Runs:
         """A folder for a run, with the tokenizer and the store that the uninterrupted one has made."""
         self.count += 1
         out = self.root / f"{name}-{self.count}"
-        shutil.copytree(self.whole(name)[0] / "data", out / "data")
+        shutil.copytree(self.run_uninterrupted(name)[0] / "data", out / "data")
         return out
 
-    def whole(self, name):
+    def run_uninterrupted(self, name):
         """The folder of the uninterrupted run, what is in it, and how long it took."""
         if name not in self.known:
             out = self.root / name
@@ -140,7 +140,7 @@ class Runs:
 
     def check(self, name, out):
         """Is a run, bit for bit, the one that was never interrupted, with nothing left over?"""
-        expected, found = self.whole(name)[1], read_run_state(out)
+        expected, found = self.run_uninterrupted(name)[1], read_run_state(out)
         for key in expected:
             assert found[key] == expected[key], f"{name}: {key} differs\n{self.said(out)}"
         assert "Traceback" not in self.said(out), self.said(out)

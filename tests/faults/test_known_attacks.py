@@ -338,11 +338,11 @@ add_attack(
 
 
 def shard_of(make: Callable[[Path], object]) -> Callable[[Path], None]:
-    def whole(folder: Path) -> None:
+    def make_folder(folder: Path) -> None:
         write_shard_index(folder, "shard.safetensors")
         make(folder / "shard.safetensors")
 
-    return whole
+    return make_folder
 
 
 add_attack("a shard that is /dev/zero", shard_of(lambda p: p.symlink_to("/dev/zero")), OUT, "shard.safetensors")

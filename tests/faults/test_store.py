@@ -16,7 +16,7 @@ from formers.text.trainers.pair_merging import train_bpe
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory):
+def good_store(tmp_path_factory):
     """A store of several shards, sentences and units, and what it holds."""
     words = np.random.default_rng(0).integers(0, 500, (1500, 60))
     texts = [" ".join(f"w{w}" for w in row[: 10 + i % 50]) + f". And {i}." for i, row in enumerate(words)]
@@ -59,8 +59,8 @@ def is_block_named(message, file, at):
 
 
 @pytest.mark.parametrize("truncate", [False, True], ids=["flips", "truncations"])
-def test_no_damage_is_silent(good, tmp_path, truncate, full):
-    path, whole, _ = good
+def test_no_damage_is_silent(good_store, tmp_path, truncate, full):
+    path, whole, _ = good_store
     random, silent, harmless, count = np.random.default_rng(7 + truncate), [], 0, 1000 if full else 60
     for number in range(count):
         copy = tmp_path / str(number)
@@ -83,8 +83,8 @@ def test_no_damage_is_silent(good, tmp_path, truncate, full):
     assert not silent
 
 
-def test_check_reads_everything(good, tmp_path):
-    path, whole, _ = good
+def test_check_reads_everything(good_store, tmp_path):
+    path, whole, _ = good_store
     shutil.copytree(path, tmp_path / "s")
     store = Store.open(tmp_path / "s")
     shard = store.directory.part_metadata["shards"][0]
@@ -101,8 +101,8 @@ def test_check_reads_everything(good, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["flip", "truncation", "missing"])
-def test_skip_leaves_out_the_damaged_documents_only(good, tmp_path, kind):
-    path, _, texts = good
+def test_skip_leaves_out_the_damaged_documents_only(good_store, tmp_path, kind):
+    path, _, texts = good_store
     clean = Store.open(path)
     shutil.copytree(path, tmp_path / "s")
     shard = clean.directory.part_metadata["shards"][1]

@@ -78,7 +78,7 @@ def test_killed_at_any_moment(runs, full):
     for name in itertools.cycle(order):
         if hits >= count:
             break
-        out, whole = runs.fresh(name), runs.whole(name)[2]
+        out, whole = runs.fresh(name), runs.run_uninterrupted(name)[2]
         steps = out / "steps"
         for _ in range(r.choice((1, 1, 1, 2))):
             process = runs.start(name, out)
@@ -108,7 +108,7 @@ def test_stopped_by_a_signal(runs, full, stage):
     for turn, name in zip(range(count), itertools.cycle([*CARRYING, *FAMILIES]), strict=False):
         number, code = ((signal.SIGHUP, 129), (signal.SIGTERM, 143), (signal.SIGINT, 130))[turn % 3]
         while True:
-            out, whole = runs.fresh(name), runs.whole(name)[2]
+            out, whole = runs.fresh(name), runs.run_uninterrupted(name)[2]
             process = runs.start(name, out)
             if stage == "training":
                 wait_until(process, lambda out=out: (out / "metrics.jsonl").exists())

@@ -18,7 +18,7 @@ PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4]]
 
 
 @pytest.fixture
-def chained(monkeypatch):
+def chained_steps(monkeypatch):
     """Steps follow each other as on a GPU; what comes is the number of steps between two looks."""
     counts, chain = [], decoding.run_steps
 
@@ -33,20 +33,20 @@ def chained(monkeypatch):
 
 @pytest.mark.parametrize("family", SIZES)
 @pytest.mark.parametrize("how", [{"temperature": 0}, {"temperature": 1.3, "top_k": 9, "seed": 4, "num_samples": 2}])
-def test_the_same_texts(family, how, chained):
+def test_the_same_texts(family, how, chained_steps):
     f = build_decoder(family)
     want = continue_ids(f, PROMPTS, 35, Options(**how))
-    counts = chained()
+    counts = chained_steps()
     counts.clear()
     assert continue_ids(f, PROMPTS, 35, Options(**how)) == want
     assert max(counts) == decoding.STEPS_AHEAD
 
 
 @pytest.mark.parametrize("family", SIZES)
-def test_the_same_beams(family, chained, monkeypatch):
+def test_the_same_beams(family, chained_steps, monkeypatch):
     f = build_decoder(family)
     want = continue_ids(f, PROMPTS, 35, Options(num_beams=3))
-    chained()
+    chained_steps()
     steps, tell = [], BeamState.flush_steps
     monkeypatch.setattr(BeamState, "flush_steps", lambda self, step: steps.append(step) or tell(self, step))
     assert continue_ids(f, PROMPTS, 35, Options(num_beams=3)) == want
@@ -64,7 +64,7 @@ def test_beams_read_a_prompt_once(monkeypatch):
 
 @pytest.mark.parametrize("early", [False, True, "never"])
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.5])
-def test_the_same_beams_where_texts_end(early, alpha, chained):
+def test_the_same_beams_where_texts_end(early, alpha, chained_steps):
     sizes = {"vocab": 40, "context": 24, "dim": 16, "layers": 2, "heads": 2, "init": 0.4, "bos": None, "seed": 2}
     free = continue_ids(formers.build("gpt2", eos=None, **sizes), PROMPTS, 30, Options(temperature=0))
     f = formers.build("gpt2", eos=free[0][4], **sizes)
@@ -73,11 +73,11 @@ def test_the_same_beams_where_texts_end(early, alpha, chained):
     assert len({len(text) for text in want}) > 1
     alone = [continue_ids(f, [prompt], 30, asked) for prompt in PROMPTS]
     assert [text for some in alone for text in some] == want
-    chained()
+    chained_steps()
     assert continue_ids(f, PROMPTS, 30, asked) == want
 
 
-def test_ends_and_rules_and_a_full_context(chained):
+def test_ends_and_rules_and_a_full_context(chained_steps):
     f = formers.build("gpt2", seed=2, vocab=40, context=12, dim=16, layers=2, heads=2, init=0.4, bos=None, eos=None)
     free = continue_ids(f, PROMPTS, 30, Options(temperature=0))
     ended = formers.build("gpt2", seed=2, vocab=40, context=12, dim=16, layers=2, heads=2, init=0.4, eos=free[0][4])
@@ -89,7 +89,7 @@ def test_ends_and_rules_and_a_full_context(chained):
         (f, {"bad_words": (free[0][0],)}),
     ]
     want = [continue_ids(one, PROMPTS, 30, Options(temperature=0, **more)) for one, more in asked]
-    counts = chained()
+    counts = chained_steps()
     for (one, more), texts in zip(asked, want, strict=True):
         counts.clear()
         assert continue_ids(one, PROMPTS, 30, Options(temperature=0, **more)) == texts

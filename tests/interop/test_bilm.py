@@ -46,7 +46,7 @@ def list_shapes():
 
 
 @pytest.fixture
-def published(tmp_path):
+def published_files(tmp_path):
     """A directory as bilm-tf writes it, made without formers, and its arrays."""
     where = tmp_path / "published"
     where.mkdir()
@@ -66,8 +66,8 @@ def read_content(path):
     return found
 
 
-def test_a_published_directory(published):
-    where, arrays = published
+def test_a_published_directory(published_files):
+    where, arrays = published_files
     f = formers.load(where)
     assert (f.family, f.head) == ("elmo", "none")
     assert (f.config.dim, f.config.cell, f.config.vocab, f.config.clip) == (12, 10, 458, 3.0)
@@ -77,8 +77,8 @@ def test_a_published_directory(published):
     torch.testing.assert_close(f.hidden(ids[None], layer=None)[:, 0], want, atol=1e-5, rtol=1e-5)
 
 
-def test_no_bit_is_lost(published, tmp_path):
-    where, arrays = published
+def test_no_bit_is_lost(published_files, tmp_path):
+    where, arrays = published_files
     formers.save(formers.load(where), tmp_path / "own")
     formers.export(formers.load(tmp_path / "own"), tmp_path / "back")
     again = read_content(tmp_path / "back" / "weights.hdf5")
@@ -87,8 +87,8 @@ def test_no_bit_is_lost(published, tmp_path):
     assert json.loads((tmp_path / "back" / "options.json").read_text()) == OPTIONS | {"dropout": 0.1}
 
 
-def test_the_softmax_travels_too(published, tmp_path):
-    where, _ = published
+def test_the_softmax_travels_too(published_files, tmp_path):
+    where, _ = published_files
     with pytest.warns(UserWarning, match=r"new, untrained: heads.lm.out.bias, heads.lm.out.weight"):
         f = formers.load(where, head="lm")
     formers.export(f, tmp_path / "lm")
@@ -102,21 +102,21 @@ def test_the_softmax_travels_too(published, tmp_path):
     assert torch.equal(formers.load(tmp_path / "half", dtype=torch.bfloat16).logits(ids), half.logits(ids))
 
 
-def test_a_task_starts_from_the_file(published):
+def test_a_task_starts_from_the_file(published_files):
     with pytest.warns(UserWarning, match="heads.tag.mix.scale, heads.tag.mix.weight, heads.tag.out.bias"):
-        f = formers.load(published[0], head="tag", labels=["O", "B"])
+        f = formers.load(published_files[0], head="tag", labels=["O", "B"])
     assert f.logits(word_level.encode_sentence(TEXT)[None]).shape == (1, 5, 2)
 
 
-def test_by_command(published, tmp_path, capsys):
-    app(["import", str(published[0]), str(tmp_path / "own")], result_action="return_value")
+def test_by_command(published_files, tmp_path, capsys):
+    app(["import", str(published_files[0]), str(tmp_path / "own")], result_action="return_value")
     assert "elmo, head none" in capsys.readouterr().out
     app(["export", str(tmp_path / "own"), str(tmp_path / "back")], result_action="return_value")
-    assert formers.load(tmp_path / "back").config == formers.load(published[0]).config
+    assert formers.load(tmp_path / "back").config == formers.load(published_files[0]).config
 
 
-def test_options_of_a_training_run(published):
-    where, _ = published
+def test_options_of_a_training_run(published_files):
+    where, _ = published_files
     options = json.loads(json.dumps(OPTIONS))
     options["char_cnn"]["n_characters"] = 261  # what training calls it
     (where / "options.json").write_text(json.dumps(options))
@@ -142,8 +142,8 @@ def test_options_of_a_training_run(published):
         ("a.b", {"c.d": 5}, "unknown key 'c.d'"),
     ],
 )
-def test_options_that_do_not_fit(published, path, value, message):
-    where, _ = published
+def test_options_that_do_not_fit(published_files, path, value, message):
+    where, _ = published_files
     options = json.loads(json.dumps(OPTIONS))
     *folders, last = path.split(".")
     here = options
@@ -243,8 +243,8 @@ def write_unknown_name(file, tmp_path):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_hostile_files(published, tmp_path, attack, message):
-    where, _ = published
+def test_hostile_files(published_files, tmp_path, attack, message):
+    where, _ = published_files
     with h5py.File(where / "elmo_weights.hdf5", "r+") as file:
         del file["CNN_proj/W_proj"]
         attack(file, tmp_path)
@@ -254,16 +254,16 @@ def test_hostile_files(published, tmp_path, attack, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_link_out_of_the_folder(published, tmp_path):
-    where, _ = published
+def test_a_link_out_of_the_folder(published_files, tmp_path):
+    where, _ = published_files
     (where / "elmo_weights.hdf5").rename(tmp_path / "away.hdf5")
     (where / "elmo_weights.hdf5").symlink_to(tmp_path / "away.hdf5")
     with pytest.raises(Error, match="out of"):
         formers.load(where)
 
 
-def test_broken_files_never_bring_the_house_down(published, full):
-    where, _ = published
+def test_broken_files_never_bring_the_house_down(published_files, full):
+    where, _ = published_files
     path = where / "elmo_weights.hdf5"
     data, draw = path.read_bytes(), random.Random(0)
     said = []
@@ -283,8 +283,8 @@ def test_broken_files_never_bring_the_house_down(published, full):
         formers.load(where)
 
 
-def test_which_file_is_meant(published):
-    where, _ = published
+def test_which_file_is_meant(published_files):
+    where, _ = published_files
     (where / "embeddings.hdf5").write_bytes(b"")
     with pytest.raises(Error, match="there are 2 hdf5 files, 'elmo_weights.hdf5' and 'embeddings.hdf5'"):
         formers.load(where)
@@ -294,12 +294,12 @@ def test_which_file_is_meant(published):
         formers.load(where)
 
 
-def test_what_cannot_be_exported(published, tmp_path):
+def test_what_cannot_be_exported(published_files, tmp_path):
     with pytest.warns(UserWarning, match="untrained"):
-        tagger = formers.load(published[0], head="tag")
+        tagger = formers.load(published_files[0], head="tag")
     with pytest.raises(Error, match="hold no head 'tag'"):
         formers.export(tagger, tmp_path / "out")
-    bare = formers.load(published[0])
+    bare = formers.load(published_files[0])
     with pytest.raises(Error, match="float32, not bfloat16"):
         formers.export(bare, tmp_path / "out", dtype=torch.bfloat16)
     wide = formers.build("elmo", "none", dim=20, cell=10, filters=((1, 4),))
@@ -308,16 +308,16 @@ def test_what_cannot_be_exported(published, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_without_the_extra(published, tmp_path, monkeypatch):
-    bare = formers.load(published[0])
+def test_without_the_extra(published_files, tmp_path, monkeypatch):
+    bare = formers.load(published_files[0])
     monkeypatch.setitem(sys.modules, "h5py", None)
-    for call in (lambda: formers.load(published[0]), lambda: formers.export(bare, tmp_path / "out")):
+    for call in (lambda: formers.load(published_files[0]), lambda: formers.export(bare, tmp_path / "out")):
         with pytest.raises(Error, match=r"need h5py. pip install 'formers\[elmo\]'"):
             call()
 
 
-def test_the_process_has_limits(published, monkeypatch):
+def test_the_process_has_limits(published_files, monkeypatch):
     monkeypatch.setattr(sandbox, "TIMEOUT_SECONDS", 1)
     monkeypatch.setattr(sandbox, "CONVERTER_CODE", "import time; time.sleep(60)")
     with pytest.raises(Error, match="converting the hdf5 file took more than 1 s"):
-        formers.load(published[0])
+        formers.load(published_files[0])

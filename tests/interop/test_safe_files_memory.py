@@ -129,7 +129,7 @@ def main(root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
+def measurements(tmp_path_factory):
     root = tmp_path_factory.mktemp("large")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -143,8 +143,8 @@ def measured(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "joined", "limited"])
-def test_no_second_copy_in_memory(measured, name):
-    answer, most = measured[name], CASES[name][2]
+def test_no_second_copy_in_memory(measurements, name):
+    answer, most = measurements[name], CASES[name][2]
     print(
         f"\n{name}: {answer['peak'] / answer['size']:.3f} of {answer['size'] / 1e6:.0f} MB, {answer['seconds']:.1f} s"
     )
@@ -153,9 +153,9 @@ def test_no_second_copy_in_memory(measured, name):
     assert (0.45 if name == "bfloat16" else 0.9) < answer["peak"] / answer["size"] < most
 
 
-def test_where_memory_ends_there_is_an_error(measured):
-    assert re.match(r"Error: .*gpt2: there is no memory for [\d,]+ more bytes on cpu\. ", measured["short"]["said"])
-    assert measured["short"]["peak"] < measured["short"]["size"]
+def test_where_memory_ends_there_is_an_error(measurements):
+    assert re.match(r"Error: .*gpt2: there is no memory for [\d,]+ more bytes on cpu\. ", measurements["short"]["said"])
+    assert measurements["short"]["peak"] < measurements["short"]["size"]
 
 
 if __name__ == "__main__":

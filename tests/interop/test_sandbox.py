@@ -197,7 +197,7 @@ FILES = {  # what a file holds, and what is said about it
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory):
+def exit_codes(tmp_path_factory):
     """How each of the above ends: exit status and last words, all from forks of one process that has torch ready."""
     where = tmp_path_factory.mktemp("confined")
     (where / "folder").mkdir()
@@ -227,31 +227,31 @@ def ended(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_the_hook_ends_the_process(ended, name):
-    code, said = ended[name]
+def test_the_hook_ends_the_process(exit_codes, name):
+    code, said = exit_codes[name]
     assert code == 1, (code, said)
     assert re.match(ENDED[name][1], said), said
 
 
 @pytest.mark.parametrize("name", LIMITED)
-def test_the_system_sets_limits(ended, name):
-    code, said = ended[name]
+def test_the_system_sets_limits(exit_codes, name):
+    code, said = exit_codes[name]
     assert code == 3, (code, said)
     assert re.search(LIMITED[name][1], said), said
 
 
-def test_time_has_a_limit(ended):
-    assert ended["time"][0] in (-24, -9)  # SIGXCPU, SIGKILL
+def test_time_has_a_limit(exit_codes):
+    assert exit_codes["time"][0] in (-24, -9)  # SIGXCPU, SIGKILL
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_what_it_has_to_do_it_may(ended, name):
-    assert ended[name] == (0, "")
+def test_what_it_has_to_do_it_may(exit_codes, name):
+    assert exit_codes[name] == (0, "")
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_files_that_hold_something_else(ended, name):
-    code, said = ended[f"file {name}"]
+def test_files_that_hold_something_else(exit_codes, name):
+    code, said = exit_codes[f"file {name}"]
     assert code == 1, (code, said)
     assert re.match(FILES[name][1], said), said
     assert said.isprintable()

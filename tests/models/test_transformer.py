@@ -52,10 +52,10 @@ def test_layers_of_torch_without_the_final_norms(halves):
     source, target = torch.randint(31, (2, 7), generator=g), torch.randint(31, (2, 5), generator=g)
     keep = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
 
-    def embedded(ids):
+    def embed_ids(ids):
         return body.embed.token(ids) * math.sqrt(24) + SinusoidalPositions(24, halves)(torch.arange(ids.shape[1]))
 
-    x, y = embedded(source), embedded(target)
+    x, y = embed_ids(source), embed_ids(target)
     for block in body.encoder.blocks:
         layer = nn.TransformerEncoderLayer(24, 3, 40, 0.0, batch_first=True, layer_norm_eps=c.eps)
         x = copy_weights(block, layer, False)(x, src_key_padding_mask=~keep)

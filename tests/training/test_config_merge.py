@@ -16,7 +16,7 @@ from tests.training.toy_runs import BERT_SIZES, REVIEWS, finetune_toy
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory):
+def small_checkpoint(tmp_path_factory):
     """A RoBERTa of two layers and 64 positions."""
     out = tmp_path_factory.mktemp("small") / "model"
     tokenizer = train_tokenizer("bpe", [row["text"] for row in REVIEWS], 300, style="roberta")
@@ -46,8 +46,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("given", "said"), WRONG)
-def test_a_setting_that_cannot_be_obeyed_is_refused(tmp_path, small, given, said):
-    given = {"task": "classify", "model": str(small), **given}
+def test_a_setting_that_cannot_be_obeyed_is_refused(tmp_path, small_checkpoint, given, said):
+    given = {"task": "classify", "model": str(small_checkpoint), **given}
     rows = [{**row, "words": row["text"].split(), "tags": ["a", "b"] * 4, "label": float(row["label"] == "yes")}
             for row in REVIEWS]  # fmt: skip
     if given["task"] == "tag":
@@ -84,12 +84,12 @@ def test_a_recipes_length_gives_way_to_a_smaller_context(tmp_path):
     assert again.valid == run.valid
 
 
-def test_a_list_of_labels_where_one_is_learnt(tmp_path, small):
+def test_a_list_of_labels_where_one_is_learnt(tmp_path, small_checkpoint):
     rows = [{**row, "label": [row["label"]]} for row in REVIEWS]
     for learnt, more in ((rows, {"multilabel": False}), (REVIEWS, {})):
         words = r"a row has a list of labels, \['yes'\], and the task has one label. .*tune.multilabel"
         with pytest.raises(Error, match=words):
-            finetune_toy(str(small), learnt, rows, task="classify", out=tmp_path / "run", **more)
+            finetune_toy(str(small_checkpoint), learnt, rows, task="classify", out=tmp_path / "run", **more)
 
 
 def test_a_family_that_writes_labels_says_so(tmp_path):
@@ -98,25 +98,27 @@ def test_a_family_that_writes_labels_says_so(tmp_path):
         finetune_toy("switch", out=tmp_path)
 
 
-def test_a_dataset_of_several_parts(tmp_path, small):
+def test_a_dataset_of_several_parts(tmp_path, small_checkpoint):
     """Its training part is learnt, its validation part held out; one that is given goes first."""
     datasets = pytest.importorskip("datasets")
     parts = {"train": REVIEWS, "validation": REVIEWS[:10], "test": REVIEWS[:4]}
     whole = datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in parts.items()})
     for number, (data, valid, count) in enumerate([(whole, None, 10), (parts, None, 10), (whole, REVIEWS[:6], 6)]):
         said: list[str] = []
-        finetune_toy(str(small), data, valid, epochs=0.2, out=tmp_path / str(number), say=said.append)
+        finetune_toy(str(small_checkpoint), data, valid, epochs=0.2, out=tmp_path / str(number), say=said.append)
         assert f"{len(REVIEWS)} examples" in said[0]
         assert said[1].startswith("valid: ")
         assert f"{count} examples" in said[1]
         assert not any(line.startswith("test") for line in said)
     small_steps = {"tune.epochs": 0.2, "tune.batch_size": 16}
-    first, again = (compare_settings(str(small), whole, out=tmp_path / "two", overrides=small_steps) for _ in range(2))
+    first, again = (
+        compare_settings(str(small_checkpoint), whole, out=tmp_path / "two", overrides=small_steps) for _ in range(2)
+    )
     assert first == again
-    folds = compare_settings(str(small), whole, folds=2, out=tmp_path / "folds", overrides=small_steps)
+    folds = compare_settings(str(small_checkpoint), whole, folds=2, out=tmp_path / "folds", overrides=small_steps)
     assert len(folds.trials[0].runs) == 2
     with pytest.raises(Error, match="this holds several parts: 'a', 'b'"):
-        finetune_toy(str(small), {"a": REVIEWS, "b": REVIEWS}, None, out=tmp_path / "odd")
+        finetune_toy(str(small_checkpoint), {"a": REVIEWS, "b": REVIEWS}, None, out=tmp_path / "odd")
 
 
 @pytest.mark.parametrize("task", ["regress", "answer", "choose", "translate"])

@@ -336,10 +336,10 @@ def test_without_a_compiler_it_goes_on(monkeypatch):
     plain = [r.loss for r in train_to_end(build_toy_trainer(steps=3, dropout=0.0))]
     t = build_toy_trainer(steps=3, dropout=0.0, compile=True)
 
-    def broken(*_, **__):
+    def fail_to_compile(*_, **__):
         raise RuntimeError("no compiler here")
 
-    t.executor.step_module._compiled_call_impl = broken
+    t.executor.step_module._compiled_call_impl = fail_to_compile
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         assert [r.loss for r in train_to_end(t)] == plain

@@ -60,7 +60,7 @@ def read_files(path):
 
 
 @pytest.fixture
-def expected(files, tmp_path, monkeypatch):
+def expected_files(files, tmp_path, monkeypatch):
     monkeypatch.setattr("formers.data.preparation.pipeline.GROUP_BYTES", 9000)
     prepare_store(files, tmp_path / "expected")
     return read_files(tmp_path / "expected")
@@ -84,24 +84,24 @@ def test_every_document_once(files, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_same_for_any_number_of_workers(files, expected, tmp_path, workers):
+def test_the_same_for_any_number_of_workers(files, expected_files, tmp_path, workers):
     prepare_store(files, tmp_path / "s", workers=workers)
-    assert read_files(tmp_path / "s") == expected
+    assert read_files(tmp_path / "s") == expected_files
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_the_same_for_any_number_of_ranks(files, expected, tmp_path, ranks, monkeypatch):
-    assert sum(name.endswith("00000.bin") for name in expected) >= 4, "there are several groups"
+def test_the_same_for_any_number_of_ranks(files, expected_files, tmp_path, ranks, monkeypatch):
+    assert sum(name.endswith("00000.bin") for name in expected_files) >= 4, "there are several groups"
     for rank in reversed(range(ranks)):
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", str(ranks))
         made = prepare_store(files, tmp_path / "s")
         assert (made is None) == (rank > 0), "the last one to come finishes"
-    assert read_files(tmp_path / "s") == expected
+    assert read_files(tmp_path / "s") == expected_files
 
 
 @pytest.mark.parametrize("after", [1, 4, 9])
-def test_a_stopped_run_goes_on(files, expected, tmp_path, monkeypatch, after):
+def test_a_stopped_run_goes_on(files, expected_files, tmp_path, monkeypatch, after):
     told = []
 
     def tell(*_):
@@ -122,7 +122,7 @@ def test_a_stopped_run_goes_on(files, expected, tmp_path, monkeypatch, after):
         module.ShardWriter, "__init__", lambda self, w, name, *a: made.append(name) or real(self, w, name, *a)
     )
     prepare_store(files, tmp_path / "s")
-    assert read_files(tmp_path / "s") == expected
+    assert read_files(tmp_path / "s") == expected_files
     after_ = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "s").glob("*.bin")}
     assert before.items() <= after_.items(), "finished shards are not made again"
     assert len(made) == len(set(made))
@@ -147,7 +147,7 @@ def start_preparation(files, tmp_path):
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
-def test_killed_again_and_again(files, expected, tmp_path, full):
+def test_killed_again_and_again(files, expected_files, tmp_path, full):
     random, kills = np.random.default_rng(0), 0
     for _ in range(60 if full else 4):
         process = start_preparation(files, tmp_path)
@@ -159,7 +159,7 @@ def test_killed_again_and_again(files, expected, tmp_path, full):
         kills += process.wait() == -signal.SIGKILL
     assert kills
     prepare_store(files, tmp_path / "s")
-    assert read_files(tmp_path / "s") == expected, "and no temporary files"
+    assert read_files(tmp_path / "s") == expected_files, "and no temporary files"
 
 
 def test_one_run_at_a_time(files, tmp_path):
@@ -335,10 +335,10 @@ def test_on_the_command_line(files, tmp_path, capsys, monkeypatch):
     code, _, err = run(*words[1:], tmp_path / "x")
     assert (code, "nothing to read" in err) == (2, True)
 
-    def stopped(*_, **__):
+    def stop_at_once(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("formers.interop.tokenizer_files.prepare", stopped)
+    monkeypatch.setattr("formers.interop.tokenizer_files.prepare", stop_at_once)
     code, _, err = run(*words, tmp_path / "y")
     assert code == 130
     assert "the same command continues from there" in err

@@ -59,11 +59,11 @@ def train_wordpiece(words, marks, size, score="gain", least=2):
         pieces, pairs = count_pieces(words)
         total = sum(pieces.values())
 
-        def worth(pair, pieces=pieces, pairs=pairs, total=total):
+        def score_pair(pair, pieces=pieces, pairs=pairs, total=total):
             odds = pairs[pair] / (pieces[pair[0]] * pieces[pair[1]])
             return odds if score == "ratio" else pairs[pair] * round(1e6 * math.log(odds * total))
 
-        gains = {pair: worth(pair) for pair, n in pairs.items() if n >= least}
+        gains = {pair: score_pair(pair) for pair, n in pairs.items() if n >= least}
         if not gains:
             break
         best = min(gains, key=lambda p: (-gains[p], -pairs[p], p))
