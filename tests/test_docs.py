@@ -21,7 +21,7 @@ from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
 from formers.training.config_merge import FinetuneDataConfig, PretrainDataConfig, TuneConfig
 from formers.training.recipes import get_recipe
 from formers.training.train_config import TrainConfig
-from formers.training.word_vectors.vector_run import VectorTrainConfig
+from formers.training.word_vectors.word2vec import VectorTrainConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/RESULTS.md")]

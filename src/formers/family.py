@@ -138,6 +138,17 @@ TRANSLATION_TUNE = {
 
 
 @dataclass(frozen=True)
+class GpuSpeed:
+    """Tokens a second that training reached on one H200 (benchmarks/RESULTS.md), from which plans for other sizes and
+    GPUs follow."""
+
+    model: str | Mapping[str, Any]  # a preset, or its settings
+    tokens_per_second: int  # of both sides of an encoder-decoder
+    length: int  # of the examples, on the longer side
+    target_share: float = 0.0  # of the tokens of an encoder-decoder
+
+
+@dataclass(frozen=True)
 class Family:
     """One member of the family, as its file declares it."""
 
@@ -180,6 +191,7 @@ class Family:
     hf_format: CheckpointFormat | None = None
     bilm_format: CheckpointFormat | None = None  # options.json and hdf5 weights (interop/bilm.py)
     is_served_by_tei: bool = False  # text-embeddings-inference knows its exported encoder
+    h200_speed: GpuSpeed | None = None  # None: not measured
     export_remedy: str = ""  # without `hf_format`: what to do instead, as the remedy of an error
 
 

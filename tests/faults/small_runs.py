@@ -168,3 +168,23 @@ def read_run_state(out):
 def read_json_lines(file):
     """The lines of a file of JSON."""
     return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+
+
+def has_ended(process):
+    """Return whether a process has ended by itself; it stays to be waited for."""
+    return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def wait_until(process, there, patience=60.0):
+    """Wait until something is there, or the process is over."""
+    stop = time.monotonic() + patience
+    while not there() and not has_ended(process) and time.monotonic() < stop:
+        time.sleep(0.0003)
+
+
+def kill_process(process):
+    """Kill a process (SIGKILL); return whether it was still running."""
+    missed = has_ended(process)
+    os.kill(process, signal.SIGKILL)
+    wait_for_exit(process)
+    return not missed

@@ -30,11 +30,14 @@ from tests.faults.small_runs import (
     FAMILIES,
     Runs,
     fork_process,
+    has_ended,
+    kill_process,
     make_settings,
     make_texts,
     read_json_lines,
     read_run_state,
     wait_for_exit,
+    wait_until,
 )
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="these tests fork")
@@ -48,26 +51,6 @@ def runs(tmp_path_factory):
             "gpt2", make_texts(), out=tmp_path_factory.mktemp("first"), **make_settings("gpt2")
         )  # imports everything
         yield Runs(tmp_path_factory.mktemp("runs"))
-
-
-def has_ended(process):
-    """Has a process ended by itself? It is not taken off the list."""
-    return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def wait_until(process, there, patience=60.0):
-    """Wait until something is there, or the process is over."""
-    stop = time.monotonic() + patience
-    while not there() and not has_ended(process) and time.monotonic() < stop:
-        time.sleep(0.0003)
-
-
-def kill_process(process):
-    """kill -9; was it still there?"""
-    missed = has_ended(process)
-    os.kill(process, signal.SIGKILL)
-    wait_for_exit(process)
-    return not missed
 
 
 def test_killed_at_any_moment(runs, full):

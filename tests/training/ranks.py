@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -69,6 +71,63 @@ def finetune(family, out=None, *, several=None, train=None, data=None, **more):
         return {"folder": str(made.folder), "valid": made.valid}
     found = compare_settings(family, LABELLED, task="classify", out=out, overrides=given, device="cpu", **several)
     return {"folder": str(found.folder), "trials": [trial.runs for trial in found.trials]}
+
+
+def measure_exchange(family, parallel, accumulate=2, steps=2):
+    """What this process holds and sends in a step: bytes of weights, gradients and optimizer state, bytes handed to
+    collective operations by their kind, and the tokens of its last batch."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from formers.training.distributed.process_group import connect_processes
+    from formers.training.runs.prepare_data import prepare_data
+    from formers.training.runs.pretrain import PretrainRun
+
+    sent = {}
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.namespace == "c10d":
+                kind = func.overloadpacket.__name__
+                whole = 0 if "gather" in kind else 1 if "scatter" in kind or "alltoall" in kind else 0
+                given = args[whole]
+                for one in given if isinstance(given, list) else [given]:
+                    if isinstance(one, torch.Tensor):
+                        sent[kind] = sent.get(kind, 0) + one.nbytes
+            return func(*args, **(kwargs or {}))
+
+    config = make_exchange_config(family, parallel, accumulate)
+    world = connect_processes("cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        run = PretrainRun(config, prepare_data(family, config.data, Path(folder), TEXT), world)
+        done = run.trainer.train(run.iter_batches, steps)
+        next(done)
+        with Recorder():
+            for _ in done:
+                pass
+        batch = next(itertools.islice(run.iter_batches(1, 0), steps - 1, None))[0]
+    local = [
+        getattr(p, "_local_tensor", p.data) for p in run.trainer.executor.step_module.parameters() if p.numel() > 1
+    ]
+    state = sum(
+        getattr(t, "_local_tensor", t).nbytes
+        for one in run.trainer.executor.optimizer.state.values() for t in one.values() if t.dim()
+    )  # fmt: skip
+    tokens = len(batch.ids) + (0 if batch.source is None else len(batch.source.ids))
+    vocab = run.former.config.vocab
+    return {"sent": sent, "weights": sum(t.nbytes for t in local), "state": state, "tokens": tokens, "vocab": vocab}
+
+
+def make_exchange_config(family, parallel, accumulate=2):
+    """The settings of measure_exchange."""
+    from formers.registry import FAMILIES
+    from formers.training.config_merge import configure_pretraining
+
+    known = {field.name for field in dataclasses.fields(FAMILIES[family].definition.config_class)}
+    given = {f"model.{key}": value for key, value in SIZES.items() if key in known}
+    given |= {f"train.{key}": value for key, value in TRAIN.items()}
+    given |= {"train.parallel": parallel, "train.accumulate": accumulate, "data.vocab_size": 300}
+    return configure_pretraining(family, None, given)
 
 
 @contextlib.contextmanager
@@ -134,6 +193,8 @@ def run_job(about):
             try:
                 if verb == "pretrain":
                     pretrain(**about)
+                elif verb == "measure":
+                    result = measure_exchange(**about)
                 else:
                     with contextlib.chdir(beside):  # runs without a name are made here
                         result = finetune(**about)

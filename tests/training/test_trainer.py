@@ -457,7 +457,29 @@ def test_operations_of_a_token_count_attention():
     made = build_toy_model()
     matrices = estimate_flops_per_token(made, 0)
     assert estimate_flops_per_token(made, 100) - matrices == 12 * 16 * 100, "one layer of width 16"
-    assert matrices == 6 * sum(p.numel() for n, p in made.named_parameters() if p.dim() > 1 and "embed" not in n)
+    weights = sum(p.numel() for n, p in made.named_parameters() if p.dim() > 1 and "embed" not in n)
+    tied = made.body.embedding_table.numel()
+    assert matrices == 6 * (weights + tied), "the output layer shares the embeddings, and is a product nevertheless"
+    assert estimate_flops_per_token(made, 0, predicted_share=0.25) == 6 * (weights + tied / 4)
+
+
+def test_operations_count_shared_blocks_experts_and_sides():
+    """ALBERT's block is used by every layer, a token meets one expert, and one side of an encoder-decoder."""
+    sizes = {"vocab": 30, "dim": 16, "heads": 2, "ff": 32}
+
+    def estimate(family, **more):
+        made = formers.build(family, **sizes, **{k: v for k, v in more.items() if k != "target_share"})
+        return estimate_flops_per_token(made.model, 10, 0.0, more.get("target_share", 0.5))
+
+    two, four = (estimate("albert", layers=n, embed=8) for n in (2, 4))
+    one = estimate("albert", layers=1, embed=8)
+    assert four - two == pytest.approx(2 * (two - one))
+    assert two - one > 6 * 16 * 16 * 4
+    few, many = (estimate("switch", layers=2, sparse=1, experts=n, head_dim=8) for n in (2, 4))
+    assert many - few == pytest.approx(6 * 16 * 2), "two more rows of the routers, each met by half of the tokens"
+    source, target = (estimate("t5", layers=2, head_dim=8, target_share=share) for share in (0.0, 1.0))
+    assert target > source > 0, "a decoder has cross attention besides"
+    assert estimate("t5", layers=2, head_dim=8) == pytest.approx((source + target) / 2)
 
 
 def test_a_rule_of_the_family_holds_in_training(tmp_path):

@@ -112,8 +112,18 @@ class RunFlags:
     seed: Annotated[
         int | None, Parameter(help="Random seed of new weights, the order of the data, masking and dropout; default 0.")
     ] = None
+    resume: Annotated[
+        bool,
+        Parameter(help="Continue the run in --out; pretrain without --out continues the newest run, or starts one."),
+    ] = False
     overwrite: OverwriteFlag = False
     print_config: Annotated[bool, Parameter(help="Print all settings as YAML, and exit.")] = False
+    dry_run: Annotated[
+        bool,
+        Parameter(
+            help="Print how the data is read and an estimate of size and time, from a few measured steps, and exit."
+        ),
+    ] = False
     tensorboard: Annotated[bool, Parameter(help="Write the metrics for TensorBoard as well (extra track).")] = False
     wandb: Annotated[
         bool,
@@ -128,16 +138,6 @@ class RunFlags:
 class ModelRunFlags(RunFlags):
     """What a run that trains a network takes besides."""
 
-    resume: Annotated[
-        bool,
-        Parameter(help="Continue the run in --out; pretrain without --out continues the newest run, or starts one."),
-    ] = False
-    dry_run: Annotated[
-        bool,
-        Parameter(
-            help="Print how the data is read and an estimate of size and time, from a few measured steps, and exit."
-        ),
-    ] = False
     device: Annotated[str | None, Parameter(help="cuda, cuda:1, mps or cpu; a GPU by default if there is one.")] = None
     dtype: Annotated[
         Literal["fp32", "bf16", "fp16", "float32", "bfloat16", "float16"] | None,
@@ -156,6 +156,21 @@ class ModelRunFlags(RunFlags):
         if (other := given.setdefault("train.precision", kind)) != kind:
             what = f"--dtype {self.dtype} and --train.precision {other} contradict each other"
             raise Error(what, fix="give one of them")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ClusterFlags:
+    """The machines that --dry-run makes a plan for."""
+
+    gpus: Annotated[
+        int | None, Parameter(help="With --dry-run: plan for so many GPUs; nothing is trained, no GPU is needed here.")
+    ] = None
+    gpu: Annotated[str | None, Parameter(help="Their kind: a100, a100-40, h100 (default), h200, b200, l40s, …")] = None
+    gpus_per_node: Annotated[int, Parameter(help="How many of them a machine has.")] = 8
+    network: Annotated[
+        float | None, Parameter(help="GB/s between machines for each GPU, if it is not the usual card.")
+    ] = None
 
 
 def load_model(

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..config import ConfigMap, check_sizes
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head, Recipe
+from ..family import CheckpointFormat, Family, GpuSpeed, Head, Recipe
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -141,4 +141,5 @@ FAMILY = Family(
         "AlbertForSequenceClassification": "classify", "AlbertForTokenClassification": "tag",
         "AlbertForQuestionAnswering": "answer", "AlbertForMultipleChoice": "choose",
     }, HF_CONFIG, build_key_map),
+    h200_speed=GpuSpeed("albert-base", 711_830, 512),
 )  # fmt: skip

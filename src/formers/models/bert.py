@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe, make_adamw_settings
+from ..family import (
+    HF_ACT_ROW,
+    HF_TOKEN_ROWS,
+    CheckpointFormat,
+    Family,
+    GpuSpeed,
+    Head,
+    ModelConfig,
+    Recipe,
+    make_adamw_settings,
+)
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -183,4 +193,5 @@ FAMILY = Family(
         "BertForNextSentencePrediction": "nsp", "BertForSequenceClassification": "classify",
         "BertForTokenClassification": "tag", "BertForQuestionAnswering": "answer", "BertForMultipleChoice": "choose",
     }, HF_CONFIG, build_key_map),
+    h200_speed=GpuSpeed("bert-base", 641_409, 512),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, check_rates, check_sizes, compute_head_dim
-from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Recipe
+from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, GpuSpeed, ModelConfig, Recipe
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_alibi, causal
@@ -130,4 +130,5 @@ FAMILY = Family(
         "BloomModel": "none", "BloomForCausalLM": "lm", "BloomForSequenceClassification": "classify",
         "BloomForTokenClassification": "tag", "BloomForQuestionAnswering": "answer",
     }, HF_CONFIG, build_key_map),
+    h200_speed=GpuSpeed({"vocab": 32_000, "dim": 768, "layers": 12, "heads": 12}, 560_653, 1024),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, check_rates, check_sizes
-from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
+from ..family import HF_ACT_ROW, CheckpointFormat, Family, GpuSpeed, Head, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -143,4 +143,5 @@ FAMILY = Family(
         "GPT2ForSequenceClassification": "classify", "GPT2ForTokenClassification": "tag",
         "GPT2ForQuestionAnswering": "answer",
     }, HF_CONFIG, build_key_map),
+    h200_speed=GpuSpeed("gpt2", 512_303, 1024),
 )  # fmt: skip

@@ -21,7 +21,7 @@ from torch import nn
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head, TensorFile
+from ..family import HF_ACT_ROW, CheckpointFormat, Family, GpuSpeed, Head, TensorFile
 from ..keymap import KeyMap, TensorOp
 from ..nn.encoder_decoder import EncoderDecoder
 from ..nn.experts import Experts
@@ -201,4 +201,5 @@ FAMILY = Family(
         "switch_transformers", HF_CLASSES, HF_CONFIG, build_key_map, adjust_settings,
         t5.build_architecture_rule(HF_PREFIX),
     ),
+    h200_speed=GpuSpeed("switch-base-8", 461_212, 512, target_share=0.2),
 )  # fmt: skip

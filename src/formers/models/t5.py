@@ -24,6 +24,7 @@ from ..family import (
     ArchitectureRule,
     CheckpointFormat,
     Family,
+    GpuSpeed,
     Head,
     ModelConfig,
     Recipe,
@@ -287,4 +288,5 @@ FAMILY = Family(
         "t5", map_classes("T5"), HF_CONFIG, build_key_map, adjust_settings, build_architecture_rule("T5"),
         has_encoder_model=True,
     ),
+    h200_speed=GpuSpeed("t5-base", 470_819, 512, target_share=0.2),
 )  # fmt: skip

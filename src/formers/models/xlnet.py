@@ -27,6 +27,7 @@ from ..family import (
     HF_TOKEN_ROWS,
     CheckpointFormat,
     Family,
+    GpuSpeed,
     Head,
     ModelConfig,
     Pooling,
@@ -295,4 +296,5 @@ FAMILY = Family(
         "XLNetForTokenClassification": "tag", "XLNetForMultipleChoice": "choose",
         "XLNetForQuestionAnsweringSimple": "answer", "XLNetForQuestionAnswering": "beam",
     }, HF_CONFIG, build_key_map),
+    h200_speed=GpuSpeed("xlnet-base", 295_567, 512),
 )  # fmt: skip

@@ -23,7 +23,7 @@ from ..registry import FAMILIES, find_family, find_preset, find_published_checkp
 from ..task import TASKS
 from .optimizer import WARMUP_SCALED_SCHEDULES
 from .recipes import LR_TIMES_DIM, SMALL_MODEL, get_recipe, is_positive_int
-from .train_config import TrainConfig
+from .train_config import LoopConfig, TrainConfig
 
 PRETRAIN_TABLES = ("data", "model", "objective", "train")
 FINETUNE_TABLES = ("data", "model", "tune", "train")
@@ -41,6 +41,7 @@ class RunConfig:
     """All that a run is asked to do; `saved_fields` are those that run.json and a file for --config hold."""
 
     saved_fields: ClassVar[tuple[str, ...]]
+    train: LoopConfig
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as run.json keeps them."""

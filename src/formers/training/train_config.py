@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from ..config import check_rates, check_sizes, suggest_name
 from ..errors import Error
@@ -21,8 +21,35 @@ RESUMABLE_SETTINGS = (
 )  # fmt: skip
 
 
+class LoopConfig(Protocol):
+    """The settings that every run has: how long it is, when it evaluates and saves, and what it takes of the machine.
+    TrainConfig has them for networks, VectorTrainConfig for word vectors; both say what each means."""
+
+    steps: int
+    samples: int
+    keep_last: int
+    keep_best: int
+    keep_every: int | None
+    deterministic: bool
+
+    @property
+    def save_every(self) -> int:
+        """Steps between checkpoints."""
+
+    @property
+    def eval_every(self) -> int:
+        """Steps between evaluations."""
+
+    @property
+    def bytes_per_parameter(self) -> int:
+        """Bytes of a checkpoint for each parameter, at most."""
+
+    def explain_memory(self) -> tuple[str, str]:
+        """Return what takes memory beside the parameters, and what to change where there is too little."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(LoopConfig):
     """Steps, rates and habits of a run. A step sums the gradients of `accumulate` batches of `batch_tokens` tokens
     each, over all processes together; every loss is divided by the number of labels of the whole step."""
 
@@ -83,6 +110,20 @@ class TrainConfig:
         if self.seq_length > self.batch_tokens:
             what = f"an example of {self.seq_length} tokens does not fit into a batch of {self.batch_tokens}"
             raise Error(what, fix="raise train.batch_tokens or lower train.seq_length")
+
+    @property
+    def bytes_per_parameter(self) -> int:
+        """Bytes of a checkpoint for each parameter: its weight, two moments, and the moving average if there is one."""
+        return 16 if self.ema else 12
+
+    def explain_memory(self) -> tuple[str, str]:
+        """Return the size of the batches, and how to train with less memory."""
+        fix = (
+            "--train.activation_checkpointing true (also with --resume), or begin anew with a smaller"
+            " --train.batch_tokens (and a larger --train.accumulate, to keep the size of a step), --train.precision"
+            " bf16 or a smaller model"
+        )
+        return f"batches of {self.batch_tokens:,} tokens", fix
 
     def count_batches(self, step: int, ranks: int = 1) -> int:
         """Return how many batches a step has; all processes have as many."""

@@ -59,7 +59,7 @@ class StepOutcome:
     """What a step found, once the device has reported it."""
 
     losses: dict[str, float]  # the mean of each
-    grad_norm: float  # before clipping
+    grad_norm: float | None  # before clipping; None where it is not computed (word vectors)
     is_skipped: bool = False
 
 
@@ -95,8 +95,8 @@ class StepResult:
         return sum(self.outcome.losses.values())
 
     @property
-    def grad_norm(self) -> float:
-        """The norm of the gradient before clipping."""
+    def grad_norm(self) -> float | None:
+        """The norm of the gradient before clipping; None where it is not computed."""
         return self.outcome.grad_norm
 
     @property

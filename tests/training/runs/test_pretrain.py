@@ -541,7 +541,7 @@ def test_a_dry_run_without_memory_is_one_line(tmp_path, monkeypatch):
         raise MemoryError
 
     (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
-    monkeypatch.setattr("formers.training.runs.dry_run.time_steps", none)
+    monkeypatch.setattr("formers.training.runs.run.time_steps", none)
     with pytest.raises(Error, match="out of memory on cpu"):
         dry_run_pretraining("gpt2", None, {"data.source": str(tmp_path / "a.txt")})
 

@@ -1,4 +1,4 @@
-"""One program for all runs: what pretraining and fine-tuning share, and that they do share it."""
+"""One program for all runs: what pretraining, fine-tuning and word vectors share, and that they do share it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_file_of_the_folder_knows_nothing_of_training():
     assert not {name for name in modules if name and name.partition(".")[0] in ("trainer", "checkpoint", "loop")}
 
 
-def test_one_program_carries_out_both(monkeypatch, tmp_path):
+def test_one_program_carries_out_all_runs(monkeypatch, tmp_path):
     requests = []
 
     def carry_out(request):
@@ -48,11 +48,12 @@ def test_one_program_carries_out_both(monkeypatch, tmp_path):
         lambda: formers.pretrain("gpt2", ["a"]),
         lambda: formers.finetune("textcnn", REVIEWS),
         lambda: formers.finetune(tmp_path / "gpt2", ["a"], task="lm"),
+        lambda: formers.pretrain("glove", ["a"]),
     ]
     for call in calls:
         with pytest.raises(Error, match="seen"):
             call()
-    assert requests == ["PretrainRequest", "FinetuneRequest", "TextRequest"]
+    assert requests == ["PretrainRequest", "FinetuneRequest", "TextRequest", "VectorRequest"]
 
 
 def test_word_vectors_are_chosen_by_the_declaration_of_their_family():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import lzma
 import math
 import random
@@ -61,12 +62,38 @@ def test_two_threads_and_progress():
     assert told[-1][1] == told[-1][2] == 30 * 9000
 
 
-def test_an_error_in_a_thread_comes_out():
-    def bad():
+def test_an_error_in_a_thread_comes_out(monkeypatch):
+    def fail(self, epoch, begin):
         raise Error("no", fix="no")
 
+    monkeypatch.setattr(training.BlockwiseLearner, "run_job", fail)
     with pytest.raises(Error, match="no"):
-        training.run_jobs([(1, bad), (1, lambda: 0.0)], 2, lambda *a: None)
+        train_word_vectors(make_language(sentences=50), threads=2, **SMALL)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restored_trainer_ends_with_the_same_bits(kind, monkeypatch):
+    """All that a step depends on is in the state: another trainer goes on from it, with tables of another seed."""
+    monkeypatch.setattr(training.BlockwiseLearner, "job_size", 100)
+    monkeypatch.setattr(training.GloveLearner, "job_size", 40)
+    c = VectorsConfig(kind=kind, **SMALL)
+    corpus = Corpus.from_texts(make_language(sentences=200), 1, True)
+    whole, first, second = (
+        training.VectorTrainer(
+            training.build_learner(corpus, c, training.VectorTrainConfig(epochs=3, seed=5, threads=1)),
+            training.VectorTrainConfig(epochs=3, seed=5, threads=1),
+        )
+        for _ in range(3)
+    )
+    losses = [step.loss for step in whole.train()]
+    half = [step.loss for step in first.train(len(losses) // 2)]
+    for table in (table for group in second.learner.groups.values() for table in group.values()):
+        table.fill_(9.0)
+    groups, state = first.get_state()
+    second.restore_state(groups, json.loads(json.dumps(state)))
+    assert half + [step.loss for step in second.train()] == losses
+    assert torch.equal(second.learner.finish(), whole.learner.finish())
+    assert (second.step, second.tokens) == (whole.step, whole.tokens)
 
 
 def test_the_vocabulary():
@@ -249,7 +276,7 @@ def test_saved_and_loaded(tmp_path, monkeypatch):
     [
         (lambda: train_word_vectors(["a b"], min_count=5), "no word occurs 5 times"),
         (lambda: train_word_vectors([]), "no word occurs"),
-        (lambda: train_word_vectors(["a b"], epochs=0), "0 epochs"),
+        (lambda: train_word_vectors(["a b"], epochs=0), "epochs must be at least 1"),
         (lambda: train_word_vectors(["a b"], kind="glov"), "setting 'kind' cannot be 'glov'"),
         (lambda: train_word_vectors(["a b"], size=3), "unknown setting 'size'"),
         (lambda: train_word_vectors(["a"], "glove", min_count=1), "no two words occur together"),

@@ -61,7 +61,7 @@ from ..train_config import RESUMABLE_SETTINGS
 from ..trainer import Trainer
 from ..validation import evaluate
 from .continue_pretraining import TextRequest, check_text_settings, is_text_run, request_text_run
-from .run import EarlierRun, Run, RunOptions, RunRequest, check_parallel_settings, format_epochs
+from .run import EarlierRun, NetworkRun, RunOptions, RunRequest, check_parallel_settings, format_epochs
 from .splits import (
     SPLITS,
     find_overlap,
@@ -285,16 +285,11 @@ def compute_extended_steps(earlier: EarlierRun, given: Mapping[str, Any]) -> dic
     if "tune.epochs" not in given or "train.steps" in given:
         return {}
     now = unflatten_tables({"tune.epochs": given["tune.epochs"]}, FINETUNE_TABLES)["tune"]["epochs"]
-    epochs, steps, done = asked["tune"]["epochs"], asked["train"]["steps"], earlier.done_steps
-    if coerce_value(now, float, "tune.epochs") == epochs:
+    if coerce_value(now, float, "tune.epochs") == asked["tune"]["epochs"]:
         return {}
     if "steps" in earlier.info.get("explicit_train", ()):
         raise Error("this run was given a number of steps, not of epochs", fix="raise --train.steps")
-    if done > (wanted := max(1, round(steps * now / epochs))):
-        seen = f"{done * epochs / steps:.3g}"
-        what = f"{format_epochs(float(seen))} done, more than {now:g}"
-        raise Error(what, where=earlier.path, fix=f"--epochs {seen} or more")
-    return {"train.steps": wanted}
+    return {"train.steps": earlier.compute_steps(now)}
 
 
 # Settings that change nothing in the results.
@@ -328,7 +323,7 @@ def check_same_run(
             raise Error(f"the run here has {key} {before.get(key)}, not {after.get(key)}", where=path, fix=fix)
 
 
-class FinetuneRun(Run[FinetuneConfig]):
+class FinetuneRun(NetworkRun[FinetuneConfig]):
     """A fine-tuning run on its way: the model, its task, its examples and the trainer."""
 
     def __init__(

@@ -217,10 +217,10 @@ def get_valid_source(data: PretrainDataConfig, valid: Any) -> Any:
     return find_files(list(data.valid))
 
 
-def check_data_unchanged(folder: RunFolder, found: PreparedData, same: Mapping[str, Any] | None = None) -> None:
-    """Compare the data of a resumed run with what run.json says, or of one that is repeated with the `same`."""
-    before = folder.read_info()["data"] if (folder.path / "run.json").is_file() else same or found.fingerprints
-    for key, value in found.fingerprints.items():
+def check_data_unchanged(folder: RunFolder, found: Mapping[str, Any], same: Mapping[str, Any] | None = None) -> None:
+    """Compare the fingerprints of a resumed run's data with run.json, or of a repeated run's with the `same`."""
+    before = folder.read_info()["data"] if (folder.path / "run.json").is_file() else same or found
+    for key, value in found.items():
         if before.get(key) != value:
             what = {"tokenizer": "the tokenizer", "store": "the text", "valid": "the validation text"}[key]
             raise make_changed_error(what, folder.path)

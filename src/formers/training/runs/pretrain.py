@@ -53,7 +53,7 @@ from ..trainer import StepResult, Trainer, close_batches
 from ..validation import Score, compute_unigram_baseline, evaluate
 from ..word_vectors.vector_run import VectorRequest
 from .prepare_data import PreparedData, RunText, check_data_unchanged, check_texts, prepare_data, read_excerpt
-from .run import EarlierRun, Run, RunOptions, RunRequest, check_parallel_settings, measure_deterministic_cost
+from .run import EarlierRun, NetworkRun, RunOptions, RunRequest, check_parallel_settings, measure_deterministic_cost
 from .vocab_transfer import check_checkpoint_family, transfer_vocabulary
 
 LANGUAGE_SAMPLE_TOKENS = 4000  # tokens of the text that say which language it is in
@@ -174,7 +174,7 @@ class PretrainRequest(RunRequest[PretrainConfig, PreparedData]):
         check_parallel_settings(config.train, world, (folder / "run.json").is_file())
         texts = self.text, self.tokenizer, self.valid
         data = prepare_data(config.family, config.data, folder / "data", *texts, self.options.report, self.look_at)
-        check_data_unchanged(RunFolder(folder), data, self.same)
+        check_data_unchanged(RunFolder(folder), data.fingerprints, self.same)
         return config, data
 
     def look_at(self, text: RunText, valid: RunText) -> None:
@@ -198,7 +198,7 @@ class PretrainRequest(RunRequest[PretrainConfig, PreparedData]):
         return run
 
 
-class PretrainRun(Run[PretrainConfig]):
+class PretrainRun(NetworkRun[PretrainConfig]):
     """A run on its way: the model, its objectives and the trainer, made of what was asked and found."""
 
     def __init__(
