@@ -17,7 +17,7 @@ import pytest
 import formers
 from formers.cli.main import app
 from formers.data.readers import load_bundled_corpus
-from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
+from formers.registry import train_tokenizer
 from formers.training.config_merge import FinetuneDataConfig, PretrainDataConfig, TuneConfig
 from formers.training.recipes import get_recipe
 from formers.training.train_config import TrainConfig
@@ -41,11 +41,11 @@ def trained_models(tmp_path_factory):
     """What the pages take for granted: the demo's models (untrained here), and one called my-bert."""
     folder = tmp_path_factory.mktemp("docs")
     for language in ("en", "ko"):
-        tokenizer = train_wordpiece(load_bundled_corpus(language)[0][:200], 1024)
+        tokenizer = train_tokenizer("wordpiece", load_bundled_corpus(language)[0][:200], 1024)
         f = formers.build("bert", head="mlm", vocab=len(tokenizer), **get_recipe("bert").model)
         f.tokenizer = tokenizer
         formers.save(f, folder / f"formers-demo-{language}" / "bert")
-        pieces = train_bpe(load_bundled_corpus(language)[0][:40], 512)
+        pieces = train_tokenizer("bpe", load_bundled_corpus(language)[0][:40], 512)
         gpt2 = formers.build("gpt2", vocab=len(pieces), **get_recipe("gpt2").model)
         gpt2.tokenizer = pieces
         formers.save(gpt2, folder / f"formers-demo-{language}" / "gpt2")

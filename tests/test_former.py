@@ -12,7 +12,7 @@ import formers
 from formers import Error
 from formers.inputs import ModelInputs
 from formers.nn.attention.kv_cache import KVCache
-from formers.registry import FAMILIES
+from formers.registry import FAMILIES, train_tokenizer
 from formers.task import Task
 from tests.tolerance import assert_equal_weights, assert_near
 
@@ -289,15 +289,14 @@ def test_our_directory(tmp_path):
 
 
 def test_a_tokenizer_belongs_to_its_model(tmp_path):
-    from formers.text.trainers.pair_merging import train_bpe
 
     f = build_model("gpt2", vocab=300)
-    f.tokenizer = train_bpe(["안녕하세요 안녕히 가세요"] * 3, 270)
+    f.tokenizer = train_tokenizer("bpe", ["안녕하세요 안녕히 가세요"] * 3, 270)
     formers.save(f, tmp_path / "m")
     again = formers.load(tmp_path / "m")
     assert again.tokenizer.encode("안녕") == f.tokenizer.encode("안녕")
     assert again.tokenizer.special == f.tokenizer.special
-    train_bpe(["something else entirely"] * 3, 270).save(tmp_path / "m" / "tokenizer.json")
+    train_tokenizer("bpe", ["something else entirely"] * 3, 270).save(tmp_path / "m" / "tokenizer.json")
     with pytest.raises(Error, match="not the tokenizer that the model was saved with"):
         formers.load(tmp_path / "m")
 

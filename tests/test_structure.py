@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,21 +11,26 @@ from pathlib import Path
 import pytest
 
 import formers
-from formers.registry import FAMILIES, FamilyEntry
-from formers.verbs import METHODS
+from formers import verbs
+from formers.former import Former
+from formers.interop.tokenizer_files import save_tokenizer
+from formers.objectives.registry import OBJECTIVES
+from formers.registry import FAMILIES, FamilyEntry, find_shown_family, list_tokenizer_styles, train_tokenizer
+from formers.verbs import FUNCTION_IMPORTERS
 
 ROOT = Path(formers.__file__).parent
 # From the ground up: a room may import those before it and no other, wherever the import stands (in a function or under
 # TYPE_CHECKING too), so that the graph of rooms has no cycle. Where the order needs a reason:
 # - protocols stands below data, whose loader takes any source of examples (ExampleSource); the half of an objective
 #   that reads a token store is declared in data/plans.py.
+# - registry stands above models, which it imports by name; below it, a model file or a family is an argument.
 # - interop stands above data, because formers.prepare joins a published tokenizer with a token store (without importing
 #   torch), and below training and generation, which load and save models.
 # - generation stands above tasks and evaluation, because augmentation reads examples and filters by a baseline.
 # - reports stands below training, which writes a report at its end: a report is handed a run's records (protocols.py).
 ORDER = [
     "errors", "ragged_arrays", "option_aliases", "config", "atomic_files", "batch", "text", "keymap", "nn", "family",
-    "inputs", "model", "verbs", "registry", "task", "former", "models", "protocols", "data", "interop", "objectives",
+    "inputs", "model", "verbs", "task", "models", "registry", "former", "protocols", "data", "interop", "objectives",
     "tasks", "evaluation", "inspection", "reports", "generation", "training", "cli", "__main__",
 ]  # fmt: skip
 # What the order alone would allow: objectives and tasks are handed a model, training a model that can decode.
@@ -32,18 +38,42 @@ FORBIDDEN = {
     ("objectives", "model"), ("objectives", "models"), ("objectives", "former"), ("tasks", "models"),
     ("tasks", "objectives"), ("training", "generation"), ("evaluation", "interop"), ("generation", "inspection"),
 }  # fmt: skip
-# Modules that import others of formers by name: the public names, a model's verbs, the families (and a rule of theirs).
-IMPORT_BY_NAME = {"__init__.py", "verbs.py", "registry.py"}
+# Imports by a name that is not written in the call, which no graph can count, and why none of them points up.
+UNNAMED_IMPORTS = {
+    "__init__.py": "the public names and a model's verbs: the root stands above all rooms",
+    "text/tokenizer_kinds.py": "trainers of its own room, named relatively to it",
+    "data/text_files.py": "packages of the extra `data`",
+}
+# Tables outside of the model files and the registry that name several members (file → why it may). Names that are not
+# only members' do not count: an objective's (seq2seq, switch).
+FAMILY_TABLES = {
+    "cli/demo.py": "the demo is about these two models",
+    "interop/word_vectors.py": "formats of published word vectors, named after the programs that write them",
+}
 VERBS = {
     "load", "build", "save", "export", "generate", "fill", "classify", "score", "tag", "answer", "choose", "translate",
     "summarise", "embed", "neighbours", "pretrain", "finetune", "augment", "prepare", "tree",
 }  # fmt: skip
 
 
+def find_named_modules(node: ast.AST) -> list[str] | None:
+    """Return the modules that a call of import_module or __import__ names; None: the node is no such call."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
+        return None
+    called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+    if called not in ("import_module", "__import__"):
+        return None
+    parts = [part.value for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
+    return [part for part in parts if isinstance(part, str) and part.strip(".")]
+
+
 def list_imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """Yield the line and the room of every import of formers in a file of `package` (its path below formers)."""
+    """Yield the line and the room of every import of formers in a file of `package` (its path below formers), also by
+    name: import_module(f"formers.models.{name}") imports models."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
+        if (modules := find_named_modules(node)) is not None:
+            paths = [tuple(module.rstrip(".").split(".")) for module in modules]
+        elif isinstance(node, ast.Import):
             paths = [tuple(alias.name.split(".")) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1]
@@ -131,9 +161,14 @@ if TYPE_CHECKING:
     from ..training.trainer import Trainer
 def f():
     from ..generation import api
+    importlib.import_module(own or f"formers.models.{name}")
+    __import__("formers.interop.hub")
+    import_module("torch")
 """
     names = [name for _, name in list_imports(ast.parse(code), ("reports",))]
-    assert sorted(names) == ["cli", "former", "generation", "load", "model", "reports", "training"]
+    assert sorted(names) == [
+        "cli", "former", "generation", "interop", "load", "model", "models", "reports", "training",
+    ]  # fmt: skip
     assert [name for _, name in list_imports(ast.parse("from ...batch import Batch"), ("nn", "attention"))] == ["batch"]
     assert explain_refusal("evaluation", "training") == "evaluation stands below training"
     assert explain_refusal("training", "generation") == "training may not import generation"
@@ -141,10 +176,26 @@ def f():
     assert explain_refusal("training", "evaluation") is None
 
 
-def test_only_tables_of_names_import_by_name():
-    files = {p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in ROOT.rglob("*.py")}
-    assert {name for name, text in files.items() if re.search(r'import\w*\(f?"formers', text)} <= IMPORT_BY_NAME
-    assert METHODS["continue_ids"] == "generation.decoding"  # how evaluation and training decode
+def test_imports_by_name_are_counted():
+    """Every import by name says its room where it stands, so that the tests above count it, or is listed."""
+    unnamed = set()
+    for path in ROOT.rglob("*.py"):
+        found = map(find_named_modules, ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        bare = [names for names in found if names is not None and not [n for n in names if n != "formers."]]
+        unnamed |= {path.relative_to(ROOT).as_posix()} if bare else set()
+    assert unnamed == set(UNNAMED_IMPORTS)
+    assert "models" in {name for _, name in list_rooms(ROOT / "registry.py")}
+
+
+def test_the_root_attaches_every_verb():
+    """So that a Former, and evaluation and training that are handed one, decode without importing generation."""
+    assert set(FUNCTION_IMPORTERS) == {*verbs.VERBS, *verbs.METHODS}
+    for name, import_function in FUNCTION_IMPORTERS.items():
+        function = import_function()
+        assert function.__name__ == name
+        assert next(iter(inspect.signature(function).parameters.values())).annotation in ("Former", Former)
+    with pytest.raises(formers.Error, match="neither a verb nor a method"):
+        verbs.attach_verb("sing", lambda: print)
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if get_room(p) == "text"], ids=lambda p: p.name)
@@ -176,6 +227,55 @@ def test_model_files_say_what_they_must(name):
     card = FAMILIES[name].card
     assert card.year >= 2013
     assert all((card.title, card.paper, card.parent, card.new, card.shapes, card.differs))
+    assert re.search("[가-힣]", card.korean)
+
+
+def list_family_tables(tree: ast.AST, names: set[str]) -> Iterator[set[str]]:
+    """The names of members in every table that holds two or more: the keys or the values of a dict (or of a call of
+    dict), the elements of a tuple, list or set."""
+
+    def is_name(node: ast.AST | None) -> bool:
+        return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            groups = [node.keys, node.values]
+        elif isinstance(node, ast.Tuple | ast.List | ast.Set):
+            groups = [node.elts]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "dict":
+            groups = [[ast.Constant(key.arg) for key in node.keywords], [key.value for key in node.keywords]]
+        else:
+            continue
+        for group in groups:
+            if len(found := {part.value for part in group if is_name(part)}) > 1:
+                yield found
+
+
+def test_a_members_facts_are_in_its_file():
+    """No other table is keyed by members: what the rooms ask about one is a field of its FAMILY, or of its entry."""
+    entries = FAMILIES.values()
+    names = {name for entry in entries for name in (entry.name, *entry.aliases, *entry.methods)} - set(OBJECTIVES)
+    tables = [{"bert", "t5"}, {"gpt2", "albert"}, {"gpt", "mt5"}]
+    for code, table in zip(
+        ("{'bert': 1, 't5': 2}", "{1: ('gpt2', 'albert')}", "dict(gpt=1, mt5=2)"), tables, strict=True
+    ):
+        assert list(list_family_tables(ast.parse(code), names)) == [table]
+    assert not list(list_family_tables(ast.parse("A = {'bert': 't5', 'x': 'y'}, ('seq2seq', 'switch')"), names))
+    found: dict[str, list[set[str]]] = {}
+    for path in FILES:
+        if get_room(path) not in ("models", "registry"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            found[path.relative_to(ROOT).as_posix()] = list(list_family_tables(tree, names))
+    strange = {name: rows for name, rows in found.items() if rows and name not in FAMILY_TABLES}
+    assert not strange, "declare it in the model files"
+    assert all(found[name] for name in FAMILY_TABLES), "an exception that is no longer needed"
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_has_a_family_that_shows_it(objective):
+    assert find_shown_family(objective).definition.tokenizer_style in list_tokenizer_styles()
+    declared = [entry.name for entry in FAMILIES.values() if objective in entry.definition.shown_objectives]
+    assert len(declared) < 2, "two families show it"
 
 
 def test_a_card_in_bad_form_is_refused(tmp_path, monkeypatch):
@@ -239,6 +339,23 @@ def test_help_needs_no_torch():
 
     code = "import sys; from formers.cli import main; assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_tokenizer_of_ours_needs_no_torch(tmp_path):
+    """Model files declare the styles of tokenizers, and import torch; a directory that names its special tokens needs
+    none of them. One that does not is recognised by them."""
+    import subprocess
+    import sys
+
+    save_tokenizer(train_tokenizer("bert", ["the cat"] * 3, 60, workers=1), tmp_path / "named")
+    code = (
+        "import sys; from formers.interop.tokenizer_files import load_tokenizer; made = load_tokenizer(sys.argv[1]); "
+    )
+    code += "print(made.special['cls'], 'torch' in sys.modules)"
+    for expected in ("[CLS] False\n", "[CLS] True\n"):
+        call = [sys.executable, "-c", code, str(tmp_path / "named")]
+        assert subprocess.run(call, check=True, capture_output=True, text=True).stdout == expected
+        (tmp_path / "named" / "tokenizer_config.json").write_text("{}")
 
 
 def test_public_names():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from .config import ConfigMap, rename_key
 from .keymap import KeyMap
-from .text.tokenizer_kinds import STYLES, TokenizerStyle
+from .text.tokenizer_kinds import TokenizerStyle
 
 if TYPE_CHECKING:
     from .nn.layers import MixNorm
@@ -158,6 +158,8 @@ class Family:
     pretraining_head: str  # the head that the family is pretrained with
     counted_head: str  # the head that published parameter counts include
     presets: Mapping[str, Mapping[str, Any]]
+    tokenizer: str  # the kind that it was published with: a name in text/tokenizer_kinds.py
+    tokenizer_style: TokenizerStyle  # its special tokens and templates
     # Name pattern → standard deviation (nn/layers.py); by default the config's `init` everywhere.
     build_init_rules: Callable[[Any], Mapping[str, Any]] = lambda config: {"*": config.init}
     # What it reads and how; the other rooms ask these fields, never the body or the config's fields.
@@ -173,9 +175,8 @@ class Family:
     after_step: Callable[[Any, Any], None] | None = None  # (model, config): a constraint on the weights after each step
     norm_order: Literal["pre", "post"] = "pre"  # of its blocks, where the config does not choose: norms first or last
     lr_falls_with_dim: bool = False  # the highest stable rate falls faster than 1/√dim, and batches must grow
-    tokenizer: str = "words"  # the kind that it was published with: a name in text/tokenizer_kinds.py
-    tokenizer_style: TokenizerStyle = STYLES["words"]  # its special tokens and templates
     objective: str = ""  # its own pretraining objective, a name in objectives/registry.py; none if not pretrained
+    shown_objectives: tuple[str, ...] = ()  # others that formers show trains a tokenizer of this family for
     quick_recipe: Recipe = Recipe()  # what differs from the small model and its training in training/recipes.py
     paper_recipe: Recipe = Recipe()  # what its paper pretrained the published size with
     scratch_recipe: Recipe = Recipe()  # of a task trained from random weights

@@ -1,8 +1,8 @@
-"""What a loaded model can do: f.generate(...) is formers.generate(f, ...). A verb is imported when it is first used."""
+"""What a loaded model can do: f.generate(...) is formers.generate(f, ...). The functions are defined in rooms above;
+the package root attaches them, and they are imported when they are first used."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,23 +12,25 @@ if TYPE_CHECKING:
     from .family import Family
     from .model import Model
 
-# Verb → the module of the function of that name, whose first argument is a Former.
-VERBS = {
-    "augment": "generation.augment", "embed": "inspection.embed", "evaluate": "evaluation.api",
-    "fill": "generation.fill", "neighbours": "inspection.embed", "classify": "tasks.api", "score": "evaluation.api",
-    "tag": "tasks.api", "answer": "tasks.api", "choose": "tasks.api", "generate": "generation.api",
-    "summarise": "generation.translate", "translate": "generation.translate",
-}  # fmt: skip
-# What else a loaded model does: f.save(path) is formers.save(f, path).
-METHODS = {
-    "attention": "inspection.attention", "continue_ids": "generation.decoding", "export": "interop.model_directory",
-    "save": "interop.model_directory",
-}  # fmt: skip
+# The names of functions whose first argument is a Former.
+VERBS = (
+    "augment", "embed", "evaluate", "fill", "neighbours", "classify", "score", "tag", "answer", "choose", "generate",
+    "summarise", "translate",
+)  # fmt: skip
+METHODS = ("attention", "continue_ids", "export", "save")  # what else a loaded model does
+FUNCTION_IMPORTERS: dict[str, Callable[[], Callable[..., Any]]] = {}  # verb or method → imports its function
+
+
+def attach_verb(name: str, import_function: Callable[[], Callable[..., Any]]) -> None:
+    """Say what imports the function of a verb or method."""
+    if name not in VERBS and name not in METHODS:
+        raise Error(f"{name!r} is neither a verb nor a method of a loaded model", fix="add it to VERBS or METHODS")
+    FUNCTION_IMPORTERS[name] = import_function
 
 
 def resolve_verb(name: str) -> Callable[..., Any]:
-    """Import the function behind a verb or a method."""
-    return getattr(importlib.import_module(f"formers.{(VERBS | METHODS)[name]}"), name)
+    """Return the function behind a verb or a method."""
+    return FUNCTION_IMPORTERS[name]()
 
 
 # Verb → the heads that answer it. Heads of a task answer its verb alone (TASKS in task.py).

@@ -8,7 +8,7 @@ import pytest
 
 from formers.cli.main import main
 from formers.objectives.registry import OBJECTIVES
-from formers.text.trainers.pair_merging import train_wordpiece
+from formers.registry import train_tokenizer
 from tests.command_line import run_command
 from tests.objectives import toys
 
@@ -114,7 +114,7 @@ def test_korean_without_a_tokenizer(capsys, monkeypatch):
 
 
 def test_a_file(capsys, tmp_path):
-    train_wordpiece([WORDS] * 3, 200).save(tmp_path / "tokenizer.json")
+    train_tokenizer("wordpiece", [WORDS] * 3, 200).save(tmp_path / "tokenizer.json")
     (tmp_path / "corpus.txt").write_text("\n\n".join(TEXTS), encoding="utf-8")
     code, out, err = run_show(
         capsys, "ngrams", "--data", str(tmp_path / "corpus.txt"), "--tokenizer", str(tmp_path), "--examples", "9"

@@ -22,7 +22,7 @@ from formers.data.plans import Plan, TokenSource, plan_single_spans, plan_stream
 from formers.data.readers import load_bundled_corpus
 from formers.objectives.causal import CausalLM
 from formers.objectives.registry import OBJECTIVES, build_objective
-from formers.text.trainers.pair_merging import train_wordpiece
+from formers.registry import train_tokenizer
 
 NAMES = [name for name in OBJECTIVES if name != "seq2seq"]  # which needs a store of pairs
 
@@ -69,7 +69,7 @@ def is_equal_batch(one: Batch, two: Batch) -> bool:
 @pytest.fixture(scope="module")
 def corpus():
     texts = [text[:1200] for text in load_bundled_corpus("en")[0][:20]]
-    tokenizer = train_wordpiece(texts, 500)
+    tokenizer = train_tokenizer("wordpiece", texts, 500)
     return tokenizer, Store.from_documents(texts, tokenizer, sentences="rules")
 
 

@@ -22,7 +22,7 @@ from formers.data.plans import (
     plan_windows,
 )
 from formers.objectives.causal import CausalLM
-from formers.text.trainers.pair_merging import train_bpe
+from formers.registry import train_tokenizer
 
 
 def build_store(*lengths, vocab=1000):
@@ -139,7 +139,9 @@ def test_gather_is_what_a_loop_gathers(data):
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory):
     texts = [f"the cat number {i} sat on the mat number {i * 7}" for i in range(400)]
-    return formers.prepare(texts, train_bpe(texts, 300), tmp_path_factory.mktemp("plans") / "s", splitter=None)
+    return formers.prepare(
+        texts, train_tokenizer("bpe", texts, 300), tmp_path_factory.mktemp("plans") / "s", splitter=None
+    )
 
 
 class Counting(CausalLM):

@@ -25,8 +25,6 @@ from formers.data.preparation.document_encoder import (
 )
 from formers.data.store import BLOCK_BYTES, ArrayFileReader, ArrayFileWriter, ChainedArray, describe_unknown
 from formers.registry import train_tokenizer
-from formers.text import word_level
-from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
 
 LINES = ["the cat sat on the mat", "the dog sat on the log"] * 3
 TEXTS = [
@@ -48,13 +46,13 @@ def prepare_store(path, tokenizer, texts=TEXTS, **options):
 
 
 def test_in_memory():
-    tokenizer = train_bpe(LINES, 280)
+    tokenizer = train_tokenizer("bpe", LINES, 280)
     made = Store.from_documents(["the cat", "", "the dog"], tokenizer)
     assert made.tokens.dtype == np.uint16
     assert len(made.starts) == 3, "an empty document is none"
     assert made.tokens[made.starts[1] - 1] == tokenizer.id("eos")
     assert tokenizer.decode(made.tokens[: made.starts[1]]) == "the cat"
-    plain = train_wordpiece(LINES, 60)
+    plain = train_tokenizer("wordpiece", LINES, 60)
     ids = Store.from_documents(["the cat"], plain).tokens
     assert plain.id("cls") not in ids
     assert plain.id("sep") not in ids
@@ -276,7 +274,7 @@ def test_blocks_are_checked_when_they_are_first_read(tmp_path, monkeypatch):
 
 def test_many_unknown_tokens_are_spoken_of(tmp_path, capsys):
     """In memory as on disk; the remedy follows the kind of the tokenizer, and few are passed over."""
-    few = word_level.train_words(LINES, 4)
+    few = train_tokenizer("words", LINES, 4)
     line = describe_unknown(Store.from_documents(LINES, few), few)
     assert line.startswith("33% of the tokens are unknown to the tokenizer: 4 words are too few for this text; train")
     assert "formers tokenizer train unigram" in line
@@ -284,7 +282,7 @@ def test_many_unknown_tokens_are_spoken_of(tmp_path, capsys):
     assert describe_unknown(store, few) == line
     print_store_summary(store, tmp_path / "few")
     assert "33% of the tokens are unknown" in capsys.readouterr().out
-    other = train_wordpiece(LINES, 60)
+    other = train_tokenizer("wordpiece", LINES, 60)
     assert "it was made for other text" in describe_unknown(Store.from_documents(["다른 글"], other), other)
-    for known in (other, train_bpe(LINES, 300), word_level.train_words(LINES, 100)):
+    for known in (other, train_tokenizer("bpe", LINES, 300), train_tokenizer("words", LINES, 100)):
         assert describe_unknown(Store.from_documents(LINES, known), known) is None

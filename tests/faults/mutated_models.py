@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 from formers import Error
+from formers.registry import list_tokenizer_styles
 from formers.text import published_files
 
 MEMORY = 1 << 30  # bytes that any model may need on top of what the library itself takes
@@ -37,6 +38,7 @@ def try_mutants(folder, count):
     """Every mutated model is an Error, or a tokenizer that works or fails with an Error, in so much memory."""
     warnings.simplefilter("ignore")
     models = [path.read_bytes() for path in sorted(Path(folder).iterdir())]
+    styles = list_tokenizer_styles()
     draw, refused, slowest = random.Random(0), 0, 0.0
     for number in range(-3, count):
         data = mutate_bytes(models[number % 3], draw) if number >= 0 else models[number]
@@ -45,7 +47,7 @@ def try_mutants(folder, count):
             resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
         began = time.process_time()
         try:
-            made = published_files.from_spm(data, {})
+            made = published_files.from_spm(data, {}, styles)
             made.decode(made.encode("the cat 현행법 \u1112\u1161 é ½ </s>"))
             made.encode_batch(["the <pad> cat", "\u1112\u1161"], parse_special=False)
         except Error:

@@ -35,7 +35,7 @@ from safetensors.torch import load
 
 import formers
 from formers.interop import hub, safe_files, sandbox  # noqa: F401
-from formers.text.trainers.pair_merging import train_bpe
+from formers.registry import train_tokenizer
 from tests.faults.audit_watch import AuditWatch
 
 ROOT = Path(__file__).parents[2]
@@ -727,7 +727,7 @@ def serve_jobs() -> None:
     """For each line of JSON, a fork that answers with another; one that dies is answered for."""
     for folder in (GOLDEN / "GPT2LMHeadModel-0", GOLDEN / "T5ForConditionalGeneration-0"):
         formers.load(folder)  # what is imported on first use is imported here
-    train_bpe(["a b"], 270).encode("a")
+    train_tokenizer("bpe", ["a b"], 270).encode("a")
     for line in sys.stdin:
         job = json.loads(line)
         inlet, outlet = os.pipe()

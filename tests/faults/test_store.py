@@ -12,7 +12,7 @@ import formers
 from formers import Error, Store
 from formers.data.preparation.pipeline import prepare
 from formers.data.store import BLOCK_BYTES
-from formers.text.trainers.pair_merging import train_bpe
+from formers.registry import train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def good_store(tmp_path_factory):
     texts = [" ".join(f"w{w}" for w in row[: 10 + i % 50]) + f". And {i}." for i, row in enumerate(words)]
     folder = tmp_path_factory.mktemp("faults")
     (folder / "list.txt").write_text("w1 w2\n", encoding="utf-8")
-    tokenizer = train_bpe(texts[:50], 300)
+    tokenizer = train_tokenizer("bpe", texts[:50], 300)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("formers.data.preparation.pipeline.CHUNK_CHARACTERS", 50_000)
         store = formers.prepare(texts, tokenizer, folder / "s", shard=60_000, units=str(folder / "list.txt"))
@@ -148,7 +148,7 @@ def test_skip_leaves_out_the_damaged_documents_only(good_store, tmp_path, kind):
 
 def test_a_full_disk_leaves_finished_shards(tmp_path, monkeypatch):
     texts = [f"text number {i} of many" for i in range(2000)]
-    tokenizer = train_bpe(texts[:20], 280)
+    tokenizer = train_tokenizer("bpe", texts[:20], 280)
     monkeypatch.setattr("formers.data.preparation.pipeline.CHUNK_CHARACTERS", 4000)
     import formers.data.store as shards
 

@@ -25,7 +25,7 @@ from formers import Error
 from formers.atomic_files import to_checked_json
 from formers.cli.main import main
 from formers.objectives.causal import CausalLM
-from formers.text.trainers.pair_merging import train_bpe
+from formers.registry import train_tokenizer
 from formers.training.checkpoint.local import FileSystem
 from formers.training.config_merge import PretrainDataConfig, configure_pretraining
 from formers.training.distributed.process_group import ProcessGroup
@@ -288,7 +288,7 @@ def several(tmp_path_factory, full):
     for i in range(6 if full else 3):
         letters = "abcdefghij"[i:] + "klmnopqrst"
         text = [" ".join(a + b for a, b in itertools.product(letters, repeat=2)) + "." for _ in range(20)]
-        tokenizer = train_bpe(text, 280)
+        tokenizer = train_tokenizer("bpe", text, 280)
         formers.prepare(text, tokenizer, root / f"store{i}", held_out=0.2)
         pretrain_small(root / f"run{i}", root / f"store{i}", train={"steps": 2, "samples": 0})
         made.append(tokenizer)

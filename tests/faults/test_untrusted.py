@@ -181,9 +181,9 @@ def mutate_file(name: str, data: bytes, dice: random.Random) -> bytes:
 def make_seeds(root: Path) -> None:
     """Honest folders of every form that we read; all mutations start here."""
     import formers
-    from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
+    from formers.registry import train_tokenizer
 
-    bytes_, pieces = train_bpe(LINES, 300), train_wordpiece(LINES, 120)
+    bytes_, pieces = train_tokenizer("bpe", LINES, 300), train_tokenizer("wordpiece", LINES, 120)
     table = json.loads(bytes_.json_text)["model"]
     merges = [m if isinstance(m, str) else " ".join(m) for m in table["merges"]]
     gpt2 = {

@@ -13,7 +13,7 @@ from formers.generation import translate as prompts
 from formers.generation.decoding import DecodingBatch, decode_batch
 from formers.generation.logits_processors import build_constraints, read_search_options
 from formers.generation.options import Options
-from formers.text.trainers.pair_merging import train_wordpiece
+from formers.registry import train_tokenizer
 
 LINES = [
     "the cat sat on the mat and the dog sat on the log",
@@ -139,7 +139,7 @@ def test_odd_texts():
     with pytest.raises(Error, match="the text is empty"):
         pair.generate(" ", 3)
     encoder = formers.build("bert", vocab=30, dim=8, heads=2, ff=8, layers=1)
-    encoder.tokenizer = train_wordpiece(LINES, 100)
+    encoder.tokenizer = train_tokenizer("wordpiece", LINES, 100)
     with pytest.raises(Error, match="does not generate. It can .*; to continue text, load a decoder"):
         encoder.generate("the")
 
@@ -283,7 +283,7 @@ def flatten_guesses(guesses):
 
 def test_blanks_in_batches():
     f = formers.build("bert", head="mlm", vocab=120, context=24, dim=16, layers=1, heads=2, ff=20, init=0.3)
-    f.tokenizer = train_wordpiece(LINES, 120)
+    f.tokenizer = train_tokenizer("wordpiece", LINES, 120)
     texts = ["the ___ sat", "안녕하세요 ___ 오늘은 ___ 좋습니다", "___"]
     found = f.fill(texts, 3)
     for text, guesses in zip(texts, found, strict=True):

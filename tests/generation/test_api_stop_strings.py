@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from formers import registry
 from formers.generation.api import StopWatcher
-from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
+from formers.registry import train_tokenizer
 
 LINES = [
     "안녕하세요 여러분, 반갑습니다. 오늘은 날씨가 좋아요!",
@@ -18,8 +18,8 @@ LINES = [
     "naïve 🙂 café\n\nend",
 ]
 KINDS = {
-    "bytes": lambda: train_bpe(LINES * 4, 330),
-    "wordpiece": lambda: train_wordpiece(LINES * 4, 120),
+    "bytes": lambda: train_tokenizer("bpe", LINES * 4, 330),
+    "wordpiece": lambda: train_tokenizer("wordpiece", LINES * 4, 120),
     "unigram": lambda: registry.train_tokenizer("t5", LINES * 4, 260),
     "suffix": lambda: registry.train_tokenizer("gpt", LINES * 4, 200),
 }  # fmt: skip

@@ -8,13 +8,13 @@ import torch
 import formers
 from formers import Error
 from formers.generation.fill import fill
-from formers.text.trainers.pair_merging import train_wordpiece
+from formers.registry import train_tokenizer
 from tests.generation.small_decoders import build_decoder
 
 
 def build_bert(head="mlm"):
     f = formers.build("bert", head=head, vocab=80, context=16, dim=16, layers=1, heads=2, ff=20, init=0.3)
-    f.tokenizer = train_wordpiece(["the cat sat on the mat", "the dog sat on the log"] * 3, 80)
+    f.tokenizer = train_tokenizer("wordpiece", ["the cat sat on the mat", "the dog sat on the log"] * 3, 80)
     return f
 
 

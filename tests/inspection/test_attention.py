@@ -8,9 +8,9 @@ import torch
 import formers
 from formers import Error
 from formers.inspection.attention import attention
-from formers.text.trainers.pair_merging import train_wordpiece
+from formers.registry import train_tokenizer
 
-TOKENIZER = train_wordpiece(["the cat sat on the mat"] * 3, 60)
+TOKENIZER = train_tokenizer("wordpiece", ["the cat sat on the mat"] * 3, 60)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import formers
 from formers import Error
 from formers.inspection.embed import neighbours, solve_analogy
 from formers.interop.word_vectors import build_vectors_model, read_word_vectors, write_word_vectors
+from formers.registry import train_tokenizer
 from formers.tasks.word_vectors import fill_embedding, look_up_words
-from formers.text.trainers.pair_merging import train_wordpiece
 from formers.text.word_level import build_word_tokenizer
 
 WORDS = ["king", "man", "woman", "queen", "Seoul"]
@@ -77,7 +77,7 @@ def test_filling_an_embedding(f):
 
 def test_filling_the_table_of_a_member(f):
     """The first layer of a model with a tokenizer of its own, sub-words included, trained or not."""
-    pieces = train_wordpiece(["man woman king queen queens"] * 5, 60)
+    pieces = train_tokenizer("wordpiece", ["man woman king queen queens"] * 5, 60)
     model = formers.build("bert", vocab=len(pieces), dim=3, heads=1, layers=1, ff=4, context=8)
     found = fill_embedding(model.model.body.embed.token, pieces, f, frozen=True)
     at = pieces.backend.token_to_id("queen")

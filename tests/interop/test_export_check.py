@@ -20,8 +20,7 @@ from formers.interop.export_check import (
     check_vllm_support,
     truncate_lengths,
 )
-from formers.registry import FAMILIES
-from formers.text.trainers.pair_merging import train_wordpiece
+from formers.registry import FAMILIES, train_tokenizer
 from formers.training.recipes import get_recipe
 from tests.command_line import run_command
 
@@ -34,7 +33,7 @@ def build_model(family, head="auto", tokenizer=False, **more):
     own = {"pad": 0, "bos": None, "eos": None, "vocab": 100}
     sizes = {**get_recipe(family).model, **{k: v for k, v in own.items() if k in known.__dataclass_fields__}, **more}
     f = formers.build(family, head=FAMILIES[family].definition.pretraining_head if head == "auto" else head, **sizes)
-    f.tokenizer = train_wordpiece(WORDS, 100) if tokenizer else None
+    f.tokenizer = train_tokenizer("wordpiece", WORDS, 100) if tokenizer else None
     return f
 
 
@@ -150,7 +149,7 @@ def test_a_head_that_transformers_has_no_class_for(tmp_path):
 
 
 def test_both_texts_of_a_pair_are_cut_as_the_tokenizers_library_cuts_them():
-    rust = train_wordpiece(WORDS, 100).backend
+    rust = train_tokenizer("wordpiece", WORDS, 100).backend
     for one, two, room in ((10, 10, 17), (3, 20, 12), (20, 3, 12), (20, 9, 13), (9, 20, 5), (12, 12, 12)):
         rust.enable_truncation(room)
         made = rust.encode("a" + " 한" * (one - 1), "a" + " 한" * (two - 1), add_special_tokens=False)

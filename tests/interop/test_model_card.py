@@ -12,8 +12,7 @@ import formers
 from formers import Error
 from formers.cli.main import main
 from formers.interop.model_card import CARD_TEXTS, detect_language
-from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
-from formers.text.trainers.unigram import train_unigram
+from formers.registry import train_tokenizer
 
 ENGLISH = ["The cat sat on the mat.", "It was seven o'clock, and nobody came."]
 KOREAN = ["고양이가 매트 위에 앉아 있다.", "일곱 시였지만 아무도 오지 않았다."]
@@ -21,7 +20,7 @@ KOREAN = ["고양이가 매트 위에 앉아 있다.", "일곱 시였지만 아�
 
 def build_model(texts=ENGLISH, **more):
     f = formers.build("bert", vocab=120, context=16, dim=8, layers=1, heads=2, ff=16, **more)
-    f.tokenizer = train_wordpiece(texts, 120)
+    f.tokenizer = train_tokenizer("wordpiece", texts, 120)
     return f
 
 
@@ -121,9 +120,9 @@ def test_every_head_task_and_objective_has_a_korean_name(family):
 
 
 def test_the_vocabulary_tells_the_language():
-    for train in (train_bpe, train_unigram, train_wordpiece):
-        assert detect_language(train(KOREAN * 3, 330)) == "ko"
-        assert detect_language(train(ENGLISH * 3, 330)) == "en"
+    for kind in ("bpe", "unigram", "wordpiece"):
+        assert detect_language(train_tokenizer(kind, KOREAN * 3, 330)) == "ko"
+        assert detect_language(train_tokenizer(kind, ENGLISH * 3, 330)) == "en"
     assert detect_language(None) == "en"
 
 

@@ -19,8 +19,8 @@ import formers
 from formers import Error, atomic_files
 from formers.interop import safe_files
 from formers.interop.safe_files import Weights, write_weights
+from formers.registry import train_tokenizer
 from formers.text.tokenizer import Tokenizer
-from formers.text.trainers.pair_merging import train_bpe
 
 DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -364,7 +364,7 @@ def test_a_place_where_one_may_not_write(tmp_path, monkeypatch, step):
 
 def build_model() -> formers.Former:
     former = formers.build("gpt2", vocab=11, context=8, dim=8, layers=1, heads=2, bos=None, eos=None)
-    former.tokenizer = train_bpe(["a b"], 270)
+    former.tokenizer = train_tokenizer("bpe", ["a b"], 270)
     former.source_files = {"generation_config.json": b"{}"}
     return former
 

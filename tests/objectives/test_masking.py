@@ -23,7 +23,7 @@ from formers.objectives.masking import (
 from formers.objectives.registry import (
     build_objective,
 )
-from formers.text.trainers.pair_merging import train_wordpiece
+from formers.registry import train_tokenizer
 from tests.objectives import toys
 from tests.objectives.toys import draw_text
 
@@ -163,7 +163,7 @@ def test_a_limit_and_dummies():
 
 
 def test_word_beginnings():
-    pieces = train_wordpiece(["walking walks talking talks"] * 5, 60)
+    pieces = train_tokenizer("wordpiece", ["walking walks talking talks"] * 5, 60)
     ids = np.arange(5, len(pieces))
     found = find_word_starts(ids, compute_word_marks(pieces), np.zeros(len(ids), bool))
     assert found.tolist() == [not pieces.get_token_text(i).startswith("##") for i in ids]

@@ -17,12 +17,12 @@ from formers.objectives.registry import (
     list_options,
     resolve_objective,
 )
-from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
+from formers.registry import train_tokenizer
 from tests.objectives import toys
 
 
 def test_objectives_by_name():
-    pieces = train_wordpiece(["the cat sat on the mat"] * 3, 60)
+    pieces = train_tokenizer("wordpiece", ["the cat sat on the mat"] * 3, 60)
     masked = build_objective("mlm", pieces, 16)
     assert masked.frame == ((pieces.id("cls"),), (pieces.id("sep"),))
     assert masked.mask == pieces.id("mask")
@@ -48,7 +48,7 @@ def test_objectives_by_name():
     with pytest.raises(Error, match="'mask_rate'"):
         build_objective("mlm", pieces, 16, mask_rate="much")
     with pytest.raises(Error, match="no \\[CLS\\]"):
-        build_objective("mlm", train_bpe(["a b"] * 3, 258), 16)
+        build_objective("mlm", train_tokenizer("bpe", ["a b"] * 3, 258), 16)
 
 
 @pytest.mark.parametrize(

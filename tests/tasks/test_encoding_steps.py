@@ -7,12 +7,12 @@ import pytest
 
 import formers
 from formers.batch import Batch
+from formers.registry import train_tokenizer
 from formers.task import Task
 from formers.tasks.api import compute_outputs
 from formers.tasks.encoding import TaskEncoder, encode_examples
 from formers.tasks.example_tables import read_table
 from formers.tasks.examples import EXAMPLE_BUILDERS, TASK_COLUMNS, build_examples, read_examples
-from formers.text.trainers.pair_merging import train_wordpiece
 
 ROWS = [{"text": f"the cat sat on mat {i}", "label": "ab"[i % 2]} for i in range(6)]
 SMALL = {"dim": 16, "layers": 1, "heads": 2, "ff": 32}
@@ -20,7 +20,7 @@ SMALL = {"dim": 16, "layers": 1, "heads": 2, "ff": 32}
 
 @pytest.fixture(scope="module")
 def model():
-    tokenizer = train_wordpiece([row["text"] for row in ROWS], 80)
+    tokenizer = train_tokenizer("wordpiece", [row["text"] for row in ROWS], 80)
     former = formers.build("bert", head="classify", labels=["a", "b"], vocab=len(tokenizer), **SMALL)
     former.tokenizer = tokenizer
     return former

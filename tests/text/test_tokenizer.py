@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.registry import FAMILIES, find_tokenizer_style, train_tokenizer
+from formers.models import gpt2
+from formers.registry import FAMILIES, find_tokenizer_style, list_tokenizer_styles, train_tokenizer
 from formers.text import korean
 from formers.text.normalise import CleaningReport, normalise, scrub_text
 from formers.text.tokenizer import DecodeStream, Tokenizer, byte_level_to_bytes, call_backend
-from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
+from formers.text.trainers.pair_merging import train_bpe
 
 LINES = [
     "the cat sat on the mat",
@@ -29,16 +30,18 @@ LINES = [
 
 
 def test_training_is_a_function_of_the_text():
-    assert train_bpe(LINES, 300).json_text == train_bpe(list(LINES), 300).json_text
-    assert train_wordpiece(LINES, 90).json_text == train_wordpiece(list(reversed(LINES)), 90).json_text
-    assert train_tokenizer("bpe", LINES, 300).fingerprint == train_bpe(LINES, 300).fingerprint
-    assert train_bpe(LINES, 300).fingerprint != train_bpe(LINES[:2] * 3, 300).fingerprint
+    made = train_tokenizer("bpe", LINES, 300)
+    assert made.json_text == train_tokenizer("bpe", iter(LINES), 300).json_text
+    pieces = train_tokenizer("wordpiece", LINES, 90)
+    assert pieces.json_text == train_tokenizer("wordpiece", list(reversed(LINES)), 90).json_text
+    assert made.fingerprint == train_bpe(LINES, 300, style=gpt2.STYLE).fingerprint
+    assert made.fingerprint != train_tokenizer("bpe", LINES[:2] * 3, 300).fingerprint
     with pytest.raises(Error, match="does not train 'unigra'.*Did you mean 'unigram'"):
         train_tokenizer("unigra", LINES, 90)
 
 
-TRAINED = train_bpe(LINES, 320)
-PIECES = train_wordpiece(LINES, 120, alphabet=60)
+TRAINED = train_tokenizer("bpe", LINES, 320)
+PIECES = train_tokenizer("wordpiece", LINES, 120, alphabet=60)
 
 
 @given(st.lists(st.integers(0, len(TRAINED) - 1), max_size=30))
@@ -355,13 +358,13 @@ def test_notes_on_korean():
 
     jamo = [chr(c) for c in range(0x1100, 0x1200)]
     vocab = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", *jamo, *("##" + j for j in jamo)])
-    made = published_files.from_vocab_txt(vocab, {"do_lower_case": True})
+    made = published_files.from_vocab_txt(vocab, {"do_lower_case": True}, list_tokenizer_styles())
     with pytest.warns(UserWarning, match="apart into jamo"):
         first = made.encode("한국")
     assert made.encode("한국") == first  # a second warning would be an error here
     assert len(made.notes) == 1
     cased = published_files.from_vocab_txt(
-        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "한", "##국"]), {"do_lower_case": False}
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "한", "##국"]), {"do_lower_case": False}, list_tokenizer_styles()
     )
     apart = unicodedata.normalize("NFD", "한국")
     assert cased.encode(apart, normalise=True) == cased.encode("한국") == [2, 4, 5, 3]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from formers import Error
+from formers.registry import train_tokenizer
 from formers.text import word_level
-from formers.text.tokenizer_kinds import train_by_kind
 
 
 def pad_ids(*ids):
@@ -83,7 +83,7 @@ def test_what_is_no_word(call, message):
 
 
 def test_words_of_an_elmo():
-    made = train_by_kind("characters", ["the cat sat", "the dog 안녕"], 6)
+    made = train_tokenizer("characters", ["the cat sat", "the dog 안녕"], 6)
     assert [made.get_token_text(i) for i in range(4)] == ["<S>", "</S>", "<UNK>", "the"]
     text = word_level.split_words("the cat 안녕", lower=False)
     assert word_level.encode_sentence(text).shape == (5, 50)

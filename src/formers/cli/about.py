@@ -14,7 +14,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ..errors import Error
-from ..registry import FAMILIES
+from ..registry import FAMILIES, find_pretrained_family
 from .common import identify_checkpoint
 from .terminal import SafeConsole, print_json, print_table
 
@@ -40,11 +40,10 @@ def tree(family: str | None = None, *, as_json: bool = False) -> None:
         as_json: Print the same as JSON, for programs.
     """
     from ..former import tree as rows
-    from ..training.word_vectors.vector_run import VECTOR_METHODS
 
-    if family is not None and family not in VECTOR_METHODS:
+    if family is not None and not any(family in member.methods for member in FAMILIES.values()):
         reject_checkpoint(family)
-    members = rows("vectors" if family in VECTOR_METHODS else family)
+    members = rows(None if family is None else find_pretrained_family(family).name)
     if as_json:
         print_json(members if family is None else members[0], indent=2)
         return
@@ -125,7 +124,7 @@ def list_commands(member: dict[str, Any], name_given: str) -> list[str]:
     elif "lm" in heads and not FAMILIES[name].definition.reads_characters:
         made.append(f'formers generate {model} "Once upon a time"')
     if FAMILIES[name].definition.is_static:
-        method = "word2vec" if name_given == name else name_given
+        method = next(iter(FAMILIES[name].methods)) if name_given == name else name_given
         model = f"runs/{method}-1"
         made = [f"formers pretrain {method} --data my.txt", f"formers neighbours {model} king"]
     if "none" in heads:

@@ -146,11 +146,7 @@ def format_score(score: Score) -> str:
     return f"loss {score.loss:.2f}{accuracy}"
 
 
-VECTOR_METHODS = {
-    "word2vec": "word vectors by skip-gram (or CBOW: --model.kind cbow)",
-    "glove": "word vectors from counts of words that occur together",
-    "fasttext": "word vectors made of character n-grams, also for words never seen; good for Korean",
-}
+METHODS = {name: text for member in FAMILIES.values() for name, text in member.methods.items()}  # name → help
 VECTOR_HELP = """{help}.
 
 Splits the text at spaces and punctuation, trains a vector for each word, and writes a model and a report with the
@@ -205,7 +201,7 @@ def build_vector_command(method: str) -> Callable[..., None]:
         else:
             run_pretraining(method, given, run)
 
-    title = VECTOR_METHODS[method][0].upper() + VECTOR_METHODS[method][1:]
+    title = METHODS[method][0].upper() + METHODS[method][1:]
     pretrain.__doc__ = VECTOR_HELP.format(help=title, name=method)
     return pretrain
 
@@ -218,12 +214,14 @@ def explain_unknown_family(*words: SettingWords) -> None:
         return pretrain.help_print([])
     name = words[0]
     if name.startswith("-"):
-        named = next((word for word in words if word in FAMILIES or word in VECTOR_METHODS), None)
+        named = next((word for word in words if word in FAMILIES or word in METHODS), None)
         rest = [word for word in words if word != named]
         raise Error("the family comes before the options", fix=f"formers pretrain {named or 'FAMILY'} {join(rest)}")
     if name in FAMILIES:  # the others are commands of their own
         if FAMILIES[name].definition.is_static:
-            raise Error("word vectors are trained by their method", fix="choose pretrain word2vec, glove or fasttext")
+            *others, last = FAMILIES[name].methods
+            fix = f"choose pretrain {', '.join(others)} or {last}"
+            raise Error("word vectors are trained by their method", fix=fix)
         what = f"a {FAMILIES[name].card.title} is trained on a task, not pretrained"
         raise Error(what, fix=f"formers finetune {name} --train FILE")
     family, place = identify_checkpoint(name)
@@ -245,7 +243,7 @@ pretrain = App(
     help_format="plaintext",
 )
 pretrain.default(explain_unknown_family)
-for _method in VECTOR_METHODS:
+for _method in METHODS:
     pretrain.command(build_vector_command(_method), name=_method)
 for _member in FAMILIES.values():
     if _member.is_pretrained:

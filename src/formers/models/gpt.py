@@ -4,6 +4,8 @@ Parent  transformer (its decoder, without cross attention)
 New     1. pretrained as a language model, then fine-tuned with language modelling as an auxiliary loss   2. learned
         positions   3. each task is written as one sequence with start, delimiter and classify tokens   4. BPE of 40k
         5. tanh-gelu
+Korean  언어 모델로 사전 학습한 뒤, 언어 모델 손실을 보조 손실로 두고 미세 조정합니다. 과제마다 시작, 구분, 추출
+        토큰을 넣어 시퀀스 하나로 만듭니다. 위치는 학습하고 어휘는 40k BPE입니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: positions count from a document's first real token, even with left padding; in the second
         head, "last" and "mean" read a text's own tokens, where transformers also reads the padding
@@ -31,7 +33,7 @@ from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from ..text.tokenizer_kinds import GPT_TOKENS, TokenizerStyle
+from ..text.tokenizer_kinds import PublishedForm, TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,9 +158,11 @@ PAPER_TRAIN = make_adamw_settings(
     seq_length=512,
 )  # fmt: skip
 
+SPECIAL_TOKENS = {"unk": "<unk>", "bos": "<start>", "sep": "<delimiter>", "cls": "<classify>"}
 STYLE = TokenizerStyle(
-    "gpt", GPT_TOKENS, ("<unk>",), ("<start>", "<delimiter>", "<classify>"),
+    "gpt", SPECIAL_TOKENS, ("<unk>",), ("<start>", "<delimiter>", "<classify>"),
     "<start> $A <classify>", "<start> $A <delimiter> $B <classify>", has_word_ends=True,
+    published_forms=(PublishedForm(("merges.txt",), special={"unk": "<unk>"}),),  # without those of fine-tuning
 )  # fmt: skip
 FAMILY = Family(
     GPTConfig, GPT, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,

@@ -3,6 +3,8 @@
 Parent  gptj
 New     1. rotary positions on the first quarter of each head, pairing its two halves   2. separate norms for attention
         and feed-forward, which still run in parallel   3. an untied output layer without bias
+Korean  각 헤드의 4분의 1에 회전 위치 임베딩을 적용합니다. 어텐션과 피드포워드가 나란히 있지만 정규화를 따로 쓰고,
+        출력 레이어에 편향이 없습니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: positions count from a document's first real token, even with left padding
 """
@@ -22,7 +24,7 @@ from ..nn.attention.masks import causal
 from ..nn.attention.positions import RotaryEmbedding
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from ..text.tokenizer_kinds import GPT_NEOX_TOKENS, TokenizerStyle
+from ..text.tokenizer_kinds import TokenizerStyle
 from . import gpt2, gpt3
 
 
@@ -165,7 +167,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "pythia-410m": PYTHIA | {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
 }
 
-STYLE = TokenizerStyle("gpt_neox", GPT_NEOX_TOKENS, ("<|endoftext|>", "<|padding|>"))
+SPECIAL_TOKENS = {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "pad": "<|padding|>"}
+STYLE = TokenizerStyle("gpt_neox", SPECIAL_TOKENS, ("<|endoftext|>", "<|padding|>"))
 FAMILY = Family(
     GPTNeoXConfig, GPTNeoX, lambda c: gpt2.build_decoder_heads(c.head_dropout), pretraining_head="lm",
     counted_head="lm", presets=PRESETS, build_init_rules=build_init_rules, tokenizer="bpe", tokenizer_style=STYLE,

@@ -3,6 +3,8 @@
 Parent  gpt2
 New     1. rotary positions: the first 64 dimensions of each head are rotated in adjacent pairs   2. attention and
         feed-forward in parallel, sharing one norm   3. no biases in attention   4. an untied output layer with a bias
+Korean  회전 위치 임베딩(RoPE)을 씁니다. 어텐션과 피드포워드가 정규화 하나를 공유하며 나란히 계산되고, 출력 레이어가
+        따로 있습니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: positions count from a document's first real token, even with left padding
 """

@@ -4,6 +4,8 @@ Parent  transformer
 New     1. every task is text to text   2. span corruption   3. instead of positions, a learned bias for each bucket of
         relative distance, shared by all layers   4. RMS norms, without mean and bias, before each sub-block
         5. unscaled attention scores: the initialisation makes up for it   6. version 1.1: gated gelu, untied head
+Korean  모든 과제를 텍스트에서 텍스트로 바꾸는 문제로 다룹니다. 구간 복원으로 사전 학습하고, 위치 대신 상대 거리의
+        버킷별 편향을, 레이어 정규화 대신 RMS 정규화를 씁니다. 1.1은 게이트가 있는 GELU와 분리된 출력 레이어를 씁니다.
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: activations in half precision are not clamped (fp16 overflows; use bf16)
 """
@@ -36,7 +38,7 @@ from ..nn.attention.positions import BucketBias
 from ..nn.block import Block, BlockStack
 from ..nn.encoder_decoder import EncoderDecoder, TransformerStack
 from ..nn.layers import Embeddings, FeedForward, RMSNorm, get_activation
-from ..text.tokenizer_kinds import STYLES
+from ..text.tokenizer_kinds import PublishedForm, TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,10 +273,17 @@ PAPER_TRAIN = {  # §3.1.2: 128 examples of 512
     "batch_tokens": 65_536, "seq_length": 512, "grad_clip": 0.0, "weight_decay": 0.0,
 }  # fmt: skip
 
+SPECIAL_TOKENS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
+SENTINELS = tuple(f"<extra_id_{i}>" for i in reversed(range(100)))  # the first sentinel is the very last piece
+STYLE = TokenizerStyle(
+    "t5", SPECIAL_TOKENS, ("<pad>", "</s>", "<unk>"), SENTINELS, "$A </s>", "$A </s> $B </s>",
+    default_kinds=("unigram",),  # other models with a spiece.model also have a <s>
+    published_forms=(PublishedForm(("spiece.model",), special=SPECIAL_TOKENS | {"bos": "<s>"}),),
+)  # fmt: skip
 FAMILY = Family(
     T5Config, T5, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, tokenizer="unigram", tokenizer_style=STYLES["t5"], objective="span-corruption",
-    is_encoder_decoder=True,
+    presets=PRESETS, tokenizer="unigram", tokenizer_style=STYLE, objective="span-corruption",
+    shown_objectives=("prefix-spans", "deshuffle"), is_encoder_decoder=True,
     quick_recipe=Recipe(SCRATCH_TRAIN, QUICK_MODEL),
     paper_recipe=Recipe(PAPER_TRAIN),
     scratch_recipe=Recipe(SCRATCH_TRAIN),

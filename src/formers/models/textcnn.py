@@ -3,6 +3,8 @@
 Parent  convolution (Collobert et al. 2011)
 New     1. filters of several widths slide over word vectors, and each keeps its maximum over the text   2. pretrained
         word vectors, frozen, fine-tuned, or both   3. dropout of 0.5, and rows of the output layer clipped to norm 3
+Korean  단어 벡터 위에 너비가 다른 여러 필터를 적용하고 필터마다 최댓값을 취합니다. 미리 학습한 단어 벡터를 고정하거나
+        함께 학습합니다.
 Shapes  ids (N,) → embed (N, E) → feature maps (N, widths · filters) → maxima (D, widths · filters) → labels (D, C)
 Differs from the reference: with channels `both`, one set of filters reads both channels and the results are added, as
         the paper says (so it reads their sum); only a text shorter than a filter is padded with zeros
@@ -23,6 +25,7 @@ from ..family import Family, Head, ModelConfig, Recipe
 from ..nn.attention.context import Capture
 from ..nn.layers import Embeddings, get_activation
 from ..nn.recurrent.convolution import PackedConv, clip_row_norms
+from . import vectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +142,7 @@ SCRATCH_TRAIN = {
 
 FAMILY = Family(
     TextCNNConfig, TextCNN, build_heads, pretraining_head="classify", counted_head="classify",
-    presets=PRESETS, after_step=clip_output_norms,
+    presets=PRESETS, after_step=clip_output_norms, tokenizer="words", tokenizer_style=vectors.STYLE,
     scratch_recipe=Recipe(SCRATCH_TRAIN, SCRATCH_MODEL, tune=SCRATCH_TUNE, data={"vocab_size": 30_000}),
     task_tokenizer_options={"lower": True, "min_count": 2},
     load_word_vectors=TextCNN.load_word_vectors,

@@ -19,7 +19,7 @@ from ..errors import Error
 from .backend_safety import WORD_REGEX
 from .normalise import normalise
 from .tokenizer import Tokenizer
-from .tokenizer_kinds import STYLES, TokenizerStyle
+from .tokenizer_kinds import TokenizerStyle
 from .trainers.word_counts import WordCutter, count_words
 
 WORD_PATTERN = re.compile(WORD_REGEX)
@@ -58,7 +58,7 @@ def build_word_tokenizer(
 
 
 def train_words(
-    lines: Iterable[str], vocab_size: int = 50_000, *, style: TokenizerStyle = STYLES["words"], min_count: int = 1,
+    lines: Iterable[str], vocab_size: int = 50_000, *, style: TokenizerStyle, min_count: int = 1,
     lower: bool = False, spaces: bool | None = None, workers: int | None = None, tell: ProgressCallback | None = None,
 ) -> Tokenizer:  # fmt: skip
     """Return the `vocab_size` most frequent words, the most frequent first (ties: the smaller strings), the order that

@@ -25,12 +25,11 @@ from formers.data.preparation import pipeline as module
 from formers.data.preparation.document_encoder import PHRASE_BIT
 from formers.interop.tokenizer_files import load_tokenizer
 from formers.registry import train_tokenizer
-from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
 
 TEXTS = [
     f"The cat number {i} sat down. Then the dog number {i * 7} ran away! And {'so ' * (i % 9)}on." for i in range(300)
 ]
-TOKENIZER = train_bpe(TEXTS[:50], 320)
+TOKENIZER = train_tokenizer("bpe", TEXTS[:50], 320)
 
 
 @pytest.fixture(autouse=True)
@@ -298,7 +297,7 @@ def test_tests_inside_the_text_are_found_and_counted(files, tmp_path, drop):
 
 
 def test_tokenizers_in_all_places(tmp_path):
-    pieces = train_wordpiece(TEXTS[:20], 200)
+    pieces = train_tokenizer("wordpiece", TEXTS[:20], 200)
     made = formers.build("bert", head="mlm", vocab=len(pieces), dim=8, heads=2, layers=1, ff=8)
     made.tokenizer = pieces
     formers.save(made, tmp_path / "model")
@@ -365,7 +364,7 @@ def test_other_tests_are_other_settings(files, tmp_path):
 
 
 def test_unknown_tokens_are_counted_and_said(tmp_path, capsys):
-    pieces = train_wordpiece(["only a few english words here"] * 5, 60)
+    pieces = train_tokenizer("wordpiece", ["only a few english words here"] * 5, 60)
     pieces.save(tmp_path / "tokenizer.json")
     (tmp_path / "ko.txt").write_text("한국어 문장 하나\n또 하나\n", encoding="utf-8")
     with pytest.raises(SystemExit) as end:
@@ -376,7 +375,7 @@ def test_unknown_tokens_are_counted_and_said(tmp_path, capsys):
 
 
 def test_unknown_tokens_are_counted_over_a_run_that_was_stopped(files, tmp_path):
-    pieces = train_wordpiece(TEXTS[:3], 60)
+    pieces = train_tokenizer("wordpiece", TEXTS[:3], 60)
     how = {"unit": "line", "shard": 500}
     whole = formers.prepare(files, pieces, tmp_path / "whole", **how)
     counted = whole.directory.metadata["counts"]["unknown"]

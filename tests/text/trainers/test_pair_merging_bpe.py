@@ -37,7 +37,7 @@ def brute_bytes(lines, size):
 
 @given(st.lists(st.text("ab c", max_size=14), min_size=1, max_size=6), st.integers(1, 30))
 def test_equal_to_brute_force(lines, more):
-    made = get_model(train_bpe(lines, 257 + more))
+    made = get_model(train_tokenizer("bpe", lines, 257 + more))
     merges, vocab = brute_bytes(lines, 257 + more)
     assert [tuple(m) for m in made["merges"]] == merges
     assert sorted(made["vocab"], key=made["vocab"].get) == [*vocab, "<|endoftext|>"]
@@ -62,8 +62,8 @@ def test_the_same_file_for_any_number_of_processes(chunk, workers, monkeypatch):
     if chunk == 10**6 and workers == 2:
         pytest.skip("one chunk starts no process")
     monkeypatch.setattr(word_counts.chunk_lines, "__defaults__", (chunk,))
-    made = train_bpe(iter(LINES), 300, workers=workers)
-    assert made.json_text == train_bpe(LINES, 300, workers=1).json_text
+    made = train_tokenizer("bpe", iter(LINES), 300, workers=workers)
+    assert made.json_text == train_tokenizer("bpe", LINES, 300, workers=1).json_text
     assert [tuple(m) for m in get_model(made)["merges"]] == brute_bytes(LINES, 300)[0]
 
 
@@ -71,13 +71,13 @@ def test_a_script_needs_no_guard(tmp_path):
     """Other processes do not read the script, that would begin again in each of them."""
     script = tmp_path / "script.py"
     script.write_text(
+        "from formers.registry import train_tokenizer\n"
         "from formers.text.trainers import word_counts\n"
-        "from formers.text.trainers.pair_merging import train_bpe\n"
         "print('begun')\n"
         "word_counts.chunk_lines.__defaults__ = (50,)\n"
         "lines = ['the cat sat on the mat', 'the dog sat on the log'] * 20\n"
-        "made = train_bpe(lines, 280, workers=2)\n"
-        "assert made.json_text == train_bpe(lines, 280, workers=1).json_text\n"
+        "made = train_tokenizer('bpe', lines, 280, workers=2)\n"
+        "assert made.json_text == train_tokenizer('bpe', lines, 280, workers=1).json_text\n"
         "print('done')\n"
     )
     ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
@@ -95,8 +95,8 @@ def test_words_that_do_not_fit_are_the_rarest(monkeypatch):
     assert sum(counts.values()) >= 3
 
 
-TRAINED = train_bpe(LINES, 320)
-EXACT = train_bpe(LINES, 320, nfc=False)
+TRAINED = train_tokenizer("bpe", LINES, 320)
+EXACT = train_tokenizer("bpe", LINES, 320, nfc=False)
 
 
 @given(st.text(max_size=40))
@@ -130,10 +130,10 @@ def test_gpt1_keeps_syllables():
 
 def test_options():
     with pytest.raises(Error, match="too small"):
-        train_bpe(LINES, 256)
+        train_tokenizer("bpe", LINES, 256)
     with pytest.raises(Error, match="bytes have no case"):
-        train_bpe(LINES, 300, lower=True)
+        train_tokenizer("bpe", LINES, 300, lower=True)
     with pytest.raises(Error, match="no style 'gtp2'"):
         train_tokenizer("bpe", LINES, 300, style="gtp2")
-    assert len(train_bpe([], 300)) == 257
+    assert len(train_tokenizer("bpe", [], 300)) == 257
     assert train_tokenizer("bpe", LINES, 300, style="bloom").id("pad") == 3

@@ -20,7 +20,6 @@ from formers.registry import train_tokenizer
 from formers.text.normalise import normalise
 from formers.text.tokenizer import BYTE_ALPHABET, DecodeStream
 from formers.text.trainers import pair_merging
-from formers.text.trainers.pair_merging import train_bpe
 from tests.text.trainers import brute_force
 
 LINES = [
@@ -53,7 +52,7 @@ def test_a_stream_gives_what_decoding_gives(ids):
 
 @given(st.lists(st.text(st.sampled_from("가각한 aé\u1113"), max_size=12), min_size=1, max_size=4), st.integers(0, 40))
 def test_equal_to_brute_force(lines, more):
-    made = train_bpe(lines, 328 + more, jamo=True)
+    made = train_tokenizer("jamo", lines, 328 + more)
     split = pair_merging.build_byte_level(True, False, jamo=True).pre_tokenizer.pre_tokenize_str
     words = Counter(w for line in lines for w, _ in split(unicodedata.normalize("NFD", line)))
     first = [*sorted(BYTE_ALPHABET), *pair_merging.JAMO_PIECES]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from formers import Error
 from formers.interop.tokenizer_files import save_tokenizer
-from formers.models import gpt
+from formers.models import bert, gpt
 from formers.registry import train_tokenizer
 from formers.text.trainers import pair_merging, word_counts
 from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
@@ -26,7 +26,7 @@ LINES = [
     "a cat and a dog",
     "현행법은 이에 현행법을 개정하려는 것임",
 ] * 3
-MARKS = list(pair_merging.BERT_TOKENS.values())
+MARKS = list(bert.SPECIAL_TOKENS.values())
 
 
 def list_pieces(made):
@@ -42,14 +42,14 @@ def count_spaced_words(lines):
 @given(lines=st.lists(st.text("abc ", max_size=16), min_size=1, max_size=6), size=st.integers(8, 34))
 def test_equal_to_brute_force_on_any_text(score, lines, size):
     lines, size = [*lines, "ab ab"], max(size, 11)
-    made = train_wordpiece(lines, size, alphabet=3, score=score)
+    made = train_tokenizer("wordpiece", lines, size, alphabet=3, score=score)
     assert list_pieces(made) == brute_force.train_wordpiece(count_spaced_words(lines), MARKS, size, score)
 
 
 @pytest.mark.parametrize("refill", [1, 7, 20_000])
 def test_equal_to_brute_force_however_the_queue_is_filled(refill, monkeypatch):
     monkeypatch.setattr(pair_merging, "HEAP_REFILL", refill)
-    assert list_pieces(train_wordpiece(LINES, 130, alphabet=60)) == brute_force.train_wordpiece(
+    assert list_pieces(train_tokenizer("wordpiece", LINES, 130, alphabet=60)) == brute_force.train_wordpiece(
         count_spaced_words(LINES), MARKS, 130
     )
 
@@ -57,8 +57,8 @@ def test_equal_to_brute_force_however_the_queue_is_filled(refill, monkeypatch):
 def test_equal_to_brute_force_on_real_text(data):
     with lzma.open(data / "lm/tinyshakespeare.txt.xz", "rt", encoding="utf-8") as file:
         lines = [line.replace("'", "") for line in itertools.islice(file, 60)]
-    made = train_wordpiece(lines, 300, alphabet=100)
-    split = pair_merging.build_bert_pipeline(False).pre_tokenizer.pre_tokenize_str
+    made = train_tokenizer("wordpiece", lines, 300, alphabet=100)
+    split = pair_merging.build_bert_pipeline(False, "[UNK]").pre_tokenizer.pre_tokenize_str
     counts = Counter(w for line in lines for word in line.split() for w, _ in split(f"x {word} x")[1:-1])
     pair_merging.add_spaced_variants(counts)
     assert list_pieces(made) == brute_force.train_wordpiece(counts, MARKS, 300)
@@ -72,22 +72,22 @@ def test_tokens_per_word_near_bpe(data):
     def tokens(made):
         return sum(map(len, made.encode_batch(lines, special=False)))
 
-    ours = tokens(train_wordpiece(lines, 2000, lower=True))
+    ours = tokens(train_tokenizer("wordpiece", lines, 2000, lower=True))
     theirs = tokens(train_bpe(lines, 2000, style=gpt.STYLE))
     assert abs(ours / theirs - 1) < 0.03, (ours, theirs)
-    assert tokens(train_wordpiece(lines, 2000, lower=True, score="ratio")) > 1.3 * theirs
+    assert tokens(train_tokenizer("wordpiece", lines, 2000, lower=True, score="ratio")) > 1.3 * theirs
 
 
 def test_the_same_file_for_any_number_of_processes(monkeypatch):
-    alone = train_wordpiece(LINES, 110, workers=1).json_text
+    alone = train_tokenizer("wordpiece", LINES, 110, workers=1).json_text
     monkeypatch.setattr(word_counts.chunk_lines, "__defaults__", (60,))
-    assert train_wordpiece(LINES, 110, workers=1).json_text == alone
-    assert train_wordpiece(iter(LINES), 110, workers=2).json_text == alone
+    assert train_tokenizer("wordpiece", LINES, 110, workers=1).json_text == alone
+    assert train_tokenizer("wordpiece", iter(LINES), 110, workers=2).json_text == alone
 
 
 def test_hangul_is_not_taken_apart():
     """Trap 1: lower-casing must not strip accents, or syllables fall into jamo; trap 3: NFD is composed first."""
-    made = train_wordpiece(["Ünïcode 가나 ABC", *LINES] * 3, 120, lower=True, alphabet=60)
+    made = train_tokenizer("wordpiece", ["Ünïcode 가나 ABC", *LINES] * 3, 120, lower=True, alphabet=60)
     assert made.decode(made.encode("ÜNÏCODE 가나 ABC")) == "ünïcode 가나 abc"
     text = "현행법은 이에 현행법을"
     assert made.encode(unicodedata.normalize("NFD", text)) == made.encode(text)
@@ -108,7 +108,7 @@ def test_a_review_without_spaces_is_not_unknown(morphemes):
     if morphemes:
         pytest.importorskip("kiwipiepy")
     line = "재미없다" + "ㅠ" * 200 + "정말재미없다" * 20
-    made = train_wordpiece([line, *LINES], 120, alphabet=60, morphemes=morphemes)
+    made = train_tokenizer("wordpiece", [line, *LINES], 120, alphabet=60, morphemes=morphemes)
     ids = made.encode(line, special=False)
     assert made.id("unk") not in ids
     assert made.decode(ids) == line
@@ -116,13 +116,17 @@ def test_a_review_without_spaces_is_not_unknown(morphemes):
 
 def test_sizes_and_options():
     with pytest.raises(Error, match="do not fit into 10 pieces"):
-        train_wordpiece(LINES, 10, alphabet=40)
+        train_wordpiece(LINES, 10, style=bert.STYLE, alphabet=40)
     with pytest.raises(Error, match="wordpiece has no option 'lowr'. Did you mean 'lower'"):
         train_tokenizer("wordpiece", LINES, 60, lowr=True)
-    assert len(train_wordpiece(LINES, 60, alphabet=20)) < len(train_wordpiece(LINES, 60, alphabet=60)) <= 60
-    assert train_wordpiece(LINES, 60, alphabet=5).encode("개정", special=False) == [1]
+    assert (
+        len(train_tokenizer("wordpiece", LINES, 60, alphabet=20))
+        < len(train_tokenizer("wordpiece", LINES, 60, alphabet=60))
+        <= 60
+    )
+    assert train_tokenizer("wordpiece", LINES, 60, alphabet=5).encode("개정", special=False) == [1]
     told = []
-    train_wordpiece(LINES, 60, tell=lambda *words: told.append(words))
+    train_tokenizer("wordpiece", LINES, 60, tell=lambda *words: told.append(words))
     assert [t[0] for t in told] == ["counting", "counting", "merging"]
     assert all(t[1] == t[2] for t in told[1:])
 

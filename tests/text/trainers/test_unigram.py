@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from formers import Error
 from formers.data.readers import load_bundled_corpus
+from formers.registry import find_tokenizer_style, train_tokenizer
 from formers.text.tokenizer import DecodeStream
-from formers.text.tokenizer_kinds import STYLES
 from formers.text.trainers import unigram, word_counts
 from formers.text.trainers.unigram import SPACE_MARK, Lattice, train_unigram
 from tests.text.trainers import brute_force
@@ -85,11 +85,11 @@ def test_seeds_are_the_substrings_that_are_not_always_part_of_a_longer_one(words
 
 @pytest.mark.parametrize("style", ["t5", "albert", "xlnet", "mbart"])
 def test_exact_size_and_marks(style):
-    size, lines = 203, load_bundled_corpus("en")[0][0][:15_000].split("\n")
-    made = train_unigram(lines, size, style=STYLES[style], alphabet=40)
+    marks, size, lines = find_tokenizer_style(style), 203, load_bundled_corpus("en")[0][0][:15_000].split("\n")
+    made = train_unigram(lines, size, style=marks, alphabet=40)
     assert len(made) == size
     assert made.decode(made.encode("the war is on")) == "the war is on"
-    assert made.json_text == train_unigram(iter(lines), size, style=STYLES[style], alphabet=40, workers=1).json_text
+    assert made.json_text == train_unigram(iter(lines), size, style=marks, alphabet=40, workers=1).json_text
     if style == "t5":
         assert made.backend.token_to_id("<extra_id_0>") == size - 1
         assert made.encode("cat <extra_id_0> the")[-3:-2] == [size - 1]
@@ -100,9 +100,9 @@ def test_exact_size_and_marks(style):
 
 
 def test_the_same_file_for_any_number_of_processes(monkeypatch):
-    alone = train_unigram(LINES, 190, workers=1).json_text
+    alone = train_tokenizer("unigram", LINES, 190, workers=1).json_text
     monkeypatch.setattr(word_counts.chunk_lines, "__defaults__", (60,))
-    assert train_unigram(iter(LINES), 190, workers=2).json_text == alone
+    assert train_tokenizer("unigram", iter(LINES), 190, workers=2).json_text == alone
 
 
 def test_shorter_than_a_peer(data):
@@ -112,7 +112,7 @@ def test_shorter_than_a_peer(data):
     peer = pytest.importorskip("sentencepiece")
     with lzma.open(data / "lm/tinyshakespeare.txt.xz", "rt", encoding="utf-8") as file:
         lines = [line for line in itertools.islice(file, 8000) if line.strip()]
-    made, out = train_unigram(lines, 2000, style=STYLES["albert"]), io.BytesIO()
+    made, out = train_unigram(lines, 2000, style=find_tokenizer_style("albert")), io.BytesIO()
     peer.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=out, vocab_size=2000, minloglevel=2, num_threads=1
     )
@@ -120,7 +120,7 @@ def test_shorter_than_a_peer(data):
     assert sum(map(len, made.encode_batch(lines, special=False))) <= 1.01 * sum(map(len, theirs))
 
 
-BYTES = train_unigram(LINES, 420, byte_fallback=True, alphabet=40)
+BYTES = train_tokenizer("unigram", LINES, 420, byte_fallback=True, alphabet=40)
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Zs", "Zl", "Zp", "Mn", "Mc")), max_size=20))
@@ -134,7 +134,7 @@ def test_bytes_for_what_is_unknown(text):
 
 
 def test_korean():
-    made = train_unigram(LINES, 200, alphabet=60)
+    made = train_tokenizer("unigram", LINES, 200, alphabet=60)
     text = "현행법을 ㅋㅋ 개정"
     assert made.decode(made.encode(text)) == text
     assert made.encode(unicodedata.normalize("NFD", text)) == made.encode(text)
@@ -142,5 +142,5 @@ def test_korean():
 
 def test_sizes_that_cannot_work():
     with pytest.raises(Error, match="do not fit into 105 pieces"):
-        train_unigram(LINES, 105, alphabet=40)
-    assert train_unigram([], 200).encode("a", special=False)[-1] == 2
+        train_tokenizer("unigram", LINES, 105, alphabet=40)
+    assert train_tokenizer("unigram", [], 200).encode("a", special=False)[-1] == 2

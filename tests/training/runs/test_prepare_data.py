@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 import formers
-from formers.text.trainers.pair_merging import train_wordpiece
+from formers.registry import train_tokenizer
 from formers.training.config_merge import PretrainDataConfig
 from formers.training.runs import prepare_data
 from formers.training.runs.cross_validation import compare_settings
@@ -99,7 +99,7 @@ def test_phrases_are_learned_in_the_look(tmp_path, source, known):
     counted = Source(texts, sized=True)
     (tmp_path / "a.txt").write_text("\n".join(texts), encoding="utf-8")
     text = counted if source == "memory" else tmp_path / "a.txt"
-    how = {"tokenizer": train_wordpiece(texts, 300)} if known else {}
+    how = {"tokenizer": train_tokenizer("wordpiece", texts, 300)} if known else {}
     made = pretrain_toy(
         "ernie", text, out=tmp_path / "run", train=ONE_STEP, data={"units": "learn", "unit": "line"}, **how
     )

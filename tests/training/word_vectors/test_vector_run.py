@@ -13,10 +13,10 @@ import formers
 from formers.data.readers import load_bundled_corpus
 from formers.errors import Error
 from formers.interop.word_vectors import write_word_vectors
+from formers.models.vectors import METHODS
 from formers.training.distributed.process_group import ProcessGroup
 from formers.training.run_folder import RunFolder
 from formers.training.runs.dry_run import dry_run_pretraining
-from formers.training.word_vectors.vector_run import VECTOR_METHODS
 from tests.command_line import run_command
 
 QUICK = ["--dim", 8, "--epochs", 1, "--min-count", 2, "--train.threads", 1, "--model.window", 3]
@@ -39,7 +39,7 @@ def words(text):
     ]
 
 
-@pytest.mark.parametrize("method", VECTOR_METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_from_text_to_neighbours_and_a_report(capsys, tmp_path, monkeypatch, text, words, method):
     monkeypatch.chdir(tmp_path)
     buckets = ["--model.buckets", 1000] if method == "fasttext" else []
@@ -113,7 +113,7 @@ def test_settings_and_mistakes(capsys, tmp_path, monkeypatch, text):
     assert len(made.history) == 1
 
 
-@pytest.mark.parametrize("method", VECTOR_METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_a_dry_run_writes_nothing(capsys, tmp_path, monkeypatch, text, method):
     monkeypatch.chdir(tmp_path)
     code, out, error = run_command(capsys, "pretrain", method, "--data", text, *QUICK, "--dry-run")

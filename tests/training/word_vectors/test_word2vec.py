@@ -155,7 +155,7 @@ def test_one_step_equals_the_equations(kind):
     rows = 4 + (40 if kind == "fasttext" else 0)
     table, context = r.normal(size=(rows, 5)), r.normal(size=(4, 5))
     ids = r.integers(0, 4, training.BLOCKS_PER_STEP * training.BLOCK_PLACES)
-    others = r.integers(0, 4, training.BLOCKS_PER_STEP * training.NEGATIVES_PER_BLOCK[kind])
+    others = r.integers(0, 4, training.BLOCKS_PER_STEP * training.KINDS[kind].block_negatives)
     left = np.zeros((training.BLOCKS_PER_STEP, training.BLOCK_PLACES), int)
     right = left.copy()
     left[1, 5], right[1, 5], right[0, 0], left[3, 31] = 2, 1, 1, 1
@@ -163,7 +163,7 @@ def test_one_step_equals_the_equations(kind):
     pace = torch.ones(rows)
     inner = training.build_ngram_table(corpus, c, x, torch.ones(4)) if kind == "fasttext" else EmbeddingTable(x, pace)
     assert torch.equal(inner.row_scales, pace)
-    lr, share = 0.1, c.negatives / training.NEGATIVES_PER_BLOCK[kind]
+    lr, share = 0.1, c.negatives / training.KINDS[kind].block_negatives
     span = torch.from_numpy(np.pad(ids, 2))
     loss = training.update_blocks(
         c,

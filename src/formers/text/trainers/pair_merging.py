@@ -26,7 +26,7 @@ from ...config import ProgressCallback
 from ...errors import Error
 from ..korean import MORPHEME_MARK
 from ..tokenizer import BYTE_ALPHABET, Tokenizer
-from ..tokenizer_kinds import BERT_TOKENS, STYLES, TokenizerStyle
+from ..tokenizer_kinds import TokenizerStyle
 from .word_counts import WordCutter, choose_alphabet, count_words
 
 # The symbol between two words, and what is left behind when a piece is merged into its neighbour.
@@ -387,7 +387,7 @@ def score_frequency(both: np.ndarray, left: np.ndarray, right: np.ndarray, total
 
 
 def train_bpe(
-    lines: Iterable[str], vocab_size: int = 8192, *, style: TokenizerStyle = STYLES["gpt2"], min_count: int = 2,
+    lines: Iterable[str], vocab_size: int = 8192, *, style: TokenizerStyle, min_count: int = 2,
     nfc: bool = True, lower: bool | None = None, alphabet: int | None = None, morphemes: bool = False,
     jamo: bool = False, workers: int | None = None, tell: ProgressCallback | None = None,
 ) -> Tokenizer:  # fmt: skip
@@ -471,7 +471,7 @@ def score_ratio(both: np.ndarray, left: np.ndarray, right: np.ndarray, total: in
 
 
 def train_wordpiece(
-    lines: Iterable[str], vocab_size: int = 8192, *, style: TokenizerStyle = STYLES["bert"], min_count: int = 2,
+    lines: Iterable[str], vocab_size: int = 8192, *, style: TokenizerStyle, min_count: int = 2,
     lower: bool = False, alphabet: int | None = None, score: Literal["gain", "ratio"] = "gain", morphemes: bool = False,
     workers: int | None = None, tell: ProgressCallback | None = None,
 ) -> Tokenizer:  # fmt: skip
@@ -507,7 +507,7 @@ def split_characters(word: str) -> list[str]:
     return pieces
 
 
-def build_bert_pipeline(lower: bool, unknown: str = BERT_TOKENS["unk"], morphemes: bool = False) -> Rust:
+def build_bert_pipeline(lower: bool, unknown: str, morphemes: bool = False) -> Rust:
     """Build an empty tokenizer that cuts text as BERT does, but for the spaces around punctuation, which are kept.
 
     Punctuation is cut off after morphemes were marked, so that a mark may be left at a word's edge: it is removed.

@@ -24,7 +24,7 @@ from ...errors import Error
 from ...ragged_arrays import ragged_arange
 from ..korean import MORPHEME_MARK
 from ..tokenizer import Tokenizer
-from ..tokenizer_kinds import STYLES, TokenizerStyle
+from ..tokenizer_kinds import TokenizerStyle
 from .word_counts import WordCutter, choose_alphabet, count_words
 
 MAX_DEPTH = 32  # characters of a word; longer ones are cut, or products of probabilities would leave a float's range
@@ -143,7 +143,7 @@ CHARACTER_CLASSES = (
 
 
 def train_unigram(
-    lines: Iterable[str], vocab_size: int = 8192, *, style: TokenizerStyle = STYLES["t5"], lower: bool = False,
+    lines: Iterable[str], vocab_size: int = 8192, *, style: TokenizerStyle, lower: bool = False,
     alphabet: int | None = None, byte_fallback: bool = False, longest: int = 16, keep_ratio: float = 0.75,
     morphemes: bool = False, workers: int | None = None, tell: ProgressCallback | None = None,
 ) -> Tokenizer:  # fmt: skip

@@ -22,7 +22,7 @@ from ...data.readers import read_documents as read_text
 from ...errors import Error
 from ...former import Former
 from ...interop.word_vectors import build_vectors_model
-from ...models.vectors import VectorsConfig
+from ...models.vectors import METHODS, VectorsConfig
 from ...reports.run_report import write_text_file
 from ...tasks.word_vectors import find_nearest_words, get_unit_vectors
 from ..checkpoint.local import Tensors
@@ -43,14 +43,9 @@ from ..runs.run import (
 from ..trainer import StepResult
 from .word2vec import Corpus, VectorTrainConfig, VectorTrainer, build_learner
 
-VECTOR_METHODS = {"word2vec": "skipgram", "glove": "glove", "fasttext": "fasttext"}
 VECTOR_DATA_SETTINGS = ("source", "column", "unit", "encoding", "skip")
 # The text decides how many words there are.
 VECTOR_MODEL_SETTINGS = tuple(name for name in get_schema(VectorsConfig) if name != "vocab")
-METHOD_KINDS = {"word2vec": ("skipgram", "cbow"), "glove": ("glove",), "fasttext": ("fasttext",)}
-DEFAULT_EPOCHS = {"word2vec": 5, "fasttext": 5, "glove": 15}  # as the released programs have them by default
-NGRAM_BUCKETS = 200_000  # of fastText's n-grams: the released 2,000,000 take 800 MB at 100 numbers each
-KOREAN_NGRAMS: dict[str, Any] = {"min_n": 2, "max_n": 4}  # a syllable is what two or three letters are elsewhere
 SHOWN_WORDS, SHOWN_NEIGHBOURS = 8, 5  # words whose neighbours a report shows, and how many of them
 SCRIPT_SAMPLE_CHARS = 100_000  # characters from which the script is known
 VECTOR_SETTINGS: dict[str, tuple[str, ...]] = {
@@ -86,20 +81,20 @@ def configure_vectors(method: str | None, config: Any, overrides: Mapping[str, A
     given = GivenSettings.read(config, overrides, tuple(VECTOR_SETTINGS), VECTOR_KEYS)
     if given.top.get("family") == "vectors" and "train.steps" not in overrides:
         given.tables["train"].pop("steps", None)  # a run's own file also says how many steps it took
-    method = method if method in VECTOR_METHODS else given.top.get("method", method)
-    if method not in VECTOR_METHODS:
-        raise Error(f"there is no method {method!r}", fix=f"choose {', '.join(VECTOR_METHODS)}")
+    method = method if method in METHODS else given.top.get("method", method)
+    if method not in METHODS:
+        raise Error(f"there is no method {method!r}", fix=f"choose {', '.join(METHODS)}")
+    usual = METHODS[method]
     for table, values in given.tables.items():
         for key in values:
             if key not in VECTOR_SETTINGS[table]:
                 raise Error(f"unknown setting {key!r} of {table}", fix=suggest_name(key, VECTOR_SETTINGS[table]))
-    kind = {"kind": VECTOR_METHODS[method], **({"buckets": NGRAM_BUCKETS} if method == "fasttext" else {})}
-    merged = given.merge_over({"model": kind, "train": {"epochs": DEFAULT_EPOCHS[method]}})
+    merged = given.merge_over({"model": {"kind": usual.kinds[0], **usual.model}, "train": {"epochs": usual.epochs}})
     source = merged["data"].get("source") or ()
     merged["data"]["source"] = [source] if isinstance(source, str) else source
-    if merged["model"]["kind"] not in METHOD_KINDS[method]:
+    if merged["model"]["kind"] not in usual.kinds:
         what = f"{method} is not trained as {merged['model']['kind']!r}"
-        raise Error(what, fix=f"--model.kind {' or '.join(METHOD_KINDS[method])}")
+        raise Error(what, fix=f"--model.kind {' or '.join(usual.kinds)}")
     return VectorRunConfig(
         method=method, data=build_config(PretrainDataConfig, merged["data"], where="data"),
         model=build_config(VectorsConfig, merged["model"], where="model"),
@@ -158,9 +153,9 @@ class VectorRequest(RunRequest[VectorRunConfig, VectorData]):
     def merge_with(self, earlier: EarlierRun) -> VectorRunConfig:
         """Merge the settings of a resumed run with those that may change."""
         told, before = read_config_tables(self.file, tuple(VECTOR_SETTINGS), VECTOR_KEYS), earlier.settings
-        method = self.method if self.method in VECTOR_METHODS else told.get("method")
+        method = self.method if self.method in METHODS else told.get("method")
         known = before.get("method", before["family"])
-        if known not in VECTOR_METHODS or method not in (None, known):
+        if known not in METHODS or method not in (None, known):
             what = f"is a run of {known}, not of {method or 'word vectors'}"
             raise Error(what, where=earlier.path, fix="choose another --out")
 
@@ -279,7 +274,8 @@ class VectorRun(Run[VectorRunConfig]):
 
 def choose_ngram_lengths(asked: VectorRunConfig, text: RunText, say: Callable[[str], None]) -> VectorRunConfig:
     """Take shorter n-grams for fastText where the text is Korean, unless their lengths were given."""
-    if asked.method != "fasttext" or asked.model_overrides & set(KOREAN_NGRAMS):
+    settings = METHODS[asked.method].korean_model
+    if not settings or asked.model_overrides & set(settings):
         return asked
     taken, letters, hangul = 0, 0, 0
     for document in text.look():
@@ -290,9 +286,9 @@ def choose_ngram_lengths(asked: VectorRunConfig, text: RunText, say: Callable[[s
             break
     if 2 * hangul <= letters or not letters:
         return asked
-    shortest, longest = KOREAN_NGRAMS["min_n"], KOREAN_NGRAMS["max_n"]
-    say(f"Korean text: n-grams of {shortest} to {longest} characters (--model.min_n, --model.max_n)")
-    return dataclasses.replace(asked, model=dataclasses.replace(asked.model, **KOREAN_NGRAMS))
+    model = dataclasses.replace(asked.model, **settings)
+    say(f"Korean text: n-grams of {model.min_n} to {model.max_n} characters (--model.min_n, --model.max_n)")
+    return dataclasses.replace(asked, model=model)
 
 
 def hash_and_count(texts: Iterable[str], digest: Any, count: Iterator[int], tell: ProgressCallback) -> Iterator[str]:

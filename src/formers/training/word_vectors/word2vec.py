@@ -29,7 +29,7 @@ from ...data.counter_rng import draw_bits, draw_integers, draw_uniform, shuffle_
 from ...errors import Error
 from ...former import Former
 from ...interop.word_vectors import build_vectors_model
-from ...models.vectors import VectorKind, VectorsConfig
+from ...models.vectors import KINDS, VectorKind, VectorsConfig
 from ...objectives import word_vector_losses
 from ...text.word_level import hash_ngrams, split_texts
 from ..checkpoint.local import Tensors
@@ -40,9 +40,7 @@ from ..trainer import Diverged, StepOutcome, StepResult
 PAIRS_PER_STEP = 8192  # counts of one step of GloVe,
 STEPS_PER_JOB = 64  # steps that a thread takes at a time, and
 PAIR_BUFFER = 2**24  # pairs that are gathered before they are summed up
-DEFAULT_LR = {"skipgram": 0.025, "cbow": 0.05, "fasttext": 0.05, "glove": 0.05}
 BLOCK_PLACES, BLOCKS_PER_STEP = 32, 32  # places of a block, and blocks of one step; four times as many diverge
-NEGATIVES_PER_BLOCK = {"skipgram": 64, "fasttext": 64, "cbow": 32}  # drawn for a block: as good as five for each pair
 CHUNK_WORDS = 100_000  # words that a thread takes at a time
 # Learning rate × pairs on one row in one step; what a frequent word has beyond makes its sum overshoot.
 MAX_ROW_PULL = 2.5
@@ -172,7 +170,7 @@ class VectorLearner(Protocol):
 
 def build_learner(corpus: Corpus, c: VectorsConfig, train: VectorTrainConfig) -> VectorLearner:
     """Build what a method trains, at its beginning."""
-    lr = DEFAULT_LR[c.kind] if train.lr is None else train.lr
+    lr = KINDS[c.kind].lr if train.lr is None else train.lr
     return (GloveLearner if c.kind == "glove" else BlockwiseLearner)(corpus, c, train.epochs, lr, train.seed)
 
 
@@ -347,7 +345,7 @@ class BlockwiseLearner(VectorLearner):
         ids, left, right = subsample_chunk(self.corpus, self.kept, c.window, self.seed, epoch, begin, end)
         steps, loss, places = len(left), 0.0, BLOCKS_PER_STEP * BLOCK_PLACES
         own = torch.Generator().manual_seed(int(draw_bits(self.seed, epoch, begin, 3)) >> 1)
-        pick = torch.rand(steps, BLOCKS_PER_STEP * NEGATIVES_PER_BLOCK[c.kind], generator=own, dtype=torch.float64)
+        pick = torch.rand(steps, BLOCKS_PER_STEP * KINDS[c.kind].block_negatives, generator=own, dtype=torch.float64)
         others = torch.searchsorted(self.noise_bounds, pick)
         for i in range(steps):
             far = (epoch * n + begin + (end - begin) * i / steps) / (self.epochs * n)
@@ -392,7 +390,7 @@ def update_blocks(
     w = c.window
     around = span.unfold(0, BLOCK_PLACES + 2 * w, BLOCK_PLACES).reshape(-1)  # (B·S,)
     words = span[w : len(span) - w]  # (B·T,)
-    near, share = word_vector_losses.build_window_mask(left, right, w), c.negatives / NEGATIVES_PER_BLOCK[c.kind]
+    near, share = word_vector_losses.build_window_mask(left, right, w), c.negatives / KINDS[c.kind].block_negatives
     shape = (BLOCKS_PER_STEP, -1, c.dim)
     drawn = outer.look_up(others)[0].view(shape)
     if c.kind == "cbow":
