@@ -30,3 +30,12 @@ def encode_varint(value):
 def encode_piece(text, score=-1.0, kind=1):
     """Return the field of one piece, for `encode_message`."""
     return 1, encode_message((1, text.encode()), (2, score), (3, kind))
+
+
+SMALL_MODEL = [
+    encode_piece("<unk>", 0.0, 2),
+    encode_piece("</s>", 0.0, 3),
+    encode_piece("▁a", -1.0),
+    encode_piece("b", -2.0),
+    encode_piece("▁", -3.0),
+]

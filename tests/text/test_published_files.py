@@ -21,7 +21,7 @@ from formers.models import mbart
 from formers.registry import list_tokenizer_styles, train_tokenizer
 from formers.text import published_files
 from formers.text.tokenizer import DecodeStream, Tokenizer
-from tests.text.sentencepiece_messages import encode_message, encode_piece
+from tests.text.sentencepiece_messages import SMALL_MODEL, encode_message, encode_piece
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:decomposed Hangul"),
@@ -400,17 +400,8 @@ def test_marian(tmp_path):
     assert again.fingerprint != Tokenizer(made.json_text, made.special).fingerprint
 
 
-PLAIN = [
-    encode_piece("<unk>", 0.0, 2),
-    encode_piece("</s>", 0.0, 3),
-    encode_piece("▁a", -1.0),
-    encode_piece("b", -2.0),
-    encode_piece("▁", -3.0),
-]
-
-
 def test_a_model_by_hand():
-    made = published_files.from_spm(encode_message(*PLAIN), {"extra_ids": 0}, STYLES)
+    made = published_files.from_spm(encode_message(*SMALL_MODEL), {"extra_ids": 0}, STYLES)
     assert made.encode("ab a") == [2, 3, 2, 1]
     assert made.encode("x") == [4, 0, 1]
 
@@ -421,21 +412,21 @@ def test_a_model_by_hand():
         b"",
         b"\xff" * 40,
         b"\x0a\xff\xff\xff\x7f",
-        encode_message(*PLAIN[1:]),
-        encode_message(*PLAIN, PLAIN[2]),
-        encode_message(*PLAIN, encode_piece("")),
-        encode_message(*PLAIN, encode_piece("x" * 2000)),
-        encode_message(*PLAIN, (1, 5)),
-        encode_message(*PLAIN, encode_piece("x", float("nan"))),
-        encode_message(*PLAIN, encode_piece("x", 0.0, 9)),
-        encode_message(*PLAIN, (2, encode_message((3, 3)))),
-        encode_message(*PLAIN, (2, encode_message((24, 1)))),
-        encode_message(*PLAIN, (3, encode_message((2, b"\xff\xff\xff\xff")))),
-        encode_message(*PLAIN, (3, encode_message((5, 0)))),
-        encode_message(*PLAIN, (1, encode_message((1, b"\xff")))),
-        encode_message(*PLAIN, (2, encode_message((3, b"x")))),
+        encode_message(*SMALL_MODEL[1:]),
+        encode_message(*SMALL_MODEL, SMALL_MODEL[2]),
+        encode_message(*SMALL_MODEL, encode_piece("")),
+        encode_message(*SMALL_MODEL, encode_piece("x" * 2000)),
+        encode_message(*SMALL_MODEL, (1, 5)),
+        encode_message(*SMALL_MODEL, encode_piece("x", float("nan"))),
+        encode_message(*SMALL_MODEL, encode_piece("x", 0.0, 9)),
+        encode_message(*SMALL_MODEL, (2, encode_message((3, 3)))),
+        encode_message(*SMALL_MODEL, (2, encode_message((24, 1)))),
+        encode_message(*SMALL_MODEL, (3, encode_message((2, b"\xff\xff\xff\xff")))),
+        encode_message(*SMALL_MODEL, (3, encode_message((5, 0)))),
+        encode_message(*SMALL_MODEL, (1, encode_message((1, b"\xff")))),
+        encode_message(*SMALL_MODEL, (2, encode_message((3, b"x")))),
         encode_message(
-            *PLAIN, *(encode_piece(chr(0x4E00 + i) * 300) for i in range(2000)), (2, encode_message((3, 2)))
+            *SMALL_MODEL, *(encode_piece(chr(0x4E00 + i) * 300) for i in range(2000)), (2, encode_message((3, 2)))
         ),
     ],
 )
@@ -447,9 +438,9 @@ def test_broken_models_are_our_errors(data):
 def test_absurd_options():
     for options in ({"extra_ids": 10**9}, {"extra_ids": "many"}):
         with pytest.raises(Error):
-            published_files.from_spm(encode_message(*PLAIN), options, STYLES)
+            published_files.from_spm(encode_message(*SMALL_MODEL), options, STYLES)
     with pytest.raises(Error, match="does not number its pieces"):
-        published_files.from_marian(encode_message(*PLAIN), encode_message(*PLAIN), '{"a": 5}', {}, STYLES)
+        published_files.from_marian(encode_message(*SMALL_MODEL), encode_message(*SMALL_MODEL), '{"a": 5}', {}, STYLES)
 
 
 @pytest.mark.parametrize("name", ["t5", "albert"])
