@@ -57,7 +57,7 @@ VERBS = {
 
 
 def find_named_modules(node: ast.AST) -> list[str] | None:
-    """The modules that a call of import_module or __import__ names; None: the node is no such call."""
+    """Return the modules that a call of import_module or __import__ names; None: the node is no such call."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
         return None
     called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
@@ -68,8 +68,8 @@ def find_named_modules(node: ast.AST) -> list[str] | None:
 
 
 def list_imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """The line and the room of every import of formers in a file of `package` (its path below formers), also by name:
-    import_module(f"formers.models.{name}") imports models."""
+    """Yield the line and the room of every import of formers in a file of `package` (its path below formers), also by
+    name: import_module(f"formers.models.{name}") imports models."""
     for node in ast.walk(tree):
         if (modules := find_named_modules(node)) is not None:
             paths = [tuple(module.rstrip(".").split(".")) for module in modules]
@@ -87,17 +87,19 @@ def list_imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int,
                 yield node.lineno, path[1] if len(path) > 1 else "formers"
 
 
-def room(path: Path) -> str:
+def get_room(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def rooms_of(path: Path) -> list[tuple[int, str]]:
+def list_rooms(path: Path) -> list[tuple[int, str]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [(line, name) for line, name in list_imports(tree, path.relative_to(ROOT).parts[:-1]) if name != room(path)]
+    return [
+        (line, name) for line, name in list_imports(tree, path.relative_to(ROOT).parts[:-1]) if name != get_room(path)
+    ]
 
 
-def refuse(importer: str, imported: str) -> str | None:
-    """Why a room may not import another; None if it may."""
+def explain_refusal(importer: str, imported: str) -> str | None:
+    """Say why a room may not import another; None if it may."""
     if imported not in ORDER:
         return f"{imported} is no room: import it from where it is defined"
     if (importer, imported) in FORBIDDEN:
@@ -105,12 +107,31 @@ def refuse(importer: str, imported: str) -> str | None:
     return None if ORDER.index(imported) < ORDER.index(importer) else f"{importer} stands below {imported}"
 
 
+TESTS = Path(__file__).parent
+# Folders of tests that follow no module: they compare with other programs, break things, or need a GPU or a browser.
+WHOLE_PACKAGE = {"parity", "faults", "gpu", "browser"}
+# Test files that follow no single module, with the reason.
+NO_MODULE = {
+    "test_docs.py": "the pages of docs/ and README",
+    "test_structure.py": "the whole package",
+    "test_style.py": "the whole package",
+    "interop/test_every_export.py": "every family, from pretraining to other programs and back",
+    "models/test_family.py": "every family, by being registered",
+    "models/test_toy_member.py": "a family that lies outside of the package",
+    "nn/test_types.py": "precision and defaults of all layers",
+    "objectives/test_every_family.py": "every family with its own objective",
+    "objectives/test_frozen.py": "the batches of every objective, kept from version to version",
+    "training/test_every_family.py": "every family, trained with its own objective",
+}
+
 FILES = [p for p in sorted(ROOT.rglob("*.py")) if p != ROOT / "__init__.py"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_point_down(path):
-    reasons = [f"line {line}: {why}" for line, name in rooms_of(path) if (why := refuse(room(path), name))]
+    reasons = [
+        f"line {line}: {why}" for line, name in list_rooms(path) if (why := explain_refusal(get_room(path), name))
+    ]
     assert not reasons, f"{path.relative_to(ROOT)}: {'; '.join(reasons)}"
 
 
@@ -118,14 +139,14 @@ def test_rooms_have_no_cycle():
     """Independent of the order: follow the imports from room to room."""
     graph = {name: set() for name in ORDER}
     for path in FILES:
-        graph[room(path)] |= {name for _, name in rooms_of(path)}
+        graph[get_room(path)] |= {name for _, name in list_rooms(path)}
     while ends := [name for name, below in graph.items() if not below]:
         graph = {name: below - set(ends) for name, below in graph.items() if name not in ends}
     assert not graph, f"a cycle among {sorted(graph)}"
 
 
 def test_every_room_has_a_place():
-    assert {room(p) for p in FILES} == set(ORDER)
+    assert {get_room(p) for p in FILES} == set(ORDER)
 
 
 def test_imports_are_found_wherever_they_stand():
@@ -149,10 +170,10 @@ def f():
         "cli", "former", "generation", "interop", "load", "model", "models", "reports", "training",
     ]  # fmt: skip
     assert [name for _, name in list_imports(ast.parse("from ...batch import Batch"), ("nn", "attention"))] == ["batch"]
-    assert refuse("evaluation", "training") == "evaluation stands below training"
-    assert refuse("training", "generation") == "training may not import generation"
-    assert refuse("reports", "load") is not None
-    assert refuse("training", "evaluation") is None
+    assert explain_refusal("evaluation", "training") == "evaluation stands below training"
+    assert explain_refusal("training", "generation") == "training may not import generation"
+    assert explain_refusal("reports", "load") is not None
+    assert explain_refusal("training", "evaluation") is None
 
 
 def test_imports_by_name_are_counted():
@@ -163,7 +184,7 @@ def test_imports_by_name_are_counted():
         bare = [names for names in found if names is not None and not [n for n in names if n != "formers."]]
         unnamed |= {path.relative_to(ROOT).as_posix()} if bare else set()
     assert unnamed == set(UNNAMED_IMPORTS)
-    assert "models" in {name for _, name in rooms_of(ROOT / "registry.py")}
+    assert "models" in {name for _, name in list_rooms(ROOT / "registry.py")}
 
 
 def test_the_root_attaches_every_verb():
@@ -177,7 +198,7 @@ def test_the_root_attaches_every_verb():
         verbs.attach_verb("sing", lambda: print)
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if room(p) == "text"], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [p for p in FILES if get_room(p) == "text"], ids=lambda p: p.name)
 def test_text_imports_no_torch(path):
     assert "import torch" not in path.read_text(encoding="utf-8")
 
@@ -242,7 +263,7 @@ def test_a_members_facts_are_in_its_file():
     assert not list(list_family_tables(ast.parse("A = {'bert': 't5', 'x': 'y'}, ('seq2seq', 'switch')"), names))
     found: dict[str, list[set[str]]] = {}
     for path in FILES:
-        if room(path) not in ("models", "registry"):
+        if get_room(path) not in ("models", "registry"):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             found[path.relative_to(ROOT).as_posix()] = list(list_family_tables(tree, names))
     strange = {name: rows for name, rows in found.items() if rows and name not in FAMILY_TABLES}
@@ -262,6 +283,54 @@ def test_a_card_in_bad_form_is_refused(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(formers.Error, match="not in form"):
         _ = FamilyEntry("odd", "", module="odd_card").card
+
+
+def list_test_imports(code: str) -> Iterator[str]:
+    """Yield the test modules that a file imports, also in code that it keeps in a string for another process."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+            yield from (name for name in names if name.rpartition(".")[2].startswith("test_"))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"^\s*(?:from|import) [^\n]*?\b(test_\w+)", node.value, re.MULTILINE)
+
+
+def test_imports_of_test_modules_are_found():
+    for line in (
+        "from tests.cli.test_main import run",
+        "import tests.cli.test_main",
+        "from tests.cli import test_main",
+    ):
+        assert list(list_test_imports(line)), line
+        assert list(list_test_imports(f"def f():\n    {line}")), line
+        assert list(list_test_imports(f"CODE = {line!r}")), line
+    assert list(list_test_imports("from .test_main import run"))
+    assert not list(list_test_imports('"""`python -m tests.objectives.test_frozen` prints the sums."""\nimport tests'))
+
+
+def test_no_file_imports_a_test_module():
+    """What several tests share lies in a helper module or a conftest.py, so that each file is understood by itself."""
+    folders = TESTS, TESTS.parent / "benchmarks"
+    bad = [
+        f"{path.relative_to(TESTS.parent)} imports {name}"
+        for path in sorted(p for folder in folders for p in folder.rglob("*.py") if p != Path(__file__))
+        for name in list_test_imports(path.read_text(encoding="utf-8"))
+    ]
+    assert not bad, "\n".join(bad)
+
+
+def has_module(path: Path) -> bool:
+    """Return whether a test file is named after a module in the folder of the package that its own folder mirrors, or
+    after such a module and what of it is tested: test_runner_reuse.py follows runner.py."""
+    name, folder = path.stem.removeprefix("test_"), ROOT / path.parent.relative_to(TESTS)
+    return any(f"{name}_".startswith(f"{module.stem}_") for module in folder.glob("*.py"))
+
+
+def test_tests_follow_their_modules():
+    files = {path.relative_to(TESTS).as_posix(): path for path in TESTS.rglob("test_*.py")}
+    others = {name for name, path in files.items() if not has_module(path) and Path(name).parts[0] not in WHOLE_PACKAGE}
+    assert sorted(others - NO_MODULE.keys()) == [], "no module has this name: rename the file, or say why in NO_MODULE"
+    assert sorted(NO_MODULE.keys() - others) == [], "these are gone, or follow a module now"
 
 
 def test_help_needs_no_torch():

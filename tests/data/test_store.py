@@ -41,7 +41,7 @@ def tokenizer(request):
     return train_tokenizer(request.param, [*LINES, *TEXTS], 400)
 
 
-def prepared(path, tokenizer, texts=TEXTS, **options):
+def prepare_store(path, tokenizer, texts=TEXTS, **options):
     return formers.prepare(texts, tokenizer, path, **{"shard": 20, **options})
 
 
@@ -121,7 +121,7 @@ def test_phrases_of_a_text():
 
 
 def test_on_disk_as_in_memory(tokenizer, tmp_path):
-    disk = prepared(tmp_path / "s", tokenizer, TEXTS * 3)
+    disk = prepare_store(tmp_path / "s", tokenizer, TEXTS * 3)
     memory = Store.from_documents(TEXTS * 3, tokenizer, sentences="rules")
     assert len(disk.directory.part_metadata["shards"]) >= 1
     assert np.array_equal(np.asarray(disk.tokens), memory.tokens)
@@ -134,7 +134,7 @@ def test_on_disk_as_in_memory(tokenizer, tmp_path):
 
 
 def test_another_tokenizer_of_the_same_size_is_refused(tokenizer, tmp_path):
-    disk = prepared(tmp_path / "s", tokenizer)
+    disk = prepare_store(tmp_path / "s", tokenizer)
     about = json.loads(tokenizer.json_text)
     vocab = about["model"]["vocab"]
     one, two = list(vocab)[-2:]
@@ -149,7 +149,7 @@ def test_another_tokenizer_of_the_same_size_is_refused(tokenizer, tmp_path):
     with pytest.raises(Error, match="made with another tokenizer"):
         Store.open(tmp_path / "s", tokenizer=other)
     with pytest.raises(Error, match="other settings \\(tokenizer\\)"):
-        prepared(tmp_path / "s", other)
+        prepare_store(tmp_path / "s", other)
     (tmp_path / "s" / "tokenizer.json").write_text(other.json_text, encoding="utf-8")
     with pytest.raises(Error, match="not the tokenizer that made this store"):
         disk.tokenizer  # noqa: B018
@@ -158,7 +158,7 @@ def test_another_tokenizer_of_the_same_size_is_refused(tokenizer, tmp_path):
 def test_what_is_no_store_or_of_another_format(tokenizer, tmp_path):
     with pytest.raises(Error, match="is not a token store. Make one with formers prepare"):
         Store.open(tmp_path)
-    prepared(tmp_path / "s", tokenizer)
+    prepare_store(tmp_path / "s", tokenizer)
     about = json.loads((tmp_path / "s" / "store.json").read_text(encoding="utf-8"))
     del about["seal"]
     for version, fix in ((0, "Prepare the text again"), (2, "newer formers"), ("x", "newer formers")):
@@ -174,9 +174,9 @@ def test_what_is_no_store_or_of_another_format(tokenizer, tmp_path):
 
 
 def test_identity_follows_the_content(tokenizer, tmp_path):
-    one = prepared(tmp_path / "1", tokenizer)
-    same = prepared(tmp_path / "2", tokenizer)
-    other = prepared(tmp_path / "3", tokenizer, [*TEXTS[:-1], "x"])
+    one = prepare_store(tmp_path / "1", tokenizer)
+    same = prepare_store(tmp_path / "2", tokenizer)
+    other = prepare_store(tmp_path / "3", tokenizer, [*TEXTS[:-1], "x"])
     assert one.content_hash == same.content_hash != other.content_hash
     memory = Store.from_documents(TEXTS, tokenizer)
     assert memory.content_hash == Store.from_documents(TEXTS, tokenizer).content_hash
@@ -185,7 +185,7 @@ def test_identity_follows_the_content(tokenizer, tmp_path):
 
 
 def test_pickled_by_path(tokenizer, tmp_path):
-    disk = prepared(tmp_path / "s", tokenizer, TEXTS * 200)
+    disk = prepare_store(tmp_path / "s", tokenizer, TEXTS * 200)
     packed = pickle.dumps(disk)
     assert len(packed) < 1000
     again = pickle.loads(packed)
@@ -278,7 +278,7 @@ def test_many_unknown_tokens_are_spoken_of(tmp_path, capsys):
     line = describe_unknown(Store.from_documents(LINES, few), few)
     assert line.startswith("33% of the tokens are unknown to the tokenizer: 4 words are too few for this text; train")
     assert "formers tokenizer train unigram" in line
-    store = prepared(tmp_path / "few", few, LINES)
+    store = prepare_store(tmp_path / "few", few, LINES)
     assert describe_unknown(store, few) == line
     print_store_summary(store, tmp_path / "few")
     assert "33% of the tokens are unknown" in capsys.readouterr().out

@@ -15,8 +15,15 @@ from formers.cli.main import main
 from formers.training.loop import Stopped
 from formers.training.run_folder import RunFolder, summarise_run
 from formers.training.word_vectors.word2vec import BlockwiseLearner, GloveLearner
-from tests.faults.small_runs import ended, forked, rows, state, texts
-from tests.faults.test_training import kill, until
+from tests.faults.small_runs import (
+    fork_process,
+    kill_process,
+    make_texts,
+    read_json_lines,
+    read_run_state,
+    wait_for_exit,
+    wait_until,
+)
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="these tests fork")
 METHODS = {
@@ -36,47 +43,47 @@ def short_jobs(monkeypatch):
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     file = tmp_path_factory.mktemp("text") / "text.txt"
-    file.write_text("\n".join(texts()) + "\n", encoding="utf-8")
-    formers.pretrain("word2vec", texts(), out=file.with_name("first"), **SMALL)  # imports everything
+    file.write_text("\n".join(make_texts()) + "\n", encoding="utf-8")
+    formers.pretrain("word2vec", make_texts(), out=file.with_name("first"), **SMALL)  # imports everything
     return file
 
 
-def start(kind, text, out):
+def start_run(kind, text, out):
     """Begin a run or resume it, in a process of its own."""
     how = ["--dim", "8", "--min-count", "1", "--epochs", "6", "--train.threads", "1"]
     words = ["pretrain", *METHODS[kind], "--data", str(text), *how, "--out", str(out), "--resume"]
-    return forked(lambda: main(words), out.with_name(f"{out.name}.log"))
+    return fork_process(lambda: main(words), out.with_name(f"{out.name}.log"))
 
 
 @pytest.mark.parametrize("kind", METHODS)
 def test_killed_and_resumed_to_the_same_bits(kind, text, tmp_path):
     whole, out, log = tmp_path / "whole", tmp_path / "killed", tmp_path / "killed.log"
-    assert ended(start(kind, text, whole)) == 0
+    assert wait_for_exit(start_run(kind, text, whole)) == 0
     r, steps = random.Random(kind), out / "steps"
     for name in ("step-*", ".writing-*[05]"):  # behind a checkpoint, and while one is written
-        process = start(kind, text, out)
-        until(process, lambda name=name: sum(1 for _ in steps.glob(name)) >= r.choice((1, 2)))
-        kill(process)
-    assert ended(start(kind, text, out)) == 0, log.read_text(encoding="utf-8")
+        process = start_run(kind, text, out)
+        wait_until(process, lambda name=name: sum(1 for _ in steps.glob(name)) >= r.choice((1, 2)))
+        kill_process(process)
+    assert wait_for_exit(start_run(kind, text, out)) == 0, log.read_text(encoding="utf-8")
     assert "Traceback" not in log.read_text(encoding="utf-8")
-    assert state(out) == state(whole)
+    assert read_run_state(out) == read_run_state(whole)
     assert formers.load(out).config == formers.load(whole).config
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_loses_nothing(number, code, text, tmp_path):
     whole, out = tmp_path / "whole", tmp_path / "stopped"
-    assert ended(start("glove", text, whole)) == 0
-    process = start("glove", text, out)
-    until(process, lambda: (out / "metrics.jsonl").exists() and len(rows(out / "metrics.jsonl")) > 2)
+    assert wait_for_exit(start_run("glove", text, whole)) == 0
+    process = start_run("glove", text, out)
+    wait_until(process, lambda: (out / "metrics.jsonl").exists() and len(read_json_lines(out / "metrics.jsonl")) > 2)
     os.kill(process, number)
-    said = (ended(process), out.with_name("stopped.log").read_text(encoding="utf-8"))
+    said = (wait_for_exit(process), out.with_name("stopped.log").read_text(encoding="utf-8"))
     assert said[0] == code, said[1]
     step = int(said[1].split("after step ")[1].split(";")[0])
-    assert [row["step"] for row in rows(out / "metrics.jsonl")] == list(range(1, step + 1))
+    assert [row["step"] for row in read_json_lines(out / "metrics.jsonl")] == list(range(1, step + 1))
     assert summarise_run(RunFolder(out), "x")[-1] == "stopped"
-    assert ended(start("glove", text, out)) == 0
-    assert state(out) == state(whole)
+    assert wait_for_exit(start_run("glove", text, out)) == 0
+    assert read_run_state(out) == read_run_state(whole)
     assert summarise_run(RunFolder(out), "x")[-1] == "done"
 
 
@@ -96,8 +103,10 @@ def test_several_threads_do_every_job_once(tmp_path, monkeypatch):
     how, said = {**SMALL, "train": {"epochs": 3, "threads": 3}}, []
     for _ in range(2):
         with pytest.raises(Stopped, match="saved"):
-            formers.pretrain("word2vec", texts(), out=tmp_path / "run", resume=True, hook=stop, say=said.append, **how)
-    made = formers.pretrain("word2vec", texts(), out=tmp_path / "run", resume=True, say=said.append, **how)
+            formers.pretrain(
+                "word2vec", make_texts(), out=tmp_path / "run", resume=True, hook=stop, say=said.append, **how
+            )
+    made = formers.pretrain("word2vec", make_texts(), out=tmp_path / "run", resume=True, say=said.append, **how)
     assert sum(line.startswith("note: 3 threads share") for line in said) == 3
     assert len(jobs) == len(set(jobs)) == made.history[-1]["step"]
     assert [row["step"] for row in made.history] == list(range(1, len(jobs) + 1))

@@ -18,19 +18,19 @@ ENGLISH = ["The cat sat on the mat.", "It was seven o'clock, and nobody came."]
 KOREAN = ["고양이가 매트 위에 앉아 있다.", "일곱 시였지만 아무도 오지 않았다."]
 
 
-def made(texts=ENGLISH, **more):
+def build_model(texts=ENGLISH, **more):
     f = formers.build("bert", vocab=120, context=16, dim=8, layers=1, heads=2, ff=16, **more)
     f.tokenizer = train_tokenizer("wordpiece", texts, 120)
     return f
 
 
-def parts(folder, name="README.md"):
+def read_card(folder, name="README.md"):
     _, front, body = (folder / name).read_text(encoding="utf-8").split("---\n", 2)
     return yaml.safe_load(front), body
 
 
 def test_the_card_says_what_the_run_knows(tmp_path):
-    f = made(head="classify", labels=["no", "yes|maybe"])
+    f = build_model(head="classify", labels=["no", "yes|maybe"])
     f.training_info = {
         "steps": 1200, "task": "classify", "init": "hub:lab/base", "validation": {"accuracy": 0.91234, "loss": 0.3},
         "data": {"sources": ["reviews.csv"], "documents": 5000},
@@ -39,7 +39,7 @@ def test_the_card_says_what_the_run_knows(tmp_path):
     again = formers.load(tmp_path / "own")
     assert again.training_info == f.training_info
     formers.export(again, tmp_path / "hf", dtype=torch.bfloat16)
-    front, body = parts(tmp_path / "hf")
+    front, body = read_card(tmp_path / "hf")
     assert front == {
         "language": "en", "license": None, "library_name": "transformers", "pipeline_tag": "text-classification",
         "tags": ["formers", "bert"],
@@ -57,13 +57,13 @@ def test_the_card_says_what_the_run_knows(tmp_path):
 
 
 def test_facts_that_nobody_vouches_for_do_no_harm(tmp_path):
-    formers.save(made(), tmp_path / "own")
+    formers.save(build_model(), tmp_path / "own")
     path = tmp_path / "own" / "formers.json"
     about = {key: value for key, value in json.loads(path.read_text()).items() if key != "seal"}  # it is edited
     odd = {"steps": "many", "init": "<script>\n---\n# x", "data": [1], "validation": {"a": "b", "c": True, "d": 1}}
     path.write_text(json.dumps(about | {"training": odd}))
     formers.export(formers.load(tmp_path / "own"), tmp_path / "hf")
-    front, body = parts(tmp_path / "hf")
+    front, body = read_card(tmp_path / "hf")
     assert front["library_name"] == "transformers"
     assert "| started from | &lt;script> --- # x |" in body
     assert "| validation | d 1 |" in body
@@ -74,9 +74,9 @@ def test_facts_that_nobody_vouches_for_do_no_harm(tmp_path):
 
 
 def test_a_korean_card_for_korean_text(tmp_path, capsys):
-    f = made(KOREAN)
+    f = build_model(KOREAN)
     formers.export(f, tmp_path / "hf")
-    front, body = parts(tmp_path / "hf")
+    front, body = read_card(tmp_path / "hf")
     assert front["language"] == "ko"
     assert "README.ko.md" in body
     korean = (tmp_path / "hf" / "README.ko.md").read_text(encoding="utf-8")
@@ -93,7 +93,7 @@ def test_a_korean_card_for_korean_text(tmp_path, capsys):
 
 
 def test_the_values_of_a_korean_card_are_korean(tmp_path):
-    f = made(KOREAN, head="classify", labels=["부정", "긍정"])
+    f = build_model(KOREAN, head="classify", labels=["부정", "긍정"])
     f.training_info = {
         "steps": 1200, "task": "classify", "objective": "mlm", "validation": {"accuracy": 0.91234, "odd": 0.3},
         "data": {"sources": ["reviews.csv"], "documents": 5000, "tokens": 70000},
@@ -127,7 +127,7 @@ def test_the_vocabulary_tells_the_language():
 
 
 def test_the_card_of_a_sentence_encoder(tmp_path):
-    formers.export(made(), tmp_path / "st", to="sentence-transformers")
-    front, body = parts(tmp_path / "st")
+    formers.export(build_model(), tmp_path / "st", to="sentence-transformers")
+    front, body = read_card(tmp_path / "st")
     assert (front["library_name"], front["pipeline_tag"]) == ("sentence-transformers", "sentence-similarity")
     assert 'SentenceTransformer("path/to/st")' in body

@@ -27,7 +27,7 @@ from formers.registry import FAMILIES, FamilyEntry, train_tokenizer
 from formers.task import find_head
 from formers.text.tokenizer_kinds import PublishedForm, TokenizerStyle
 from formers.training.recipes import get_recipe
-from tests.text.test_published_files import PLAIN, message, piece
+from tests.text.sentencepiece_messages import SMALL_MODEL, encode_message, encode_piece
 from tests.tolerance import assert_equal_weights
 
 STEPS = {"steps": 6, "eval_every": 3, "save_every": 6, "warmup_steps": 1, "batch_tokens": 256, "seq_length": 32}
@@ -162,10 +162,10 @@ def test_a_member_declares_its_own_template(toy):
 
 def test_a_members_published_tokenizer_is_recognised(toy, tmp_path):
     """By what its style declares: pieces in a file of SentencePiece, special tokens in a bare tokenizer.json."""
-    marks = [piece("<toy>", 0.0, 3), piece("</toy>", 0.0, 3)]
-    for name, pieces in (("toy", [*marks, *PLAIN]), ("t5", PLAIN)):
+    marks = [encode_piece("<toy>", 0.0, 3), encode_piece("</toy>", 0.0, 3)]
+    for name, pieces in (("toy", [*marks, *SMALL_MODEL]), ("t5", SMALL_MODEL)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "spiece.model").write_bytes(message(*pieces))
+        (tmp_path / name / "spiece.model").write_bytes(encode_message(*pieces))
     made = load_tokenizer(tmp_path / "toy")
     assert made.special == STYLE.special
     assert made.encode("a") == [0, 4, 1]

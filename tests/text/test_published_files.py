@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import io
 import json
-import struct
 import tarfile
 import unicodedata
 
@@ -22,6 +21,7 @@ from formers.models import mbart
 from formers.registry import list_tokenizer_styles, train_tokenizer
 from formers.text import published_files
 from formers.text.tokenizer import DecodeStream, Tokenizer
+from tests.text.sentencepiece_messages import SMALL_MODEL, encode_message, encode_piece
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:decomposed Hangul"),
@@ -92,20 +92,20 @@ def test_roles():
 
 
 @functools.cache
-def files(where):
+def read_archive(where):
     with tarfile.open(where / "tokenizers.tar.xz") as archive:
         return {m.name.removeprefix("./"): archive.extractfile(m).read() for m in archive.getmembers() if m.isfile()}
 
 
-def pairs(merges):
+def parse_merges(merges):
     return [tuple(line.split(" ")) for line in merges.split("\n") if line and not line.startswith("#version")]
 
 
 @functools.cache
-def couple(name, where):
+def load_couple(name, where):
     """Our tokenizer and its reference as a function from text to ids."""
     transformers = pytest.importorskip("transformers")
-    has = {k.split("/")[1]: v for k, v in files(where).items() if k.split("/")[0] == name}
+    has = {k.split("/")[1]: v for k, v in read_archive(where).items() if k.split("/")[0] == name}
     if name in ("t5", "albert"):
         ours = published_files.from_spm(has["spiece.model"], {}, STYLES)
         model = published_files.parse_model(has["spiece.model"])
@@ -129,7 +129,7 @@ def couple(name, where):
     kind = transformers.OpenAIGPTTokenizer if name == "openai-gpt" else transformers.GPT2Tokenizer
     names = ("encoder.json", "vocab.bpe") if name == "gpt2 as first released" else ("vocab.json", "merges.txt")
     vocab, merges = (has[n].decode() for n in names)
-    theirs = kind(vocab=json.loads(vocab), merges=pairs(merges))
+    theirs = kind(vocab=json.loads(vocab), merges=parse_merges(merges))
     return published_files.from_merges(vocab, merges, {}, STYLES), lambda t: theirs(t)["input_ids"]
 
 
@@ -139,7 +139,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def same(name, ours, theirs, text):
+def is_same_cut(name, ours, theirs, text):
     """Equal ids; or, for T5, two ways to cut the text with the same score, where SentencePiece's own choice hangs on
     the last bit of a 32-bit sum (′′ + ′ or ′ + ′′)."""
     mine, want = ours.encode(text), theirs(text)
@@ -156,7 +156,7 @@ def json_scores(made):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_ids_as_the_reference(name, data):
-    ours, theirs = couple(name, data)
+    ours, theirs = load_couple(name, data)
     for text in TEXTS:
         assert ours.encode(text) == theirs(text), (name, text)
     assert ours.encode_batch(TEXTS) == [ours.encode(t) for t in TEXTS]
@@ -170,7 +170,7 @@ ALPHABETS = st.one_of(
 
 
 def check_random(name, where, count):
-    ours, theirs = couple(name, where)
+    ours, theirs = load_couple(name, where)
     seen = []
 
     @settings(max_examples=count, suppress_health_check=list(HealthCheck))
@@ -180,7 +180,7 @@ def check_random(name, where, count):
         for token in ours.added_tokens if name == "t5" else ():  # SentencePiece alone knows no special tokens in a text
             text = text.replace(token, "")
         seen.append(text)
-        assert same(name, ours, theirs, text), (name, text)
+        assert is_same_cut(name, ours, theirs, text), (name, text)
 
     run()
     return len(seen)
@@ -212,7 +212,7 @@ def test_a_bare_vocabulary_says_how_text_was_read(name, lower, data):
     tokenizer_config.json says about case comes first."""
     transformers = pytest.importorskip("transformers")
     cased, strip = FLAGS[name]
-    text = files(data)[f"{name}/vocab.txt"].decode()
+    text = read_archive(data)[f"{name}/vocab.txt"].decode()
     rows = [line.split("\t")[0] for line in text.split("\n")]
     vocab = {p: i for i, p in enumerate(rows if rows[-1] else rows[:-1])}
     flags = {"do_lower_case": cased if lower is None else lower}
@@ -245,7 +245,7 @@ def test_a_lower_case_vocabulary_of_syllables_keeps_them():
 
 
 def test_both_forms_of_gpt2(data):
-    has = files(data)
+    has = read_archive(data)
     one = published_files.from_merges(has["gpt2/vocab.json"].decode(), has["gpt2/merges.txt"].decode(), {}, STYLES)
     two = published_files.from_merges(has["gpt2/encoder.json"].decode(), has["gpt2/vocab.bpe"].decode(), {}, STYLES)
     assert all(one.encode(t) == two.encode(t) for t in TEXTS)
@@ -253,13 +253,13 @@ def test_both_forms_of_gpt2(data):
 
 
 def test_t5_and_albert_marks(data):
-    t5 = published_files.from_spm(files(data)["t5/spiece.model"], {}, STYLES)
+    t5 = published_files.from_spm(read_archive(data)["t5/spiece.model"], {}, STYLES)
     assert len(t5) == 32100
     assert t5.encode("a <extra_id_0> b <extra_id_99>")[-2:] == [32000, 1]
     assert t5.backend.token_to_id("<extra_id_0>") == 32099
     assert (t5.id("pad"), t5.id("eos"), t5.id("unk")) == (0, 1, 2)
     assert t5.decode(t5.encode("Hello, you  there")) == "Hello, you there"
-    albert = published_files.from_spm(files(data)["albert/spiece.model"], {}, STYLES)
+    albert = published_files.from_spm(read_archive(data)["albert/spiece.model"], {}, STYLES)
     assert [albert.id(r) for r in ("pad", "unk", "cls", "sep", "mask")] == [0, 1, 2, 3, 4]
     assert albert.encode("Hello", "You") == [
         2,
@@ -269,13 +269,13 @@ def test_t5_and_albert_marks(data):
         3,
     ]
     cased = published_files.from_spm(
-        files(data)["albert/spiece.model"], {"do_lower_case": False, "keep_accents": True}, STYLES
+        read_archive(data)["albert/spiece.model"], {"do_lower_case": False, "keep_accents": True}, STYLES
     )
     assert cased.encode("Café") != albert.encode("Café")
 
 
 def test_sentencepiece_text_leads_back_to_the_original(data):
-    made = published_files.from_spm(files(data)["t5/spiece.model"], {}, STYLES)
+    made = published_files.from_spm(read_archive(data)["t5/spiece.model"], {}, STYLES)
     text = "Hello ½\u0301x " + unicodedata.normalize("NFD", "é") + " end"
     ids, offsets = made.encode_with_offsets(text)
     assert ids == made.encode(text)
@@ -292,7 +292,7 @@ def test_directories(data, tmp_path):
     ):
         (tmp_path / name).mkdir()
         for file in names:
-            (tmp_path / name / file).write_bytes(files(data)[f"{name}/{file}"])
+            (tmp_path / name / file).write_bytes(read_archive(data)[f"{name}/{file}"])
         made = load_tokenizer(tmp_path / name)
         save_tokenizer(made, tmp_path / f"{name}-again")
         again = load_tokenizer(tmp_path / f"{name}-again")
@@ -314,7 +314,7 @@ CORPUS = [load_bundled_corpus("en")[0][0][i : i + 400] for i in range(0, 20_000,
 ]
 
 
-def trained(**options):
+def train_sentencepiece(**options):
     peer, out = pytest.importorskip("sentencepiece"), io.BytesIO()
     peer.SentencePieceTrainer.train(
         sentence_iterator=iter(CORPUS), model_writer=out, minloglevel=2, num_threads=1, **options
@@ -336,7 +336,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_any_sentencepiece_model(case):
-    data, peer = trained(**CASES[case])
+    data, peer = train_sentencepiece(**CASES[case])
     made = published_files.from_spm(data, {"extra_ids": 0}, STYLES)
     assert len(made) == peer.get_piece_size()
     texts = [*CORPUS[:3], *TEXTS, "the cat<c>sat 현행법", "  a   b  "]
@@ -351,7 +351,7 @@ def test_any_sentencepiece_model(case):
 
 def test_fairseq_numbers():
     """mBART and XLM-R: four marks of fairseq, then the model's pieces from the fourth on, languages, <mask>."""
-    data, peer = trained(vocab_size=600)
+    data, peer = train_sentencepiece(vocab_size=600)
     name = "sentencepiece.bpe.model"
     plain = published_files.from_spm(data, {}, STYLES, name=name)
     want = [i + 1 if i else 3 for i in peer.encode("the cat x")]
@@ -368,7 +368,9 @@ def test_fairseq_numbers():
 
 
 def test_xlnet():
-    data, peer = trained(vocab_size=600, control_symbols=["<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"])
+    data, peer = train_sentencepiece(
+        vocab_size=600, control_symbols=["<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
+    )
     made = published_files.from_spm(data, {}, STYLES)
     ids = peer.encode("the cat")
     assert made.encode("the cat") == [*ids, made.id("sep"), made.id("cls")]
@@ -378,8 +380,8 @@ def test_xlnet():
 
 def test_marian(tmp_path):
     """Two models and one table of numbers: each side reads its own language, both decode all numbers."""
-    source, one = trained(vocab_size=500)
-    target, two = trained(vocab_size=600)
+    source, one = train_sentencepiece(vocab_size=500)
+    target, two = train_sentencepiece(vocab_size=600)
     names = sorted({p for m in (one, two) for p in map(m.id_to_piece, range(m.get_piece_size()))} | {"<pad>", ">>ko<<"})
     vocab = json.dumps({p: i for i, p in enumerate(names)})
     made = published_files.from_marian(source, target, vocab, {}, STYLES)
@@ -398,36 +400,8 @@ def test_marian(tmp_path):
     assert again.fingerprint != Tokenizer(made.json_text, made.special).fingerprint
 
 
-def message(*fields):
-    """A protobuf message: numbers with bytes, floats or ints."""
-    out = b""
-    for number, value in fields:
-        if isinstance(value, bytes):
-            out += bytes([number << 3 | 2]) + varint(len(value)) + value
-        elif isinstance(value, float):
-            out += bytes([number << 3 | 5]) + struct.pack("<f", value)
-        else:
-            out += varint(number << 3) + varint(value)
-    return out
-
-
-def varint(value):
-    out = b""
-    while value >= 128:
-        out += bytes([value & 127 | 128])
-        value >>= 7
-    return out + bytes([value])
-
-
-def piece(text, score=-1.0, kind=1):
-    return 1, message((1, text.encode()), (2, score), (3, kind))
-
-
-PLAIN = [piece("<unk>", 0.0, 2), piece("</s>", 0.0, 3), piece("▁a", -1.0), piece("b", -2.0), piece("▁", -3.0)]
-
-
 def test_a_model_by_hand():
-    made = published_files.from_spm(message(*PLAIN), {"extra_ids": 0}, STYLES)
+    made = published_files.from_spm(encode_message(*SMALL_MODEL), {"extra_ids": 0}, STYLES)
     assert made.encode("ab a") == [2, 3, 2, 1]
     assert made.encode("x") == [4, 0, 1]
 
@@ -435,16 +409,27 @@ def test_a_model_by_hand():
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"\xff" * 40, b"\x0a\xff\xff\xff\x7f", message(*PLAIN[1:]), message(*PLAIN, PLAIN[2]),
-        message(*PLAIN, piece("")),
-        message(*PLAIN, piece("x" * 2000)), message(*PLAIN, (1, 5)), message(*PLAIN, piece("x", float("nan"))),
-        message(*PLAIN, piece("x", 0.0, 9)), message(*PLAIN, (2, message((3, 3)))),
-        message(*PLAIN, (2, message((24, 1)))),
-        message(*PLAIN, (3, message((2, b"\xff\xff\xff\xff")))), message(*PLAIN, (3, message((5, 0)))),
-        message(*PLAIN, (1, message((1, b"\xff")))), message(*PLAIN, (2, message((3, b"x")))),
-        message(*PLAIN, *(piece(chr(0x4E00 + i) * 300) for i in range(2000)), (2, message((3, 2)))),
+        b"",
+        b"\xff" * 40,
+        b"\x0a\xff\xff\xff\x7f",
+        encode_message(*SMALL_MODEL[1:]),
+        encode_message(*SMALL_MODEL, SMALL_MODEL[2]),
+        encode_message(*SMALL_MODEL, encode_piece("")),
+        encode_message(*SMALL_MODEL, encode_piece("x" * 2000)),
+        encode_message(*SMALL_MODEL, (1, 5)),
+        encode_message(*SMALL_MODEL, encode_piece("x", float("nan"))),
+        encode_message(*SMALL_MODEL, encode_piece("x", 0.0, 9)),
+        encode_message(*SMALL_MODEL, (2, encode_message((3, 3)))),
+        encode_message(*SMALL_MODEL, (2, encode_message((24, 1)))),
+        encode_message(*SMALL_MODEL, (3, encode_message((2, b"\xff\xff\xff\xff")))),
+        encode_message(*SMALL_MODEL, (3, encode_message((5, 0)))),
+        encode_message(*SMALL_MODEL, (1, encode_message((1, b"\xff")))),
+        encode_message(*SMALL_MODEL, (2, encode_message((3, b"x")))),
+        encode_message(
+            *SMALL_MODEL, *(encode_piece(chr(0x4E00 + i) * 300) for i in range(2000)), (2, encode_message((3, 2)))
+        ),
     ],
-)  # fmt: skip
+)
 def test_broken_models_are_our_errors(data):
     with pytest.raises(Error):
         published_files.from_spm(data, {}, STYLES)
@@ -453,16 +438,16 @@ def test_broken_models_are_our_errors(data):
 def test_absurd_options():
     for options in ({"extra_ids": 10**9}, {"extra_ids": "many"}):
         with pytest.raises(Error):
-            published_files.from_spm(message(*PLAIN), options, STYLES)
+            published_files.from_spm(encode_message(*SMALL_MODEL), options, STYLES)
     with pytest.raises(Error, match="does not number its pieces"):
-        published_files.from_marian(message(*PLAIN), message(*PLAIN), '{"a": 5}', {}, STYLES)
+        published_files.from_marian(encode_message(*SMALL_MODEL), encode_message(*SMALL_MODEL), '{"a": 5}', {}, STYLES)
 
 
 @pytest.mark.parametrize("name", ["t5", "albert"])
 def test_raw_text_is_what_sentencepiece_makes_of_it(name, data):
     """SentencePiece itself knows no special tokens in a text."""
     sentencepiece_ = pytest.importorskip("sentencepiece")
-    model = files(data)[f"{name}/spiece.model"]
+    model = read_archive(data)[f"{name}/spiece.model"]
     theirs = sentencepiece_.SentencePieceProcessor(model_proto=model)
     ours = published_files.from_spm(model, {"do_lower_case": False, "keep_accents": True}, STYLES)
     for token in ("</s>", "<pad>", "<s>", "[CLS]", "[SEP]", "[MASK]", "<extra_id_0>", "<unk>"):

@@ -1,6 +1,6 @@
 """One process of several, for tests: does the jobs of a file one after the other and writes what it saw.
 
-python -m tests.training.ranks JOBS.json, with torchrun's variables. `processes` starts as many as wanted.
+python -m tests.training.ranks JOBS.json, with torchrun's variables. `run_jobs` starts as many as wanted.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def make_exchange_config(family, parallel, accumulate=2):
 
 
 @contextlib.contextmanager
-def watched():
+def watch_steps():
     """The examples that this process learns from, step by step, and how often gradients are exchanged in each."""
     import torch.distributed as dist
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -178,7 +178,7 @@ def watched():
         setattr(dist, name, before[3])
 
 
-def job(about):
+def run_job(about):
     """One run, of all processes or of the first one alone; what was seen goes beside its folder."""
     import torch.distributed as dist
 
@@ -189,7 +189,7 @@ def job(about):
     verb, beside = about.pop("verb", "pretrain"), Path(about.pop("beside", None) or Path(about["out"]).parent)
     if not (alone and rank != "0"):
         os.environ["WORLD_SIZE"] = "1" if alone else size
-        with watched() as (seen, calls):
+        with watch_steps() as (seen, calls):
             try:
                 if verb == "pretrain":
                     pretrain(**about)
@@ -206,17 +206,19 @@ def job(about):
     dist.barrier()
 
 
-def port():
+def find_free_port():
     """One that is free."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
 
 
-def start(words, ranks=2, **variables):
+def start_processes(words, ranks=2, **variables):
     """A command in several processes that belong together."""
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port()), "OMP_NUM_THREADS": "1",
-                   "WORLD_SIZE": str(ranks), "CUDA_VISIBLE_DEVICES": "", **variables}  # fmt: skip
+    environment = {
+        **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_port()), "OMP_NUM_THREADS": "1",
+        "WORLD_SIZE": str(ranks), "CUDA_VISIBLE_DEVICES": "", **variables,
+    }  # fmt: skip
     return [
         subprocess.Popen(words, env={**environment, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=subprocess.PIPE,
                          stderr=subprocess.STDOUT, text=True, cwd=Path(__file__).parents[2])
@@ -224,7 +226,7 @@ def start(words, ranks=2, **variables):
     ]  # fmt: skip
 
 
-def ended(started, seconds=120):
+def wait_for_all(started, seconds=120):
     """Their exit codes and words; whoever is still there after some seconds is killed, and that is an error."""
     until = time.monotonic() + seconds
     try:
@@ -237,16 +239,18 @@ def ended(started, seconds=120):
     return [p.returncode for p in started], said
 
 
-def processes(folder, jobs, ranks=2, seconds=120):
+def run_jobs(folder, jobs, ranks=2, seconds=120):
     """Do jobs in several processes; all must end well. What they said."""
     file = Path(folder) / f"jobs-{time.monotonic_ns()}.json"
     file.write_text(json.dumps(jobs))
-    codes, said = ended(start([sys.executable, "-m", "tests.training.ranks", str(file)], ranks), seconds)
+    codes, said = wait_for_all(
+        start_processes([sys.executable, "-m", "tests.training.ranks", str(file)], ranks), seconds
+    )
     assert codes == [0] * ranks, "\n".join(said)
     return said
 
 
-def told(folder, name):
+def read_records(folder, name):
     """What the processes saw in a job, by rank."""
     return [json.loads(path.read_text()) for path in sorted(Path(folder).glob(f"{name}-[0-9].json"))]
 
@@ -257,5 +261,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     for about in json.loads(Path(sys.argv[1]).read_text()):
-        job(about)
+        run_job(about)
     torch.distributed.destroy_process_group()

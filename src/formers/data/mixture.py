@@ -129,7 +129,7 @@ class Mixture:
 
 
 def concatenate_batches(batches: Sequence[Batch]) -> Batch:
-    """Packed batches one after the other; they must have the same fields."""
+    """Put packed batches one after the other; they must have the same fields."""
     shift = compute_starts(np.array([len(b.ids) for b in batches]))
     joined: dict[str, Array] = {}
     for name in (f.name for f in dataclasses.fields(Batch)):

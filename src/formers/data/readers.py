@@ -380,7 +380,7 @@ def extract_texts(
 
 
 def number_lines(path: Path, wants: TableOptions) -> Iterator[tuple[int, str]]:
-    """Numbered lines; one that is too long for a row is broken, and is passed over without holding it."""
+    """Yield numbered lines; one that is too long for a row is broken, and is skipped without holding it."""
     number, passing = 1, False
     pieces = decode_chunks(wants.read_limited(path), wants.changes, wants.encoding, path)
     for text, ended in split_lines(pieces, MAX_RECORD_CHARACTERS):

@@ -66,7 +66,7 @@ def compute_metrics(
 
 
 def score_labels(references: list[Answer], predictions: list[Answer], positive: object = None) -> dict[str, float]:
-    """Accuracy, F1 and Matthews' correlation of one label each; of several labels each, F1 and whole matches."""
+    """Compute accuracy, F1 and Matthews' correlation of one label each; of several each, F1 and exact matches."""
     if any(is_label_list(v) for v in (*references, *predictions)):
         return score_multilabel(references, predictions)
     right = Counter(t for t, g in zip(references, predictions, strict=True) if t == g)
@@ -85,7 +85,7 @@ def is_label_list(value: object) -> bool:
 
 
 def score_multilabel(references: list[Answer], predictions: list[Answer]) -> dict[str, float]:
-    """Several labels for each example: F1 over all of them, the mean over labels, and how often all are right."""
+    """Score several labels for each example: F1 over all of them, the mean over labels, and how often all are right."""
     if not all(is_label_list(v) for v in (*references, *predictions)):
         raise Error("some examples have one label, others a list", fix="give a list for each")
     pairs = [(set(t), set(g)) for t, g in zip(references, predictions, strict=True)]
@@ -108,7 +108,7 @@ def f1_by_label(true: Counter[Label], said: Counter[Label], both: Counter[Label]
 
 
 def matthews(references: Sequence[Hashable], predictions: Sequence[Hashable]) -> float:
-    """Correlation of two labellings, of any number of labels (Gorodkin 2004); 0 where one of them never varies."""
+    """Return the correlation of two labellings, of any number of labels (Gorodkin 2004); 0 where one never varies."""
     true, said, n = Counter(references), Counter(predictions), len(references)
     right = sum(bool(t == g) for t, g in zip(references, predictions, strict=True))
     covariance = right * n - sum(true[label] * said[label] for label in true)
@@ -117,7 +117,7 @@ def matthews(references: Sequence[Hashable], predictions: Sequence[Hashable]) ->
 
 
 def score_numbers(references: list[float], predictions: list[float]) -> dict[str, float]:
-    """Spearman's and Pearson's correlation, mean squared and mean absolute error."""
+    """Compute Spearman's and Pearson's correlation, mean squared and mean absolute error."""
     gaps = [t - g for t, g in zip(references, predictions, strict=True)]
     mse, mae = (math.fsum(values) / len(gaps) for values in ([g * g for g in gaps], map(abs, gaps)))
     spearman = pearson(rank_values(references), rank_values(predictions))
@@ -125,7 +125,7 @@ def score_numbers(references: list[float], predictions: list[float]) -> dict[str
 
 
 def pearson(a: Sequence[float], b: Sequence[float]) -> float:
-    """Pearson's correlation; 0 where one side never varies."""
+    """Return Pearson's correlation; 0 where one side never varies."""
     if min(a) == max(a) or min(b) == max(b):
         return 0.0
     x, y = ([v - math.fsum(side) / len(side) for v in side] for side in (a, b))
@@ -423,7 +423,7 @@ class LinearBaseline:
 
 
 def normalise_text(text: str) -> str:
-    """Composed and in lower case: decomposed Hangul would have n-grams of its own."""
+    """Compose a text (NFC) and lower its case: decomposed Hangul would have n-grams of its own."""
     return compose_nfc(text).lower()
 
 

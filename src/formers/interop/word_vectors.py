@@ -59,7 +59,7 @@ def read_word_vectors(
     tell: ProgressCallback | None = None,
     **more: object,
 ) -> Former:
-    """Word vectors out of a file; `max_words` reads only the first (files begin with the frequent ones).
+    """Read word vectors from a file; `max_words` reads only the first (files begin with the frequent ones).
 
     `format` is text (word2vec's, fastText's .vec: a first line with the number of words and the width), glove (no such
     line), binary (word2vec's) or fasttext (.bin); `more` are settings of VectorsConfig, to say how they were made.

@@ -83,7 +83,7 @@ class BARTConfig(ModelConfig):
 
 
 def build_stack(c: BARTConfig, decoder: bool) -> TransformerStack:
-    """Blocks with learned norms; pre-norm sides end with one more."""
+    """Build blocks with learned norms; pre-norm sides end with one more."""
     heads, ff = (c.decoder_heads or c.heads, c.decoder_ff or c.ff) if decoder else (c.heads, c.ff)
 
     def norm() -> LayerNorm:

@@ -152,7 +152,7 @@ BILM_CONFIG = ConfigMap(
 
 
 def swap_gates(name: str, matrix: bool) -> TensorOp:
-    """Theirs is one tensor for each direction with gates i, j, f, o; ours has both, with j first."""
+    """Put gate j first: the published file has one tensor for each direction with gates i, j, f, o, ours has both."""
 
     def change(t: Tensor) -> Tensor:
         i, j, rest = t.tensor_split((t.shape[-1] // 4, t.shape[-1] // 2), -1)

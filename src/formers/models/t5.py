@@ -83,7 +83,7 @@ class T5Config(ModelConfig):
 def build_stack(
     c: T5Config, layers: int, decoder: bool, build_feed_forward: Callable[[int, bool], nn.Module] | None = None
 ) -> TransformerStack:
-    """Blocks that share one position bias, then a norm; `build_feed_forward(layer, decoder)` makes another."""
+    """Build blocks that share one position bias, then a norm; `build_feed_forward(layer, decoder)` makes another."""
 
     def build_attention(cross: bool = False) -> Attention:
         return Attention(c.dim, c.heads, head_dim=c.head_dim, bias=False, scale=1.0, dropout=c.dropout, cross=cross)
@@ -177,8 +177,8 @@ HF_CONFIG = ConfigMap(
 
 
 def adjust_settings(settings: Settings, architecture: str, file: TensorFile) -> Settings:
-    """Whether the head scales follows the incoming tie; whether it is tied, only the tensors tell (today's
-    transformers writes that every T5 is tied, and unties one whose file holds another head)."""
+    """Set whether the head scales, as the settings' tie says, and whether it is tied, as only the tensors tell: today's
+    transformers writes that every T5 is tied, and unties one whose file holds another head."""
     head = "lm_head.weight"
     table = ("shared.weight", "encoder.embed_tokens.weight")
     token = next((name for name in file if name.removeprefix("transformer.") in table), head)

@@ -81,7 +81,7 @@ class Vectors(nn.Module):
 
 
 def build_heads(c: VectorsConfig) -> dict[str, dict[str, Head]]:
-    """Vectors are what there is; every task is up to the model that reads them."""
+    """Build no head: every task is up to the model that reads the vectors."""
     return {"none": {}}
 
 

@@ -141,7 +141,7 @@ class AdaptiveSoftmax(nn.Module):
         return torch.where(labels == IGNORE_INDEX, 0.0, -log_probs)
 
     def iter_cluster_weights(self, embedding: AdaptiveEmbedding) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Weight, bias and projection (if any) of each cluster; the first has the other clusters' entries too."""
+        """Yield weight, bias and projection (if any) of each cluster; the first has the other clusters' entries too."""
         for i, (first, end) in enumerate(self.clusters.id_ranges):
             shared = self.clusters.shrink == 1
             at, rows = (0, slice(first, end)) if shared else (i, slice(None))

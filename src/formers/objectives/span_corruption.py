@@ -100,7 +100,7 @@ class SpanCorruption(TwoSidedObjective):
         return np.stack((target, target, source), 1)
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
-        """Source and target of each text."""
+        """Make source and target of each text."""
         ways = {"spans": self.corrupt_spans, "prefix": self.split_prefix, "deshuffle": self.shuffle_tokens}
         source, target = ways[self.corruption](raw, seed)
         source, target = append_eos(*source, self.eos), append_eos(*target, self.eos)

@@ -80,7 +80,7 @@ class Supervised(BaseObjective):
         return torch.where(asked, each, 0.0).sum()
 
     def compute_regression_loss(self, logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
-        """Squared distances, in deviations of the training data."""
+        """Compute squared distances, in deviations of the training data."""
         logits = logits if batch.labels is None else sum_over_documents(logits, batch)
         far = (logits[:, 0] - batch.document_labels[:, 0]) / self.target_std
         return torch.where(asked, far, 0.0).square().sum()

@@ -72,7 +72,7 @@ def count_real_labels(labels: np.ndarray | Tensor) -> int:
 
 
 def select_chosen(hidden: Tensor, batch: Batch) -> Tensor:
-    """Hidden states (M, dim) at the chosen places only (None: at all)."""
+    """Return hidden states (M, dim) at the chosen places only (None: at all)."""
     return hidden if batch.chosen is None else hidden.index_select(0, batch.chosen)
 
 

@@ -374,7 +374,7 @@ def check_finite(outputs: Outputs) -> Outputs:
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
-    """Along the last axis."""
+    """Normalise along the last axis."""
     raised = np.exp(scores - scores.max(-1, keepdims=True))
     return raised / raised.sum(-1, keepdims=True)
 

@@ -524,17 +524,17 @@ class TablePreview:
         return [row[name] for row in self.rows if row.get(name) is not None]
 
     def has_words(self, name: str) -> bool:
-        """There are words in a column."""
+        """Return whether there are words in a column."""
         return any(isinstance(v, str) and not NUMBER_CHARACTERS.issuperset(v) for v in self.get_values(name))
 
     def has_running_text(self, name: str) -> bool:
-        """There is running text in a column: most values differ, and have several words."""
+        """Return whether there is running text in a column: most values differ, and have several words."""
         texts = [v for v in self.get_values(name) if isinstance(v, str)]
         several = sum(" " in v.strip() for v in texts)
         return len(texts) > 0 and 2 * several >= len(texts) and (len(set(texts)) > len(texts) / 2)
 
     def has_lists(self, name: str | None) -> bool:
-        """There are lists in a column."""
+        """Return whether there are lists in a column."""
         return name is not None and bool(v := self.get_values(name)) and all(is_list(x) for x in v)
 
 

@@ -164,7 +164,7 @@ class PlateauMonitor:
         return [(DECLINE_NOTE, values), (LR_TOO_HIGH_ADVICE, {"settings": settings})]
 
     def suggest_settings(self) -> tuple[str, JSONObject]:
-        """Why a run does not get off the ground, and which settings help, by the model's depth and norms."""
+        """Say why the loss of a run does not fall, and which settings help, by the model's depth and norms."""
         found, layers = find_family(self.family).definition, self.model_settings.get("layers", 1)
         usual, train = get_recipe(self.family, "quick", dict(self.model_settings)).train, self.train_config
         optimizer, lr, post = usual.get("optimizer", "adamw"), train.lr, has_post_norm(found, self.model_settings)

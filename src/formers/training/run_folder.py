@@ -58,7 +58,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[RunFolder]:
-        """Alone in this folder."""
+        """Hold the lock of the run: only one process may have it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

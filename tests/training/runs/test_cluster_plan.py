@@ -10,28 +10,29 @@ from formers import Error
 from formers.training.config_merge import configure_pretraining
 from formers.training.runs import cluster_plan
 from formers.training.runs.cluster_plan import Cluster, describe_cluster, list_plans, make_plan, measure_model
-
-from .. import ranks
+from tests.training import ranks
 
 WAYS = [("gpt2", "ddp"), ("gpt2", "fsdp"), ("albert", "fsdp"), ("switch", "ddp"), ("switch", "expert"), ("t5", "fsdp")]
 pytestmark = pytest.mark.xdist_group("processes")
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
+def measured_figures(tmp_path_factory):
     """What two processes held and sent, by family and strategy."""
     folder = tmp_path_factory.mktemp("plans")
     jobs = [
         {"verb": "measure", "name": f"{family}-{way}", "beside": str(folder), "family": family, "parallel": way}
         for family, way in WAYS
     ]
-    ranks.processes(folder, jobs, seconds=240)
-    return {(family, way): [one["result"] for one in ranks.told(folder, f"{family}-{way}")] for family, way in WAYS}
+    ranks.run_jobs(folder, jobs, seconds=240)
+    return {
+        (family, way): [one["result"] for one in ranks.read_records(folder, f"{family}-{way}")] for family, way in WAYS
+    }
 
 
 @pytest.mark.parametrize(("family", "way"), WAYS)
-def test_a_plan_says_what_two_processes_hold_and_send(measured, family, way):
-    config, seen = ranks.make_exchange_config(family, way), measured[family, way]
+def test_a_plan_says_what_two_processes_hold_and_send(measured_figures, family, way):
+    config, seen = ranks.make_exchange_config(family, way), measured_figures[family, way]
     data = dataclasses.replace(config.data, vocab_size=seen[0]["vocab"])  # a small text has fewer tokens than asked for
     size, _ = measure_model(dataclasses.replace(config, data=data))
     tokens = sum(one["tokens"] for one in seen) / 2

@@ -17,7 +17,7 @@ from formers.models.vectors import METHODS
 from formers.training.distributed.process_group import ProcessGroup
 from formers.training.run_folder import RunFolder
 from formers.training.runs.dry_run import dry_run_pretraining
-from tests.cli.test_pretrain import run
+from tests.command_line import run_command
 
 QUICK = ["--dim", 8, "--epochs", 1, "--min-count", 2, "--train.threads", 1, "--model.window", 3]
 
@@ -44,29 +44,29 @@ def test_from_text_to_neighbours_and_a_report(capsys, tmp_path, monkeypatch, tex
     monkeypatch.chdir(tmp_path)
     buckets = ["--model.buckets", 1000] if method == "fasttext" else []
     asked = ["pretrain", method, "--data", text, *QUICK, *buckets]
-    code, out, error = run(capsys, *asked, "--seed", 3)
+    code, out, error = run_command(capsys, *asked, "--seed", 3)
     assert code == 0, error
     assert f"model: runs/{method}-1/model" in out
-    near = run(capsys, "neighbours", f"runs/{method}-1", words[0], "--k", 3)[1].splitlines()
+    near = run_command(capsys, "neighbours", f"runs/{method}-1", words[0], "--k", 3)[1].splitlines()
     assert len(near) == 3
     about = RunFolder(tmp_path / "runs" / f"{method}-1").read_info()
     assert (about["config"]["train"]["seed"], about["config"]["model"]["dim"], about["data"]["documents"]) == (3, 8, 40)
     sample = json.loads((tmp_path / "runs" / f"{method}-1" / "samples.jsonl").read_text().splitlines()[0])
     for name in ("report.html", "report.md"):
         assert sample["made"] in (tmp_path / "runs" / f"{method}-1" / name).read_text(encoding="utf-8")
-    listed = run(capsys, "runs")[1]
+    listed = run_command(capsys, "runs")[1]
     assert f"{method}-1" in listed
     assert "done" in listed
     assert ("n-grams of 2 to 4" in error) == (method == "fasttext")
-    new = run(capsys, "neighbours", f"runs/{method}-1", "아무도모르는낱말")
+    new = run_command(capsys, "neighbours", f"runs/{method}-1", "아무도모르는낱말")
     assert new[0] == (0 if method == "fasttext" else 2), "fastText knows words that it has never seen"
-    assert run(capsys, "rerun", f"runs/{method}-1", "--out", "again")[0] == 0
+    assert run_command(capsys, "rerun", f"runs/{method}-1", "--out", "again")[0] == 0
     one, two = (formers.load(tmp_path / p / "model").model.body.embedding_table for p in (f"runs/{method}-1", "again"))
     assert torch.equal(one, two)
-    other = run(capsys, *asked, "--seed", 4, "--out", "other")
+    other = run_command(capsys, *asked, "--seed", 4, "--out", "other")
     assert other[0] == 0
     assert not torch.equal(one, formers.load(tmp_path / "other").model.body.embedding_table)
-    code, _, error = run(capsys, *asked, "--out", "other")
+    code, _, error = run_command(capsys, *asked, "--out", "other")
     assert code == 2
     assert "there is a run here already" in error
     assert "--resume" in error
@@ -74,11 +74,13 @@ def test_from_text_to_neighbours_and_a_report(capsys, tmp_path, monkeypatch, tex
 
 def test_settings_and_mistakes(capsys, tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
-    printed = run(capsys, "pretrain", "word2vec", "--data", text, "--dim", 20, "--model.kind", "cbow", "--print-config")
+    printed = run_command(
+        capsys, "pretrain", "word2vec", "--data", text, "--dim", 20, "--model.kind", "cbow", "--print-config"
+    )
     told = yaml.safe_load(printed[1])
     assert (told["model"]["kind"], told["model"]["dim"], told["data"]["source"]) == ("cbow", 20, [str(text)])
     (tmp_path / "c.yaml").write_text(printed[1], encoding="utf-8")
-    assert run(capsys, "pretrain", "word2vec", "--config", "c.yaml", "--print-config")[1] == printed[1]
+    assert run_command(capsys, "pretrain", "word2vec", "--config", "c.yaml", "--print-config")[1] == printed[1]
     (tmp_path / "short.txt").write_text("하나 둘 셋\n", encoding="utf-8")
     for words, message in (
         ([], "there is no text to learn from. Give --data FILES"),
@@ -90,20 +92,20 @@ def test_settings_and_mistakes(capsys, tmp_path, monkeypatch, text):
         (["--data", text, "--train.steps", 5], "unknown setting 'steps' of train"),
         (["--data", text, "--epochs", 0], "epochs must be at least 1"),
     ):
-        code, _, error = run(capsys, "pretrain", "word2vec", *words)
+        code, _, error = run_command(capsys, "pretrain", "word2vec", *words)
         assert code == 2
         assert message in error
         assert not (tmp_path / "runs").exists()
-    code, _, error = run(capsys, "pretrain", "glove", "--data", text, "--train.lr", 1e30, *QUICK)
+    code, _, error = run_command(capsys, "pretrain", "glove", "--data", text, "--train.lr", 1e30, *QUICK)
     assert code == 3
     assert "the vectors are not finite: the loss of step 1 is" in error
     assert "Take a smaller learning rate: --train.lr, also with --resume" in error
-    assert "diverged" in run(capsys, "runs")[1]
-    assert run(capsys, "pretrain", "glove", "--resume", "--train.lr", 0.05)[0] == 0
-    assert "done" in run(capsys, "runs")[1]
-    page = run(capsys, "pretrain", "fasttext", "--help")[1]
+    assert "diverged" in run_command(capsys, "runs")[1]
+    assert run_command(capsys, "pretrain", "glove", "--resume", "--train.lr", 0.05)[0] == 0
+    assert "done" in run_command(capsys, "runs")[1]
+    page = run_command(capsys, "pretrain", "fasttext", "--help")[1]
     assert "formers pretrain fasttext --data my.txt" in page
-    assert "word2vec" in run(capsys, "pretrain", "--help")[1]
+    assert "word2vec" in run_command(capsys, "pretrain", "--help")[1]
     with pytest.raises(Error, match="preset does not apply to word vectors"):
         formers.pretrain("glove", ["a b"], preset="glove-6b-50d")
     made = formers.pretrain("word2vec", ["하나 둘 셋"] * 9, out=tmp_path / "api", model={"dim": 4}, train={"epochs": 1})
@@ -114,7 +116,7 @@ def test_settings_and_mistakes(capsys, tmp_path, monkeypatch, text):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_dry_run_writes_nothing(capsys, tmp_path, monkeypatch, text, method):
     monkeypatch.chdir(tmp_path)
-    code, out, error = run(capsys, "pretrain", method, "--data", text, *QUICK, "--dry-run")
+    code, out, error = run_command(capsys, "pretrain", method, "--data", text, *QUICK, "--dry-run")
     assert code == 0, error
     assert not list(tmp_path.iterdir())
     for name in ("words", "text", "steps", "checkpoint", "memory", "speed", "time"):
@@ -191,10 +193,10 @@ def vectors(tmp_path_factory):
 def test_a_textcnn_starts_from_vectors(capsys, tmp_path, vectors, name):
     words = ["finetune", "textcnn", "--train", vectors / "rows.tsv", "--vectors", vectors / name, "--freeze-vectors"]
     more = ["--epochs", 1, "--model.filters", 4, "--tune.baseline", "false", "--out", tmp_path / "a"]
-    code, _, error = run(capsys, *words, *more)
+    code, _, error = run_command(capsys, *words, *more)
     assert code == 0, error
     assert "pieces have a vector" in error
-    assert len(run(capsys, "neighbours", vectors / name, "좋은", "--k", 2)[1].splitlines()) == 2
+    assert len(run_command(capsys, "neighbours", vectors / name, "좋은", "--k", 2)[1].splitlines()) == 2
     former, known = formers.load(tmp_path / "a"), formers.load(vectors / "run")
     place, row = former.tokenizer.backend.token_to_id("좋은"), known.tokenizer.backend.token_to_id("좋은")
     assert torch.allclose(former.model.body.embedding_table[place], known.model.body.embedding_table[row], atol=1e-5), (
@@ -207,7 +209,7 @@ def test_a_textcnn_starts_from_vectors(capsys, tmp_path, vectors, name):
 def test_the_channels_keep_their_meaning(capsys, tmp_path, vectors, channels, learns):
     words = ["finetune", "textcnn", "--train", vectors / "rows.tsv", "--vectors", vectors / "run", "--epochs", 2]
     more = ["--model.filters", 4, "--model.channels", channels, "--lr", 1e-2, "--tune.baseline", "false"]
-    code, _, error = run(capsys, *words, *more, "--out", tmp_path / "a")
+    code, _, error = run_command(capsys, *words, *more, "--out", tmp_path / "a")
     assert code == 0, error
     former, known = formers.load(tmp_path / "a"), formers.load(vectors / "run")
     place, row = former.tokenizer.backend.token_to_id("좋은"), known.tokenizer.backend.token_to_id("좋은")
@@ -218,7 +220,9 @@ def test_the_channels_keep_their_meaning(capsys, tmp_path, vectors, channels, le
             "the second channel has them too, and stays"
         )
     asked = json.loads((tmp_path / "a" / "run.json").read_text())["config"]
-    again = run(capsys, "finetune", "--out", tmp_path / "a", "--resume", "--train.steps", asked["train"]["steps"] + 1)
+    again = run_command(
+        capsys, "finetune", "--out", tmp_path / "a", "--resume", "--train.steps", asked["train"]["steps"] + 1
+    )
     assert again[0] == 0, "a run that goes on does not need the file any more"
 
 
@@ -233,6 +237,6 @@ def test_vectors_that_do_not_fit_are_refused(capsys, tmp_path, vectors):
         (["textcnn", "--freeze-vectors"], "there are no vectors to hold still. Give --vectors PATH"),
         (["elmo", "--vectors", vectors / "run"], "elmo does not take word vectors"),
     ):
-        code, _, error = run(capsys, "finetune", *words, "--train", rows, "--out", tmp_path / "run")
+        code, _, error = run_command(capsys, "finetune", *words, "--train", rows, "--out", tmp_path / "run")
         assert code == 2
         assert message in error

@@ -24,7 +24,7 @@ KINDS = ("skipgram", "cbow", "glove", "fasttext")
 SMALL = {"dim": 16, "min_count": 1, "buckets": 500, "sample": 0.0, "window": 2}
 
 
-def language(seed=0, sentences=3000):
+def make_language(seed=0, sentences=3000):
     """Animals and tools keep different company; nothing else tells them apart."""
     r = random.Random(seed)
     sides = (["cat", "dog", "cow"], ["purrs", "barks", "moos"]), (["saw", "axe", "file"], ["cuts", "chops", "grinds"])
@@ -33,7 +33,7 @@ def language(seed=0, sentences=3000):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_words_of_the_same_company_lie_together(kind):
-    f = train_word_vectors(language(), kind, epochs=10 if kind != "glove" else 40, threads=1, **SMALL)
+    f = train_word_vectors(make_language(), kind, epochs=10 if kind != "glove" else 40, threads=1, **SMALL)
     assert {name for name, _ in neighbours(f, "cat", 2)} == {"dog", "cow"}
     assert {name for name, _ in neighbours(f, "chops", 2)} == {"cuts", "grinds"}
     near = dict(neighbours(f, "cat", 99))
@@ -42,7 +42,7 @@ def test_words_of_the_same_company_lie_together(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_thread_is_a_function_of_the_seed(kind):
-    texts = language(sentences=200)
+    texts = make_language(sentences=200)
     one, same, other = (
         train_word_vectors(texts, kind, epochs=2, threads=1, seed=s, **SMALL).model.body.embedding_table
         for s in (1, 1, 2)
@@ -53,7 +53,7 @@ def test_one_thread_is_a_function_of_the_seed(kind):
 
 def test_two_threads_and_progress():
     threads, told = torch.get_num_threads(), []
-    f = train_word_vectors(language(), epochs=30, threads=2, tell=lambda *a: told.append(a), **SMALL)
+    f = train_word_vectors(make_language(), epochs=30, threads=2, tell=lambda *a: told.append(a), **SMALL)
     assert torch.get_num_threads() == threads
     near = dict(neighbours(f, "cat", 99))
     assert near["dog"] > near["axe"]
@@ -68,7 +68,7 @@ def test_an_error_in_a_thread_comes_out(monkeypatch):
 
     monkeypatch.setattr(training.BlockwiseLearner, "run_job", fail)
     with pytest.raises(Error, match="no"):
-        train_word_vectors(language(sentences=50), threads=2, **SMALL)
+        train_word_vectors(make_language(sentences=50), threads=2, **SMALL)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,7 +77,7 @@ def test_a_restored_trainer_ends_with_the_same_bits(kind, monkeypatch):
     monkeypatch.setattr(training.BlockwiseLearner, "job_size", 100)
     monkeypatch.setattr(training.GloveLearner, "job_size", 40)
     c = VectorsConfig(kind=kind, **SMALL)
-    corpus = Corpus.from_texts(language(sentences=200), 1, True)
+    corpus = Corpus.from_texts(make_language(sentences=200), 1, True)
     whole, first, second = (
         training.VectorTrainer(
             training.build_learner(corpus, c, training.VectorTrainConfig(epochs=3, seed=5, threads=1)),
@@ -140,7 +140,7 @@ def test_frequent_words_are_thinned_out():
     np.testing.assert_allclose(kept["share"], expected)
 
 
-def sigma(x):
+def compute_sigmoid(x):
     return 1 / (1 + math.exp(-x))
 
 
@@ -185,12 +185,12 @@ def test_one_step_equals_the_equations(kind):
         at = b * training.BLOCK_PLACES + t
         for o in [o for o in range(-left[b, t], right[b, t] + 1) if o]:
             i, j, pairs = ids[at], ids[at + o], pairs + 1
-            p = sigma(u[i] @ context[j])
+            p = compute_sigmoid(u[i] @ context[j])
             total -= math.log(p)
             du = (p - 1) * context[j]
             dy[j] += (p - 1) * u[i]
             for k in others.reshape(training.BLOCKS_PER_STEP, -1)[b]:
-                q = sigma(u[i] @ context[k])
+                q = compute_sigmoid(u[i] @ context[k])
                 total -= share * math.log(1 - q)
                 du = du + share * q * context[k]
                 dy[k] += share * q * u[i]
@@ -225,14 +225,14 @@ def test_glove_explains_its_counts():
     """After long training wᵀw̃ + b + b̃ is log X: the loss falls to almost nothing."""
     told = []
     train_word_vectors(
-        language(sentences=300), "glove", epochs=200, threads=1, tell=lambda *a: told.append(a[-1]), **SMALL
+        make_language(sentences=300), "glove", epochs=200, threads=1, tell=lambda *a: told.append(a[-1]), **SMALL
     )
     first, last = (float(line.split()[1].rstrip(",")) for line in (told[1], told[-1]))
     assert last < first / 50
 
 
 def test_unseen_words_have_vectors_in_fasttext_only():
-    texts = language()
+    texts = make_language()
     f = train_word_vectors(texts, "fasttext", epochs=2, threads=1, **SMALL)
     assert len(neighbours(f, "cats", 3)) == 3
     with pytest.raises(Error, match="no vector for 'cats'"):
@@ -241,7 +241,7 @@ def test_unseen_words_have_vectors_in_fasttext_only():
 
 def test_fasttext_keeps_finished_vectors():
     """The mean of a word's own row and its n-grams; a rate of almost nothing leaves the rows as they were drawn."""
-    f = train_word_vectors(language(sentences=50), "fasttext", epochs=1, lr=1e-12, threads=1, seed=3, **SMALL)
+    f = train_word_vectors(make_language(sentences=50), "fasttext", epochs=1, lr=1e-12, threads=1, seed=3, **SMALL)
     words = f.config.vocab - 1
     drawn = torch.empty(words + 500, 16).uniform_(-1 / 16, 1 / 16, generator=torch.Generator().manual_seed(3))
     table = f.model.body.embedding_table.detach()
@@ -261,7 +261,7 @@ def test_rows_of_some_words():
 
 def test_saved_and_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr("formers.interop.safe_files.MAX_FILE_BYTES", 10)  # a vocabulary may be larger than a tokenizer
-    f = train_word_vectors(language(sentences=100), "fasttext", epochs=1, **SMALL)
+    f = train_word_vectors(make_language(sentences=100), "fasttext", epochs=1, **SMALL)
     formers.save(f, tmp_path / "v")
     again = formers.load(tmp_path / "v")
     assert again.config == f.config
@@ -280,7 +280,10 @@ def test_saved_and_loaded(tmp_path, monkeypatch):
         (lambda: train_word_vectors(["a b"], kind="glov"), "setting 'kind' cannot be 'glov'"),
         (lambda: train_word_vectors(["a b"], size=3), "unknown setting 'size'"),
         (lambda: train_word_vectors(["a"], "glove", min_count=1), "no two words occur together"),
-        (lambda: train_word_vectors(language(sentences=200), "glove", lr=1e30, **SMALL), "the vectors are not finite"),
+        (
+            lambda: train_word_vectors(make_language(sentences=200), "glove", lr=1e30, **SMALL),
+            "the vectors are not finite",
+        ),
         (lambda: train_word_vectors(["a b"], min_n=4, max_n=3), "min_n 4 is more than max_n 3"),
     ],
 )

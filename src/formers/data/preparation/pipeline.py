@@ -114,7 +114,7 @@ def prepare(
 
 
 def resolve_rank(rank: int | None, ranks: int | None) -> tuple[int, int]:
-    """This process's number among those that share the work: as told, or as torchrun says."""
+    """Return this process's number among those that share the work: as given, or as torchrun sets it."""
     try:
         ranks = int(os.environ.get("WORLD_SIZE", 1)) if ranks is None else ranks
         rank = int(os.environ.get("RANK", 0)) if rank is None else rank
@@ -204,7 +204,7 @@ class DocumentSource:
         return files if isinstance(files, list) and files and isinstance(files[0], Path) else []
 
     def estimate_bytes(self, group: int) -> int:
-        """About how many bytes of text a group has; 0 if it is not known."""
+        """Estimate how many bytes of text a group has; 0 if it is not known."""
         ratios = COMPRESSION_SUFFIXES
         return int(sum(p.stat().st_size * ratios.get(p.suffix.lower(), 1.0) for p in self.list_files(group)))
 

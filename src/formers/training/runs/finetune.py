@@ -286,7 +286,7 @@ def collect_settings(
     sources: Mapping[str, object],
     columns: Columns,
 ) -> JSONObject:
-    """All settings that were given, under dotted names; sources in files are settings too."""
+    """Return all settings that were given, under dotted names; sources in files are settings too."""
     paths = {f"data.{n}": str(v) for n, v in sources.items() if v is not None and is_path_source(v)}
     paths |= {"data.columns": columns} if isinstance(columns, str) else {}
     return paths | collect_overrides("finetune", settings, overrides, FINETUNE_TABLES, SHORT_NAMES)
@@ -411,7 +411,7 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         return ((drop_dummy_documents(batch), behind) for batch, behind in made)
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and metrics on the validation examples; "cost" is what the run is after, the lower the better."""
+        """Return loss and metrics on the validation examples; "cost" is what the run is after, the lower the better."""
         with self.trainer.use_ema_weights():
             seen = {"loss": self.compute_text_loss(self.eval_objectives["valid"])} if self.task.kind == "text" else {}
             if not seen or self.task.label_as_text or self.main_metric != "loss":  # to write texts takes long
@@ -425,14 +425,14 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         return seen
 
     def compute_text_loss(self, goal: Supervised) -> float:
-        """The mean loss of the tokens of the validation texts."""
+        """Return the mean loss of the tokens of the validation texts."""
         s, forward = self.config.train, self.trainer.executor.forward
         some = load_batches(goal.source, s.batch_tokens, s.seed + 1, epochs=1)
         batches = (drop_dummy_documents(batch) for batch, _ in some)
         return evaluate(self.former.model, goal, batches, forward, device=self.world.device).metrics[goal.part]
 
     def describe_latest(self) -> str:
-        """The main metric of the last evaluation, in words."""
+        """Return the main metric of the last evaluation, in words."""
         return "" if math.isnan(self.latest_value) else f"validation {self.main_metric} {self.latest_value:.3f}"
 
     def update_early_stopping(self, cost: float) -> None:
@@ -460,7 +460,7 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
             yield f"export: {why}"
 
     def describe_parameters(self) -> str:
-        """How many parameters are trained, and of how many."""
+        """Say how many parameters are trained, and of how many."""
         total = sum(p.numel() for p in self.former.model.parameters())
         return f"{count_trainable(self.former.model):,} of {total:,} parameters"
 
@@ -549,8 +549,8 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
 
 
 def choose_main_metric(task: Task, named: str | None, valid: Examples) -> str:
-    """The measure that decides which checkpoint is the best: the one that is named, else the task's first (of texts
-    that are written, the loss)."""
+    """Return the metric that decides which checkpoint is the best: the one that is named, else the task's first (the
+    loss, where texts are written)."""
     if named is None and task.kind == "text" and not task.label_as_text:
         return "loss"
     known = list_metric_names(task, valid.rows)
@@ -566,7 +566,7 @@ def delay_progress(tell: ProgressCallback) -> ProgressCallback:
 
 
 def drop_dummy_documents(batch: Batch) -> Batch:
-    """A filled batch without its dummies: where nothing is compiled, one shape for all is worth nothing."""
+    """Return a batch without its dummy documents: where nothing is compiled, batches need no common shape."""
     real = int((batch.sample >= 0).sum())
     end = int(batch.starts[real])
     sizes = {"chosen": real, "document_labels": real, "labels": end if batch.chosen is None else real}

@@ -242,7 +242,7 @@ def prepare_valid_store(
     data: PretrainDataConfig, where: Path, valid: RunText, tokenizer: Tokenizer, tell: ProgressCallback,
     run: Path | None,
 ) -> Store | None:  # fmt: skip
-    """A store of validation text of its own, if any was given, now or when the run began."""
+    """Return a store of validation text of its own, if any was given, now or when the run began."""
     if valid.source is not None:
         return prepare_store(data, where, valid, tokenizer, 0.0, tell, run)
     if run is None:
@@ -254,7 +254,7 @@ def prepare_store(
     data: PretrainDataConfig, where: Path, text: RunText, tokenizer: Tokenizer, share: float, tell: ProgressCallback,
     run: Path | None,
 ) -> Store:  # fmt: skip
-    """A store of some text, made now or before. One that a try without a run made of something else is made anew."""
+    """Return a store of some text, made now or before; one that an earlier try made of other text is replaced."""
     how: JSONObject = {
         **data.reader_options, "units": data.units, "validation": share,
         "splitter": None if data.splitter == "none" else data.splitter,
@@ -285,12 +285,12 @@ def prepare_store(
 
 
 def get_note_path(where: Path) -> Path:
-    """The note that says what a tokenizer or a store of a run's folder was made for."""
+    """Return the path of the note that says what a tokenizer or a store of a run's folder was made for."""
     return where.with_name(f"{where.name}.note")
 
 
 def read_note(where: Path) -> str | None:
-    """What was noted; None if nothing was."""
+    """Return what was noted; None if nothing was."""
     return get_note_path(where).read_text(encoding="utf-8") if get_note_path(where).is_file() else None
 
 
@@ -302,7 +302,7 @@ def discard_prepared(where: Path) -> None:
 
 
 def open_valid_part(where: Path) -> Store | None:
-    """The validation part of a store, if there is one with something in it."""
+    """Return the validation part of a store, if there is one with something in it."""
     try:
         valid = Store.open(where, "validation")
     except Error:
@@ -313,8 +313,7 @@ def open_valid_part(where: Path) -> Store | None:
 def load_or_train_tokenizer(
     family: str, data: PretrainDataConfig, folder: Path, text: RunText, tell: ProgressCallback, run: Path | None
 ) -> Tokenizer:
-    """The tokenizer that was asked for, the run's, the one that an earlier try trained for the same, or one trained
-    now."""
+    """Return the tokenizer that was asked for, the run's, or what an earlier try trained for the same; or train one."""
     if data.tokenizer is not None:
         return load_tokenizer(data.tokenizer)
     kept, store = folder / "tokenizer", folder / "store"
@@ -350,7 +349,7 @@ def load_or_train_tokenizer(
 
 
 def limit_characters(documents: Iterator[str], most: int) -> Iterator[str]:
-    """Documents until there are so many characters."""
+    """Yield documents until there are so many characters."""
     size = 0
     for document in documents:
         yield document

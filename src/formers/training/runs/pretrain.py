@@ -239,8 +239,8 @@ class PretrainRun(NetworkRun[PretrainConfig]):
         self.monitor: PlateauMonitor | None = None
 
     def build_objective(self, length: int, store: Store, valid: bool = False, name: str | None = None) -> TextObjective:
-        """The objective for examples of a length, or another one by its `name`; with streams where the family carries
-        something over."""
+        """Build the objective for examples of a length, or another one by its `name`; with streams where the family
+        carries state over."""
         asked, s = self.config, self.config.train
         options = {key: value for key, value in asked.objective.items() if key != "name"} if name is None else {}
         name = name or asked.objective["name"]
@@ -399,14 +399,14 @@ def score_to_dict(score: Score | None) -> JSONObject | None:
 
 
 def has_carried_state(family: Family) -> bool:
-    """A family whose state is worth carrying from batch to batch while it learns."""
+    """Return whether a family's state is carried from batch to batch in training."""
     return family.state_class in (SegmentMemory, LSTMState)
 
 
 def load_or_build_model(
     asked: PretrainConfig, tokenizer: Tokenizer, goal: TextObjective, say: Callable[[str], None]
 ) -> Former:
-    """A new model that fits the tokenizer, or one from a checkpoint."""
+    """Build a new model that fits the tokenizer, or load one from a checkpoint."""
     declared = find_family(asked.family).definition
     head = declared.pretraining_head
     if asked.objective["name"] != declared.objective:  # another objective may need another head
@@ -427,7 +427,7 @@ def load_or_build_model(
 
 
 def get_tokenizer_config(tokenizer: Tokenizer, goal: TextObjective) -> dict[str, int | None]:
-    """What a config takes over from a tokenizer: the size of the vocabulary, and the special ids."""
+    """Return what a config takes over from a tokenizer: the size of the vocabulary, and the special ids."""
     found: dict[str, int | None] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")}
     if goal.decoder_start is not None:
         found["start"] = goal.decoder_start
@@ -459,7 +459,7 @@ class SampleWriter:
         self.tokenizer = found.tokenizer
 
     def write_sample(self, step: int) -> None:
-        """One sample now; what a family cannot do is left out."""
+        """Write one sample; what a family cannot do is left out."""
         was, state = self.former.model.training, torch.random.get_rng_state()
         self.former.model.eval()
         try:
@@ -474,7 +474,7 @@ class SampleWriter:
                 file.write(json.dumps({"step": step, **said}, ensure_ascii=False) + "\n")
 
     def continue_text(self) -> dict[str, str] | None:
-        """The beginning of a validation document, continued."""
+        """Return the beginning of a validation document, continued by the model."""
         low = int(self.store.starts[0])
         some = min(16, int(self.store.starts[1]) - low, len(self.store.tokens) - low)
         prompt = np.asarray(self.store.tokens[low : low + some]).astype(np.int64).tolist()
@@ -483,7 +483,7 @@ class SampleWriter:
 
     @torch.no_grad()
     def predict_hidden(self) -> dict[str, str] | None:
-        """What was asked in a validation example, and what the model says."""
+        """Return what was asked in a validation example, and what the model predicts."""
         source = TokenSource(self.store, self.objective)
         some = itertools.islice(load_batches(source, self.objective.length * 2, 1, epochs=1), 1)
         batch, _ = next(some, (None, 0))

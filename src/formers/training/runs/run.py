@@ -453,7 +453,7 @@ def measure_deterministic_cost(build_run: Callable[[], AnyNetworkRun]) -> str:
 
 
 def check_parallel_settings(train: TrainConfig, world: ProcessGroup, begun: bool = False) -> None:
-    """All processes must have as many batches of a step, which cannot change once a run has `begun`."""
+    """Check that all processes get equally many batches of a step, which cannot change once a run has `begun`."""
     if train.accumulate % world.size:
         half = train.batch_tokens * train.accumulate // world.size
         fix = f"--train.accumulate {world.size} --train.batch_tokens {half} keeps the size of a step"
@@ -480,7 +480,7 @@ def check_disk_space(path: Path, train: LoopConfig, parameters: int | None) -> N
 
 
 def collect_training_facts(folder: RunFolder, step: int) -> JSONObject:
-    """What the run knows of the model of one step, kept in its formers.json for a model card: no path, names only."""
+    """Return what the run knows of the model of one step, for a model card from its formers.json: names, no paths."""
     about = folder.read_info()
     asked, data = about["config"], about.get("data") or {}
     looks = (row["valid"] for row in folder.read_history() if row["step"] == step and "valid" in row)

@@ -94,7 +94,7 @@ def wrap_labels_in_lists(examples: Examples) -> Examples:
 
 
 def sample_examples(examples: Examples, limit: int) -> Examples:
-    """So many of the examples, drawn from all of them and in their order: a file may be sorted by its labels."""
+    """Return so many of the examples, drawn from all of them and in their order: a file may be sorted by its labels."""
     count = len(examples.rows)
     if count <= limit:
         return examples
@@ -112,7 +112,7 @@ def group_by_context(examples: Examples) -> list[list[int]]:
 
 
 def hold_out(examples: Examples, share: float) -> dict[str, Examples]:
-    """Training examples parted by chance, the same in every run."""
+    """Split training examples by chance, the same in every run."""
     rows, size = examples.rows, round(share * len(examples.rows))
     if not 0 < size < len(rows):
         raise Error(f"of {len(rows)} examples none can be held out", fix="give more, or --valid FILE")

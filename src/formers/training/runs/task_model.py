@@ -234,7 +234,7 @@ def collect_row_texts(row: Settings) -> list[str]:
 
 
 def load_word_vectors(source: str, tell: ProgressCallback) -> Former:
-    """Word vectors: a formers directory or a run that made one, or a published file (GloVe, word2vec, fastText)."""
+    """Load word vectors: a formers directory, a run that made one, or a published file (GloVe, word2vec, fastText)."""
     from ...interop.word_vectors import read_word_vectors
 
     found = read_word_vectors(source, tell=tell) if Path(source).expanduser().is_file() else load(source)

@@ -301,7 +301,7 @@ def hash_and_count(texts: Iterable[str], digest: Any, count: Iterator[int], tell
 
 
 def list_neighbour_samples(former: Former) -> list[dict[str, str]]:
-    """Frequent words and what lies nearest to them; the most frequent of all say nothing about their neighbours."""
+    """List frequent words and their nearest neighbours; the most frequent of all say nothing about their neighbours."""
     assert former.tokenizer is not None
     size, unknown = former.config.vocab, former.tokenizer.id("unk")
     names = [former.tokenizer.get_token_text(i) for i in range(size) if i != unknown]
