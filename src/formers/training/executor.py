@@ -50,10 +50,8 @@ class StatefulModel:
 
 
 class Step(nn.Module):
-    """A model and its objective; the one module that is compiled, replicated or sharded.
-
-    `forward` returns the named losses as (sum, count).
-    """
+    """A model and its objective; the one module that is compiled, replicated or sharded. `forward` returns the named
+    losses as (sum, count)."""
 
     def __init__(self, model: Model, objective: Objective):
         super().__init__()
@@ -143,11 +141,9 @@ class CarriedStates:
 
 class GraphedStep(Generic[T]):
     """A function of a batch that is recorded as one CUDA graph, so that all its kernels are launched at once.
-
     `run(batch)` may take a whole training step and returns tensors. If it updates the weights, its optimizer must be
     capturable, and a learning rate that changes must be a tensor. The first batches run as usual, then one is recorded;
-    from there on every batch must have the same shapes.
-    """
+    from there on every batch must have the same shapes."""
 
     def __init__(
         self, run: Callable[[Batch], T], device: torch.device | None = None, warmup: int = WARMUP_BATCHES
@@ -222,11 +218,9 @@ class StepValues:
 
 
 class Executor:
-    """Carries out training steps on one device: `start_step` computes gradients, `finish_step` applies them.
-
-    Between the two, the host reads the values of the step and may decide to skip it. Where the optimizer itself skips
-    steps that are not finite (`skips_on_device`), nobody needs to read them before the next step is launched.
-    """
+    """Carries out training steps on one device: `start_step` computes gradients, `finish_step` applies them. Between
+    the two, the host reads the values of the step and may decide to skip it. Where the optimizer itself skips steps
+    that are not finite (`skips_on_device`), nobody needs to read them before the next step is launched."""
 
     def __init__(
         self, model: Model, objectives: Sequence[Objective], config: TrainConfig, world: ProcessGroup,

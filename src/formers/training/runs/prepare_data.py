@@ -165,11 +165,9 @@ def prepare_data(
     valid: object = None, tell: ProgressCallback = lambda *_: None,
     look: Callable[[RunText, RunText], object] = check_texts,
 ) -> PreparedData:  # fmt: skip
-    """Open a finished store, or make tokenizer and store in the run's folder; what an earlier try made is kept.
-
-    `text` is text in memory (a list, DataFrame or dataset) or a Store, used instead of files, and so is `valid`;
-    `tokenizer` is one that is loaded. `look` may see both texts before the work.
-    """
+    """Open a finished store, or make tokenizer and store in the run's folder; what an earlier try made is kept. `text`
+    is text in memory (a list, DataFrame or dataset) or a Store, used instead of files, and so is `valid`; `tokenizer`
+    is one that is loaded. `look` may see both texts before the work."""
     valid_source = get_valid_source(data, valid)
     valid_store = valid_source if isinstance(valid_source, Store) else None
     valid_text = RunText(None if valid_store is not None else valid_source, data)

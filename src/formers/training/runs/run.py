@@ -342,10 +342,8 @@ class RunRequest(Protocol[SettingsT, ReadyT, DataT]):
 
 
 def carry_out(request: RunRequest[SettingsT, ReadyT, DataT]) -> tuple[Path, Former, RunResult]:
-    """Carry out a run from its settings to its report; returns its folder, the best model, and its result.
-
-    Only the main process reads sources and writes into the folder. A run that cannot begin leaves no folder behind.
-    """
+    """Carry out a run from its settings to its report; returns its folder, the best model, and its result. Only the
+    main process reads sources and writes into the folder. A run that cannot begin leaves no folder behind."""
     options = request.options
     world, say = connect_processes(options.device), options.say
     with ExitStack() as stack:
