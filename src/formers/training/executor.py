@@ -58,12 +58,9 @@ class Step(nn.Module):
         self.model, self.objective = model, objective
 
     def forward(
-        self,
-        batch: Batch,
-        memory: Memory | None = None,
-        objective: Objective | None = None,
+        self, batch: Batch, memory: Memory | None = None, objective: Objective | None = None,
         count_correct_tokens: bool = False,
-    ) -> Losses:
+    ) -> Losses:  # fmt: skip
         """Compute the losses of a batch; `count_correct_tokens` adds NAME/accuracy."""
         objective = objective or self.objective
         if memory is None and not count_correct_tokens:
@@ -145,9 +142,7 @@ class GraphedStep(Generic[T]):
     capturable, and a learning rate that changes must be a tensor. The first batches run as usual, then one is recorded;
     from there on every batch must have the same shapes."""
 
-    def __init__(
-        self, run: Callable[[Batch], T], device: torch.device | None = None, warmup: int = WARMUP_BATCHES
-    ):  # fmt: skip
+    def __init__(self, run: Callable[[Batch], T], device: torch.device | None = None, warmup: int = WARMUP_BATCHES):
         self.run, self.device, self.warmup_left = run, device, warmup
         self.graph: torch.cuda.CUDAGraph | None = None
 
@@ -330,9 +325,7 @@ class Executor:
                 self.graph_weights[name] = torch.empty((), device=self.device)
             self.graph_weights[name].fill_(weight)
 
-    def run_recorded(
-        self, name: str, run: Callable[[Batch, Objective], T], batch: Batch, objective: Objective
-    ) -> T:  # fmt: skip
+    def run_recorded(self, name: str, run: Callable[[Batch, Objective], T], batch: Batch, objective: Objective) -> T:
         """Run a function of a batch as a CUDA graph once it has been recorded, and as it is if that fails."""
         batch = batch if isinstance(batch.ids, Tensor) else batch.to("cpu")  # numpy: a graph reads tensors
         key = name, self.objectives.index(objective), batch.ids.shape

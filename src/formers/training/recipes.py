@@ -31,11 +31,9 @@ LR_TIMES_DIM = 5e-5 * 768  # of continued pretraining, times the inverse of the 
 
 
 def get_recipe(
-    family: str,
-    name: str = "quick",
-    sizes: Mapping[str, SettingValue] | None = None,
+    family: str, name: str = "quick", sizes: Mapping[str, SettingValue] | None = None,
     given: Mapping[str, SettingValue] | None = None,
-) -> Recipe:
+) -> Recipe:  # fmt: skip
     """Return a family's recipe by name, for a model of any size. `sizes` are those of a preset, if one was named;
     `given` are the model's settings that the caller chose. What they leave open follows from them, and so do the
     learning rate, the warmup and the initial weights."""
