@@ -1,8 +1,6 @@
-"""Configurations: frozen dataclasses with a closed schema, and two-way tables to other libraries' config files.
-
-A key that the schema does not know and a value of the wrong type are errors that name them. Layers of settings
-(preset < file < overrides) are merged as plain dicts first; the dataclass is built once, at the end.
-"""
+"""Configurations: frozen dataclasses with a closed schema, and two-way tables to other libraries' config files. A key
+that the schema does not know and a value of the wrong type are errors that name them. Layers of settings (preset < file
+< overrides) are merged as plain dicts first; the dataclass is built once, at the end."""
 
 from __future__ import annotations
 
@@ -156,10 +154,8 @@ def parse_json_object(text: str, where: object = None) -> JSONObject:
 
 
 def parse_yaml(text: str) -> JSONValue:
-    """Read YAML that nobody vouches for; a ValueError says in a few words what is wrong with it.
-
-    Aliases are taken, but not to let a page of text grow to gigabytes, and no value may hold itself.
-    """
+    """Read YAML that nobody vouches for; a ValueError says in a few words what is wrong with it. Aliases are taken, but
+    not to let a page of text grow to gigabytes, and no value may hold itself."""
     import yaml
 
     sizes: dict[int, int] = {}
@@ -242,10 +238,8 @@ def merge_settings(*layers: Mapping[str, object]) -> Settings:
 
 
 def default_to_encoder(settings: Settings, **sizes: str) -> Settings:
-    """Replace each of the decoder's `sizes` that equals the encoder's by None, in settings read from a file.
-
-    A model that formers builds says None for "as the encoder"; files of other libraries spell the number out.
-    """
+    """Replace each of the decoder's `sizes` that equals the encoder's by None, in settings read from a file. A model
+    that formers builds says None for "as the encoder"; files of other libraries spell the number out."""
     same = [ours for ours, source in sizes.items() if source in settings and settings.get(ours) == settings[source]]
     return settings | dict.fromkeys(same)
 

@@ -74,11 +74,9 @@ def replace_settings(config: ConfigType, **changes: object) -> ConfigType:
 
 @dataclass(frozen=True)
 class Head:
-    """What turns hidden states into answers: pool (or not), some inner layers, an output layer.
-
-    `inner_layers` names layers in their order: dense, norm, dropout, or an activation. `out` is a width, "labels",
-    "vocab" (tied to the token embedding if the config says so), or None for no output layer.
-    """
+    """What turns hidden states into answers: pool (or not), some inner layers, an output layer. `inner_layers` names
+    layers in their order: dense, norm, dropout, or an activation. `out` is a width, "labels", "vocab" (tied to the
+    token embedding if the config says so), or None for no output layer."""
 
     layer_mix: MixNorm | LayerView | None = None  # read a learned mix of all layers instead of the last one (ELMo)
     pool: Pooling | None = None

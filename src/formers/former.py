@@ -165,10 +165,8 @@ class Former:
         return self
 
     def freeze(self, kind: str = "fp32") -> Former:
-        """Prepack the weights as fp32, bf16 or int8 for faster CPU inference; returns itself.
-
-        The model can no longer be trained, saved or moved.
-        """
+        """Prepack the weights as fp32, bf16 or int8 for faster CPU inference; returns itself. The model can no longer
+        be trained, saved or moved."""
         check_kind(self.model, kind)
         self.to(dtype=torch.bfloat16 if kind == "bf16" else torch.float32)
         freeze_for_inference(self.model, kind, self.model.body.embedding_table)

@@ -104,11 +104,9 @@ class KeyMap:
     def plan_load(
         self, names: Iterable[str], ours: Iterable[str], optional: Callable[[str], bool] = lambda name: False
     ) -> LoadPlan:
-        """Plan how to fill our parameters from a file that has these names.
-
-        A parameter that the file lacks is an error unless `optional`, an unused tensor is an error
-        unless it is tied, a known leftover, or part of another head of the family.
-        """
+        """Plan how to fill our parameters from a file that has these names. A parameter that the file lacks is an error
+        unless `optional`, an unused tensor is an error unless it is tied, a known leftover, or part of another head of
+        the family."""
         there: dict[str, str] = {}  # bare name as written today → name in the file
         for name in names:
             if there.setdefault(self.normalise_name(name), name) != name:

@@ -53,11 +53,9 @@ def generate_texts(
     forced_first: int | None = None, start: int | None = None, id_replacements: Mapping[int, int] | None = None,
     rng_streams: Sequence[Sequence[int]] | None = None,
 ) -> GeneratedTexts:  # fmt: skip
-    """Generate texts for prompts, with the options as they are.
-
-    For mBART's languages, `forced_first` or `start` is the target's token, and `id_replacements` puts the source's in
-    place of another. Equal prompts give equal texts, unless `rng_streams` numbers the draws of each prompt's samples.
-    """
+    """Generate texts for prompts, with the options as they are. For mBART's languages, `forced_first` or `start` is the
+    target's token, and `id_replacements` puts the source's in place of another. Equal prompts give equal texts, unless
+    `rng_streams` numbers the draws of each prompt's samples."""
     replaced = id_replacements or {}
     prompt_ids = [[replaced.get(i, i) for i in encode_prompt(former, text)] for text in list_prompts(prompts)]
     rows = check_prompts(former, prompt_ids, options.max_new_tokens) if prompt_ids or draft is not None else []

@@ -216,11 +216,9 @@ def to_json_lines(rows: Sequence[Row]) -> Iterator[bytes]:
 
 
 def make_label_filter(judge: Former | str | None, rows: Sequence[Row], min_probability: float) -> LabelFilter:
-    """Make the function that says of new rows whether a classifier still gives them their label.
-
-    "linear" learns from `rows`, a Former was trained on such rows before, None keeps all. A row of one label needs that
-    label as the likeliest, one of several exactly those above 0.5; each with `min_probability` at least.
-    """
+    """Make the function that says of new rows whether a classifier still gives them their label. "linear" learns from
+    `rows`, a Former was trained on such rows before, None keeps all. A row of one label needs that label as the
+    likeliest, one of several exactly those above 0.5; each with `min_probability` at least."""
     if judge is None:
         return lambda new: [True] * len(new)
     if not isinstance(judge, Former) and judge != "linear":

@@ -167,10 +167,8 @@ class DecodingBatch:
         return scores
 
     def append_tokens(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
-        """Append one token to each row, which continues its parent's sequence (default: its own).
-
-        The caller has reordered the runner's rows by parents before.
-        """
+        """Append one token to each row, which continues its parent's sequence (default: its own). The caller has
+        reordered the runner's rows by parents before."""
         if parents is not None and list(parents) != list(range(len(self.sequences))):
             self.sequences = [list(self.sequences[parent]) for parent in parents]
             self.sequence_tensor = None if self.sequence_tensor is None else self.sequence_tensor[list(parents)]
@@ -227,11 +225,9 @@ def decode_batch(batch: DecodingBatch, constraints: Constraints) -> list[list[Hy
 
 @torch.inference_mode()
 def decode_steps(batch: DecodingBatch, constraints: Constraints, ahead: int = 1) -> Iterator[list[int | None]]:
-    """Sample (or decode greedily) and yield each row's new token at every step, None for complete rows.
-
-    Where only the model's scores decide, up to `ahead` tokens are generated before the first is yielded, so that a GPU
-    does not wait for the host at every token. What a row generates past its end is dropped.
-    """
+    """Sample (or decode greedily) and yield each row's new token at every step, None for complete rows. Where only the
+    model's scores decide, up to `ahead` tokens are generated before the first is yielded, so that a GPU does not wait
+    for the host at every token. What a row generates past its end is dropped."""
     step, tokens = 0, constraints.options.max_new_tokens
     if constraints.has_history_rules:
         batch.build_sequence_tensor()
@@ -266,10 +262,8 @@ def run_steps(batch: DecodingBatch, constraints: Constraints, step: int, count: 
 
 
 def are_finite(scores: Tensor) -> Tensor:
-    """(rows, vocab) scores → (rows,) 1 where their largest is finite: NaN and infinity both show in it.
-
-    What a row has read stays in its state, so the scores of the last of several steps tell of all of them.
-    """
+    """(rows, vocab) scores → (rows,) 1 where their largest is finite: NaN and infinity both show in it. What a row has
+    read stays in its state, so the scores of the last of several steps tell of all of them."""
     return scores.amax(-1).isfinite().long()
 
 

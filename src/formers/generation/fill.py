@@ -29,10 +29,8 @@ RandomKey = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Guess:
-    """A prediction for a blank: the token as the tokenizer spells it, its probability, and the text with it.
-
-    In `text` a piece that continues a word (##ing) is joined to it, and other blanks have their likeliest pieces.
-    """
+    """A prediction for a blank: the token as the tokenizer spells it, its probability, and the text with it. In `text`
+    a piece that continues a word (##ing) is joined to it, and other blanks have their likeliest pieces."""
 
     token: str
     probability: float
@@ -127,11 +125,9 @@ def infill_texts(
     former: Former, texts: Sequence[str], fronts: Sequence[str], keys: Sequence[RandomKey], rate: float, top: int,
     temperature: float,
 ) -> list[str]:  # fmt: skip
-    """Replace a share of the words of each text, at least one; everything else stays as it is.
-
-    The words are masked and predicted anew, token by token. `fronts` are read before the texts and never changed. All
-    draws come from a text's key. A long text is changed in the part that fits into the context.
-    """
+    """Replace a share of the words of each text, at least one; everything else stays as it is. The words are masked and
+    predicted anew, token by token. `fronts` are read before the texts and never changed. All draws come from a text's
+    key. A long text is changed in the part that fits into the context."""
     if former.tokenizer is None or former.tokenizer.id("mask") is None or not can_fill(former):
         what = f"this {former.family} with head {former.head!r} fills no blanks"
         raise Error(what, fix="load a BERT with head='mlm'")

@@ -125,9 +125,7 @@ def read_generation_config(former: Former) -> JSONObject:
 
 def read_search_options(former: Former, prefix: str | None = None) -> Settings:
     """Read the checkpoint's own search settings as options; T5's config.json has them for each task, by its `prefix`.
-
-    Lengths in a file count the decoder's start token.
-    """
+    Lengths in a file count the decoder's start token."""
     file_config = read_generation_config(former)
     tasks = read_config_file(former, "config.json").get("task_specific_params") if prefix else None
     for task in tasks.values() if isinstance(tasks, dict) else ():

@@ -30,11 +30,9 @@ PaddedOutput = tuple[Tensor, Tensor | None]  # weight and bias of an output laye
 
 
 class Runner:
-    """A model and its cache for `rows` sequences of up to `size` tokens.
-
-    Of encoder-decoders, `sources` are what the encoder reads, each for `rows_per_source` rows in turn. On a GPU, steps
-    of one token per row are captured as CUDA graphs.
-    """
+    """A model and its cache for `rows` sequences of up to `size` tokens. Of encoder-decoders, `sources` are what the
+    encoder reads, each for `rows_per_source` rows in turn. On a GPU, steps of one token per row are captured as CUDA
+    graphs."""
 
     graph_key: GraphKey | None = None
     graphed_step: GraphedStep | None = None
@@ -105,10 +103,8 @@ class Runner:
 
     @torch.inference_mode()
     def step(self, ids: Tensor, live: Sequence[int] | None = None) -> Tensor:
-        """Read one token (rows,) for each row and return the next logits; nothing leaves the device.
-
-        On a GPU, rows with 0 in `live` are ignored. The next step may overwrite the result.
-        """
+        """Read one token (rows,) for each row and return the next logits; nothing leaves the device. On a GPU, rows
+        with 0 in `live` are ignored. The next step may overwrite the result."""
         batch = Batch(ids, self.starts, 1, source=self.source_batch)
         self.longest_row += 1
         if self.graphed_step is None:
@@ -175,10 +171,8 @@ class Runner:
 
     @torch.inference_mode()
     def reorder_rows(self, parents: Sequence[int] | Tensor, equal_lengths: bool = False) -> None:
-        """Make row i a copy of row parents[i]; in an encoder-decoder both have the same source.
-
-        `equal_lengths` promises that each row is as long as its parent, which saves a host sync.
-        """
+        """Make row i a copy of row parents[i]; in an encoder-decoder both have the same source. `equal_lengths`
+        promises that each row is as long as its parent, which saves a host sync."""
         parents = torch.as_tensor(parents, device=self.former.device)
         if not isinstance(self.state, KVCache):
             return self.state.reorder_rows(parents)

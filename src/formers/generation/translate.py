@@ -115,11 +115,8 @@ class LanguageArguments(TypedDict, total=False):
 
 
 def resolve_languages(former: Former, source: str | None, to: str | None) -> LanguageArguments:
-    """Return mBART's language codes as arguments of `generate_texts`.
-
-    The target's code is the decoder's start token (mBART-25) or its forced first token (mBART-50); the source's
-    replaces the code in the tokenizer's template.
-    """
+    """Return mBART's language codes as arguments of `generate_texts`. The target's code is the decoder's start token
+    (mBART-25) or its forced first token (mBART-50); the source's replaces the code in the tokenizer's template."""
     assert former.output_tokenizer is not None
     backend = former.output_tokenizer.backend
     for code in (source, to):

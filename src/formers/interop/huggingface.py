@@ -194,11 +194,9 @@ def write_checkpoint(
     tell: ProgressCallback | None = None, language: str | None = None,
     write_extra_files: Callable[[Path], None] | None = None,
 ) -> None:  # fmt: skip
-    """Write a directory that transformers' from_pretrained opens, with a model card.
-
-    `language` (en, ko) is that of the model's text; by default the tokenizer's vocabulary tells. `write_extra_files`
-    writes more files into the same directory before it appears.
-    """
+    """Write a directory that transformers' from_pretrained opens, with a model card. `language` (en, ko) is that of the
+    model's text; by default the tokenizer's vocabulary tells. `write_extra_files` writes more files into the same
+    directory before it appears."""
     form = find_format(former)
     check_has_weights(former.model)
     former = prepare_for_export(former)
@@ -322,11 +320,9 @@ def find_architecture(former: Former) -> str:
 
 
 def build_tokenizer_config(former: Former) -> JSONObject | None:
-    """Build tokenizer_config.json, new or completed; None where an imported one needs no change.
-
-    Without model_input_names, transformers would give both texts of a pair the same segment; without
-    model_max_length, `truncation=True` would cut nothing; without a pad token, it could not make a batch.
-    """
+    """Build tokenizer_config.json, new or completed; None where an imported one needs no change. Without
+    model_input_names, transformers would give both texts of a pair the same segment; without model_max_length,
+    `truncation=True` would cut nothing; without a pad token, it could not make a batch."""
     assert former.tokenizer is not None
     name = "tokenizer_config.json"
     limit = former.context
@@ -412,11 +408,9 @@ def write_sentence_encoder(
     former: Former, out: str | Path, *, pool: str = "mean", normalise: bool = False, dtype: torch.dtype | None = None,
     shard: int = 5 * 10**9, tell: ProgressCallback | None = None, language: str | None = None,
 ) -> None:  # fmt: skip
-    """Write a directory that SentenceTransformer(path) opens; its encode gives what formers.embed gives.
-
-    `pool` and `normalise` are those of formers.embed. A text that is longer than the model's context is cut there;
-    formers.embed reads it in windows.
-    """
+    """Write a directory that SentenceTransformer(path) opens; its encode gives what formers.embed gives. `pool` and
+    `normalise` are those of formers.embed. A text that is longer than the model's context is cut there; formers.embed
+    reads it in windows."""
     if pool not in POOLING_KEYS:
         raise Error(f"sentence-transformers has no pooling {pool!r}", fix="choose " + ", ".join(POOLING_KEYS))
     if former.tokenizer is None:

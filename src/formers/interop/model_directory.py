@@ -378,9 +378,7 @@ def hash_json(values: Mapping[str, object]) -> str:
 @contextmanager
 def check_files(folder: Path) -> Iterator[None]:
     """Compare the files of a formers directory with their checksums while they are read: in threads, beside the work.
-
-    An Error names the first file that differs, also where the work failed for that reason without naming it.
-    """
+    An Error names the first file that differs, also where the work failed for that reason without naming it."""
     jobs = [(FileHasher(path), digest) for path, digest in list_checksums(folder)]
     try:
         yield

@@ -101,11 +101,8 @@ class TextCNN(nn.Module):
 
     @torch.no_grad()
     def load_word_vectors(self, vectors: Array, known: Array | None = None) -> None:
-        """Take over word vectors (vocab, embed), into both channels if there are two.
-
-        Where `known` (vocab,) is False a word has none: it keeps its random vector, stretched to the variance of the
-        others (Kim, §4.3).
-        """
+        """Take over word vectors (vocab, embed), into both channels if there are two. Where `known` (vocab,) is False a
+        word has none: it keeps its random vector, stretched to the variance of the others (Kim, §4.3)."""
         table = self.embedding_table
         given = torch.as_tensor(vectors, dtype=table.dtype, device=table.device)
         if given.shape != table.shape:

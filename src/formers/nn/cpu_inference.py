@@ -1,8 +1,6 @@
-"""Inference on a CPU: linear layers with weights of 8 bits or prepacked, and bf16 only where the processor has it.
-
-Some virtual machines report AMX, the tiles that multiply bf16, and kill a process that uses them. There, oneDNN is kept
-from using them.
-"""
+"""Inference on a CPU: linear layers with weights of 8 bits or prepacked, and bf16 only where the processor has it. Some
+virtual machines report AMX, the tiles that multiply bf16, and kill a process that uses them. There, oneDNN is kept from
+using them."""
 
 from __future__ import annotations
 

@@ -42,9 +42,7 @@ def linear_cross_entropy(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0
 ) -> Tensor:
     """Sum the cross-entropy of `labels` (M,) under the logits of x (M, dim) and weight (V, dim); -100 does not count.
-
-    Products are in bf16, softmax and loss in fp32.
-    """
+    Products are in bf16, softmax and loss in fp32."""
     return fused_loss(x.to(torch.bfloat16), weight, bias, labels, float(smoothing))[0]
 
 

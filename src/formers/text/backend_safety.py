@@ -37,9 +37,7 @@ HIDE_PANICS = False  # the command line says True: there, an error is one line
 @contextmanager
 def hide_panic() -> Iterator[None]:
     """Keep what the Rust library itself prints of a panic off the standard error, where the command line asks for it.
-
-    Only while no other thread of Python may print there; what else was printed meanwhile follows at the end.
-    """
+    Only while no other thread of Python may print there; what else was printed meanwhile follows at the end."""
     if not HIDE_PANICS or sys.platform == "win32" or threading.active_count() > 1:
         yield
         return

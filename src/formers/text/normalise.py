@@ -79,10 +79,9 @@ class CleaningReport:
 
 
 def normalise(text: str, form: str = "NFC") -> str:
-    """Compose (NFC): macOS writes Hangul as jamo (NFD), which makes many more tokens; compatibility jamo (ㅋㅋ) stay.
-
-    With "NFKC" they stay too; everything else that has a plain form gets it (half and full width, ligatures).
-    """
+    """Compose (NFC): macOS writes Hangul as jamo (NFD), which makes many more tokens; compatibility jamo
+    (ㅋㅋ) stay. With "NFKC" they stay too; everything else that has a plain form gets it (half and full
+    width, ligatures)."""
     if form == "NFKC":
         parts = COMPATIBILITY_JAMO.split(text)
         parts[::2] = [unicodedata.normalize("NFKC", order_marks(part, "NFKD")) for part in parts[::2]]

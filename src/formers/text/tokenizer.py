@@ -273,9 +273,7 @@ class Tokenizer:
         parse_special: bool = True,
     ) -> list[int]:  # fmt: skip
         """Return the ids of a text, or of a pair of them; with the family's special tokens unless set otherwise.
-
-        `normalise` composes the text first (NFC), for published tokenizers that do not do it themselves.
-        """
+        `normalise` composes the text first (NFC), for published tokenizers that do not do it themselves."""
         both = [self.prepare_text(t, normalise) for t in (text, pair) if t is not None]
         if mapped := any(done for _, done in both):
             assert self.charsmap is not None
@@ -455,11 +453,9 @@ class Tokenizer:
 
     @functools.cached_property
     def word_starts(self) -> np.ndarray:
-        """(vocab,) True for a piece that begins a word: without ##, with ▁ or a space in front; special tokens too.
-
-        The first word of a text has no space in front in byte-level pieces, and GPT-1's pieces mark a word's end
-        instead: `find_word_starts` knows what to make of both.
-        """
+        """(vocab,) True for a piece that begins a word: without ##, with ▁ or a space in front; special tokens too. The
+        first word of a text has no space in front in byte-level pieces, and GPT-1's pieces mark a word's end instead:
+        `find_word_starts` knows what to make of both."""
         pieces = [self.backend.id_to_token(i) or "" for i in range(len(self))]
         special = set(self.reserved_tokens)
         if self.is_byte_level:

@@ -81,10 +81,8 @@ def choose_cutoffs(size: int) -> tuple[int, ...]:
 
 def hash_ngrams(word: str, least: int, most: int, buckets: int) -> list[int]:
     """Return the buckets of a word's character n-grams (Bojanowski et al. 2016, §3.2), with < and > around the word.
-
-    Numbered as fastText does it, so that its files can be used: a hash of the UTF-8 bytes, and single letters yes,
-    a single < or > no.
-    """
+    Numbered as fastText does it, so that its files can be used: a hash of the UTF-8 bytes, and single letters yes, a
+    single < or > no."""
     marked = [tuple(b | 0xFFFFFF00 if b > 127 else b for b in c.encode()) for c in f"<{word}>"]  # bytes have a sign
     last, found = len(marked) - 1, []
     for start in range(last + 1):

@@ -1,8 +1,6 @@
-"""XLNet's attention: scores by distance and by segment, and two streams of one text.
-
-Scores are Transformer-XL's distances, and whether two tokens are of one segment. Of the streams, content knows its
-token, query knows only where it stands. N tokens (packed), M places of the query stream, T the longest document.
-"""
+"""XLNet's attention: scores by distance and by segment, and two streams of one text. Scores are Transformer-XL's
+distances, and whether two tokens are of one segment. Of the streams, content knows its token, query knows only where it
+stands. N tokens (packed), M places of the query stream, T the longest document."""
 
 from __future__ import annotations
 

@@ -30,11 +30,9 @@ class LSTMStateDict(TypedDict):
 
 
 class LSTMState(CarriedState):
-    """State of recurrent layers from one batch to the next, owned by the caller.
-
-    Row d is the state after document d. A batch with more documents starts the new ones from zero, one with fewer
-    leaves the other rows as they are. No gradient flows through it.
-    """
+    """State of recurrent layers from one batch to the next, owned by the caller. Row d is the state after document d. A
+    batch with more documents starts the new ones from zero, one with fewer leaves the other rows as they are. No
+    gradient flows through it."""
 
     used_slots = 0  # tokens that count against a context: there is no such limit
 
@@ -78,10 +76,8 @@ class LSTMState(CarriedState):
 
 class BidirectionalSteps:
     """The order in which a recurrent layer meets packed tokens: step by step, the longest documents first.
-
     `step_counts` (T,) says how many documents take part in each step; direction 0 reads a document from its first token
-    on, direction 1 from its last.
-    """
+    on, direction 1 from its last."""
 
     def __init__(self, layout: Layout):
         self.document_order, self.document_rank, counts, ahead = order_steps(layout)

@@ -291,9 +291,7 @@ def learn_pieces(
     tell: ProgressCallback | None = None,
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:  # fmt: skip
     """Merge the best pair again and again until the vocabulary, which begins with the pieces `first`, has its size.
-
-    Returns the ids of all pieces, the style's special tokens among them, and the merges in their order.
-    """
+    Returns the ids of all pieces, the style's special tokens among them, and the merges in their order."""
     merges, names, words = [], queue.corpus.piece_names, queue.corpus
     vocab, size = marks.begin_vocab(first, vocab_size), vocab_size - len(marks.last_tokens)
     while len(vocab) < size and (slot := queue.find_best()) is not None:
@@ -511,9 +509,7 @@ def split_characters(word: str) -> list[str]:
 
 def build_bert_pipeline(lower: bool, unknown: str, morphemes: bool = False) -> Rust:
     """Build an empty tokenizer that cuts text as BERT does, but for the spaces around punctuation, which are kept.
-
-    Punctuation is cut off after morphemes were marked, so that a mark may be left at a word's edge: it is removed.
-    """
+    Punctuation is cut off after morphemes were marked, so that a mark may be left at a word's edge: it is removed."""
     rust = Rust(models.WordPiece(vocab={unknown: 0}, unk_token=unknown))
     rust.normalizer, words = build_spaced_normalizer(lower), build_spaced_splitter()
     edges = pre_tokenizers.Split(Regex(rf"\A{MORPHEME_MARK}+|{MORPHEME_MARK}+\z"), "removed")

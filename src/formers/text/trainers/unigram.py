@@ -250,10 +250,8 @@ def find_seed_pieces(
     symbols: np.ndarray, weights: np.ndarray, letters: int, longest: int, most: int, need: int = 0
 ) -> list[tuple[int, ...]]:
     """Find the substrings that cover most text, by count × length. One that is always part of the same longer one is
-    left out, unless fewer than `need` are left.
-
-    Each length grows from the last: a substring is frequent only if both of its halves one shorter are.
-    """
+    left out, unless fewer than `need` are left. Each length grows from the last: a substring is frequent only if both
+    of its halves one shorter are."""
     name, places = symbols.astype(np.int64), np.flatnonzero(symbols != 0)
     before: tuple[np.ndarray, ...] | None = None
     rows: list[tuple[np.ndarray, int, np.ndarray, np.ndarray]] = []

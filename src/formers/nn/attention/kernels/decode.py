@@ -1,8 +1,6 @@
-"""Attention of one new token in each row over a cache that stays where it is (in triton).
-
-A program takes one row, one head and one stretch of the keys (Dao et al. 2023, "Flash-Decoding"): few rows still fill
-the chip. How many keys there are is read on the device: one recorded step serves all lengths.
-"""
+"""Attention of one new token in each row over a cache that stays where it is (in triton). A program takes one row, one
+head and one stretch of the keys (Dao et al. 2023, "Flash-Decoding"): few rows still fill the chip. How many keys there
+are is read on the device: one recorded step serves all lengths."""
 
 from __future__ import annotations
 
