@@ -351,13 +351,9 @@ class Former:
 
 
 def build(
-    family: str,
-    head: str = "auto",
-    preset: str | None = None,
-    seed: int = 0,
-    labels: Sequence[str] | int | None = None,
-    **overrides: object,
-) -> Former:
+    family: str, head: str = "auto", preset: str | None = None, seed: int = 0,
+    labels: Sequence[str] | int | None = None, **overrides: object,
+) -> Former:  # fmt: skip
     """Build a model with random weights: a preset's settings with some of them changed.
 
     `head` auto is the family's pretraining head; `labels` are names, or a number of them. Under torch.device("meta")

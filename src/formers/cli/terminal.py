@@ -78,12 +78,9 @@ def print_text(text: str, end: str = "\n") -> None:
 
 
 def print_table(
-    rows: Iterable[Sequence[str | Text]],
-    titles: Sequence[str] = (),
-    *,
-    caption: str = "",
+    rows: Iterable[Sequence[str | Text]], titles: Sequence[str] = (), *, caption: str = "",
     no_wrap: Collection[str] = (),
-) -> None:
+) -> None:  # fmt: skip
     """Print rows as a table without rules; in a pipe a row is one line, on a terminal `no_wrap` columns stay whole."""
     cells = [[cell if isinstance(cell, Text) else Text(escape_line(cell)) for cell in row] for row in rows]
     console = SafeConsole(wrap=True)
@@ -139,12 +136,9 @@ def show_progress(console: SafeConsole, title: str, delay_seconds: float = 0.0) 
         yield build_line_reporter(console, title, delay_seconds)
         return
     columns = (
-        TextColumn("{task.description:<22}", markup=False),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[detail]}", markup=False),
-    )
+        TextColumn("{task.description:<22}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(), TextColumn("{task.fields[detail]}", markup=False),
+    )  # fmt: skip
     with Progress(*columns, console=console, transient=delay_seconds > 0) as bar:
         tasks: dict[str, int] = {}
 

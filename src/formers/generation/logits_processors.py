@@ -93,15 +93,11 @@ def build_constraints(former: Former, options: Options, forced_first: int | None
         raise Error(f"all {vocab} tokens are banned", fix="leave some of them")
     first = read_token_ids("forced_bos_token_id") if forced_first is None else (forced_first,)
     return Constraints(
-        options,
-        end_ids=tuple(end for end in ends if 0 <= end < vocab),
-        forced_first=first if former.is_encoder_decoder else (),
-        forced_last=read_token_ids("forced_eos_token_id"),
-        banned_ids=tuple(sorted(banned)),
-        banned_first=read_token_ids("begin_suppress_tokens"),
-        banned_sequences=tuple(row for row in rows if len(row) > 1),
-        tokenizer=former.output_tokenizer,
-    )
+        options, end_ids=tuple(end for end in ends if 0 <= end < vocab),
+        forced_first=first if former.is_encoder_decoder else (), forced_last=read_token_ids("forced_eos_token_id"),
+        banned_ids=tuple(sorted(banned)), banned_first=read_token_ids("begin_suppress_tokens"),
+        banned_sequences=tuple(row for row in rows if len(row) > 1), tokenizer=former.output_tokenizer,
+    )  # fmt: skip
 
 
 def to_token_ids(value: JSONValue, name: str) -> list[int]:

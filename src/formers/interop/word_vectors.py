@@ -51,12 +51,9 @@ def build_vectors_model(words: Sequence[str], table: Tensor, lower: bool = True,
 
 
 def read_word_vectors(
-    path: str | Path,
-    format: VectorFormat = "auto",
-    max_words: int | None = None,
-    tell: ProgressCallback | None = None,
+    path: str | Path, format: VectorFormat = "auto", max_words: int | None = None, tell: ProgressCallback | None = None,
     **more: object,
-) -> Former:
+) -> Former:  # fmt: skip
     """Read word vectors from a file; `max_words` reads only the first (files begin with the frequent ones). `format` is
     text (word2vec's, fastText's .vec: a first line with the number of words and the width), glove (no such line),
     binary (word2vec's) or fasttext (.bin); `more` are settings of VectorsConfig, to say how they were made."""

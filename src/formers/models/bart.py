@@ -210,12 +210,10 @@ def build_key_map(c: BARTConfig, head: str) -> KeyMap:
             "classify": {"classification_head.dense.*": "dense.*", "classification_head.out_proj.*": "out.*"},
             "answer": {"qa_outputs.*": "out.*"},
         },
-        prefix="" if head == "none" else "model.",
-        prefixes=("model.",),
-        tied=dict.fromkeys(copies, first),
+        prefix="" if head == "none" else "model.", prefixes=("model.",), tied=dict.fromkeys(copies, first),
         alternate_names={} if c.shared else {names[0]: first},
         drop=("encoder.version", "decoder.version", *(() if c.encoder else ("encoder.**",))),
-    )
+    )  # fmt: skip
 
 
 def map_classes(name: str) -> dict[str, str]:

@@ -103,11 +103,9 @@ def build_key_map(c: BLOOMConfig, head: str) -> KeyMap:
             "h.{i}.mlp.dense_4h_to_h.*": "blocks.{i}.ff.down.*",
             "ln_f.*": "norm.*",
         },
-        heads=gpt2.DECODER_HEAD_KEYS,
-        prefix="" if head == "none" else "transformer.",
-        prefixes=("transformer.",),
+        heads=gpt2.DECODER_HEAD_KEYS, prefix="" if head == "none" else "transformer.", prefixes=("transformer.",),
         tied={"lm_head.weight": "word_embeddings.weight"} if c.tied else {},
-    )
+    )  # fmt: skip
 
 
 PRESETS: Presets = {

@@ -68,15 +68,13 @@ class GPTNeo(TransformerBody):
             BlockStack(
                 Block(
                     Attention(c.dim, c.heads, bias=False, out_bias=True, scale=1.0, dropout=c.attention_dropout),
-                    FeedForward(c.dim, c.ff or 4 * c.dim, c.act),
-                    norm=lambda: LayerNorm(c.dim, c.eps),
+                    FeedForward(c.dim, c.ff or 4 * c.dim, c.act), norm=lambda: LayerNorm(c.dim, c.eps),
                     dropout=c.dropout,
                 )
                 for _ in range(c.layers)
             ),
-            LayerNorm(c.dim, c.eps),
-            masks=build_layer_masks(c.pattern, c.window, c.layers),
-        )
+            LayerNorm(c.dim, c.eps), masks=build_layer_masks(c.pattern, c.window, c.layers),
+        )  # fmt: skip
 
 
 def read_attention_types(types: JSONValue) -> Settings:
@@ -123,12 +121,10 @@ def build_key_map(c: GPTNeoConfig, head: str) -> KeyMap:
             "h.{i}.mlp.c_proj.*": "blocks.{i}.ff.down.*",
             "ln_f.*": "norm.*",
         },
-        heads=gpt2.DECODER_HEAD_KEYS,
-        prefix="" if head == "none" else "transformer.",
-        prefixes=("transformer.",),
+        heads=gpt2.DECODER_HEAD_KEYS, prefix="" if head == "none" else "transformer.", prefixes=("transformer.",),
         tied={"lm_head.weight": "wte.weight"} if c.tied else {},
         drop=("h.{i}.attn.attention.bias", "h.{i}.attn.attention.masked_bias"),
-    )
+    )  # fmt: skip
 
 
 PRESETS: Presets = {

@@ -225,11 +225,9 @@ def build_key_map(c: TransformerXLConfig, head: str) -> KeyMap:
             },
             "classify": {"score.weight": "out.weight"},
         },
-        prefix="" if head == "none" else "transformer.",
-        prefixes=("transformer.",),
-        tied=tied,
+        prefix="" if head == "none" else "transformer.", prefixes=("transformer.",), tied=tied,
         drop=("pos_emb.inv_freq",),
-    )
+    )  # fmt: skip
 
 
 PRESETS: Presets = {

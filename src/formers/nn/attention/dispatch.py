@@ -359,13 +359,9 @@ KERNEL_RULES: tuple[tuple[str, Callable[[AttentionCall], bool], str], ...] = (
 
 
 def compute_attention_weights(
-    q: Tensor,
-    k: Tensor,
-    attn_context: AttentionContext,
-    scale: float,
-    relative: RelativeHook | None = None,
+    q: Tensor, k: Tensor, attn_context: AttentionContext, scale: float, relative: RelativeHook | None = None,
     kept_heads: KeptHeads | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Compute the attention weights (rows, H, Q, K) beside the kernel; zero where there is no token."""
     layout = attn_context.query_layout
     q, k = _to_grid(q, layout), _to_grid(k, attn_context.key_layout)[:, :, : attn_context.key_length]
