@@ -2,8 +2,7 @@
 
 Single files (`write_atomically`, `create_file`), JSON that carries its checksum, directories that appear when all is
 written (`stage_directory`), files that grow and are gone on with (`ResumableFile`), locks, and folders that take the
-place of earlier ones (`replace_folder`: --overwrite).
-"""
+place of earlier ones (`replace_folder`: --overwrite)."""
 
 from __future__ import annotations
 

@@ -276,8 +276,7 @@ class ConfigMap:
     Every key of theirs must be in `rows` (mapped), in `fixed` (formers can honour these values only), or
     `irrelevant` to the numbers; any other key is an error that names it. `aliases` are other names of a mapped key,
     `defaults` is what their class takes for an absent key where that differs from ours, `older` reads keys that they
-    no longer write, where today's do not say otherwise.
-    """
+    no longer write, where today's do not say otherwise."""
 
     rules: Mapping[str, str | KeyRule]
     fixed_values: Mapping[str, tuple[object, ...]] = dataclasses.field(default_factory=dict)

@@ -181,8 +181,7 @@ class Former:
         `keep` is the attention mask as bool, True at real tokens; the result is 0 elsewhere. `target` is the decoder's
         input of an encoder-decoder. `inputs` are the other fields of `ModelInputs`: target_keep, memory, heads, tasks
         (ERNIE 2.0), and XLNet's order, or perm_mask and target_mapping, whose result is (B, M, …). ELMo reads
-        characters (B, T, 50), and its lm logits (B, T, 2, vocab) are those of the next word and of the one before.
-        """
+        characters (B, T, 50), and its lm logits (B, T, 2, vocab) are those of the next word and of the one before."""
         given = collect_inputs("logits", (ids, keep, segments, target), inputs, without=())
         parts = {name: part for name, part in self.model.parts.items() if part.out is not None}
         if not parts:
@@ -219,8 +218,7 @@ class Former:
         norm), None all of them (layers + 1, B, T, dim).
 
         Of an encoder-decoder they are the decoder's if there is a target, else the encoder's. The inputs are those of
-        `logits`, but for XLNet's permutations.
-        """
+        `logits`, but for XLNet's permutations."""
         if layer is not None and type(layer) is not int:
             raise Error(f"layer must be a number or None, got {layer!r}", fix="-1 is the last layer")
         given = collect_inputs("hidden", (ids, keep, segments, target), inputs, without=PERMUTATION_INPUTS)
@@ -357,8 +355,7 @@ def build(
     """Build a model with random weights: a preset's settings with some of them changed.
 
     `head` auto is the family's pretraining head; `labels` are names, or a number of them. Under torch.device("meta")
-    the model takes no memory.
-    """
+    the model takes no memory."""
     if not isinstance(seed, int) or not 0 <= seed < 2**40:
         raise Error(f"seed must be a whole number from 0 to 2^40, got {seed!r}", fix="take 0")
     found, values = registry.find_preset(family, preset)
@@ -435,8 +432,7 @@ def tree(family: str | None = None) -> list[JSONObject]:
     """List the members of the family, or one of them: name, what its file's docstring says, presets with exact sizes,
     pretraining objective and tokenizer, heads, and the tasks that it can be fine-tuned for.
 
-    A size names the head it includes, as published counts do: {"parameters": 109482240, "head": "none"}.
-    """
+    A size names the head it includes, as published counts do: {"parameters": 109482240, "head": "none"}."""
     rows = []
     for one in registry.FAMILIES.values() if family is None else [registry.find_family(family)]:
         facts, card = one.definition, one.card

@@ -3,8 +3,7 @@
 A row reads `theirs: ours`. In a name, `{i}` is a layer number, `*` stands for weight and bias, and a group
 `(query|key|value)` on their side means that several of their tensors, joined along the first axis, are one of ours.
 Maps know tensors, not files: tensors are fetched by name, one rule at a time, so that a model may be larger than
-half of memory.
-"""
+half of memory."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ class KeyMap:
     `prefixes` may stand there or be missing. `tied` lists their copies of a tensor, `drop` their leftovers (`**`
     stands for anything), `aliases` the endings that old files spell differently, and `alternate_names` names
     that hold a tensor as well in what they write: read only if the first is missing, and written as a copy.
-    `computed_tables` are tables that they keep and we compute: what a file has there must be the same.
-    """
+    `computed_tables` are tables that they keep and we compute: what a file has there must be the same."""
 
     body: Mapping[str, str | TensorOp]
     heads: Mapping[str, Mapping[str, str | TensorOp]] = field(default_factory=dict)

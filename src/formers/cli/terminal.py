@@ -3,8 +3,7 @@
 Text from outside (file names, run.json, labels, vocabulary pieces, model outputs, error messages, cells of tables) is
 never markup, and control characters in it are shown (\x1b), not sent. What a program reads behind a pipe is the text
 as it is, except that half a character (a lone surrogate), which no encoding has, is written as \udc80. Progress is a
-bar on a terminal, plain lines elsewhere.
-"""
+bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

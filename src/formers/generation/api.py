@@ -35,8 +35,7 @@ def generate(
     early_stopping, no_repeat_ngram, repetition_penalty, bad_words, min_new_tokens, stop. A prompt longer than the
     context of a decoder is read from its end, with a warning; a source longer than an encoder's context is an error. An
     empty prompt starts from the begin (or end) mark. A `draft`, a smaller model of the same family, speeds up decoding
-    (speculative.py); greedy output stays the same.
-    """
+    (speculative.py); greedy output stays the same."""
     check_verb(former, "generate")
     options = make_options(settings, max_new_tokens=max_new_tokens)
     if draft is not None and stream:
@@ -133,8 +132,7 @@ class StopWatcher:
 
     As soon as a stop string is complete the text `is_stopped`: it ends before it. Where several are complete at once,
     it ends before the longest. What `push` and `flush` give, joined, is the text; how its tokens are cut does not
-    matter.
-    """
+    matter."""
 
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = (), prompt: Sequence[int] = ()):
         self.stream, self.stop_strings = DecodeStream(tokenizer), tuple(stops)

@@ -87,8 +87,7 @@ def augment(
     Former, or None. `column`, `encoding`, `skip`, `delimiter` and `header` say how a file is read. With `out`, a jsonl
     file, a run that was stopped resumes, and a file of that name is replaced with `overwrite` only. The rest is
     `AugmentConfig`: method ("fill", "continue"), times, rate, top_k, temperature, max_new_tokens, seed, conditional
-    (see `train_conditional`), label_names, min_probability.
-    """
+    (see `train_conditional`), label_names, min_probability."""
     check_verb(former, "augment")
     reading: FileOptions = {
         "column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,

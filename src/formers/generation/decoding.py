@@ -42,8 +42,7 @@ def continue_ids(
     """Generate up to `max_new_tokens` ids for each prompt (rows of ids, or a tensor of them), up to the end mark.
 
     To an encoder-decoder the prompts are the source. With several samples, those of one prompt follow each other.
-    `settings` are fields of Options, for callers without an Options.
-    """
+    `settings` are fields of Options, for callers without an Options."""
     options = options or Options(**settings)
     rows = check_prompts(former, prompts, max_new_tokens)
     constraints = build_id_constraints(former, options, max_new_tokens)
@@ -99,8 +98,7 @@ class DecodingBatch:
 
     To an encoder-decoder prompts are sources, and its sequences begin with `start` (or the config's own). When a row
     fills a decoder's context, its last half is read again and the rest dropped; a model with a memory drops its oldest
-    states. Rows in `finished_rows` are skipped.
-    """
+    states. Rows in `finished_rows` are skipped."""
 
     def __init__(
         self, former: Former, prompts: Sequence[list[int]], max_new_tokens: int, rows_per_prompt: int = 1,

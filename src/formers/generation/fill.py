@@ -44,8 +44,7 @@ def fill(former: Former, texts: str | Sequence[str], top_k: int = 5) -> Guesses:
     """Predict the tokens at the blanks of a text, written ___ or as the mask token, the likeliest first.
 
     A text of one blank gives a list of guesses, one of several a list of such lists; a list of texts gives a list of
-    what each of them gives.
-    """
+    what each of them gives."""
     check_verb(former, "fill")
     if type(top_k) is not int or top_k < 1:
         raise Error(f"top_k must be at least 1, got {format_value(top_k)}", fix="ask for 5 guesses")

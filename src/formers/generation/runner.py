@@ -75,8 +75,7 @@ class Runner:
 
         Of two streams (XLNet), the query stream at one more place answers, which no other sees. Its states and those
         of the token before it are forgotten: that token is read again with its successor (two by two, as transformers
-        does).
-        """
+        does)."""
         single = self.longest_row and not self.is_two_stream and capture is None and max(map(len, new_ids)) == 1
         if single and (self.graphed_step is not None or min(map(len, new_ids)) == 1):
             ids = torch.tensor([row[0] if row else 0 for row in new_ids], device=self.former.device)

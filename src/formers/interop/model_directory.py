@@ -6,8 +6,7 @@ said beside. Where formers.json says so, adapters.safetensors (nn/lora.py) is ad
 
 So that a flipped bit is noticed when the model is loaded, formers.json holds the SHA-256 of every other file ("files",
 as sha256sum prints them) and one of its own content ("seal", whatever the spacing). A directory without them loads
-unchecked: an older one, or one that was edited by hand and whose lines were taken out for that.
-"""
+unchecked: an older one, or one that was edited by hand and whose lines were taken out for that."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ def load(
     `head` is auto (the checkpoint's own) or one of none, lm, mlm, pretraining, nsp, double, classify, tag, answer,
     choose; parts that the file lacks start anew, which is said. `dtype` None keeps the file's. A pickled
     pytorch_model.bin is read only with `pickle=True`. `ignore` names config keys to pass over; `tell` hears of
-    the progress.
-    """
+    the progress."""
     if isinstance(where, str) and where.startswith("hub:"):
         from .hub import fetch_model
 
@@ -313,8 +311,7 @@ def export(
     one is complete.
 
     `to` sentence-transformers writes a model without its head that SentenceTransformer opens, with the `pool` and
-    `normalise` of formers.embed. `language` (en, ko) is that of the model card; by default the vocabulary tells.
-    """
+    `normalise` of formers.embed. `language` (en, ko) is that of the model card; by default the vocabulary tells."""
     if not all(bool(value.isfinite().all()) for value in former.model.parameters() if not value.is_meta):
         raise NonFinite("weights")
     if to not in (None, "transformers", "sentence-transformers"):

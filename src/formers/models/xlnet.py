@@ -130,8 +130,7 @@ class XLNet(nn.Module):
         With an `order`, a token's content stream sees the tokens of its own order or lower, its query stream those of a
         lower one; the result is the query stream at `chosen` (None: everywhere) and zero elsewhere. A table
         `visible_pairs` (documents, queries, keys) says it pair by pair instead, and then `targets` (M,) are the slots
-        of the query stream; without them, the content stream is the result, in which a token always sees itself.
-        """
+        of the query stream; without them, the content stream is the result, in which a token always sees itself."""
         layout, used = batch.layout, 0 if memory is None else memory.used_slots
         masks = build_order_masks(batch.order, layout) if visible_pairs is None else build_pair_masks(visible_pairs)
         content, query = masks

@@ -2,8 +2,7 @@
 
 The vocabulary, sorted by frequency, is cut into clusters. The softmax first chooses among the tokens of the first
 cluster and one entry for each other cluster, then inside that cluster (Grave et al. 2016, arXiv:1609.04309); the
-inputs are cut the same way (Baevski & Auli 2018, arXiv:1809.10853). N tokens, C clusters.
-"""
+inputs are cut the same way (Baevski & Auli 2018, arXiv:1809.10853). N tokens, C clusters."""
 
 from __future__ import annotations
 

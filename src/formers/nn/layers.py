@@ -4,8 +4,7 @@ Embeddings: what a token, its position and its segment contribute to the first h
 numbers are cheap where they cost the most: in a compiled step on a GPU. Norms that keep the type of what they are
 given: autocast computes them in fp32 and would hand that on. The position-wise feed-forward layer, and the activations
 by name. The output layer. A learned mix of all layers, for a task (ELMo §3.2). Random weights, drawn from one seeded
-generator, the same on every machine.
-"""
+generator, the same on every machine."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A training step needs of (M, width) logits only their loss and their gradient. Rows go through in pieces: the product
 with the vocabulary, then one kernel that reads a row of logits and writes its gradient over it, then the two products
-of the backward pass. What is left is as large as the hidden states and the weight. M rows, V the vocabulary's size.
-"""
+of the backward pass. What is left is as large as the hidden states and the weight. M rows, V the vocabulary's size."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ expressions: the engine backtracks, so that a pattern of thirty characters can k
 prose, and nothing can stop it there. A pattern is used only if it is one of those that published tokenizers have, if
 its form leaves nothing to try twice, or if it was quick in a process of its own.
 
-Imported by the command line before anything that takes time: only the standard library is needed here.
-"""
+Imported by the command line before anything that takes time: only the standard library is needed here."""
 
 from __future__ import annotations
 

@@ -186,8 +186,7 @@ def mark_morphemes(texts: Sequence[str]) -> list[str]:
     whatever else is written together with it (3명, AI는, 영화ㅋㅋ).
 
     A word is analysed alone: it is cut alike wherever it stands, and only once. Words without Hangul stay whole.
-    Words that are new go to the analyser together, which reads them on several threads.
-    """
+    Words that are new go to the analyser together, which reads them on several threads."""
     found = dict.fromkeys(word for text in texts for word in HANGUL_WORD.findall(text))
     if new := [word for word in found if word not in MARKED_WORDS]:
         if len(MARKED_WORDS) + len(new) > MAX_MARKED_WORDS:

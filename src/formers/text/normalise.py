@@ -182,8 +182,7 @@ def detect_language(texts: str | Iterable[str]) -> Language:
 
     Digits, punctuation and emoji do not count, so 2024년 is Korean; text with no letters at all is "en". Korean prose
     that is full of English terms stays Korean, and an English page that quotes a Korean name stays English. Reads at
-    most the first 100,000 characters, a few thousand of each text, and stops there: an iterator may be endless.
-    """
+    most the first 100,000 characters, a few thousand of each text, and stops there: an iterator may be endless."""
     letters = hangul = read = 0
     for text in [texts] if isinstance(texts, str) else texts:
         part = text[: MAX_CHARACTERS if isinstance(texts, str) else 4000]

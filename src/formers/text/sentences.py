@@ -3,8 +3,7 @@ rules say where it does. Nothing is lost but white space between sentences.
 
 Korean often has no end mark: 습니다, 어요, 네요 … and a space end a sentence too, and so does a new line.
 
-Names and numbers in English text, found by rule as well: what ERNIE hides as entities where there is no analyser.
-"""
+Names and numbers in English text, found by rule as well: what ERNIE hides as entities where there is no analyser."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 (`tokenizer_style`: the special tokens, their places in the vocabulary, and the templates of texts).
 
 A new style is a TokenizerStyle in a model file, a new kind an entry of TRAINERS. This room stands below the model
-files: what needs a style is given one, or all of them, by its caller (registry.py lists them).
-"""
+files: what needs a style is given one, or all of them, by its caller (registry.py lists them)."""
 
 from __future__ import annotations
 

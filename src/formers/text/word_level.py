@@ -2,8 +2,7 @@
 
 ELMo reads a word as the bytes of its UTF-8 between two word marks, in 50 slots. Of these ids, 1 to 256 are bytes plus
 one, 257 and 258 stand for a sentence's begin and end, 259 and 260 for a word's, and 261 fills the slots that are left.
-Id 0 is no character at all; models add nothing for it.
-"""
+Id 0 is no character at all; models add nothing for it."""
 
 from __future__ import annotations
 

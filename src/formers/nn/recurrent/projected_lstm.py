@@ -3,8 +3,7 @@
 N tokens in D documents, T steps, H the width of a cell, P that of the projected state. cuDNN knows no clipping, so the
 loop over time is ours. It is kept tight: one product for the inputs of all steps; documents sorted by length, so that
 step t works on those that still have a token; both directions in one batched product; and in the backward pass one
-product for each weight instead of one per step. To torch.compile the loop is a single opaque operation.
-"""
+product for each weight instead of one per step. To torch.compile the loop is a single opaque operation."""
 
 from __future__ import annotations
 
@@ -101,8 +100,7 @@ class ProjectedLSTM(nn.Module):
 
     j, i, f, o = [x; h] W + b
     c ← clip(σ(f + 1) · c + σ(i) · tanh(j))
-    h ← clip((σ(o) · tanh(c)) P)
-    """
+    h ← clip((σ(o) · tanh(c)) P)"""
 
     def __init__(self, width: int, cell: int, out: int, *, cell_clip: float | None = None, clip: float | None = None):
         super().__init__()

@@ -46,8 +46,7 @@ class PackedSteps:
 
     Longer documents come first, so the tokens of step t belong to the first `step_sizes[t]` of them, and nothing is
     computed for those that have ended. A compiled graph has fixed shapes: there all documents run as long as the
-    longest, in their own order, and what comes after an end is dropped.
-    """
+    longest, in their own order, and what comes after an end is dropped."""
 
     def __init__(self, layout: Layout):
         self.layout, self.is_static = layout, torch.compiler.is_compiling()

@@ -49,8 +49,7 @@ def decode_attention(
     N is a multiple of the rows: so many queries in turn read one row, of which the first lengths[row] slots are
     seen, or with a `width` the last so many of them. A `table` (rows, size) names the row that holds each slot. A
     `bias` (H, size) has first that of the last slot that is seen, then that of the one before. `fresh` are the key and
-    value (N, H, D) of each row's last slot, which are yet to be written there; the table is given as well.
-    """
+    value (N, H, D) of each row's last slot, which are yet to be written there; the table is given as well."""
     rest = (lengths, table, bias)
     if fresh is None:
         return run_decode_kernel(q, k, v, *rest, None, None, float(scale), width)
