@@ -360,3 +360,15 @@ def parse_byte_size(text: str) -> int:
     if match is None or float(match[1]) <= 0:
         raise Error(f"{text!r} is not a size", fix="write for example 500MB or 5GB")
     return max(1, int(float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2].lower() or " ")))
+
+
+# Hugging Face's names of activations; the first of several is the one we write.
+HF_ACTIVATIONS = {
+    "relu": "relu", "relu2": "relu2", "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh", "quick_gelu": "gelu_quick", "silu": "silu", "swish": "silu", "mish": "mish",
+    "tanh": "tanh", "sigmoid": "sigmoid", "leaky_relu": "leaky_relu", "linear": "linear",
+}  # fmt: skip
+HF_ACT_ROW = rename_key("act", HF_ACTIVATIONS)
+HF_SUMMARY_ROW = rename_key("summary_act", {**HF_ACTIVATIONS, "": None})
+HF_TOKEN_ROWS = {"pad_token_id": "pad", "bos_token_id": "bos", "eos_token_id": "eos"}

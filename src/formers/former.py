@@ -14,26 +14,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from . import config as settings
+from . import inputs as model_inputs
 from . import registry
 from .batch import Batch
 from .config import AnyConfig, JSONObject
 from .errors import Error
 from .family import Family, ModelConfig, replace_settings
-from .inputs import (
-    PERMUTATION_INPUTS,
-    ModelInputs,
-    ModelState,
-    TensorLike,
-    apply_permutation,
-    check_length,
-    collect_inputs,
-    get_row_shape,
-    make_head_masks,
-    pack_padded,
-    pack_target,
-    shift_source,
-    to_tensor,
-)
+from .inputs import PERMUTATION_INPUTS, ModelInputs, ModelState, TensorLike
 from .model import Model, build_model, search_spans
 from .nn.attention.context import Capture
 from .nn.attention.kv_cache import KVCache, get_state_settings
@@ -182,7 +169,7 @@ class Former:
         input of an encoder-decoder. `inputs` are the other fields of `ModelInputs`: target_keep, memory, heads, tasks
         (ERNIE 2.0), and XLNet's order, or perm_mask and target_mapping, whose result is (B, M, …). ELMo reads
         characters (B, T, 50), and its lm logits (B, T, 2, vocab) are those of the next word and of the one before."""
-        given = collect_inputs("logits", (ids, keep, segments, target), inputs, without=())
+        given = model_inputs.collect_inputs("logits", (ids, keep, segments, target), inputs, without=())
         parts = {name: part for name, part in self.model.parts.items() if part.out is not None}
         if not parts:
             head = self.definition.pretraining_head
@@ -192,7 +179,7 @@ class Former:
         how = self.build_forward_args(given.memory, given.heads)
         if given.permutation:
             tensors = {name: self.to_device_tensor(value) for name, value in given.permutation.items()}
-            batch, more = apply_permutation(self.definition, batch, tuple(ids.shape), tensors)
+            batch, more = model_inputs.apply_permutation(self.definition, batch, tuple(ids.shape), tensors)
             how |= more
             if "targets" in more and (self.head == "beam" or any(part.spec.pool for part in parts.values())):
                 raise Error(f"head {self.head!r} reads whole texts", fix="leave target_mapping out")
@@ -221,7 +208,7 @@ class Former:
         `logits`, but for XLNet's permutations."""
         if layer is not None and type(layer) is not int:
             raise Error(f"layer must be a number or None, got {layer!r}", fix="-1 is the last layer")
-        given = collect_inputs("hidden", (ids, keep, segments, target), inputs, without=PERMUTATION_INPUTS)
+        given = model_inputs.collect_inputs("hidden", (ids, keep, segments, target), inputs, without=PERMUTATION_INPUTS)
         alone = self.is_encoder_decoder and target is None
         batch, rows = self.pack_inputs(given, encoder_only=alone)
         capture = Capture(with_hidden=layer != -1)
@@ -272,27 +259,27 @@ class Former:
                 beside[name] = self.to_device_tensor(value, name, integer=True)
         if target_keep is not None and target is None:
             raise Error("target_keep is given without target", fix="give both, or leave target_keep out")
-        source = pack_padded(self.definition, self.config, ids, keep, beside)
+        source = model_inputs.pack_padded(self.definition, self.config, ids, keep, beside)
         past = None if self.is_encoder_decoder else memory
-        check_length(self.measure_row_length(past, source.longest), self.context)
+        model_inputs.check_length(self.measure_row_length(past, source.longest), self.context)
         if self.is_encoder_decoder and isinstance(memory, KVCache):
             source_inputs = source.ids, source.starts
             if memory.source_inputs is not None and not all(map(torch.equal, memory.source_inputs, source_inputs)):
                 raise Error("this cache has seen another source", fix="make a cache for each source")
             memory.source_inputs = source_inputs
-        rows = get_row_shape(self.definition, ids)
+        rows = model_inputs.get_row_shape(self.definition, ids)
         if not self.is_encoder_decoder or encoder_only:
             if target is not None:
                 raise Error(f"{self.family} with head {self.head!r} has no decoder", fix="leave target out")
             return source, rows
         if target is not None:
-            batch = pack_target(self.definition, self.config, target, target_keep, source, rows)
-            check_length(self.measure_row_length(memory, batch.longest), self.context)
+            batch = model_inputs.pack_target(self.definition, self.config, target, target_keep, source, rows)
+            model_inputs.check_length(self.measure_row_length(memory, batch.longest), self.context)
             return batch, rows
         if self.head in ("lm", "none"):
             what = f"{self.family} needs target, the decoder's input"
             raise Error(what, fix="pass target=..., or use hidden() for the encoder alone")
-        return shift_source(self.definition, self.config, source), rows
+        return model_inputs.shift_source(self.definition, self.config, source), rows
 
     def measure_row_length(self, memory: ModelState | None, longest: int) -> int:
         """Return the largest number of tokens in a row, with those in the cache."""
@@ -310,7 +297,7 @@ class Former:
         first = values[0] if isinstance(values, list | tuple) and values else values
         if isinstance(first, str | Mapping):
             raise Error(f"{name} must be numbers, not text or a batch of it", fix=self.explain_ids())
-        return to_tensor(values, name, self.device, integer)
+        return model_inputs.to_tensor(values, name, self.device, integer)
 
     def explain_ids(self) -> str:
         """Return a line of code that turns text into the inputs of `logits` and `hidden`."""
@@ -344,7 +331,9 @@ class Former:
             memory.bind_model(get_state_settings(self.family, self.config))
             how[memory.forward_argument] = memory
         if heads is not None:
-            how["head_mask"] = make_head_masks(self.config, heads, self.definition.is_encoder_decoder, self.device)
+            how["head_mask"] = model_inputs.make_head_masks(
+                self.config, heads, self.definition.is_encoder_decoder, self.device
+            )
         return how
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..errors import Error
 from . import safe_files
-from .huggingface import COMPANION_FILES
+from .tokenizer_files import COMPANION_FILES
 
 HUB_NAME = re.compile(r"hub:(?P<repo>(?:[A-Za-z0-9_.-]+/)?[A-Za-z0-9_.-]+)(?:@(?P<revision>\w[\w.+/-]*))?")
 METADATA_FILES = (

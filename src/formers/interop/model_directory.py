@@ -39,7 +39,7 @@ from ..registry import find_family
 from ..task import Task
 from . import bilm, huggingface, safe_files
 from .safe_files import Weights, check_has_weights, open_hdf5, open_weights, write_weights
-from .tokenizer_files import get_special_tokens, load_own_tokenizer
+from .tokenizer_files import COMPANION_FILES, get_special_tokens, load_own_tokenizer
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "formers.json"
@@ -190,7 +190,7 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
             raise Error(what, where=where / "tokenizer.json", fix="restore the original file")
     beside = where / ORIGINALS_FOLDER
     if beside.is_dir() and not beside.is_symlink():
-        for name in ("config.json", bilm.OPTIONS_FILE, *huggingface.COMPANION_FILES):
+        for name in ("config.json", bilm.OPTIONS_FILE, *COMPANION_FILES):
             if safe_files.has_file(beside, name):
                 former.source_files[name] = safe_files.read_bytes(beside, name)
     return former, plan_weights(former, config, about["head"], weights, where)

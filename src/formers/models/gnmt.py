@@ -45,7 +45,7 @@ class GNMTConfig(seq2seq.RecurrentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_sizes(self, "layers", "decoder_layers")
+        check_sizes(self, "decoder_layers")
         if self.layers < 2:
             raise Error("an encoder of 1 layer has a memory of two directions", fix="take 2 layers or more")
 

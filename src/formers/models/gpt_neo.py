@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import ConfigMap, JSONValue, KeyRule, Settings, check_rates, check_sizes, compute_head_dim
+from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, ConfigMap, JSONValue, KeyRule, Settings, check_sizes
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Presets, Recipe
+from ..family import CheckpointFormat, Family, ModelConfig, Presets, Recipe
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_layer_masks
@@ -50,10 +50,8 @@ class GPTNeoConfig(ModelConfig):
     eos: int | tuple[int, ...] | None = 50256
 
     def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "context", "dim", "layers", "heads", "ff", "window")
-        check_sizes(self, "init", minimum=0)
-        check_rates(self, "dropout", "embed_dropout", "attention_dropout", "head_dropout")
-        compute_head_dim(self)
+        super().__post_init__()
+        check_sizes(self, "window")
         get_activation(self.act)
         build_layer_masks(self.pattern, self.window, self.layers)
 

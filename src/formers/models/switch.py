@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from ..config import ConfigMap, KeyRule, Settings, check_rates, check_sizes, default_to_encoder
+from ..config import HF_ACT_ROW, ConfigMap, KeyRule, Settings, check_rates, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import HF_ACT_ROW, CheckpointFormat, Family, GpuSpeed, Head, Presets, TensorFile
+from ..family import CheckpointFormat, Family, GpuSpeed, Head, Presets, TensorFile
 from ..keymap import KeyMap, TensorOp
 from ..nn.encoder_decoder import EncoderDecoder
 from ..nn.experts import Experts
