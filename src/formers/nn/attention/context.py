@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Capture:
-    """Collects what passes by: hidden states (N, dim) and attention weights (rows, heads, queries, keys).
-
-    Handed to a model's forward; `with_hidden` and `with_attention` say what is wanted. Both are listed by stack:
-    "encoder", "decoder", and of weights "cross" as well. A list given as `routing` is filled by layers of experts.
-    """
+    """Collects what passes by: hidden states (N, dim) and attention weights (rows, heads, queries, keys). Handed to a
+    model's forward; `with_hidden` and `with_attention` say what is wanted. Both are listed by stack: "encoder",
+    "decoder", and of weights "cross" as well. A list given as `routing` is filled by layers of experts."""
 
     with_hidden: bool = False
     with_attention: bool = False
@@ -214,9 +212,7 @@ class AttentionContext:
 
     def get_dense_mask(self, heads: int, *, padded: bool = True) -> Tensor | None:
         """Return the mask (bool) or masked bias (float) on a (rows or 1, H or 1, Q, K) grid; None if all is visible.
-
-        Without `padded`, that of one full-length document, of which any shorter one takes the corner.
-        """
+        Without `padded`, that of one full-length document, of which any shorter one takes the corner."""
         if padded not in self.forms.dense:
             self.forms.dense[padded] = self._build_dense_mask(heads, padded)
         return self.forms.dense[padded]
