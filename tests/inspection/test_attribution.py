@@ -10,7 +10,7 @@ from formers.inspection.attribution import METHODS, Explainer, attribute, choose
 from formers.inspection.sides import encode_inputs
 from formers.nn.head_pruning import find_attentions
 from formers.registry import FAMILIES
-from tests.test_verbs import model
+from tests.small_models import get_verb_model as model
 
 SENTENCES = ["the cat sat on the mat", "오늘은 날씨가 좋습니다", "log the cat"]
 HEADS = [

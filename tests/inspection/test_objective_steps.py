@@ -10,7 +10,7 @@ from formers import Error
 from formers.inspection.objective_steps import explain_objectives, find_dropped, get_own_objective
 from formers.objectives.registry import OBJECTIVES
 from formers.registry import FAMILIES
-from tests.test_verbs import model
+from tests.small_models import get_verb_model as model
 
 TEXT = "the cat sat on the mat. the log is here and the cat is on it. we will see."
 KOREAN = "오늘은 날씨가 좋습니다. 안녕하세요 여러분 오늘은 날씨가 좋습니다."

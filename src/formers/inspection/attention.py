@@ -7,7 +7,6 @@ L layers, H heads, Q queries, K keys (of a memory first, M of them), D numbers o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -147,9 +146,8 @@ def record_attention(former: Former, inputs: TextInputs) -> Recording:
     if former.is_two_stream and former.head == "lm":
         order = torch.arange(inputs.get_batch().ids.shape[0], device=former.device)
         second = record_pass(former, inputs, order, with_attention=True, with_vectors=True).capture
-        for table in ("attention_weights", "head_vectors"):
-            found: dict[str, Any] = getattr(second, table)  # any: lists of weights or of vectors, by one name
-            getattr(recording.capture, table)[QUERY_STREAM] = found[QUERY_STREAM]
+        recording.capture.attention_weights[QUERY_STREAM] = second.attention_weights[QUERY_STREAM]
+        recording.capture.head_vectors[QUERY_STREAM] = second.head_vectors[QUERY_STREAM]
     return recording
 
 

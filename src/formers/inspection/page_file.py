@@ -5,10 +5,11 @@ from __future__ import annotations
 import html
 import json
 from importlib import resources
-from typing import Any
+
+from ..config import JSONObject
 
 
-def render_page(document: dict[str, Any]) -> str:
+def render_page(document: JSONObject) -> str:
     """Render a page that holds the document, with whatever style sheets and scripts lie in `page/`."""
     folder = resources.files("formers.inspection").joinpath("page")
     files = sorted((f for f in folder.iterdir() if f.name.endswith((".css", ".js"))), key=lambda f: f.name)
