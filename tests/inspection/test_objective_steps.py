@@ -83,7 +83,10 @@ def test_turns_of_a_permutation():
         asked = [i for i, token in enumerate(step.tokens) if token.state == "target"]
         assert len(asked) == 1
         assert asked[0] in targets
-    assert turns[0].tokens != turns[-1].tokens
+    places = [next(i for i, token in enumerate(step.tokens) if token.state == "target") for step in turns]
+    for number, step in enumerate(turns):  # what has had its turn is visible, what has not is hidden
+        assert all(step.tokens[at].state in ("kept", "special") for at in places[:number])
+        assert all(step.tokens[at].state == "hidden" for at in places[number + 1 :])
 
 
 def test_pairs_have_a_question_and_single_sentences_none():

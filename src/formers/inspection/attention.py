@@ -179,10 +179,10 @@ def build_map(
     stacked = torch.stack([spread_heads(w[0], heads, total) for w, heads in zip(layers, kept, strict=True)])
     if not bool(stacked.isfinite().all()):
         raise NonFinite("attention weights")
+    found = [one.value_norms[0] for one in vectors if one.value_norms is not None]
     norms = None
-    if vectors:
-        rows = zip(vectors, kept, strict=True)
-        norms = torch.stack([spread_heads(one.value_norms[0], heads, total) for one, heads in rows])
+    if found and len(found) == len(layers):
+        norms = torch.stack([spread_heads(x, heads, total) for x, heads in zip(found, kept, strict=True)])
     return AttentionMap(queries, keys, stacked, norms, vectors, kept, memory)
 
 

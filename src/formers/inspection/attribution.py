@@ -20,6 +20,7 @@ from ..batch import Batch
 from ..config import JSONObject, format_value, suggest_name
 from ..errors import Error, NonFinite
 from ..former import Former
+from ..nn.cpu_inference import is_frozen
 from ..nn.head_pruning import find_attentions
 from ..nn.layers import Embeddings
 from ..nn.recurrent.convolution import CharacterCNN
@@ -116,6 +117,9 @@ def attribute(
     for name in methods:
         if name not in METHODS:
             raise Error(f"there is no attribution {name!r}", fix=suggest_name(name, METHODS))
+    if is_frozen(former.model) and any("gradient" in name for name in methods):
+        what = "a model that was frozen for inference has no gradients"
+        raise Error(what, fix="load it without freeze() or --dtype int8, or choose methods=['occlusion']")
     with torch.no_grad():
         found = choose_target(former, inputs, target, contrast, position)
     if found is None:

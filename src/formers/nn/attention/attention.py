@@ -85,6 +85,8 @@ class Attention(nn.Module):
         query, key = to_grid(q, attn_context.query_layout), to_grid(k, attn_context.key_layout)[:, :, :length]
         if self.relative is not None:
             query = self.relative(query, key, self.scale, attn_context)[0]
+        if not isinstance(self.o, nn.Linear):  # weights of 8 bits
+            return HeadVectors(query, key, self.scale, None)
         outputs = self.o.weight.unflatten(1, (self.heads, self.head_dim)).permute(1, 2, 0)  # (H, D, dim)
         value_norms = (to_grid(v, attn_context.key_layout)[:, :, :length] @ outputs.to(v.dtype)).norm(dim=-1)
         return HeadVectors(query, key, self.scale, value_norms)

@@ -32,7 +32,7 @@ class HeadVectors(NamedTuple):
     queries: Tensor  # (rows, H, Q, D), turned by rotary positions, with the biases of relative ones
     keys: Tensor  # (rows, H, K, D)
     scale: float
-    value_norms: Tensor  # (rows, H, K)
+    value_norms: Tensor | None  # (rows, H, K); None for weights of 8 bits
 
 
 @dataclass
