@@ -301,6 +301,11 @@ def freeze_for_inference(model: nn.Module, kind: str, tied_weight: Tensor | None
             setattr(parent, name, make(weight.detach(), None if child.bias is None else child.bias.detach()))
 
 
+def is_frozen(model: nn.Module) -> bool:
+    """Return whether a model was frozen for inference: its layers have no gradients, or wrong ones."""
+    return any(isinstance(module, QuantisedLinear | PrepackedLinear) for module in model.modules())
+
+
 def is_read_whole(parent: nn.Module, name: str) -> bool:
     """Return whether this layer belongs to a feed-forward, or to an attention that always reads the whole of it."""
     if isinstance(parent, Attention):
