@@ -24,6 +24,7 @@ from .generate import augment, fill, generate, summarise, translate
 from .predict import answer, choose, classify, evaluate, score, tag
 from .pretrain import pretrain
 from .runs import report, rerun, resume, runs
+from .serve import serve
 from .show import show
 from .terminal import SafeConsole, escape_line, escape_unencodable
 from .tokenizer import prepare, tokenizer
@@ -47,7 +48,7 @@ app = App(
 )
 for _command in (
     demo, tree, export, prepare, pretrain, finetune, classify, score, tag, answer, choose, augment, evaluate, runs,
-    report, rerun, generate, translate, summarise, fill, show, embed, neighbours, doctor, tokenizer,
+    report, rerun, generate, translate, summarise, fill, show, embed, neighbours, serve, doctor, tokenizer,
 ):  # fmt: skip
     app.command(_command)
 app.command(import_checkpoint, name="import")
