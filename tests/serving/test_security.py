@@ -59,7 +59,9 @@ def test_every_route_refuses_a_foreign_host(locked, host):
         assert answer.status_code == (200 if path in PROBES else 403), (method, path)
 
 
-@pytest.mark.parametrize("origin", ["https://evil.test", "null", "http://127.0.0.1:9999", "https://pages.test.evil", "x"])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.test", "null", "http://127.0.0.1:9999", "https://pages.test.evil", "x"]
+)
 def test_every_route_refuses_a_foreign_origin(locked, origin):
     for method, path in list_routes(locked):
         answer = locked.request(method, path, headers={"Origin": origin, "Authorization": f"Bearer {TOKEN}"})

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 
 from .. import __version__
 from ..errors import Error
-from . import health_routes, openai_routes
+from . import health_routes, huggingface_routes, openai_routes, playground_routes, tei_routes
 from .metrics import ServerMetrics
 from .request_context import ServerState
 from .responses import RequestError, make_error_response
@@ -51,8 +51,10 @@ def build_app(sources: Sequence[str], load: ModelLoader, settings: ServerSetting
         "Hugging Face.",
     )  # fmt: skip
     app.state.server = state
-    for module in (health_routes, openai_routes):
+    for module in (health_routes, openai_routes, tei_routes, playground_routes):
         app.include_router(module.router)
+    playground_routes.mount_pages(app)
+    app.include_router(huggingface_routes.router)  # last: its paths begin with any model's name
     app.add_exception_handler(Error, answer_error)
     app.add_exception_handler(RequestValidationError, answer_invalid_body)
     app.add_exception_handler(HTTPException, answer_http_error)

@@ -8,20 +8,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from ..batch import Batch
 from ..errors import Error, NonFinite
 from ..former import Former
 from ..generation.api import encode_prompt, make_watcher
 from ..generation.engine import Request, TokenChooser, make_chooser
 from ..generation.logits_processors import build_constraints
 from ..generation.options import Options, make_options
-from ..generation.runner import Runner
+from ..verbs import LM_PARTS
 from .responses import RequestError
 from .served_models import ServedModel
 
 GREEDY_IGNORES = ("top_k", "top_p", "min_p", "typical_p")  # they keep the likeliest token, which greedy takes
+
+
+SCORED_ROWS = 128  # places of a prompt whose logits are held at once
 
 
 @dataclass(frozen=True)
@@ -165,13 +168,15 @@ def score_prompt(former: Former, ids: list[int], num_top: int) -> list[ScoredTok
     tokenizer = former.tokenizer
     assert tokenizer is not None
     found = [ScoredToken(ids[0], tokenizer.get_token_text(ids[0]), None, [])]
-    if len(ids) > 1:
-        logs = Runner(former, 1, len(ids)).score_every(ids[:-1]).float().log_softmax(-1)
-        wanted = logs.gather(1, torch.tensor(ids[1:], device=logs.device)[:, None])[:, 0].tolist()
-        if not all(value == value and value > -float("inf") for value in wanted):
+    if len(ids) == 1:
+        return found
+    hidden = former.model(Batch.from_rows([ids[:-1]], former.device))
+    for low in range(0, len(hidden), SCORED_ROWS):
+        logs = former.model.logits(hidden[low : low + SCORED_ROWS], part=LM_PARTS[former.head]).float().log_softmax(-1)
+        if not logs.amax(-1).isfinite().all():
             raise NonFinite("log-probabilities of tokens")
-        for token, value, row in zip(ids[1:], wanted, logs, strict=True):
-            found.append(make_scored_token(former, token, value, row, num_top))
+        for token, row in zip(ids[low + 1 :], logs, strict=False):
+            found.append(make_scored_token(former, token, float(row[token]), row, num_top))
     return found
 
 

@@ -196,7 +196,10 @@ class GenerationRun:
         if wanted.max_new_tokens == 0:
             self.add_finished_texts()
             return
-        served.check_queue(len(prompts) * wanted.num_samples)
+        if (count := len(prompts) * wanted.num_samples) > (limit := self.state.settings.limits.max_texts):
+            what = f"the request asks for {count:,} texts, and {limit:,} are allowed"
+            raise RequestError(what, status=413, fix="send several requests")
+        served.check_queue(count)
         options: Options = make_sampling_options(wanted.given, max(1, *(count for _, count in prompts)))
         for ids, count in prompts:
             for sample in range(wanted.num_samples):

@@ -43,6 +43,8 @@ class Operation:
             return embed(former, inputs, **how).numpy()
         if self.name == "embed_tokens":
             return embed_all_tokens(former, inputs)
+        if self.name == "inspect":  # which takes one text
+            return [resolve_verb(self.name)(former, text, **how) for text in inputs]
         return resolve_verb(self.name)(former, inputs, **how)
 
 
