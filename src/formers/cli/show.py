@@ -27,12 +27,6 @@ RESERVED_OPTIONS = {
     "tokenizer": "say --tokenizer",
     "name": "the objective comes first: formers show mlm",
 }
-# The family whose tokenizer suits an objective, where none is given.
-TOKENIZER_FAMILIES = {
-    "causal": "gpt2", "prefix": "gpt2", "seq2seq": "transformer", "bidirectional": "elmo", "sop": "albert",
-    "plm": "xlnet", "denoising": "bart", "span-corruption": "t5", "switch": "t5", "prefix-spans": "t5",
-    "deshuffle": "t5",
-}  # fmt: skip
 MAX_LENGTH = 1 << 16  # tokens of an example that anybody would look at
 DEFAULT_LENGTH = 48  # tokens of an example
 SMALL_VOCAB_SIZE, MAX_TOKENIZER_DOCUMENTS = 3000, 150  # of a tokenizer trained for this: pieces, documents it is from
@@ -126,7 +120,7 @@ def get_tokenizer(objective: str, documents: list[str], where: Path | None) -> T
     """Load the given tokenizer, or train a small one of the kind that suits the objective."""
     from ..data.readers import load_bundled_corpus
     from ..interop.tokenizer_files import load_tokenizer
-    from ..registry import train_tokenizer
+    from ..registry import find_shown_family, train_tokenizer
 
     if where is not None:
         made = load_tokenizer(where)
@@ -140,8 +134,8 @@ def get_tokenizer(objective: str, documents: list[str], where: Path | None) -> T
     with show_progress(SafeConsole(stderr=True), "show", delay_seconds=2) as tell:
         tell("tokenizer", 0, 1, f"a small one is trained for {objective}")
         # What is said twice is worth a piece: the text at hand counts three times.
-        family = TOKENIZER_FAMILIES.get(objective, "bert")
-        made = train_tokenizer(family, [*lines * 3, *more], max(SMALL_VOCAB_SIZE, 3 * len(known)))
+        family, size = find_shown_family(objective).name, max(SMALL_VOCAB_SIZE, 3 * len(known))
+        made = train_tokenizer(family, [*lines * 3, *more], size)
         tell("tokenizer", 1, 1, f"{len(made):,} pieces")
     return made
 
