@@ -32,7 +32,7 @@ ROOT = Path(formers.__file__).parent
 ORDER = [
     "errors", "ragged_arrays", "option_aliases", "config", "atomic_files", "batch", "text", "keymap", "nn", "family",
     "inputs", "model", "verbs", "task", "models", "registry", "former", "protocols", "data", "interop", "objectives",
-    "tasks", "evaluation", "reports", "inspection", "generation", "training", "cli", "__main__",
+    "tasks", "evaluation", "reports", "inspection", "generation", "training", "serving", "cli", "__main__",
 ]  # fmt: skip
 # What the order alone would allow: objectives and tasks are handed a model, training a model that can decode.
 FORBIDDEN = {
@@ -123,6 +123,7 @@ NO_MODULE = {
     "objectives/test_every_family.py": "every family with its own objective",
     "objectives/test_frozen.py": "the batches of every objective, kept from version to version",
     "training/test_every_family.py": "every family, trained with its own objective",
+    "serving/test_clients.py": "real clients against the whole server",
 }
 
 FILES = [p for p in sorted(ROOT.rglob("*.py")) if p != ROOT / "__init__.py"]

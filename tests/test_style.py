@@ -26,6 +26,7 @@ VERBS = {
     "open",
     "read",
     "seed",
+    "shutdown",
     "hidden",
     "shorten",
     "speed",
