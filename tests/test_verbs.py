@@ -40,6 +40,7 @@ ASKED = {
     "embed": lambda f: f.embed("the cat"),
     "evaluate": lambda f: f.evaluate([LABELLED.get(f.head, {"text": LINES[0], "target": "the mat"})] * 2),
     "fill": lambda f: f.fill("the ___ sat"),
+    "inspect": lambda f: f.inspect("the cat sat").to_dict(),
     "neighbours": lambda f: f.neighbours("the cat", texts=LINES[:2]),
     "classify": lambda f: f.classify("the cat"),
     "score": lambda f: f.score(("the cat", "the mat") if pair(f) else "the cat sat"),
@@ -80,7 +81,7 @@ def model(name, head):
 def test_every_verb_answers_or_names_those_that_do(name, head):
     f = model(name, head)
     known = list_verbs(f)
-    assert {"embed", "neighbours"} <= set(known) <= set(VERBS)
+    assert {"embed", "inspect", "neighbours"} <= set(known) <= set(VERBS)
     for verb in VERBS:
         if verb in known:
             ASKED[verb](f)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .generation.augment import augment
     from .generation.fill import fill
     from .generation.translate import summarise, translate
+    from .inspection.api import inspect
     from .inspection.embed import embed, neighbours
     from .interop.model_directory import export, load, save
     from .interop.tokenizer_files import prepare
@@ -52,6 +53,6 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Error", "Former", "NonFinite", "Store", "__version__", "answer", "augment", "build", "choose", "classify", "embed",
-    "evaluate", "export", "fill", "finetune", "generate", "load", "neighbours", "prepare", "pretrain", "save", "score",
-    "summarise", "tag", "translate", "tree",
+    "evaluate", "export", "fill", "finetune", "generate", "inspect", "load", "neighbours", "prepare", "pretrain",
+    "save", "score", "summarise", "tag", "translate", "tree",
 ]  # fmt: skip

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 # Verb → the module of the function of that name, whose first argument is a Former.
 VERBS = {
     "augment": "generation.augment", "embed": "inspection.embed", "evaluate": "evaluation.api",
-    "fill": "generation.fill", "neighbours": "inspection.embed", "classify": "tasks.api", "score": "evaluation.api",
-    "tag": "tasks.api", "answer": "tasks.api", "choose": "tasks.api", "generate": "generation.api",
-    "summarise": "generation.translate", "translate": "generation.translate",
+    "fill": "generation.fill", "inspect": "inspection.api", "neighbours": "inspection.embed", "classify": "tasks.api",
+    "score": "evaluation.api", "tag": "tasks.api", "answer": "tasks.api", "choose": "tasks.api",
+    "generate": "generation.api", "summarise": "generation.translate", "translate": "generation.translate",
 }  # fmt: skip
 # What else a loaded model does: f.save(path) is formers.save(f, path).
 METHODS = {
@@ -62,6 +62,9 @@ def can_generate(former: LoadedModel) -> bool:
     return declared.is_two_stream or not declared.can_be_causal or former.config.causal
 
 
+BLANK = "___"  # what a text has in place of a token that is to be filled in
+
+
 def can_fill(former: LoadedModel) -> bool:
     """Return whether a model guesses hidden tokens: a masked language model."""
     return former.head in ("mlm", "pretraining")
@@ -70,7 +73,7 @@ def can_fill(former: LoadedModel) -> bool:
 def list_verbs(former: LoadedModel) -> tuple[str, ...]:
     """Return the verbs that a loaded model answers, in the order of VERBS."""
     head, task = former.head.split("@")[0].split("+")[0], former.task
-    known = {"embed", "neighbours"}
+    known = {"embed", "inspect", "neighbours"}
     if can_generate(former):
         known |= {"generate", "translate", "summarise", "augment"}
     if can_fill(former):

@@ -21,6 +21,7 @@ from .demo import demo
 from .embed import embed, neighbours
 from .finetune import finetune
 from .generate import augment, fill, generate, summarise, translate
+from .inspect import inspect
 from .predict import answer, choose, classify, evaluate, score, tag
 from .pretrain import pretrain
 from .runs import report, rerun, resume, runs
@@ -47,7 +48,7 @@ app = App(
 )
 for _command in (
     demo, tree, export, prepare, pretrain, finetune, classify, score, tag, answer, choose, augment, evaluate, runs,
-    report, rerun, generate, translate, summarise, fill, show, embed, neighbours, doctor, tokenizer,
+    report, rerun, generate, translate, summarise, fill, show, inspect, embed, neighbours, doctor, tokenizer,
 ):  # fmt: skip
     app.command(_command)
 app.command(import_checkpoint, name="import")

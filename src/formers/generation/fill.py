@@ -19,9 +19,8 @@ from ..inputs import check_length, list_texts
 from ..text.normalise import normalise
 from ..text.tokenizer import Tokenizer
 from ..text.word_level import WORD_PATTERN
-from ..verbs import can_fill, check_verb
+from ..verbs import BLANK, can_fill, check_verb
 
-BLANK = "___"
 BATCH_ROWS = 32  # texts that are read at a time
 WORD_STREAM, PIECE_STREAM = 70, 71  # what a random number is for
 RandomKey = tuple[int, int, int]

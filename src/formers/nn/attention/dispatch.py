@@ -370,12 +370,12 @@ def compute_attention_weights(
 ) -> Tensor:
     """Compute the attention weights (rows, H, Q, K) beside the kernel; zero where there is no token."""
     layout = attn_context.query_layout
-    q, k = _to_grid(q, layout), _to_grid(k, attn_context.key_layout)[:, :, : attn_context.key_length]
+    q, k = to_grid(q, layout), to_grid(k, attn_context.key_layout)[:, :, : attn_context.key_length]
     bias = select_dense_bias(attn_context, q.shape[1], kept_heads)
     if relative is not None:
         q, extra = relative(q, k, scale, attn_context)
         bias = _add_bias(extra, bias)
-    scores = (q @ k.transpose(-1, -2)).float() * scale
+    scores = (q @ k.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32)) * scale
     scores = scores if bias is None else _add_bias(scores, bias)
     real = torch.arange(layout.longest, device=q.device) < layout.lengths[:, None]  # (rows, Q)
     weights = scores.softmax(-1) * real[:, None, :, None]
@@ -397,14 +397,14 @@ def _select_kept(bias: Tensor, kept_heads: KeptHeads | None) -> Tensor:
     return bias if kept_heads is None else bias[list(kept_heads[1])]
 
 
-def _to_grid(x: Tensor, layout: Layout) -> Tensor:
+def to_grid(x: Tensor, layout: Layout) -> Tensor:
     """Lay out packed (N, H, D), or a cache's (rows, T, H, D), as (rows, H, T, D)."""
     return (layout.unpack(x) if x.dim() == 3 else x).transpose(1, 2)
 
 
 def _to_grids(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor]:
     query, key = call.attn_context.query_layout, call.attn_context.key_layout
-    return _to_grid(call.q, query), _to_grid(call.k, key), _to_grid(call.v, key)
+    return to_grid(call.q, query), to_grid(call.k, key), to_grid(call.v, key)
 
 
 def _add_bias(bias: Tensor, other: Tensor | None) -> Tensor:
