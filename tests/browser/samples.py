@@ -1,8 +1,10 @@
 """View documents with made-up numbers in every part of the format, so that the page is tested without a model."""
 
+# ruff: noqa: E501, RUF005, SIM905
 from __future__ import annotations
 
 import base64
+import functools
 from typing import Any
 
 import numpy as np
@@ -63,7 +65,11 @@ def make_side(words: list[str], specials: set[str] = frozenset(), memory: int = 
 
 def make_weights(rng, layers: int, heads: int, queries: int, keys: int, causal: bool, memory: int = 0) -> np.ndarray:
     """Softmax of random scores with some structure: near tokens, one strong column, one diagonal a head."""
-    place = np.arange(keys)[None, :] - memory - np.arange(queries)[:, None] * (1 if causal or queries == keys else keys / queries)
+    place = (
+        np.arange(keys)[None, :]
+        - memory
+        - np.arange(queries)[:, None] * (1 if causal or queries == keys else keys / queries)
+    )
     out = np.empty((layers, heads, queries, keys), np.float32)
     for layer in range(layers):
         for head in range(heads):
@@ -78,7 +84,9 @@ def make_weights(rng, layers: int, heads: int, queries: int, keys: int, causal: 
     return out
 
 
-def make_attention(rng, queries: str, keys: str, size: tuple[int, int, int, int], causal=False, memory=0, top=0) -> dict:
+def make_attention(
+    rng, queries: str, keys: str, size: tuple[int, int, int, int], causal=False, memory=0, top=0
+) -> dict:
     weights = make_weights(rng, *size, causal, memory)
     layers, heads, q, k = size
     rollout = np.empty((layers, q, k), np.float32)
@@ -104,7 +112,9 @@ def make_top(rng, words: list[str], target: str | None = None) -> tuple[list[dic
     if target is not None and rng.random() < 0.6:
         names[int(rng.integers(3))] = target
         own = float(p[names.index(target)])
-    return [{"text": str(name), "id": i, "p": float(q)} for i, (name, q) in enumerate(zip(names, p, strict=False))], own or 0.01
+    return [
+        {"text": str(name), "id": i, "p": float(q)} for i, (name, q) in enumerate(zip(names, p, strict=False))
+    ], own or 0.01
 
 
 def make_prediction(rng, side: str, tokens: list[dict[str, Any]], method: str, layers: int) -> dict[str, Any]:
@@ -115,10 +125,16 @@ def make_prediction(rng, side: str, tokens: list[dict[str, Any]], method: str, l
     picked = [make_top(rng, pool, words[i]) for i in targets]
     rows = []
     for layer in range(layers + 1):
-        tops = [make_top(rng, pool, words[i])[0] if rng.random() > layer / layers else picked[n][0] for n, i in enumerate(targets)]
+        tops = [
+            make_top(rng, pool, words[i])[0] if rng.random() > layer / layers else picked[n][0]
+            for n, i in enumerate(targets)
+        ]
         changed = [bool(rows) and rows[-1]["top"][n][0]["text"] != top[0]["text"] for n, top in enumerate(tops)]
         kl = [round(float(rng.gamma(1, (layers - layer) + 0.05)), 3) for _ in targets]
-        own = [next((one["p"] for one in top if one["text"] == words[i]), 0.001) for top, i in zip(tops, targets, strict=True)]
+        own = [
+            next((one["p"] for one in top if one["text"] == words[i]), 0.001)
+            for top, i in zip(tops, targets, strict=True)
+        ]
         rows.append({"layer": layer, "top": tops, "probability": own, "kl_to_final": kl, "changed": changed})
     found = {
         "side": side, "method": method, "positions": [i - shift for i in targets], "targets": targets,
@@ -171,14 +187,32 @@ def make_objectives(words: list[str]) -> list[dict[str, Any]]:
     plain = keep(frame, {"[CLS]", "[SEP]"})
     chosen = {3, 6, 11} & set(range(len(frame) - 1))
     picked = [{**token, "state": "target"} if i in chosen else token for i, token in enumerate(plain)]
-    masked = [{"text": "[MASK]", "state": "masked"} if i in chosen and i != 6 else {"text": "boat", "state": "random"} if i == 6 else token for i, token in enumerate(plain)]
+    masked = [
+        {"text": "[MASK]", "state": "masked"}
+        if i in chosen and i != 6
+        else {"text": "boat", "state": "random"}
+        if i == 6
+        else token
+        for i, token in enumerate(plain)
+    ]
     mlm = [
         {"title": "The sentence as tokens", "tokens": plain, "note": "Special tokens are never hidden."},
         {"title": "15 % are chosen", "tokens": picked, "note": "An exact count, drawn at random."},
         {"title": "80 % become [MASK], 10 % a random token", "tokens": masked, "note": "10 % stay as they are."},
     ]
-    spans = keep(words[:3]) + [{"text": "<0>", "state": "sentinel"}] + keep(words[6:10]) + [{"text": "<1>", "state": "sentinel"}] + keep(words[12:])
-    answer = [{"text": "<0>", "state": "sentinel"}, *({"text": w, "state": "target"} for w in words[3:6]), {"text": "<1>", "state": "sentinel"}, *({"text": w, "state": "target"} for w in words[10:12])]
+    spans = (
+        keep(words[:3])
+        + [{"text": "<0>", "state": "sentinel"}]
+        + keep(words[6:10])
+        + [{"text": "<1>", "state": "sentinel"}]
+        + keep(words[12:])
+    )
+    answer = [
+        {"text": "<0>", "state": "sentinel"},
+        *({"text": w, "state": "target"} for w in words[3:6]),
+        {"text": "<1>", "state": "sentinel"},
+        *({"text": w, "state": "target"} for w in words[10:12]),
+    ]
     t5 = [
         {"title": "The sentence as tokens", "tokens": keep(words), "note": ""},
         {"title": "Spans become sentinels: the encoder's input", "tokens": spans, "note": "One sentinel a span."},
@@ -187,8 +221,16 @@ def make_objectives(words: list[str]) -> list[dict[str, Any]]:
     half = len(words) // 2
     bart = [
         {"title": "Two sentences", "tokens": keep(words), "note": ""},
-        {"title": "Sentences are permuted", "tokens": [{"text": w, "state": "moved"} for w in words[half:]] + keep(words[:half]), "note": ""},
-        {"title": "Spans become one mask", "tokens": keep(words[half:-2]) + [{"text": "<mask>", "state": "masked"}] + keep(words[:half]), "note": "Lengths follow a Poisson distribution."},
+        {
+            "title": "Sentences are permuted",
+            "tokens": [{"text": w, "state": "moved"} for w in words[half:]] + keep(words[:half]),
+            "note": "",
+        },
+        {
+            "title": "Spans become one mask",
+            "tokens": keep(words[half:-2]) + [{"text": "<mask>", "state": "masked"}] + keep(words[:half]),
+            "note": "Lengths follow a Poisson distribution.",
+        },
     ]
     return [
         {"name": "mlm", "family": "bert", "help": "Masked language modelling.", "tokenizer": "model", "steps": mlm},
@@ -204,7 +246,9 @@ def make_model(name: str, family: str, kind: str, layers: int, heads: int) -> di
     }  # fmt: skip
 
 
-def make_encoder(text: str = ENGLISH, layers: int = 6, heads: int = 8, name: str = "bert-mini", seed: int = 0) -> dict[str, Any]:
+def make_encoder(
+    text: str = ENGLISH, layers: int = 6, heads: int = 8, name: str = "bert-mini", seed: int = 0
+) -> dict[str, Any]:
     """An encoder with every part that one may have."""
     rng = np.random.default_rng(seed)
     words = ["[CLS]", *text.split(), "[SEP]"]
@@ -232,7 +276,9 @@ def make_encoder(text: str = ENGLISH, layers: int = 6, heads: int = 8, name: str
     }  # fmt: skip
 
 
-def make_decoder(text: str = ENGLISH, layers: int = 4, heads: int = 4, memory: int = 4, seed: int = 1) -> dict[str, Any]:
+def make_decoder(
+    text: str = ENGLISH, layers: int = 4, heads: int = 4, memory: int = 4, seed: int = 1
+) -> dict[str, Any]:
     """A decoder that carries a memory of earlier tokens."""
     rng = np.random.default_rng(seed)
     words = text.split()
@@ -295,7 +341,10 @@ def make_convolution(seed: int = 3) -> dict[str, Any]:
 
 def make_comparison() -> dict[str, Any]:
     """A document that compares two models on one text."""
-    first, second = make_encoder(layers=4, heads=4, name="bert-a"), make_encoder(layers=4, heads=4, name="bert-b", seed=5)
+    first, second = (
+        make_encoder(layers=4, heads=4, name="bert-a"),
+        make_encoder(layers=4, heads=4, name="bert-b", seed=5),
+    )
     count = len(first["sides"]["text"]["tokens"])
     rng = np.random.default_rng(9)
     changes = {
@@ -306,6 +355,7 @@ def make_comparison() -> dict[str, Any]:
     return {"format": 1, "compare": [first, second], "changes": changes}
 
 
+@functools.cache
 def make_long(tokens: int = 512, layers: int = 12, heads: int = 12, top: int = 16) -> dict[str, Any]:
     """The largest page: BERT-base's heads on 512 tokens."""
     rng = np.random.default_rng(4)

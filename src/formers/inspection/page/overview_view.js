@@ -7,7 +7,7 @@ import { fitText, measureWidth } from "./surfaces.js";
 import { listTokens, showToken } from "./tokens.js";
 
 const ROW = 58; // pixels a layer
-const GAP = 46; // between the two sides of an encoder-decoder
+const GAP = 96; // between the two sides of an encoder-decoder, for the names of the second one's layers
 
 function listSides(document) {
   const order = ["source", "text", "target"].filter((side) => document.sides[side]);
@@ -164,16 +164,16 @@ export const overviewView = {
           });
         }
         surface.rect(view.x, view.y, 82, view.height, { fill: palette.paper });
-        const name = (y, words) => surface.text(view.x + 74, y, fitText(words, 72, 11), { size: 11, fill: palette.soft, anchor: "end" });
-        for (const part of new Map(parts.map((one) => [one.y, one])).values()) {
-          if (part.y === 0 || part.other) {
-            name(part.y + 36, text("stage_text"));
-            name(part.y + tokenTop + 18, text("stage_tokens"));
-            name(nodeY(part, 0) + 4, text("embeddings_short"));
-          }
-          for (let layer = 1; layer <= part.layers; layer++) name(nodeY(part, layer) + 4, text("layer_n", { layer }));
-        }
-        if (prediction) name(probabilityTop + 10, text("stage_probabilities"));
+        const writeName = (x, y, words) => surface.text(x, y, fitText(words, 76, 11), { size: 11, fill: palette.soft, anchor: "end" });
+        parts.forEach((part, i) => {
+          if (i && !part.y) return;
+          const x = i ? part.x - 12 : view.x + 74;
+          writeName(x, part.y + 36, text("stage_text"));
+          writeName(x, part.y + tokenTop + 18, text("stage_tokens"));
+          writeName(x, nodeY(part, 0) + 4, text("embeddings_short"));
+          for (let layer = 1; layer <= part.layers; layer++) writeName(x, nodeY(part, layer) + 4, text("layer_n", { layer }));
+        });
+        if (prediction) writeName(shownSide.y ? shownSide.x - 12 : view.x + 74, probabilityTop + 10, text("stage_probabilities"));
       },
       pick(x, y) {
         for (const part of parts) {

@@ -26,10 +26,10 @@ export function getTheme(root) {
 }
 
 export class Viewer {
-  constructor(root, document, { language = "en", state = {}, withNote = true } = {}) {
+  constructor(root, document, { language = "en", state = {}, only = null } = {}) {
     this.root = root;
     this.language = language;
-    this.withNote = withNote;
+    this.only = only;
     this.state = {
       view: null, kind: null, measure: "weights", layer: 0, head: -1, token: chooseFirstToken(document), form: "matrix", zoom: 0, threshold: 0.03,
       direction: "reads", neuron: "product", objective: 0, step: 0, isPlaying: false, map: 0, ...state,
@@ -55,8 +55,10 @@ export class Viewer {
   setDocument(document) {
     this.document = document;
     this.documents = document.compare ?? [document];
-    this.views = VIEWS.filter((view) => (view.isShared ? view.has(document) : this.documents.some((one) => view.has(one))));
+    const offered = this.only ? VIEWS.filter((view) => this.only.includes(view.id)) : VIEWS;
+    this.views = offered.filter((view) => (view.isShared ? view.has(document) : this.documents.some((one) => view.has(one))));
     if (!this.views.some((view) => view.id === this.state.view)) this.state.view = this.views[0].id;
+    if (this.state.view === "objectives" && this.only) this.state.isPlaying = true;
     this.build();
   }
 
@@ -78,6 +80,7 @@ export class Viewer {
     for (const view of this.views) {
       this.tabs.append(makeButton(text(`tab_${view.id}`), () => this.update({ view: view.id }), { role: "tab", id: `fv-tab-${view.id}`, "aria-controls": "fv-panel" }));
     }
+    this.tabs.hidden = this.views.length === 1;
     addRovingFocus(this.tabs, '[role="tab"]');
     this.sentence = makeElement("p", { class: "fv-explain" });
     this.controls = makeElement("div", { class: "fv-controls" });
@@ -93,7 +96,7 @@ export class Viewer {
     this.panel = makeElement("div", { role: "tabpanel", id: "fv-panel" }, this.sentence, makeElement("div", { class: "fv-bar" }, this.controls, files), this.stages, this.live, this.table);
     this.root.replaceChildren(this.tabs, this.panel);
     const notes = [...new Set(this.documents.map((one) => one.note).filter(Boolean))];
-    if (this.withNote && notes.length) this.root.append(makeElement("p", { class: "fv-note", text: this.language === "en" ? notes[0] : text("note_attention") }));
+    if (notes.length) this.root.append(makeElement("p", { class: "fv-note", text: this.language === "en" ? notes[0] : text("note_attention") }));
     this.shownStages = null;
     this.refresh();
   }
@@ -247,7 +250,7 @@ export class Viewer {
 // A token in the middle says more about attention than the first one, which often has nothing to read.
 function chooseFirstToken(document) {
   const first = document.compare?.[0] ?? document;
-  const side = first.sides[first.prediction?.side] ?? Object.values(first.sides).at(-1);
+  const side = first.sides?.[first.prediction?.side] ?? Object.values(first.sides).at(-1);
   return Math.floor(side.tokens.length / 2);
 }
 
