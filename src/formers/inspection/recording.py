@@ -140,3 +140,18 @@ def get_model_kind(former: Former) -> str:
         return "decoder" if former.config.causal else "encoder"
     is_causal = former.definition.can_be_causal and former.config.causal
     return "decoder" if is_causal or next(iter(attentions))[0] == "decoder" else "encoder"
+
+
+def repeat_document(batch: Batch, count: int) -> Batch:
+    """Return a batch of `count` copies of a batch's one document, with all that is read beside it."""
+    length = batch.ids.shape[0]
+    starts = torch.arange(count + 1, device=batch.ids.device, dtype=torch.int32) * length
+
+    def repeat(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.repeat(count, *[1] * (x.dim() - 1))
+
+    return Batch(
+        batch.ids.repeat(count, *[1] * (batch.ids.dim() - 1)), starts, length, positions=repeat(batch.positions),
+        segments=repeat(batch.segments), tasks=repeat(batch.tasks), order=repeat(batch.order),
+        source=None if batch.source is None else repeat_document(batch.source, count),
+    )  # fmt: skip

@@ -127,61 +127,76 @@ def get_tokenizer(former: Former) -> Tokenizer:
 def choose_frame(former: Former, tokenizer: Tokenizer, pair: bool) -> Template:
     """Choose the marks around a text: a language model's first token, as its likelihood is computed, or the template
     of the tokenizer or the task."""
-    if can_generate(former) and not former.is_two_stream:
-        begin = tuple(i for i in get_begin_ids(former) if i < former.config.vocab)  # a config may name one it lacks
+    if can_generate(former) and not former.is_two_stream and not former.is_encoder_decoder:
+        # A config may name a token that the model does not have.
+        begin = tuple(i for i in get_begin_ids(former) if i < former.config.vocab)
         return Template(begin, (), (), ((0,) * len(begin), 0, (), 0, ()))
     return get_frame(tokenizer, pair) if former.head in END_MARKED_HEADS else tokenizer.get_template(pair)
+
+
+@dataclass(frozen=True)
+class FramedText:
+    """A text or a pair with its marks: the ids, the tokens and the segments of each."""
+
+    text: str
+    ids: list[int]
+    tokens: list[Token]
+    segments: list[int]
+
+
+def encode_framed(former: Former, tokenizer: Tokenizer, text: str, second: str | None) -> FramedText:
+    """Encode a text, or a pair, with the marks that the model expects around it."""
+    parts = [encode_text(former, tokenizer, normalise(t)) for t in (text, second) if t is not None]
+    frame = choose_frame(former, tokenizer, second is not None)
+    first, own, middle, other, last = frame.segments
+    ids, tokens, segments = list[int](), list[Token](), list[int]()
+
+    def add_marks(marks: Sequence[int], kinds: Sequence[int]) -> None:
+        ids.extend(marks)
+        tokens.extend(make_special(tokenizer, index) for index in marks)
+        segments.extend(kinds)
+
+    add_marks(frame.before, first)
+    for number, (words, row, spans) in enumerate(parts):
+        if number:
+            add_marks(frame.between, middle)
+        ids.extend(row)
+        tokens.extend(make_tokens(tokenizer, words, row, spans, len(parts[0][0]) + 1 if number else 0))
+        segments.extend([other if number else own] * len(row))
+    add_marks(frame.after, last)
+    return FramedText("\n".join(words for words, _, _ in parts), ids, tokens, segments)
 
 
 def encode_one_side(former: Former, text: str, second: str | None, before: str | None) -> TextInputs:
     """Encode a text, or a pair, for an encoder or a decoder."""
     tokenizer = get_tokenizer(former)
-    parts = [encode_text(former, tokenizer, normalise(t)) for t in (text, second) if t is not None]
-    frame = choose_frame(former, tokenizer, second is not None)
-    ids, tokens = list(frame.before), [make_special(tokenizer, i) for i in frame.before]
-    first, own, middle, other, last = frame.segments
-    segments: list[int] = list(first)
-    whole = "\n".join(words for words, _, _ in parts)
-    for number, (words, row, spans) in enumerate(parts):
-        offset = 0 if number == 0 else len(parts[0][0]) + 1
-        if number:
-            ids += frame.between
-            tokens += [make_special(tokenizer, i) for i in frame.between]
-            segments += middle
-        ids += row
-        tokens += make_tokens(tokenizer, words, row, spans, offset)
-        segments += [other if number else own] * len(row)
-    ids += frame.after
-    tokens += [make_special(tokenizer, i) for i in frame.after]
-    segments += last
-    read = former.definition.reads_segments and former.can_read_segments
-    inputs = ModelInputs(torch.tensor([ids]), segments=torch.tensor([segments]) if read else None)
-    batch, _ = former.pack_inputs(inputs)
-    memory, memory_ids = [], None
+    made = encode_framed(former, tokenizer, text, second)
+    segments = made.segments if former.definition.reads_segments and former.can_read_segments else None
+    given = ModelInputs(torch.tensor([made.ids]), segments=None if segments is None else torch.tensor([segments]))
+    batch, _ = former.pack_inputs(given)
+    memory, memory_ids = list[Token](), None
     if before is not None:
         words, row, spans = encode_text(former, tokenizer, normalise(before))
         memory, memory_ids = make_tokens(tokenizer, words, row, spans), torch.tensor(row)
-    side = Side(whole, tokens, segments if read else None, memory)
-    return TextInputs({"text": side}, batch, memory_ids, ids)
+    return TextInputs({"text": Side(made.text, made.tokens, segments, memory)}, batch, memory_ids, made.ids)
 
 
 def encode_two_sides(former: Former, text: str, second: str | None) -> TextInputs:
-    """Encode a source and a target; a target that is not given is what the model writes, or a classifier's input."""
+    """Encode a source and a target; a target that is not given is what the model writes. The head of a task reads the
+    source, or a pair, on both sides."""
     tokenizer = get_tokenizer(former)
     writes = tokenizer.target or tokenizer
-    words = normalise(text)
-    source_ids, spans = tokenizer.encode_with_offsets(words, parse_special=False)
-    source = Side(words, make_tokens(tokenizer, words, source_ids, spans))
-    if former.head not in ("lm", "none"):
-        if second is not None:
-            raise Error(f"head {former.head!r} reads one text", fix="leave the second text out")
-        batch, _ = former.pack_inputs(ModelInputs(torch.tensor([source_ids])))
+    is_task = former.head not in ("lm", "none")
+    made = encode_framed(former, tokenizer, text, second if is_task else None)
+    source = Side(made.text, made.tokens)
+    if is_task:
+        batch, _ = former.pack_inputs(ModelInputs(torch.tensor([made.ids])))
         target_ids = batch.ids.tolist()
         tokens = [make_special(tokenizer, target_ids[0]), *source.tokens[:-1]]
-        return TextInputs({"source": source, "target": Side(words, tokens)}, batch, None, target_ids)
+        return TextInputs({"source": source, "target": Side(made.text, tokens)}, batch, None, target_ids)
     if second is None and can_generate(former):
         limit = MAX_TARGET_TOKENS if former.context is None else min(MAX_TARGET_TOKENS, former.context - 1)
-        ids = former.continue_ids([source_ids], limit, temperature=0.0)[0]
+        ids = former.continue_ids([made.ids], limit, temperature=0.0)[0]
         target_text, row, tokens = describe_written(writes, ids)
     else:
         target_text = normalise(second or text)
@@ -189,7 +204,7 @@ def encode_two_sides(former: Former, text: str, second: str | None) -> TextInput
         tokens = make_tokens(writes, target_text, row, target_spans)
     start = row[-1] if former.definition.starts_with_last_token and row else get_start_token(former.config)
     target_ids = [start, *row]
-    given = ModelInputs(torch.tensor([source_ids]), target=torch.tensor([target_ids]))
+    given = ModelInputs(torch.tensor([made.ids]), target=torch.tensor([target_ids]))
     batch, _ = former.pack_inputs(given)
     target = Side(target_text, [make_special(writes, start), *tokens])
     return TextInputs({"source": source, "target": target}, batch, None, target_ids)
