@@ -26,7 +26,7 @@ ROOT = Path(formers.__file__).parent
 ORDER = [
     "errors", "ragged_arrays", "option_aliases", "config", "atomic_files", "batch", "text", "keymap", "nn", "family",
     "inputs", "model", "verbs", "registry", "task", "former", "models", "protocols", "data", "interop", "objectives",
-    "tasks", "evaluation", "reports", "inspection", "generation", "training", "cli", "__main__",
+    "tasks", "evaluation", "reports", "inspection", "generation", "training", "serving", "cli", "__main__",
 ]  # fmt: skip
 # What the order alone would allow: objectives and tasks are handed a model, training a model that can decode.
 FORBIDDEN = {

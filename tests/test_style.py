@@ -22,6 +22,7 @@ VERBS = {
     "open",
     "read",
     "seed",
+    "shutdown",
     "hidden",
     "shorten",
     "speed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 import formers
 from formers import Error
 from formers.generation.decoding import Options, continue_ids
-from formers.generation.engine import Engine
+from formers.generation.engine import Engine, build_engine, make_chooser
+from formers.generation.logits_processors import build_constraints
 from tests.generation.test_runner import MODELS, model
 
 PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4], [11, 12, 13, 14], [30]]
@@ -113,3 +115,43 @@ def test_what_cannot_be_asked():
     with pytest.raises(Error, match="no KV cache, which continuous batching needs"):
         Engine(xl)
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("family", ["transformer_xl", "xlnet"])
+def test_families_without_a_cache_take_one_request_after_the_other(family):
+    more = {"cutoffs": ()} if family == "transformer_xl" else {}
+    f = formers.build(family, head="lm", seed=1, vocab=40, dim=16, layers=2, heads=2, ff=24, init=0.3, **more)
+    engine, how = build_engine(f), Options(temperature=0)
+    asked = [engine.submit(p, n, how) for p, n in zip(PROMPTS[:3], (5, 3, 4), strict=True)]
+    asked[1].cancel()
+    while engine.step():
+        assert len(engine.active_requests) <= 1
+    want = [continue_ids(f, [p], n, how)[0] for p, n in zip(PROMPTS[:3], (5, 3, 4), strict=True)]
+    assert [request.result() for request in asked] == [want[0], [], want[2]]
+
+
+def test_samples_of_one_seed_differ_as_those_of_generate_do():
+    f, how = model("gpt2"), Options(temperature=1.5, seed=3, num_samples=3)
+    constraints = build_constraints(f, dataclasses.replace(how, num_samples=1, max_new_tokens=8))
+    engine = Engine(f, num_slots=2, cache_size=40)
+    asked = [engine.submit([1, 2, 3], 8, make_chooser(constraints, sample)) for sample in range(3)]
+    while engine.step():
+        pass
+    assert [request.result() for request in asked] == continue_ids(f, [[1, 2, 3]], 8, how)
+
+
+def test_a_listener_gets_the_tokens_instead_of_the_queue():
+    f, how, heard = model("gpt2"), Options(temperature=0), []
+    engine = Engine(f, num_slots=1, cache_size=40)
+    engine.submit([1, 2, 3], 5, how, listener=lambda request, token: heard.append(token))
+    while engine.step():
+        pass
+    assert heard == [*continue_ids(f, [[1, 2, 3]], 5, how)[0], None]
+
+
+def test_functions_run_between_steps():
+    with Engine(model("gpt2"), num_slots=1, cache_size=40) as engine:
+        assert engine.run_between_steps(lambda: threading.current_thread()).result(10) is not threading.current_thread()
+        with pytest.raises(ZeroDivisionError):
+            engine.run_between_steps(lambda: 1 / 0).result(10)
+        assert engine.submit([1], 3, Options(temperature=0)).result()

@@ -25,6 +25,7 @@ from .inspect import inspect
 from .predict import answer, choose, classify, evaluate, score, tag
 from .pretrain import pretrain
 from .runs import report, rerun, resume, runs
+from .serve import serve
 from .show import show
 from .terminal import SafeConsole, escape_line, escape_unencodable
 from .tokenizer import prepare, tokenizer
@@ -48,7 +49,7 @@ app = App(
 )
 for _command in (
     demo, tree, export, prepare, pretrain, finetune, classify, score, tag, answer, choose, augment, evaluate, runs,
-    report, rerun, generate, translate, summarise, fill, show, inspect, embed, neighbours, doctor, tokenizer,
+    report, rerun, generate, translate, summarise, fill, show, inspect, embed, neighbours, serve, doctor, tokenizer,
 ):  # fmt: skip
     app.command(_command)
 app.command(import_checkpoint, name="import")

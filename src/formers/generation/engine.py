@@ -6,6 +6,8 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,20 +15,36 @@ from torch import Tensor
 from ..errors import Error
 from ..former import Former
 from ..nn.attention.kv_cache import KVCache
-from .decoding import are_finite, begin_sequence, build_id_constraints, check_prompts, check_rows_finite
+from .decoding import (
+    DecodingBatch,
+    are_finite,
+    begin_sequence,
+    build_id_constraints,
+    check_prompts,
+    check_rows_finite,
+)
 from .logits_processors import Constraints, get_end_ids
 from .options import Options
 from .runner import Runner
 from .sampling import pick_tokens
 
+Result = TypeVar("Result")
 TokenChooser = Callable[[Tensor, Sequence[int], int], int]  # logits (vocab,), the text so far and the step → a token
+TokenListener = Callable[["Request", int | None], None]  # is called with each new token, and with None at the end
 
 
 class Request:
-    """A sequence that is being generated: iterate over its new tokens as they come, or wait for all of them."""
+    """A sequence that is being generated: iterate over its new tokens as they come, or wait for all of them.
 
-    def __init__(self, prompt: list[int], text: list[int], tokens: int, choose: TokenChooser):
+    With a `listener`, each token goes to it instead, on the engine's thread.
+    """
+
+    def __init__(
+        self, prompt: list[int], text: list[int], tokens: int, choose: TokenChooser,
+        listener: TokenListener | None = None,
+    ):  # fmt: skip
         self.prompt_ids, self.token_ids, self.max_new_tokens, self.choose_token = prompt, text, tokens, choose
+        self.listener = listener
         self.prompt_length = len(text)
         self.window_start = 0  # where what is read of the text begins
         self.is_cancelled = False
@@ -49,7 +67,10 @@ class Request:
 
     def put_token(self, token: int | None) -> None:
         """Hand one more token to the reader; None is the end."""
-        self._queue.put(token)
+        if self.listener is None:
+            self._queue.put(token)
+        else:
+            self.listener(self, token)
 
 
 class Engine:
@@ -65,16 +86,22 @@ class Engine:
         self.context = min(context or self.cache_size, self.cache_size)
         if not issubclass(former.state_class, KVCache):
             raise Error(f"{former.family} has no KV cache, which continuous batching needs", fix="use generate")
-        self.runner = Runner(former, num_slots, self.cache_size)
+        self.runner, self.num_slots = Runner(former, num_slots, self.cache_size), num_slots
+        self.prepare_queue(former)
+
+    def prepare_queue(self, former: Former) -> None:
+        """Start without requests."""
         self.end_ids = get_end_ids(former)
         self.active_requests: dict[int, Request] = {}
         self.waiting_requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self.waiting_calls: queue.SimpleQueue[tuple[Future[object], Callable[[], object]]] = queue.SimpleQueue()
         self._wake_event, self._is_stopping = threading.Event(), False
         self._thread: threading.Thread | None = None
 
     def submit(
-        self, prompt: Sequence[int], max_new_tokens: int = 64, choose: Options | TokenChooser = Options()
-    ) -> Request:
+        self, prompt: Sequence[int], max_new_tokens: int = 64, choose: Options | TokenChooser = Options(),
+        listener: TokenListener | None = None,
+    ) -> Request:  # fmt: skip
         """Request up to `max_new_tokens` tokens after a prompt (or source), chosen by options or by a function."""
         ids = check_prompts(self.former, [prompt], max_new_tokens)[0]
         if len(ids) > self.cache_size:
@@ -85,14 +112,32 @@ class Engine:
                 fix = "submit one for each sample, with seeds of their own; no beams"
                 raise Error("a request is one text", fix=fix)
             choose = make_chooser(build_id_constraints(self.former, choose, max_new_tokens))
-        request = Request(ids, begin_sequence(self.former, ids), max_new_tokens, choose)
+        request = Request(ids, begin_sequence(self.former, ids), max_new_tokens, choose, listener)
         self.waiting_requests.put(request)
         self._wake_event.set()
         return request
 
+    def run_between_steps(self, function: Callable[[], Result]) -> Future[Result]:
+        """Call a function that reads the model on the engine's thread, where no step runs at the same time."""
+        future: Future[Any] = Future()
+        self.waiting_calls.put((future, function))
+        self._wake_event.set()
+        return future
+
+    def run_waiting_calls(self) -> None:
+        """Run the functions that wait for the model."""
+        while not self.waiting_calls.empty():
+            future, function = self.waiting_calls.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except BaseException as error:
+                    future.set_exception(error)
+
     @torch.inference_mode()
     def step(self) -> bool:
         """Generate one token for every active request; returns whether any request is left."""
+        self.run_waiting_calls()
         for slot, request in list(self.active_requests.items()):
             if request.is_cancelled:
                 self.release_slot(slot)
@@ -105,11 +150,6 @@ class Engine:
         for slot, row in new.items():
             self.append_token(slot, row)
         return bool(self.active_requests) or not self.waiting_requests.empty()
-
-    @property
-    def num_slots(self) -> int:
-        """The largest number of requests that are active at once."""
-        return len(self.runner.starts) - 1
 
     def admit_requests(self) -> dict[int, Tensor]:
         """Admit waiting requests to free slots, and read the last half of a sequence that has filled its context."""
@@ -157,8 +197,12 @@ class Engine:
 
     def release_slot(self, slot: int) -> None:
         """End a request and free its slot."""
-        self.runner.clear_row(slot)
+        self.clear_slot(slot)
         self.active_requests.pop(slot).put_token(None)
+
+    def clear_slot(self, slot: int) -> None:
+        """Forget what the request in a slot has read."""
+        self.runner.clear_row(slot)
 
     def run_loop(self) -> None:
         """Step while there are requests; an exception ends all active ones."""
@@ -177,6 +221,8 @@ class Engine:
             self.release_slot(next(iter(self.active_requests)))
         while not self.waiting_requests.empty():
             self.waiting_requests.get().put_token(None)
+        while not self.waiting_calls.empty():
+            self.waiting_calls.get()[0].cancel()
 
     def __enter__(self) -> Engine:
         self._is_stopping, self._thread = False, threading.Thread(target=self.run_loop, daemon=True)
@@ -190,13 +236,53 @@ class Engine:
             self._thread.join()
 
 
-def make_chooser(constraints: Constraints) -> TokenChooser:
-    """Make the token chooser of one request; a draw depends on the seed and the step alone."""
+class SequentialEngine(Engine):
+    """An engine for families without a KV cache (Transformer-XL, XLNet): one request after the other."""
+
+    def __init__(self, former: Former):
+        self.former, self.cache_size, self.num_slots = former, former.context or 2**24, 1
+        self.batch: DecodingBatch | None = None
+        self.prepare_queue(former)
+
+    def admit_requests(self) -> dict[int, Tensor]:
+        """Admit the next waiting request if none is active, and compute the logits of the active one's next token."""
+        while not self.active_requests and not self.waiting_requests.empty():
+            request = self.waiting_requests.get()
+            if request.is_cancelled:
+                request.put_token(None)
+                continue
+            self.active_requests[0] = request
+            self.batch = DecodingBatch(self.former, [request.prompt_ids], request.max_new_tokens)
+        if self.batch is None:
+            return {}
+        return {0: self.batch.score_next()[0]}
+
+    def append_token(self, slot: int, logits: Tensor) -> None:
+        """Choose the request's next token and hand it out."""
+        request = self.active_requests[slot]
+        super().append_token(slot, logits)
+        if self.batch is not None:
+            self.batch.append_tokens(request.token_ids[-1:])
+
+    def clear_slot(self, slot: int) -> None:
+        """Forget what the request has read."""
+        self.batch = None
+
+
+def build_engine(former: Former, num_slots: int = 8, cache_size: int | None = None) -> Engine:
+    """Build the engine that fits the family: continuous batching needs a KV cache."""
+    if issubclass(former.state_class, KVCache):
+        return Engine(former, num_slots, cache_size)
+    return SequentialEngine(former)
+
+
+def make_chooser(constraints: Constraints, sample: int = 0) -> TokenChooser:
+    """Make the token chooser of one request; a draw depends on the seed, the sample's number and the step alone."""
 
     def choose(logits: Tensor, text: Sequence[int], step: int) -> int:
         history = torch.tensor([list(text)], device=logits.device) if constraints.has_history_rules else None
         scores = logits[None].float()
-        picked = pick_tokens(constraints.apply(scores, history, step), constraints.options, step)
+        picked = pick_tokens(constraints.apply(scores, history, step), constraints.options, step, sample)
         token, finite = torch.cat((picked, are_finite(scores))).tolist()
         check_rows_finite([finite], [1])
         return token

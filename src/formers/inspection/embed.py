@@ -38,17 +38,19 @@ class TextStates:
 
 @torch.inference_mode()
 def compute_states(
-    former: Former, texts: Sequence[str], mix: Callable[[Tensor], Tensor], batch: int = 32, window: int | None = None,
-    layer: int | None = -1, tell: ProgressCallback | None = None,
+    former: Former, texts: Sequence[str | TokenizedText], mix: Callable[[Tensor], Tensor], batch: int = 32,
+    window: int | None = None, layer: int | None = -1, tell: ProgressCallback | None = None,
 ) -> Iterator[tuple[int, TextStates]]:  # fmt: skip
     """Yield the number of each text and its states, the longest texts first; `mix` reduces the layers to one.
 
-    A token of a long text has the vector that it gets in the window in whose middle it is nearest; marks have the mean
-    of theirs.
+    Texts that `tokenize_texts` has tokenized before are taken as they are. A token of a long text has the vector that
+    it gets in the window in whose middle it is nearest; marks have the mean of theirs.
     """
     if batch < 1:
         raise Error(f"a batch cannot have {batch} texts", fix="take 32")
-    pieces = tokenize_texts(former, texts)
+    pieces = [text for text in texts if isinstance(text, TokenizedText)]
+    if len(pieces) < len(texts):
+        pieces = tokenize_texts(former, [text for text in texts if isinstance(text, str)])
     if former.definition.is_static:
         for number, one in enumerate(pieces):
             vectors, known = look_up_words(former, one.tokens)
@@ -130,7 +132,7 @@ class SpanVectors:
 
 
 def embed(
-    former: Former, texts: str | Sequence[str], *, level: str = "sentence", pool: str = "mean",
+    former: Former, texts: str | Sequence[str | TokenizedText], *, level: str = "sentence", pool: str = "mean",
     layers: int | Sequence[int] | str = -1, mix: str = "mean", normalise: bool = False, special: bool = True,
     batch: int = 32, window: int | None = None, tell: ProgressCallback | None = None,
 ) -> Any:  # fmt: skip
@@ -140,13 +142,14 @@ def embed(
     count more, for decoders). `layers` is one (-1 the last, 0 the embeddings), several with a `mix` of mean, sum, max
     or concat, or a word such as "sum4" for the last four. Without `special`, marks such as [CLS] do not count. A text
     longer than the model's context, or than `window` tokens, is read in windows that overlap. A word that no token
-    belongs to, or that word vectors do not know, has zeros.
+    belongs to, or that word vectors do not know, has zeros. Texts may also be tokenized before (`tokenize_texts`).
     """
     check_choices(level, pool, mix)
     layer, join = make_layer_mixer(layers, mix)
     alone = isinstance(texts, str)
-    rows: list[str] = [texts] if isinstance(texts, str) else list_texts(texts)
-    if odd := [i for i, text in enumerate(rows, 1) if not isinstance(text, str)]:
+    rows: list[str | TokenizedText] = [texts] if isinstance(texts, str) else list_texts(texts)
+    kind = TokenizedText if rows and isinstance(rows[0], TokenizedText) else str
+    if odd := [i for i, text in enumerate(rows, 1) if not isinstance(text, kind)]:
         raise Error(f"text {odd[0]} is no string", fix="give strings")
     found: list[Any] = [None] * len(rows)
     for number, read in compute_states(former, rows, join, batch, window, layer, tell):

@@ -1,0 +1,191 @@
+"""The playground: its page and scripts, and the JSON that they ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import RedirectResponse, Response, StreamingResponse
+from pydantic import Field
+from starlette.staticfiles import StaticFiles
+
+from .. import inspection
+from ..errors import Error
+from ..former import tree
+from .completions import ScoredToken, check_token_ids
+from .request_context import GenerationRequest, GenerationRun, get_state, run_verb
+from .responses import JsonResponse, RequestBody, encode_event, make_error_body
+from .served_models import ServedModel
+
+router = APIRouter()
+PLAYGROUND_FOLDER = Path(__file__).parent / "playground"
+VIEW_FOLDER = Path(inspection.__file__).parent / "page"  # the modules that draw views
+
+
+class InspectBody(RequestBody):
+    """A text to look at: the arguments of `formers.inspect`."""
+
+    text: str
+    model: str | None = None
+    second: str | None = None
+    before: str | None = None
+    views: list[str] | None = None
+    kind: str | None = None
+    layer: Annotated[int, Field(ge=0)] | None = None
+    head: Annotated[int, Field(ge=0)] | None = None
+    target: str | None = None
+    contrast: str | None = None
+
+
+class GenerateBody(RequestBody):
+    """A text to be continued; `ids` are tokens behind it that are taken as they are, to go on from another choice."""
+
+    text: str
+    model: str | None = None
+    ids: list[int] | None = None
+    max_new_tokens: Annotated[int, Field(ge=1, le=4096)] = 40
+    alternatives: Annotated[int, Field(ge=0, le=50)] = 8
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
+    stop: list[str] | None = None
+
+
+class FillBody(RequestBody):
+    """A text with blanks, written ___ or as the mask token."""
+
+    text: str
+    model: str | None = None
+    top_k: Annotated[int, Field(ge=1, le=100)] = 8
+
+
+class ObjectivesBody(RequestBody):
+    """A sentence for the objectives to work on."""
+
+    text: str
+    model: str | None = None
+    second: str | None = None
+
+
+def describe_model(served: ServedModel) -> dict[str, Any]:
+    """Describe a model for the page: what it is, what it can do, how large it is."""
+    former, config = served.former, served.former.config
+    mask = None if former.tokenizer is None else former.tokenizer.special.get("mask")
+    return {
+        "name": served.name, "family": former.family, "head": former.head, "verbs": list(served.verbs),
+        "layers": getattr(config, "layers", 0), "heads": getattr(config, "heads", 0), "dim": config.dim,
+        "vocab": former.output_vocab, "parameters": former.num_parameters, "context": former.context,
+        "labels": list(former.labels), "mask": mask, "pairs": former.can_read_segments,
+        "encoder_decoder": former.is_encoder_decoder, "task": former.task.get("name"),
+    }  # fmt: skip
+
+
+@router.get("/playground/models")
+async def list_models(request: Request) -> Response:
+    """List the models of this server with what the page shows of them."""
+    models = get_state(request).models.models.values()
+    return JsonResponse({"models": [describe_model(one) for one in models]})
+
+
+@router.post("/playground/inspect")
+async def inspect(request: Request, body: InspectBody) -> Response:
+    """Look at a model at work on a text; the answer is the view document."""
+    served = get_state(request).models.find(body.model, "inspect")
+    given = body.model_dump(exclude={"model", "text", "views"}, exclude_none=True)
+    views = {} if body.views is None else {"views": ",".join(body.views)}
+    found = await run_verb(request, served, "inspect", [body.text], name=served.name, **views, **given)
+    return JsonResponse(found[0].to_dict())
+
+
+@router.post("/playground/objectives")
+async def show_objectives(request: Request, body: ObjectivesBody) -> Response:
+    """Show what pretraining objectives would hide of a sentence and ask for, step by step."""
+    served = get_state(request).models.find(body.model, "inspect")
+    given = {} if body.second is None else {"second": body.second}
+    found = await run_verb(request, served, "inspect", [body.text], name=served.name, views="objectives", **given)
+    return JsonResponse({"objectives": found[0].to_dict().get("objectives", [])})
+
+
+@router.post("/playground/fill")
+async def fill(request: Request, body: FillBody) -> Response:
+    """Guess the blanks of a text: of each the likeliest tokens."""
+    served = get_state(request).models.find(body.model, "fill")
+    found = (await run_verb(request, served, "fill", [body.text], top_k=body.top_k))[0]
+    blanks = [found] if found and not isinstance(found[0], list) else found
+    return JsonResponse({"blanks": [[
+        {"token": one.token, "probability": one.probability, "text": one.text} for one in guesses
+    ] for guesses in blanks]})  # fmt: skip
+
+
+@router.post("/playground/generate")
+async def generate(request: Request, body: GenerateBody) -> Response:
+    """Continue a text, one event for each token with the alternatives in its place."""
+    models = get_state(request).models
+    served = models.find(body.model, "generate")
+    prompt: str | list[int] = body.text
+    if body.ids:
+        from ..generation.api import encode_prompt
+
+        front = await models.run(encode_prompt, served.former, body.text)
+        prompt = [*front, *check_token_ids(served.former, body.ids)]
+    given = {name: getattr(body, name) for name in ("temperature", "top_k", "top_p", "seed", "stop")}
+    wanted = GenerationRequest([prompt], given, body.max_new_tokens, num_top=body.alternatives, streams=True)
+    run = await GenerationRun(request, served, wanted).__aenter__()
+    return StreamingResponse(stream_tokens(run), media_type="text/event-stream")
+
+
+async def stream_tokens(run: GenerationRun) -> AsyncIterator[bytes]:
+    """Yield the tokens of a text with their alternatives, and at the end why it ended."""
+    try:
+        index = 0
+        async for completion, piece, tokens, reason in run.events():
+            for token in tokens:
+                yield encode_event({"index": index, "piece": piece, **describe_token(token)})
+                index += 1
+            if not tokens and piece:
+                yield encode_event({"index": index, "piece": piece})
+            if reason is not None:
+                yield encode_event({"finish_reason": reason, "text": completion.text})
+    except Error as error:
+        yield encode_event(make_error_body(error, "/playground"))
+    finally:
+        run.stop()
+
+
+def describe_token(token: ScoredToken) -> dict[str, Any]:
+    """Describe a token and what could have stood in its place."""
+    return {
+        "id": token.id, "text": token.text, "probability": math.exp(token.log_prob or 0.0),
+        "alternatives": [{"id": i, "text": text, "probability": math.exp(value)} for i, text, value in token.top],
+    }  # fmt: skip
+
+
+@router.get("/playground/family")
+async def show_family() -> Response:
+    """Show the members of the family: names, papers, parents, what is new, sizes."""
+    return JsonResponse({"family": await asyncio.to_thread(read_tree)})
+
+
+@functools.cache
+def read_tree() -> list[dict[str, Any]]:
+    """Read the family's facts once: exact sizes take seconds."""
+    return tree()
+
+
+@router.get("/", include_in_schema=False)
+async def open_playground() -> Response:
+    """Lead a browser to the playground."""
+    return RedirectResponse("/playground/")
+
+
+def mount_pages(app: FastAPI) -> None:
+    """Serve the files of the playground and of the views, after all other routes."""
+    for path, folder in (("/playground/page", VIEW_FOLDER), ("/playground", PLAYGROUND_FOLDER)):
+        if folder.is_dir():
+            app.mount(path, StaticFiles(directory=folder, html=True), name=folder.name)

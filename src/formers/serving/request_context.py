@@ -1,0 +1,270 @@
+"""The way of a request from its route to a model and back: off the event loop, with a deadline, and given up as soon as
+its client is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from fastapi import Request
+
+from ..generation.options import Options
+from .completions import Completion, ScoredToken, make_prompt, make_sampling_options, score_prompt, start_completion
+from .metrics import ServerMetrics
+from .responses import Overloaded, RequestError
+from .served_models import ModelLease, ModelTable, ServedModel, make_operation
+from .settings import ServerSettings
+
+
+@dataclass
+class ServerState:
+    """What the routes of one server share."""
+
+    settings: ServerSettings
+    models: ModelTable
+    metrics: ServerMetrics
+    is_draining: bool = False
+
+
+class Vectors(NamedTuple):
+    """Vectors of texts, and the number of tokens of each text."""
+
+    rows: list[np.ndarray]
+    token_counts: list[int]
+
+
+def get_state(request: Request) -> ServerState:
+    """Return what the routes of this server share."""
+    return request.app.state.server
+
+
+def add_log_facts(request: Request, **facts: Any) -> None:
+    """Add facts to the request's log line: names and numbers, nothing of a text."""
+    request.scope.setdefault("log_facts", {}).update(facts)
+
+
+async def wait_until_gone(request: Request) -> None:
+    """Return when the client has closed its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def wait_for_answer(request: Request, future: Future[Any]) -> Any:
+    """Wait for a result; give it up when the client is gone or the request's time is over."""
+    answer = asyncio.wrap_future(future)
+    gone = asyncio.ensure_future(wait_until_gone(request))
+    try:
+        seconds = get_state(request).settings.limits.request_seconds
+        await asyncio.wait({answer, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return answer.result()
+        if gone.done():
+            raise RequestError("the client is gone", status=499, kind="gone")
+        raise Overloaded(f"no answer within {seconds:g} seconds", status=503)
+    finally:
+        answer.cancel()
+        gone.cancel()
+
+
+async def embed_texts(
+    request: Request, served: ServedModel, texts: Sequence[str], *, truncate: bool = False, normalise: bool = True,
+    level: str = "embed",
+) -> Vectors:  # fmt: skip
+    """Embed texts as `formers.embed` does, in batches that other requests share; `level` "embed_tokens" gives the
+    vectors of all tokens."""
+    state = get_state(request)
+    check_text_count(state, texts)
+    with ModelLease(state.models, served) as lease:
+        pieces, costs = await state.models.run(served.tokenize, texts, truncate)
+        how = {"pool": state.settings.pool, "normalise": normalise} if level == "embed" else {}
+        ticket = served.submit(make_operation(level, **how), pieces, costs)
+        lease.mark_queued()
+        add_log_facts(request, model=served.name, texts=len(texts), tokens=sum(costs))
+        return Vectors(await wait_for_answer(request, ticket.future), costs)
+
+
+async def run_verb(
+    request: Request, served: ServedModel, verb: str, inputs: Sequence[Any], **options: Hashable
+) -> list[Any]:
+    """Run a verb of formers on inputs (texts, pairs of texts, …), in batches that other requests share."""
+    served.check_verb(verb)
+    state = get_state(request)
+    check_text_count(state, inputs)
+
+    def count_costs() -> list[int]:
+        found = []
+        for number, one in enumerate(inputs, 1):
+            found.append(served.count_tokens(*list_strings(one)))
+            served.check_cost(found[-1], f"text {number}")
+        return found
+
+    with ModelLease(state.models, served) as lease:
+        costs = await state.models.run(count_costs)
+        ticket = served.submit(make_operation(verb, **options), list(inputs), costs)
+        lease.mark_queued()
+        add_log_facts(request, model=served.name, texts=len(inputs), tokens=sum(costs))
+        return await wait_for_answer(request, ticket.future)
+
+
+def list_strings(value: Any) -> list[str]:
+    """List the strings of a text, a pair, or a question with its choices."""
+    return [value] if isinstance(value, str) else [text for part in value for text in list_strings(part)]
+
+
+def check_text_count(state: ServerState, texts: Sequence[Any]) -> None:
+    """Refuse a request without texts, and one with too many."""
+    if not texts:
+        raise RequestError("there are no texts", kind="empty", fix="give at least one")
+    if len(texts) > (limit := state.settings.limits.max_texts):
+        what = f"the request has {len(texts):,} texts, and {limit:,} are allowed"
+        raise RequestError(what, status=413, fix="send them in several requests, or start with --max-texts")
+
+
+class TextEvent(NamedTuple):
+    """A change of a text that is being generated: a new piece with its tokens, and at the end why it ended."""
+
+    completion: Completion
+    piece: str
+    tokens: list[ScoredToken]
+    finish_reason: str | None
+
+
+@dataclass
+class GenerationRequest:
+    """Texts to be generated: `num_samples` for each prompt, drawn by `given` options; with `num_top`, the likeliest
+    tokens beside each one are recorded, with `echo` those of the prompt too."""
+
+    prompts: Sequence[str | list[int]]
+    given: dict[str, Any] = field(default_factory=dict)
+    max_new_tokens: int | None = None
+    num_samples: int = 1
+    num_top: int | None = None
+    echo: bool = False
+    streams: bool = False
+
+
+class GenerationRun:
+    """The texts of one request at work: `async with GenerationRun(...) as run`, then `run.events()` or `run.finish()`.
+
+    Leaving it frees the slots of all texts that are not finished, within one step.
+    """
+
+    def __init__(self, request: Request, served: ServedModel, wanted: GenerationRequest):
+        served.check_verb("generate")
+        self.request, self.served, self.wanted, self.state = request, served, wanted, get_state(request)
+        self.lease = ModelLease(self.state.models, served)
+        self.queue: asyncio.Queue[TextEvent] = asyncio.Queue()
+        self.loop = asyncio.get_running_loop()
+        self.deadline = time.monotonic() + self.state.settings.limits.request_seconds
+        self.completions: list[Completion] = []
+        self.prompt_ids: list[list[int]] = []
+        self.prompt_tokens: list[list[ScoredToken]] = []
+
+    async def __aenter__(self) -> GenerationRun:
+        self.lease.__enter__()
+        try:
+            await self.state.models.run(self.start)
+            self.lease.mark_queued()
+            if self.wanted.echo and self.wanted.num_top is not None:
+                assert self.served.engine is not None
+                for ids in self.prompt_ids:
+                    score = self.served.engine.run_between_steps(self.make_scorer(ids))
+                    self.prompt_tokens.append(await wait_for_answer(self.request, score))
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *what: object) -> None:
+        self.stop()
+
+    def make_scorer(self, ids: list[int]) -> Callable[[], list[ScoredToken]]:
+        """Make the function that scores a prompt."""
+        return lambda: score_prompt(self.served.former, ids, self.wanted.num_top or 0)
+
+    def start(self) -> None:
+        """Encode the prompts and submit all texts; runs on a worker thread."""
+        wanted, served = self.wanted, self.served
+        prompts = [make_prompt(served, prompt, wanted.max_new_tokens) for prompt in wanted.prompts]
+        self.prompt_ids = [ids for ids, _ in prompts]
+        if wanted.max_new_tokens == 0:
+            self.add_finished_texts()
+            return
+        if (count := len(prompts) * wanted.num_samples) > (limit := self.state.settings.limits.max_texts):
+            what = f"the request asks for {count:,} texts, and {limit:,} are allowed"
+            raise RequestError(what, status=413, fix="send several requests")
+        served.check_queue(count)
+        options: Options = make_sampling_options(wanted.given, max(1, *(count for _, count in prompts)))
+        for ids, count in prompts:
+            for sample in range(wanted.num_samples):
+                one = Completion(len(self.completions), ids, count, wanted.num_top, self.receive_change)
+                self.completions.append(one)
+                start_completion(served, one, options, sample)
+        add_log_facts(self.request, model=served.name, texts=len(self.completions), tokens=self.num_prompt_tokens)
+
+    def add_finished_texts(self) -> None:
+        """Answer a request for no new tokens, which asks for the prompt's own scores."""
+        for index, ids in enumerate(self.prompt_ids):
+            one = Completion(index, ids, 0, self.wanted.num_top, self.receive_change, finish_reason="length")
+            self.completions.append(one)
+            self.receive_change(one, "", [])
+
+    def receive_change(self, completion: Completion, piece: str, tokens: list[ScoredToken]) -> None:
+        """Hand a change to the event loop; runs on the engine's thread. Without streaming, the end alone counts."""
+        if self.wanted.streams or completion.finish_reason is not None:
+            event = TextEvent(completion, piece, tokens, completion.finish_reason)
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                self.loop.call_soon_threadsafe(self.queue.put_nowait, event)
+
+    async def events(self) -> AsyncIterator[TextEvent]:
+        """Yield the changes of all texts as they come, until the last is finished."""
+        left = len(self.completions)
+        while left:
+            try:
+                event = await asyncio.wait_for(self.queue.get(), self.deadline - time.monotonic())
+            except TimeoutError:
+                raise Overloaded("the request's time is over", status=503) from None
+            left -= event.finish_reason is not None
+            if event.finish_reason is not None and event.completion.error is not None:
+                raise event.completion.error
+            yield event
+
+    async def finish(self) -> list[Completion]:
+        """Wait for all texts; give them up when the client is gone."""
+
+        async def read_all() -> None:
+            async for _ in self.events():
+                pass
+
+        reading, gone = asyncio.ensure_future(read_all()), asyncio.ensure_future(wait_until_gone(self.request))
+        try:
+            await asyncio.wait({reading, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                raise RequestError("the client is gone", status=499, kind="gone")
+            reading.result()
+        finally:
+            reading.cancel()
+            gone.cancel()
+        return self.completions
+
+    def stop(self) -> None:
+        """Free the slots of texts that are not finished, and the model."""
+        for one in self.completions:
+            one.cancel()
+        self.lease.__exit__()
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """The tokens of all prompts."""
+        return sum(map(len, self.prompt_ids))
+
+    @property
+    def num_new_tokens(self) -> int:
+        """The tokens of all texts so far."""
+        return sum(len(one.token_ids) for one in self.completions)

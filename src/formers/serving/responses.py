@@ -1,0 +1,95 @@
+"""Answers of the server: JSON, server-sent events, and errors in the shape that each protocol's clients read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict
+
+from ..errors import Error, NonFinite
+
+DONE_EVENT = b"data: [DONE]\n\n"
+OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+class RequestBody(BaseModel):
+    """A body: its types are not converted, unknown fields are refused, numbers are finite."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class RequestError(Error):
+    """A request that is refused, with an HTTP status and the kind that text-embeddings-inference names."""
+
+    def __init__(
+        self, what: str, *, status: int = 400, kind: str = "validation", fix: str | None = None,
+        retry_after: int | None = None, code: str | None = None,
+    ):  # fmt: skip
+        super().__init__(what, fix=fix)
+        self.status, self.kind, self.retry_after, self.code = status, kind, retry_after, code
+
+
+class Overloaded(RequestError):
+    """More requests than the limits allow: the client shall come back later."""
+
+    def __init__(self, what: str, *, status: int = 429, retry_after: int = 1):
+        fix = "try again later; Retry-After says when"
+        super().__init__(what, status=status, kind="overloaded", fix=fix, retry_after=retry_after)
+
+
+class JsonResponse(Response):
+    """JSON by orjson, which also writes NumPy arrays; NaN becomes null."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Write the content as JSON."""
+        return encode_json(content)
+
+
+def encode_json(content: Any) -> bytes:
+    """Encode a value as JSON."""
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+
+
+def encode_event(content: Any) -> bytes:
+    """Encode a value as one server-sent event."""
+    return b"data: " + encode_json(content) + b"\n\n"
+
+
+def find_status(error: Error, path: str) -> int:
+    """Return the HTTP status of an error: what a model cannot take is the client's, what it computes is not."""
+    if isinstance(error, RequestError):
+        return error.status
+    if isinstance(error, NonFinite):
+        return 424
+    return 422 if get_protocol(path) == "tei" else 400
+
+
+def make_error_body(error: Error, path: str) -> dict[str, Any]:
+    """Make the body of an error in the shape of the route's protocol."""
+    status, message = find_status(error, path), str(error)
+    kind = "backend" if isinstance(error, NonFinite) else getattr(error, "kind", "validation")
+    if get_protocol(path) != "openai":
+        return {"error": message, "error_type": kind}
+    server_error = "server_error" if status >= 500 or status == 424 else "invalid_request_error"
+    code = error.code if isinstance(error, RequestError) else None
+    return {"error": {
+        "message": message, "type": OPENAI_TYPES.get(status, server_error), "param": None, "code": code or kind,
+    }}  # fmt: skip
+
+
+def make_error_response(error: Error, path: str, headers: Mapping[str, str] | None = None) -> JsonResponse:
+    """Make the answer to a request that is refused or failed."""
+    more = dict(headers or {})
+    if isinstance(error, RequestError) and error.retry_after is not None:
+        more["Retry-After"] = str(error.retry_after)
+    return JsonResponse(make_error_body(error, path), find_status(error, path), more)
+
+
+def get_protocol(path: str) -> str:
+    """Return whose error shape a route has: OpenAI's below /v1, that of text-embeddings-inference elsewhere."""
+    return "openai" if path.startswith("/v1/") or path == "/v1" else "tei"

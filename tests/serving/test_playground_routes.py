@@ -1,0 +1,65 @@
+"""What the playground's page asks for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def read_events(client, **body) -> list[dict]:
+    with client.stream("POST", "/playground/generate", json=body) as answer:
+        assert answer.status_code == 200
+        return [json.loads(line[5:]) for line in answer.iter_lines() if line]
+
+
+def test_models_say_what_they_can(client):
+    rows = {one["name"]: one for one in client.get("/playground/models").json()["models"]}
+    assert "generate" in rows["gpt2"]["verbs"]
+    assert rows["bert"]["mask"] == "[MASK]"
+    assert rows["bart"]["encoder_decoder"]
+    assert rows["classifier"]["labels"] == ["bad", "good"]
+
+
+def test_tokens_come_with_their_alternatives(client, models):
+    events = read_events(client, model="gpt2", text="the cat", max_new_tokens=5, temperature=0, alternatives=4)
+    *tokens, end = events
+    assert end == {"finish_reason": "length", "text": models["gpt2"].generate("the cat", 5, temperature=0)}
+    assert "".join(one["piece"] for one in tokens) == end["text"]
+    named = [one for one in tokens if "id" in one]
+    assert [one["index"] for one in named] == list(range(5))
+    for one in named:
+        chances = [other["probability"] for other in one["alternatives"]]
+        assert len(chances) == 4
+        assert chances == sorted(chances, reverse=True)
+        assert one["probability"] == pytest.approx(chances[0]), "greedy takes the likeliest"
+
+
+def test_another_choice_is_gone_on_from(client, models):
+    first = next(one for one in read_events(client, model="gpt2", text="the cat", max_new_tokens=1) if "id" in one)
+    other = first["alternatives"][3]["id"]
+    events = read_events(client, model="gpt2", text="the cat", ids=[other], max_new_tokens=4, temperature=0)
+    ids = models["gpt2"].tokenizer.encode("the cat", special=False)
+    want = models["gpt2"].continue_ids([[*ids, other]], 4, temperature=0)[0]
+    assert [one["id"] for one in events if "id" in one] == want
+    refused = client.post("/playground/generate", json={"model": "gpt2", "text": "x", "ids": [10**6]})
+    assert refused.status_code == 422
+
+
+def test_blanks_are_guessed(client, models):
+    blanks = client.post("/playground/fill", json={"model": "bert", "text": "the ___ sat", "top_k": 3}).json()["blanks"]
+    assert [one["token"] for one in blanks[0]] == [one.token for one in models["bert"].fill("the ___ sat", 3)]
+    two = client.post("/playground/fill", json={"model": "bert", "text": "___ cat ___"}).json()["blanks"]
+    assert len(two) == 2
+
+
+def test_the_root_leads_to_the_playground(client):
+    answer = client.get("/", follow_redirects=False)
+    assert answer.headers["location"] == "/playground/"
+
+
+def test_the_family_is_shown(client, monkeypatch):
+    from formers.serving import playground_routes
+
+    monkeypatch.setattr(playground_routes, "read_tree", lambda: [{"name": "bert", "parent": "gpt"}])
+    assert client.get("/playground/family").json()["family"][0]["name"] == "bert"
