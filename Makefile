@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-avx2 browser lint format bench gpu faults mutation golden clean
+.PHONY: demo test test-avx2 browser lint format bench gpu faults clients mutation golden clean
 
 demo: $(VENV)/core ## train two small models and look at them
 	$(BIN)/formers demo $(ARGS)
@@ -49,6 +49,9 @@ gpu: ## on a machine with a CUDA device and its own Python packages: kernel test
 faults: $(VENV)/dev ## the fault tests with their full counts
 	$(BIN)/python -m pytest --full -s tests/faults $(ARGS)
 
+clients: $(VENV)/dev $(VENV)-clients/ready ## real clients (openai, huggingface_hub, langchain, lm-eval, …) against a running server
+	FORMERS_CLIENTS=$(VENV)-clients $(BIN)/python -m pytest tests/serving/test_clients.py $(ARGS)
+
 mutation: $(VENV)/dev ## does a test notice when nn/ or objectives/ is broken? prints the score
 	$(BIN)/python -m tests.mutation $(ARGS)
 	$(BIN)/python -m tests.mutation $(ARGS) src/formers/objectives/*.py
@@ -57,7 +60,7 @@ golden: $(VENV)/dev ## make the golden files of the parity tests anew
 	$(BIN)/python -m tests.parity.make_golden
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-clients .ruff_cache .mypy_cache .hypothesis
 
 $(VENV)/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -66,4 +69,9 @@ $(VENV)/core: pyproject.toml constraints.txt
 
 $(VENV)/dev: $(VENV)/core
 	$(PIP) -e ".[dev]"
+	@touch $@
+
+$(VENV)-clients/ready: tests/serving/clients/requirements.txt
+	$(PYTHON) -m venv $(VENV)-clients
+	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@

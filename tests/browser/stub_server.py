@@ -21,14 +21,15 @@ POLICY = (
 )
 MODELS = [
     {
-        "name": name, "family": family, "title": title, "kind": kind, "layers": 4, "heads": 4, "dim": 256,
-        "vocab": 30522, "parameters": 5_388_544, "context": 512, "mask": mask, "verbs": verbs,
+        "name": name, "family": family, "head": head, "verbs": verbs, "layers": 4, "heads": 4, "dim": 256,
+        "vocab": 30522, "parameters": 5_388_544, "context": 512, "labels": [], "mask": mask, "pairs": mask is not None,
+        "encoder_decoder": False, "task": None,
     }
-    for name, family, title, kind, mask, verbs in (
-        ("bert-mini", "bert", "BERT", "encoder", "[MASK]", ["inspect", "fill", "objectives"]),
-        ("gpt2-mini", "gpt2", "GPT-2", "decoder", None, ["inspect", "generate", "objectives"]),
-        ("bert-other", "bert", "BERT", "encoder", "[MASK]", ["inspect", "fill", "objectives"]),
-        ("gpt2-other", "gpt2", "GPT-2", "decoder", None, ["inspect", "generate", "objectives"]),
+    for name, family, head, mask, verbs in (
+        ("bert-mini", "bert", "mlm", "[MASK]", ["inspect", "fill", "embed"]),
+        ("gpt2-mini", "gpt2", "lm", None, ["inspect", "generate", "embed"]),
+        ("bert-other", "bert", "mlm", "[MASK]", ["inspect", "fill", "embed"]),
+        ("gpt2-other", "gpt2", "lm", None, ["inspect", "generate", "embed"]),
     )
 ]  # fmt: skip
 CHOICES = [" river", " bank", " 강", " water", " grass", " boat"]
@@ -82,14 +83,17 @@ class StubHandler(BaseHTTPRequestHandler):
         text = body["text"]
         if verb == "inspect" and "refuse" in text:
             return self.send_json(
-                {"error": "the text is longer than the model reads", "fix": "take a shorter text"}, 400
+                {"error": "the text is longer than the model reads: take a shorter text", "error_type": "validation"},
+                400,
             )
         if verb == "inspect":
             return self.send_json(self.make_document(text, body, seed))
         if verb == "fill":
-            top = [{"text": word.strip(), "id": i, "p": 0.4 / (i + 1)} for i, word in enumerate(CHOICES)]
-            masks = [{"index": i, "top": top} for i, word in enumerate(text.split()) if "[MASK]" in word]
-            return self.send_json({"masks": masks, "side": samples.make_side(text.split())})
+            guesses = [
+                {"token": word.strip(), "probability": 0.4 / (i + 1), "text": text.replace("___", word.strip(), 1)}
+                for i, word in enumerate(CHOICES)
+            ]
+            return self.send_json({"blanks": [guesses] * text.count("___")})
         if verb == "objectives":
             return self.send_json({"objectives": samples.make_objectives(text.split())})
         return self.stream(body)
@@ -113,14 +117,17 @@ class StubHandler(BaseHTTPRequestHandler):
         self.end_headers()
         StubHandler.open_streams += 1
         try:
-            first = len(body["forced"])
+            first = len(body.get("ids", []))
             for step in range(first, first + body["max_new_tokens"]):
-                rows = [{"id": (i + step) % 6, "text": CHOICES[(i + step) % 6], "p": 0.5 / (i + 1)} for i in range(5)]
-                event = {"token": rows[0], "alternatives": rows}
+                rows = [
+                    {"id": (i + step) % 6, "text": CHOICES[(i + step) % 6], "probability": 0.5 / (i + 1)}
+                    for i in range(5)
+                ]
+                event = {"index": step, "piece": rows[0]["text"], **rows[0], "alternatives": rows}
                 self.wfile.write(f"data: {json.dumps(event, ensure_ascii=False)}\n\n".encode())
                 self.wfile.flush()
                 time.sleep(0.03)
-            self.wfile.write(b'data: {"done": true, "reason": "length"}\n\ndata: [DONE]\n\n')
+            self.wfile.write(b'data: {"finish_reason": "length", "text": ""}\n\n')
         except (BrokenPipeError, ConnectionResetError):
             pass  # the page stopped the stream
         finally:

@@ -74,7 +74,7 @@ def test_write_stop_and_go_on_from_an_alternative(open_playground, stub_address,
     with page.expect_request("**/generate") as asked:
         choices.nth(2).click()
     body = asked.value.post_data_json
-    assert body["forced"] == [0, 1, 4], "two written tokens and the alternative"
+    assert body["ids"] == [0, 1, 4], "two written tokens and the alternative"
     assert body["text"] == "옛날 옛적에"
     wait_until(page, "document.querySelectorAll('.pg-token').length >= 5")
     assert page.locator(".pg-token").nth(2).inner_text().strip() == "grass"

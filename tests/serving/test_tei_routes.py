@@ -86,6 +86,8 @@ def test_tokenize_takes_both_bodies_and_decode_returns(client, models):
     vllm = post(client, "/tokenize", model="bert", prompt=TEXTS[0], return_token_strs=True)
     assert (vllm["tokens"], vllm["count"], vllm["max_model_len"]) == (ids, len(ids), 64)
     assert vllm["token_strs"][0] == "[CLS]"
+    assert post(client, "/detokenize", model="bert", tokens=ids)["prompt"] == tokenizer.decode(ids, special=True)
+    assert client.get("/tokenizer_info?model=bert").json()["mask_token"] == "[MASK]"
     assert post(client, "/decode", model="bert", ids=[ids, ids]) == [tokenizer.decode(ids)] * 2
     assert "[CLS]" in post(client, "/decode", model="bert", ids=ids, skip_special_tokens=False)[0]
 

@@ -22,7 +22,7 @@ from ..errors import Error
 from . import health_routes, huggingface_routes, openai_routes, playground_routes, tei_routes
 from .metrics import ServerMetrics
 from .request_context import ServerState
-from .responses import RequestError, make_error_response
+from .responses import RequestError, get_protocol, make_error_response
 from .security import Gate, JsonLogFormatter, TimedProtocol
 from .served_models import ModelLoader, ModelTable
 from .settings import ServerSettings
@@ -79,7 +79,7 @@ async def answer_invalid_body(request: Request, error: Exception) -> Response:
     for one in error.errors()[:3]:
         place = ".".join(str(part) for part in one["loc"] if part != "body")
         words.append(f"{place}: {one['msg']}" if place else str(one["msg"]))
-    status = 400 if request.url.path.startswith("/v1/") else 422
+    status = 400 if get_protocol(request.url.path) == "openai" else 422
     return await answer_error(request, RequestError("; ".join(words) or "the body is not valid", status=status))
 
 

@@ -12,7 +12,7 @@ SIZES = tuple(2.0**power for power in range(15))
 # Route → the name that text-embeddings-inference counts it under.
 ROUTE_NAMES = {
     "/embed": "embed", "/embed_all": "embed", "/v1/embeddings": "embed", "/similarity": "embed", "/predict": "predict",
-    "/rerank": "rerank", "/v1/rerank": "rerank", "/tokenize": "tokenize", "/decode": "decode",
+    "/rerank": "rerank", "/v1/rerank": "rerank", "/v2/rerank": "rerank", "/tokenize": "tokenize", "/decode": "decode",
 }  # fmt: skip
 
 

@@ -173,6 +173,7 @@ def encode_base64(vector: np.ndarray) -> str:
 
 
 @router.post("/v1/rerank")
+@router.post("/v2/rerank")
 async def rerank(request: Request, body: RerankBody) -> Response:
     """Rank documents by their relevance to a query, the best first."""
     if body.max_tokens_per_doc is not None:

@@ -91,5 +91,5 @@ def make_error_response(error: Error, path: str, headers: Mapping[str, str] | No
 
 
 def get_protocol(path: str) -> str:
-    """Return whose error shape a route has: OpenAI's below /v1, that of text-embeddings-inference elsewhere."""
-    return "openai" if path.startswith("/v1/") or path == "/v1" else "tei"
+    """Return whose error shape a route has: OpenAI's below /v1 and /v2, text-embeddings-inference's elsewhere."""
+    return "openai" if path.startswith(("/v1/", "/v2/")) else "tei"

@@ -128,7 +128,8 @@ class Gate:
         facts["ms"] = round(1000 * seconds, 2)
         facts |= {"error": kind} if kind else {}
         facts |= scope.get("log_facts", {})
-        logger.info("request", extra={"facts": facts})
+        if scope["path"] not in PROBES:  # they come every few seconds
+            logger.info("request", extra={"facts": facts})
 
 
 class ResponseWatch:

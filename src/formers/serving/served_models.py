@@ -48,7 +48,7 @@ class Operation:
         return resolve_verb(self.name)(former, inputs, **how)
 
 
-def make_operation(name: str, **options: Hashable) -> Operation:
+def make_operation(name: str, /, **options: Hashable) -> Operation:
     """Make an operation; options that are None are left to the verb."""
     return Operation(name, tuple(sorted((k, v) for k, v in options.items() if v is not None)))
 

@@ -217,6 +217,13 @@ async def tokenize(request: Request, body: TokenizeBody | VllmTokenizeBody) -> R
     return JsonResponse([[describe_token(tokenizer, i, span) for i, span in zip(*row, strict=True)] for row in rows])
 
 
+def check_known(tokenizer: Tokenizer, rows: list[list[int]]) -> None:
+    """Refuse ids that the vocabulary does not have."""
+    if any(index >= len(tokenizer) for row in rows for index in row):
+        what = f"ids must lie in 0 … {len(tokenizer) - 1}"
+        raise RequestError(what, kind="tokenizer", status=422, fix="give ids of this model's vocabulary")
+
+
 def describe_token(tokenizer: Tokenizer, index: int, span: tuple[int, int]) -> dict[str, Any]:
     """Describe a token of a text; a special token stands nowhere in it."""
     text = tokenizer.get_token_text(index)
@@ -231,11 +238,35 @@ async def decode(request: Request, body: DecodeBody) -> Response:
     models = get_state(request).models
     tokenizer = get_tokenizer(models.find(body.model))
     rows: Any = body.ids if isinstance(body.ids[0], list) else [body.ids]
-    if any(index >= len(tokenizer) for row in rows for index in row):
-        what = f"ids must lie in 0 … {len(tokenizer) - 1}"
-        raise RequestError(what, kind="tokenizer", status=422, fix="give ids of this model's vocabulary")
+    check_known(tokenizer, rows)
     special = body.skip_special_tokens is False
     return JsonResponse(await models.run(lambda: [tokenizer.decode(row, special=special) for row in rows]))
+
+
+class DetokenizeBody(RequestBody):
+    """Ids to be decoded, as vLLM takes them."""
+
+    tokens: TokenIds
+    model: str | None = None
+
+
+@router.post("/detokenize")
+async def detokenize(request: Request, body: DetokenizeBody) -> Response:
+    """Decode ids to a text, special tokens included, as vLLM does."""
+    models = get_state(request).models
+    tokenizer = get_tokenizer(models.find(body.model))
+    check_known(tokenizer, [body.tokens])
+    return JsonResponse({"prompt": await models.run(lambda: tokenizer.decode(body.tokens, special=True))})
+
+
+@router.get("/tokenizer_info")
+async def show_tokenizer(request: Request, model: str | None = None) -> Response:
+    """Name the special tokens and the size of a tokenizer, as vLLM does."""
+    tokenizer = get_tokenizer(get_state(request).models.find(model))
+    names = {
+        f"{role}_token": tokenizer.special.get(role) for role in ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
+    }
+    return JsonResponse({"vocab_size": len(tokenizer), "chat_template": None, **names})
 
 
 @router.get("/info")

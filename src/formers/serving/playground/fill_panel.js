@@ -4,6 +4,8 @@ import { formatShare, makeButton, makeElement } from "./page/dom.js";
 import { showToken } from "./page/tokens.js";
 import { postJson } from "./server_api.js";
 
+const BLANK = "___"; // what the server reads as a hidden word, whatever the model's own mask is
+
 export class FillPanel {
   constructor(root, { models, text, showError, setText }) {
     this.root = root;
@@ -52,7 +54,7 @@ export class FillPanel {
     }
     this.status.textContent = this.text("running");
     try {
-      const answers = await Promise.all(this.models.map((model) => postJson("fill", { model: model.name, text: this.parts.map((part, i) => (this.hidden.has(i) ? model.mask : part)).join(""), top: 8 }, signal)));
+      const answers = await Promise.all(this.models.map((model) => postJson("fill", { model: model.name, text: this.parts.map((part, i) => (this.hidden.has(i) ? BLANK : part)).join(""), top_k: 8 }, signal)));
       this.status.textContent = "";
       this.results.replaceChildren(...answers.map((answer, m) => this.makeCard(this.models[m], answer)));
     } catch (error) {
@@ -62,17 +64,17 @@ export class FillPanel {
     }
   }
 
-  makeCard(model, { masks }) {
+  makeCard(model, { blanks }) {
     const places = [...this.hidden].sort((a, b) => a - b);
     const card = makeElement("div", { class: "pg-card" }, makeElement("h2", { text: model.name }));
-    masks.forEach((mask, n) => {
+    blanks.forEach((guesses, n) => {
       const list = makeElement("ul", { class: "pg-choices" });
-      for (const one of mask.top) {
+      for (const one of guesses) {
         const bar = makeElement("i");
-        bar.style.width = `${100 * one.p}%`;
-        const words = showToken(one);
+        bar.style.width = `${100 * one.probability}%`;
+        const words = showToken({ text: one.token });
         list.append(makeElement("li", {}, makeElement("button", { type: "button", class: "pg-choice", title: this.text("use_candidate", { token: words }), onclick: () => this.putIn(places[n], words) },
-          makeElement("b", { text: words }), makeElement("span", { class: "pg-bar" }, bar), makeElement("span", { text: formatShare(one.p) }))));
+          makeElement("b", { text: words }), makeElement("span", { class: "pg-bar" }, bar), makeElement("span", { text: formatShare(one.probability) }))));
       }
       card.append(makeElement("h3", { text: this.text("candidates", { n: n + 1 }) }), list);
     });

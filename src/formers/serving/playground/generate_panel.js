@@ -1,7 +1,6 @@
 // Writing: a stream of tokens, each with its alternatives; an alternative starts a new continuation from its place.
 
 import { formatShare, makeButton, makeElement } from "./page/dom.js";
-import { showToken } from "./page/tokens.js";
 import { streamEvents } from "./server_api.js";
 
 // One model's continuation of a text.
@@ -23,7 +22,7 @@ export class GeneratePanel {
     this.status = makeElement("p", { class: "pg-status", role: "status" });
     this.written = makeElement("div", { class: "pg-written", role: "group", "aria-label": text("written") });
     this.choices = makeElement("div", { class: "pg-alternatives" }, makeElement("p", { class: "fv-soft", text: text("alternatives_help") }));
-    this.look = makeButton(text("look_at_text"), () => this.inspect(this.prompt + this.tokens.map((one) => one.token.text).join("")), { disabled: true });
+    this.look = makeButton(text("look_at_text"), () => this.inspect(this.prompt + this.tokens.map((one) => one.piece).join("")), { disabled: true });
     this.root.replaceChildren(makeElement("h2", { text: this.model.name }), this.written, this.status, this.choices, this.look);
   }
 
@@ -44,11 +43,17 @@ export class GeneratePanel {
     let reason = "stop";
     let written = 0;
     try {
-      const body = { model: this.model.name, text: prompt, forced: kept.map((one) => one.token.id), ...settings, max_new_tokens: Math.max(1, settings.max_new_tokens - kept.length) };
+      const ids = kept.map((one) => one.id);
+      const body = { model: this.model.name, text: prompt, ...settings, ...(ids.length ? { ids } : {}), max_new_tokens: Math.max(1, settings.max_new_tokens - kept.length) };
       for await (const event of streamEvents("generate", body, abort.signal)) {
-        if (event.done) {
-          reason = event.reason ?? "length";
+        if (event.finish_reason) {
+          reason = event.finish_reason === "length" ? "length" : "end";
           break;
+        }
+        if (event.id === undefined) {
+          // The end of a character whose first bytes were earlier tokens.
+          if (this.tokens.length) this.tokens.at(-1).piece += event.piece;
+          continue;
         }
         this.tokens.push(event);
         written += 1;
@@ -75,32 +80,38 @@ export class GeneratePanel {
   }
 
   makeToken(index) {
-    const { token } = this.tokens[index];
-    const words = token.text === "" ? "·" : token.text;
-    const button = makeButton(words, () => this.choose(index), {
-      class: "pg-token", "aria-pressed": String(index === this.chosen), "aria-label": this.text("token_button", { token: showToken(token), p: formatShare(token.p) }),
+    const token = this.tokens[index];
+    const button = makeButton(showWritten(token), () => this.choose(index), {
+      class: "pg-token", "aria-pressed": String(index === this.chosen), "aria-label": this.text("token_button", { token: showWritten(token).trim() || "␣", p: formatShare(token.probability) }),
     });
     // Certain tokens have a strong line, unsure ones a faint one.
-    button.style.borderBottomColor = `color-mix(in srgb, var(--accent) ${Math.round(15 + 85 * token.p)}%, transparent)`;
+    button.style.borderBottomColor = `color-mix(in srgb, var(--accent) ${Math.round(15 + 85 * token.probability)}%, transparent)`;
     return button;
   }
 
   choose(index) {
     this.chosen = index;
     this.written.querySelectorAll(".pg-token").forEach((button, i) => button.setAttribute("aria-pressed", String(i === index)));
-    const { token, alternatives } = this.tokens[index];
+    const token = this.tokens[index];
     const { text } = this;
     const list = makeElement("ul", { class: "pg-choices" });
-    for (const one of alternatives) {
+    for (const one of token.alternatives) {
       const isChosen = one.id === token.id;
+      const words = showWritten(one).trim() || "␣";
       const bar = makeElement("i");
-      bar.style.width = `${100 * one.p}%`;
+      bar.style.width = `${100 * one.probability}%`;
       const button = makeElement("button", {
-        type: "button", class: "pg-choice", disabled: isChosen, title: isChosen ? text("chosen") : text("choose_alternative", { token: showToken(one) }),
-        onclick: () => this.run(this.prompt, this.settings, [...this.tokens.slice(0, index), { token: one, alternatives }]),
-      }, makeElement("b", { text: one.text === "" ? "·" : showToken(one) }), makeElement("span", { class: "pg-bar" }, bar), makeElement("span", { text: formatShare(one.p) }));
+        type: "button", class: "pg-choice", disabled: isChosen, title: isChosen ? text("chosen") : text("choose_alternative", { token: words }),
+        onclick: () => this.run(this.prompt, this.settings, [...this.tokens.slice(0, index), { ...one, piece: one.text, alternatives: token.alternatives }]),
+      }, makeElement("b", { text: words }), makeElement("span", { class: "pg-bar" }, bar), makeElement("span", { text: formatShare(one.probability) }));
       list.append(makeElement("li", {}, button));
     }
-    this.choices.replaceChildren(makeElement("h3", { text: text("alternatives_of", { token: showToken(token), position: index + 1 }) }), list);
+    this.choices.replaceChildren(makeElement("h3", { text: text("alternatives_of", { token: showWritten(token).trim(), position: index + 1 }) }), list);
   }
+}
+
+// A token's words; a piece of a character is a dot until the character is complete.
+function showWritten(token) {
+  if (!token.text.includes("\ufffd") && token.text !== "") return token.text.replace(/\n/g, "⏎\n");
+  return token.piece || "·";
 }

@@ -84,7 +84,7 @@ class Playground {
     this.value ??= this.language === "ko" ? text("first_text_ko") : text("first_text");
     const header = makeElement("header", { class: "pg-top" }, makeElement("h1", { text: text("title") }),
       makeSwitches(text, this.language, { root: this.page, setLanguage: (language) => this.setLanguage(language) }));
-    const names = this.models.map((one) => [one.name, `${one.name} (${one.title ?? one.family})`]);
+    const names = this.models.map((one) => [one.name, one.name === one.family ? one.name : `${one.name} (${one.family})`]);
     const models = makeElement("div", { class: "pg-models" },
       makeSelect(text("model"), names, this.first, (name) => this.setModels({ first: name })),
       makeSelect(text("second_model"), [["", text("none")], ...names], this.beside, (name) => this.setModels({ beside: name })));
@@ -151,7 +151,7 @@ class Playground {
     const { text } = this;
     this.panel.replaceChildren(makeElement("p", { class: "pg-lead", text: text(`lead_${this.verb}`) }));
     if (this.verb === "family") return this.showFamily();
-    const able = this.listChosen().filter((model) => model.verbs.includes(this.verb));
+    const able = this.listChosen().filter((model) => model.verbs.includes(this.verb === "objectives" ? "inspect" : this.verb));
     for (const model of this.listChosen()) {
       if (!able.includes(model)) this.panel.append(makeElement("p", { class: "pg-error", text: text("cannot", { model: model.name, reason: text("reason_no_verb") }) }));
     }
@@ -208,7 +208,7 @@ class Playground {
     this.status.textContent = this.text("running");
     const state = this.viewer?.state ?? this.viewState ?? {};
     const layer = this.extra.has("neuron") && state.layer !== undefined ? { layer: state.layer, head: Math.max(0, state.head) } : {};
-    const body = { text: this.value, second: this.second.trim() ? this.second : null, views: [...CHEAP_VIEWS, ...this.extra], ...layer };
+    const body = { text: this.value, ...(this.second.trim() ? { second: this.second } : {}), views: [...CHEAP_VIEWS, ...this.extra], ...layer };
     try {
       const documents = await Promise.all(this.able.map((model) => postJson("inspect", { model: model.name, ...body }, signal)));
       this.errors.replaceChildren();
@@ -230,6 +230,12 @@ class Playground {
 
   // Write -------------------------------------------------------------------------------------------------------
 
+  // Settings without those that are left open, which the server would refuse as null or as 0.
+  listGenerationSettings() {
+    const given = Object.entries(this.generation).filter(([name, value]) => value !== null && !(name === "top_k" && value === 0) && !(name === "top_p" && value >= 1));
+    return { ...Object.fromEntries(given), alternatives: 6 };
+  }
+
   showGenerate() {
     const { text, generation } = this;
     const input = this.makeTextArea(() => {});
@@ -245,7 +251,7 @@ class Playground {
       this.errors.replaceChildren();
       write.disabled = true;
       stop.disabled = false;
-      await Promise.all(this.writers.map((writer) => writer.run(this.value, { ...generation, alternatives: 6 })));
+      await Promise.all(this.writers.map((writer) => writer.run(this.value, this.listGenerationSettings())));
       write.disabled = this.writers.some((writer) => writer.isRunning);
       stop.disabled = !write.disabled;
     }, { class: "pg-main" });
