@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.serving.conftest import open_client
+from tests.serving.small_models import open_client
 
 TEXT = "the cat sat on the mat"
 

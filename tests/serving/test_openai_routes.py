@@ -11,7 +11,7 @@ import torch
 
 from formers.evaluation.likelihood import compute_id_log_probs
 from formers.serving.settings import ServerSettings
-from tests.serving.conftest import open_client
+from tests.serving.small_models import open_client
 
 TEXTS = ["the cat sat", "a bird flew away .", "고양이가 앉았다"]
 

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from formers import Error
 from formers.serving.security import PROBES, JsonLogFormatter, strip_port
 from formers.serving.settings import ServerLimits, ServerSettings
-from tests.serving.conftest import open_client
+from tests.serving.small_models import open_client
 
 TOKEN = "correct-horse-battery"
 

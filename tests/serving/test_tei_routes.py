@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.serving.conftest import open_client
+from tests.serving.small_models import open_client
 
 TEXTS = ["the cat sat", "a bird flew away .", "고양이가 앉았다"]
 

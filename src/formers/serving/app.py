@@ -22,7 +22,7 @@ from ..errors import Error
 from . import health_routes, huggingface_routes, openai_routes, playground_routes, tei_routes
 from .metrics import ServerMetrics
 from .request_context import ServerState
-from .responses import RequestError, get_protocol, make_error_response
+from .responses import JsonResponse, RequestError, get_protocol, make_error_response
 from .security import Gate, JsonLogFormatter, TimedProtocol
 from .served_models import ModelLoader, ModelTable
 from .settings import ServerSettings
@@ -47,6 +47,7 @@ def build_app(sources: Sequence[str], load: ModelLoader, settings: ServerSetting
 
     app = FastAPI(
         title="formers", version=__version__, lifespan=run_lifespan, docs_url=None, redoc_url=None,
+        default_response_class=JsonResponse,
         description="Models of formers over HTTP, in the protocols of OpenAI, text-embeddings-inference and "
         "Hugging Face.",
     )  # fmt: skip

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 
 from .request_context import get_state
-from .responses import JsonResponse, RequestError
+from .responses import JsonResponse, RequestError, describe_errors
 
-router = APIRouter()
+router = APIRouter(responses=describe_errors("tei"))
 
 
 @router.get("/health/live")
@@ -31,7 +31,7 @@ async def report_health(request: Request) -> Response:
     return await report_ready(request)
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def show_metrics(request: Request) -> Response:
     """Show the metrics for Prometheus."""
     return Response(get_state(request).metrics.format_text(), media_type="text/plain; version=0.0.4; charset=utf-8")

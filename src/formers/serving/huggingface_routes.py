@@ -15,11 +15,19 @@ from ..generation.options import Options
 from ..option_aliases import resolve_generation_options
 from .completions import Completion, ScoredToken
 from .request_context import GenerationRequest, GenerationRun, embed_texts, get_state, run_verb
-from .responses import JsonResponse, RequestBody, RequestError, encode_event, make_error_body
+from .responses import (
+    JsonResponse,
+    RequestBody,
+    RequestError,
+    describe_answers,
+    describe_errors,
+    encode_event,
+    make_error_body,
+)
 from .served_models import ServedModel
 from .tei_routes import choose_long_mode, rank_labels
 
-router = APIRouter()
+router = APIRouter(responses=describe_errors("tei"))
 # Task → the verb of formers that answers it. The first that a model's verbs allow is its own, for POST /.
 TASK_VERBS = {
     "text-classification": "classify", "token-classification": "tag", "question-answering": "answer",
@@ -44,14 +52,14 @@ class TaskBody(RequestBody):
     encoding_format: str | None = None
 
 
-@router.post("/")
+@router.post("/", responses=describe_answers("application/json", "text/event-stream"))
 async def run_default_task(request: Request, body: TaskBody) -> Response:
     """Run the task that the first model was made for."""
     served = get_state(request).models.find()
     return await run_task_of_model(request, served, find_own_task(served, body.inputs), body)
 
 
-@router.post("/{model}/{task}")
+@router.post("/{model}/{task}", responses=describe_answers("application/json", "text/event-stream"))
 async def run_task(request: Request, model: str, task: str, body: TaskBody) -> Response:
     """Run a task of Hugging Face's on a model."""
     return await run_task_of_model(request, get_state(request).models.find(model), task, body)

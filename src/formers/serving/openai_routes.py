@@ -17,7 +17,16 @@ from ..errors import Error
 from .completions import Completion, ScoredToken, check_token_ids
 from .request_context import GenerationRequest, GenerationRun, add_log_facts, embed_texts, get_state
 from .rerank import rank_documents
-from .responses import DONE_EVENT, JsonResponse, RequestBody, RequestError, encode_event, make_error_body
+from .responses import (
+    DONE_EVENT,
+    JsonResponse,
+    RequestBody,
+    RequestError,
+    describe_answers,
+    describe_errors,
+    encode_event,
+    make_error_body,
+)
 from .served_models import ServedModel
 
 MAX_TOP = 20  # alternatives of a token
@@ -26,7 +35,7 @@ TOKEN_IDS_HINT = (
     "LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False); lm-eval: tokenized_requests=False. "
     "For ids of this model's own tokenizer, start with --token-ids"
 )
-router = APIRouter()
+router = APIRouter(responses=describe_errors("openai"))
 
 
 def check_inputs(value: Any) -> Any:
@@ -192,7 +201,7 @@ async def rerank(request: Request, body: RerankBody) -> Response:
     })  # fmt: skip
 
 
-@router.post("/v1/completions")
+@router.post("/v1/completions", responses=describe_answers("application/json", "text/event-stream"))
 async def create_completions(request: Request, body: CompletionBody) -> Response:
     """Continue prompts; with `stream`, as server-sent events."""
     body.check_unsupported()

@@ -18,10 +18,10 @@ from ..errors import Error
 from .completions import ScoredToken, check_token_ids
 from .family_tree import describe_family
 from .request_context import GenerationRequest, GenerationRun, get_state, run_verb
-from .responses import JsonResponse, RequestBody, encode_event, make_error_body
+from .responses import JsonResponse, RequestBody, describe_answers, describe_errors, encode_event, make_error_body
 from .served_models import ServedModel
 
-router = APIRouter()
+router = APIRouter(responses=describe_errors("tei"))
 PLAYGROUND_FOLDER = Path(__file__).parent / "playground"
 VIEW_FOLDER = Path(inspection.__file__).parent / "page"  # the modules that draw views
 
@@ -124,7 +124,7 @@ async def fill(request: Request, body: FillBody) -> Response:
     ] for guesses in blanks]})  # fmt: skip
 
 
-@router.post("/playground/generate")
+@router.post("/playground/generate", response_class=StreamingResponse, responses=describe_answers("text/event-stream"))
 async def generate(request: Request, body: GenerateBody) -> Response:
     """Continue a text, one event for each token with the alternatives in its place."""
     models = get_state(request).models

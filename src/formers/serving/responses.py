@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from ..errors import Error, NonFinite
@@ -19,6 +19,47 @@ class RequestBody(BaseModel):
     """A body: its types are not converted, unknown fields are refused, numbers are finite."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class ErrorBody(BaseModel):
+    """An error as text-embeddings-inference and Hugging Face write it."""
+
+    error: str
+    error_type: str
+
+
+class OpenAIError(BaseModel):
+    """What went wrong, as OpenAI writes it."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class OpenAIErrorBody(BaseModel):
+    """An error as OpenAI writes it."""
+
+    error: OpenAIError
+
+
+ERROR_STATUSES = {
+    400: "The request cannot be answered as it is", 401: "The token is missing or wrong",
+    403: "The host or origin is not allowed", 404: "There is no such model, task or route",
+    413: "The body or a text is too long", 422: "The body is not valid", 424: "The model failed",
+    429: "Too many requests: Retry-After says when to come back", 503: "No time left, or the server is stopping",
+}  # fmt: skip
+
+
+def describe_errors(protocol: str) -> dict[int | str, dict[str, Any]]:
+    """Describe the errors of a protocol's routes for OpenAPI."""
+    body = OpenAIErrorBody if protocol == "openai" else ErrorBody
+    return {status: {"model": body, "description": words} for status, words in ERROR_STATUSES.items()}
+
+
+def describe_answers(*media_types: str) -> dict[int | str, dict[str, Any]]:
+    """Describe the media types of a route's answer for OpenAPI."""
+    return {200: {"description": "The answer", "content": {name: {} for name in media_types}}}
 
 
 class RequestError(Error):
@@ -40,10 +81,8 @@ class Overloaded(RequestError):
         super().__init__(what, status=status, kind="overloaded", fix=fix, retry_after=retry_after)
 
 
-class JsonResponse(Response):
+class JsonResponse(JSONResponse):
     """JSON by orjson, which also writes NumPy arrays; NaN becomes null."""
-
-    media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         """Write the content as JSON."""

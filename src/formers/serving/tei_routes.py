@@ -11,14 +11,14 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from .. import __version__
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizer import SPECIAL_ROLES, Tokenizer
 from .openai_routes import RerankBody, rerank
 from .request_context import embed_texts, get_state, run_verb
 from .rerank import rank_documents
-from .responses import JsonResponse, RequestBody, RequestError
+from .responses import JsonResponse, RequestBody, RequestError, describe_errors
 from .served_models import ServedModel
 
-router = APIRouter()
+router = APIRouter(responses=describe_errors("tei"))
 OneOrMany = str | Annotated[list[str], Field(min_length=1)]
 
 
@@ -263,9 +263,7 @@ async def detokenize(request: Request, body: DetokenizeBody) -> Response:
 async def show_tokenizer(request: Request, model: str | None = None) -> Response:
     """Name the special tokens and the size of a tokenizer, as vLLM does."""
     tokenizer = get_tokenizer(get_state(request).models.find(model))
-    names = {
-        f"{role}_token": tokenizer.special.get(role) for role in ("bos", "eos", "pad", "unk", "cls", "sep", "mask")
-    }
+    names = {f"{role}_token": tokenizer.special.get(role) for role in SPECIAL_ROLES}
     return JsonResponse({"vocab_size": len(tokenizer), "chat_template": None, **names})
 
 
