@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 from typing import Any
 
 from torch import nn
@@ -26,12 +27,22 @@ from ..nn.recurrent.rnn import RecurrentLayer
 from .korean_family import KOREAN_SUMMARIES
 
 
-@functools.cache
+ONE_AT_A_TIME = threading.Lock()
+
+
 def describe_family() -> dict[str, Any]:
     """Describe all members: what their files say, the sizes of their presets, and a diagram each.
 
-    This takes seconds, but only once: every preset is built, without memory for its weights.
+    This takes seconds, but only once: every preset is built, without memory for its weights. Two threads must not do it
+    at the same time, since Python 3.11's parser fails when it is used in both.
     """
+    with ONE_AT_A_TIME:
+        return build_description()
+
+
+@functools.cache
+def build_description() -> dict[str, Any]:
+    """Build the description of the family."""
     members = []
     for row in former_module.tree():
         entry = registry.FAMILIES[row["name"]]

@@ -84,7 +84,12 @@ export const headView = {
         : makeRange(text("threshold"), { min: 0, max: 0.5, step: 0.01, value: state.threshold, format: (v) => formatShare(v) }, (threshold) => update({ threshold }, { redraw: true })),
     ];
   },
-  explain: ({ text, state, ...rest }) => text(`explain_${limitChoice({ state, ...rest }).measure}`),
+  explain: ({ text, ...rest }) => {
+    const { kind, measure } = limitChoice(rest);
+    const isBetweenSides = measure === "weights" && (kind === "cross" || kind === "alignment");
+    const name = isBetweenSides ? kind : measure;
+    return text(`explain_${name}`);
+  },
   build(context) {
     const chosen = limitChoice(context);
     const { data, measure, layer, head, token } = chosen;

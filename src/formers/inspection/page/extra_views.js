@@ -163,7 +163,7 @@ export const positionsView = {
     const series = Array.from({ length: heads }, (_, h) => ({ name: `${text("head")} ${h + 1}`, colour: CATEGORIES[h % CATEGORIES.length], points: Array.from(values.readRow(layer * heads + h), (value, i) => [part.distances[i], value]) }));
     const matrix = makeMatrixPicture({
       values: values.shape.length === 3 ? values.readMatrix(layer) : values.readMatrix(0), rows: series.map((one) => one.name), columns: part.distances.map(String),
-      palette, width, signed: true, cellHeight: 22, largestCell: 20, columnTitle: text("distance_axis"),
+      palette, width, signed: true, cellHeight: 22, largestCell: 20, columnTitle: text("distance_axis"), isNumeric: true,
     });
     const shown = series.length > 6 ? [series[0], series[Math.floor(heads / 3)], series[Math.floor((2 * heads) / 3)], series[heads - 1]] : series;
     return {

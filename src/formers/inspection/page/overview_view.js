@@ -103,6 +103,7 @@ export const overviewView = {
 
     return {
       width: Math.max(width, 320), height: probabilityTop + (prediction ? (prediction.labels ? 30 + prediction.labels.length * 22 : 86) : 6),
+      selectedPlace: { x: centre(chosen.part, chosen.token + chosen.part.memory) - column / 2, width: column },
       draw(surface, view, hover) {
         for (const part of parts) {
           const first = Math.max(0, Math.floor((view.x - part.x) / column) - 1);

@@ -18,7 +18,7 @@ function measureLabels(labels, most) {
 
 // A matrix (rows × columns). Labels stay in sight while the rest scrolls.
 export function makeMatrixPicture(options) {
-  const { values, rows, columns, palette, width, zoom = 0, signed = false, selected = -1, rowTitle = "", columnTitle = "" } = options;
+  const { values, rows, columns, palette, width, zoom = 0, signed = false, selected = -1, rowTitle = "", columnTitle = "", isNumeric = false } = options;
   const { describe, choose, largest = signed ? findExtent(values) : findLargest(values), largestCell = 30, rowLimit = 150 } = options;
   const reach = Math.max(...[measureLabels(rows, rowLimit)]);
   const fitted = Math.max(1, Math.min(largestCell, (width - reach - 24) / columns.length));
@@ -79,7 +79,7 @@ export function makeMatrixPicture(options) {
           const style = { size: LABEL_SIZE, fill: isMarked ? palette.accent : palette.ink, weight: isMarked ? 700 : 400 };
           if (isLevel) surface.text(left + (c + 0.5) * cell, y0 - 6, columns[c], { ...style, anchor: "middle" });
           else if (labelled) surface.text(left + (c + 0.5) * cell + 4, y0 - 6, fitText(columns[c], top - 30, LABEL_SIZE), { ...style, upright: true });
-          else surface.text(left + (c + 0.5) * cell, y0 - 6, String(c), { ...style, anchor: "middle" });
+          else surface.text(left + (c + 0.5) * cell, y0 - 6, isNumeric ? columns[c] : String(c), { ...style, anchor: "middle" });
         }
       });
       surface.text(x0, view.y + 13, columnTitle, { size: 11, fill: palette.soft });

@@ -59,11 +59,15 @@ export class Stage {
     this.size = { width, height, ratio };
   }
 
-  // Scroll so that the selected row is in sight.
+  // Scroll so that the selected row or column is in sight.
   revealSelection() {
     const place = this.picture.selectedPlace;
     if (!place) return;
-    const { scrollTop, clientHeight } = this.frame;
+    const { scrollTop, scrollLeft, clientHeight, clientWidth } = this.frame;
+    if (place.x !== undefined && (place.x < scrollLeft + 90 || place.x + place.width > scrollLeft + clientWidth)) {
+      this.frame.scrollLeft = place.x - clientWidth / 2;
+    }
+    if (place.y === undefined) return;
     if (place.y < scrollTop + place.margin) this.frame.scrollTop = place.y - place.margin;
     else if (place.y + place.height > scrollTop + clientHeight) this.frame.scrollTop = place.y + place.height - clientHeight;
   }

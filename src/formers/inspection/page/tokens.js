@@ -6,7 +6,7 @@ import { fitText, measureWidth } from "./surfaces.js";
 export function showToken(token) {
   if (token.joined || (token.text === "" && !token.special)) return "·";
   const words = token.text.replace(/\n/g, "⏎").replace(/\t/g, "⇥");
-  return words.trim() === "" ? "␣" : words.trim();
+  return words.trim() === "" || words === "▁" ? "␣" : words.trim();
 }
 
 // The tokens of a side; with `memory`, the remembered ones come first.

@@ -5,12 +5,13 @@ import { streamEvents } from "./server_api.js";
 
 // One model's continuation of a text.
 export class GeneratePanel {
-  constructor(root, { model, text, showError, inspect }) {
+  constructor(root, { model, text, showError, inspect, changed }) {
     this.root = root;
     this.model = model;
     this.text = text;
     this.showError = showError;
     this.inspect = inspect;
+    this.changed = changed; // called when it begins and when it ends
     this.tokens = [];
     this.chosen = -1;
     this.abort = null;
@@ -39,12 +40,13 @@ export class GeneratePanel {
     this.tokens = kept;
     this.chosen = -1;
     this.drawAll();
+    this.changed();
     const started = performance.now();
     let reason = "stop";
     let written = 0;
     try {
       const ids = kept.map((one) => one.id);
-      const body = { model: this.model.name, text: prompt, ...settings, ...(ids.length ? { ids } : {}), max_new_tokens: Math.max(1, settings.max_new_tokens - kept.length) };
+      const body = { model: this.model.name, text: prompt, ...settings, ...(ids.length ? { ids } : {}), max_new_tokens: Math.max(1, (settings.max_new_tokens ?? 40) - kept.length) };
       for await (const event of streamEvents("generate", body, abort.signal)) {
         if (event.finish_reason) {
           reason = event.finish_reason === "length" ? "length" : "end";
@@ -66,12 +68,19 @@ export class GeneratePanel {
     if (this.abort === abort) {
       this.abort = null;
       this.look.disabled = false;
+      this.changed();
       this.status.textContent += `${this.status.textContent ? " · " : ""}${this.text(`done_${reason}`)}`;
     }
   }
 
   stop() {
     this.abort?.abort();
+  }
+
+  // Stop for good: the page shows something else now.
+  close() {
+    this.changed = () => {};
+    this.stop();
   }
 
   drawAll() {

@@ -142,7 +142,7 @@ class Playground {
   showVerb() {
     this.abort?.abort();
     clearTimeout(this.timer);
-    this.writers?.forEach((writer) => writer.stop());
+    this.writers?.forEach((writer) => writer.close());
     this.viewer?.close();
     this.viewer = null;
     this.family = null;
@@ -247,37 +247,24 @@ class Playground {
     });
     const columns = makeElement("div", { class: this.able.length > 1 ? "pg-columns pg-two" : "pg-columns" });
     const stop = makeButton(text("stop"), () => this.writers.forEach((writer) => writer.stop()), { disabled: true });
-    const write = makeButton(text("write"), async () => {
-      this.errors.replaceChildren();
-      write.disabled = true;
-      stop.disabled = false;
-      await Promise.all(this.writers.map((writer) => writer.run(this.value, this.listGenerationSettings())));
-      write.disabled = this.writers.some((writer) => writer.isRunning);
-      stop.disabled = !write.disabled;
-    }, { class: "pg-main" });
+    const write = makeButton(text("write"), () => this.writers.forEach((writer) => writer.run(this.value, this.listGenerationSettings())), { class: "pg-main" });
     this.panel.append(input, makeElement("div", { class: "pg-actions" }, write, stop, ...numbers), columns);
     this.writers = this.able.map((model) => {
       const card = makeElement("div", { class: "pg-card" });
       columns.append(card);
-      const writer = new GeneratePanel(card, {
+      return new GeneratePanel(card, {
         model, text, showError: (error) => this.showError(error),
+        changed: () => {
+          const isBusy = this.writers.some((writer) => writer.isRunning);
+          if (isBusy) this.errors.replaceChildren();
+          write.disabled = isBusy;
+          stop.disabled = !isBusy;
+        },
         inspect: (value) => {
           this.value = value;
           this.setVerb("inspect");
         },
       });
-      const run = writer.run.bind(writer);
-      // A continuation from an alternative is stopped by the same button.
-      writer.run = async (...given) => {
-        write.disabled = true;
-        stop.disabled = false;
-        await run(...given);
-        if (!this.writers?.some((one) => one.isRunning)) {
-          write.disabled = false;
-          stop.disabled = true;
-        }
-      };
-      return writer;
     });
   }
 
