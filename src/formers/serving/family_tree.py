@@ -26,7 +26,6 @@ from ..nn.recurrent.projected_lstm import ProjectedLSTM
 from ..nn.recurrent.rnn import RecurrentLayer
 from .korean_family import KOREAN_SUMMARIES
 
-
 ONE_AT_A_TIME = threading.Lock()
 
 

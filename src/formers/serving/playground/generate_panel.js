@@ -106,11 +106,12 @@ export class GeneratePanel {
     const list = makeElement("ul", { class: "pg-choices" });
     for (const one of token.alternatives) {
       const isChosen = one.id === token.id;
+      const isFixed = isChosen || this.model.encoder_decoder; // the server goes on from tokens of the prompt's own side
       const words = showWritten(one).trim() || "␣";
       const bar = makeElement("i");
       bar.style.width = `${100 * one.probability}%`;
       const button = makeElement("button", {
-        type: "button", class: "pg-choice", disabled: isChosen, title: isChosen ? text("chosen") : text("choose_alternative", { token: words }),
+        type: "button", class: "pg-choice", disabled: isFixed, title: isChosen ? text("chosen") : isFixed ? null : text("choose_alternative", { token: words }),
         onclick: () => this.run(this.prompt, this.settings, [...this.tokens.slice(0, index), { ...one, piece: one.text, alternatives: token.alternatives }]),
       }, makeElement("b", { text: words }), makeElement("span", { class: "pg-bar" }, bar), makeElement("span", { text: formatShare(one.probability) }));
       list.append(makeElement("li", {}, button));
