@@ -190,6 +190,9 @@ def test_the_family_tree(open_playground, save_shot):
 def test_what_a_model_cannot_do_is_said(open_playground):
     page = open_playground("#generate").page
     assert "bert-mini cannot do this" in page.locator(".pg-error").inner_text()
+    page.get_by_role("button", name="gpt2-other").click()
+    assert page.get_by_role("button", name="Write", exact=True).is_enabled()
+    assert page.locator(".pg-models select").first.input_value() == "gpt2-other"
 
 
 def test_an_error_of_the_server_is_shown_with_its_remedy(open_playground):

@@ -3,7 +3,7 @@
 import { findExtent } from "./arrays.js";
 import { formatNumber, formatShare, makeSelect } from "./dom.js";
 import { drawChart, drawLegend, makeMatrixPicture } from "./pictures.js";
-import { shiftSurface } from "./surfaces.js";
+import { fitText, shiftSurface } from "./surfaces.js";
 import { drawToken, findBox, isVisible, layoutFlow, listTokens, showToken } from "./tokens.js";
 
 const CHART_WIDTH = 300;
@@ -15,7 +15,7 @@ function layoutMethods(context) {
   const isWide = width > 760;
   const flowWidth = isWide ? width - CHART_WIDTH - 40 : width - 16;
   const blocks = [];
-  let y = 56;
+  let y = 72;
   for (const [name, method] of Object.entries(document.attribution.methods)) {
     const block = { name, method, y, sides: [], extent: Math.max(...Object.values(method.sides).map(findExtent)) || 1 };
     let at = y + 46;
@@ -48,15 +48,17 @@ export const attributionView = {
     return {
       width: context.width, height,
       draw(surface, view, hover) {
-        surface.text(8, 18, `${what} (${text("value_and_baseline", { value: formatNumber(target.value, 2), baseline: formatNumber(target.baseline, 2) })})`, { size: 13, fill: palette.ink, weight: 600 });
-        drawLegend(surface, 8, 30, { palette, low: text("against"), high: text("in_favour"), signed: true });
+        surface.text(8, 18, what, { size: 14, fill: palette.ink, weight: 600 });
+        surface.text(8, 35, text("value_and_baseline", { value: formatNumber(target.value, 2), baseline: formatNumber(target.baseline, 2) }), { size: 12, fill: palette.soft });
+        drawLegend(surface, 8, 44, { palette, low: text("against"), high: text("in_favour"), signed: true });
         blocks.forEach((block, b) => {
           if (block.y > view.y + view.height) return;
           surface.line([[8, block.y - 4], [context.width - 12, block.y - 4]], { stroke: palette.line });
           surface.text(8, block.y + 14, text(`method_${block.name}`), { size: 13, fill: palette.ink, weight: 600 });
           const gap = block.method.gap;
           const note = gap === null || gap === undefined ? text(`method_${block.name}_note`) : `${text(`method_${block.name}_note`)} ${text("gap", { value: formatShare(Math.abs(gap)) })}`;
-          surface.clip(0, block.y, block.chart && block.chart.x > 100 ? block.chart.x - 14 : context.width, 40, () => surface.text(8, block.y + 32, note, { size: 12, fill: palette.soft }));
+          const room = block.chart && block.chart.x > 100 ? block.chart.x - 14 : context.width;
+          surface.text(8, block.y + 32, fitText(note, room - 16, 12), { size: 12, fill: palette.soft });
           block.sides.forEach((part, s) => {
             if (part.label) surface.text(8, part.y - 4, part.label, { size: 11, fill: palette.soft });
             part.boxes.forEach((box, i) => {

@@ -60,7 +60,8 @@ export const objectivesView = {
   },
   explain: ({ text, ...context }) => {
     const { objective } = readObjective(context);
-    return [text("explain_objectives"), objective.help, objective.tokenizer === "small" ? text("small_tokenizer") : ""].filter(Boolean).join(" ");
+    const help = objective.help ? `${objective.help[0].toUpperCase()}${objective.help.slice(1).replace(/\.$/, "")}.` : "";
+    return [text("explain_objectives"), help, objective.tokenizer === "small" ? text("small_tokenizer") : ""].filter(Boolean).join(" ");
   },
   // The time after which the next step is shown, while it plays.
   wait(context) {

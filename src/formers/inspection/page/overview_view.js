@@ -34,7 +34,8 @@ function layoutSides(context) {
     const tokens = listTokens(document, side, memory);
     const own = kinds.own ? getAttention(document, kinds.own) : null;
     const other = kinds.other ? getAttention(document, kinds.other) : null;
-    const layers = Math.max(own?.layers ?? 0, other?.layers ?? 0, own || other ? 1 : document.model.layers || 1);
+    const isRecurrent = document.model.kind === "recurrent"; // its alignment belongs to no layer
+    const layers = own || (other && !isRecurrent) ? Math.max(own?.layers ?? 0, other?.layers ?? 0) : document.model.layers || 1;
     parts.push({ side, tokens, memory, words: tokens.map(showToken), own, other, layers, x, column, width: tokens.length * column, y: 0 });
     x += tokens.length * column + GAP;
   }
@@ -168,13 +169,14 @@ export const overviewView = {
         const writeName = (x, y, words) => surface.text(x, y, fitText(words, 76, 11), { size: 11, fill: palette.soft, anchor: "end" });
         parts.forEach((part, i) => {
           if (i && !part.y) return;
-          const x = i ? part.x - 12 : view.x + 74;
+          if (!i && parts.length > 1 && parts[1].y && view.x + 82 > part.x + part.width) return; // scrolled out of sight
+          const x = i ? Math.max(part.x - 12, view.x + 74) : view.x + 74;
           writeName(x, part.y + 36, text("stage_text"));
           writeName(x, part.y + tokenTop + 18, text("stage_tokens"));
           writeName(x, nodeY(part, 0) + 4, text("embeddings_short"));
           for (let layer = 1; layer <= part.layers; layer++) writeName(x, nodeY(part, layer) + 4, text("layer_n", { layer }));
         });
-        if (prediction) writeName(shownSide.y ? shownSide.x - 12 : view.x + 74, probabilityTop + 10, text("stage_probabilities"));
+        if (prediction) writeName(shownSide.y ? Math.max(shownSide.x - 12, view.x + 74) : view.x + 74, probabilityTop + 10, text("stage_probabilities"));
       },
       pick(x, y) {
         for (const part of parts) {

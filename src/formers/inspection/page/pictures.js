@@ -70,7 +70,7 @@ export function makeMatrixPicture(options) {
           surface.text(x0 - 6, top + (r + 0.5) * tall + 4, words, { size: LABEL_SIZE, fill: isMarked ? palette.accent : palette.ink, anchor: "end", weight: isMarked ? 700 : 400 });
         }
       });
-      surface.clip(x0, view.y, Math.max(0, view.width - left), top, () => {
+      surface.clip(x0 - 8, view.y, Math.max(0, view.width - left + 8), top, () => {
         const first = Math.max(0, Math.floor((view.x - cell) / cell));
         const last = Math.min(columns.length, Math.ceil((view.x + view.width) / cell) + 1);
         const step = labelled ? 1 : chooseStep(columns.length, cell);

@@ -5,8 +5,9 @@ import { fitText, measureWidth } from "./surfaces.js";
 // A token's words: white space made visible, a piece inside a character as a dot.
 export function showToken(token) {
   if (token.joined || (token.text === "" && !token.special)) return "·";
-  const words = token.text.replace(/\n/g, "⏎").replace(/\t/g, "⇥");
-  return words.trim() === "" || words === "▁" ? "␣" : words.trim();
+  // Sentencepiece marks a space by ▁.
+  const words = token.text.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/^▁+/, "").trim();
+  return words === "" ? "␣" : words;
 }
 
 // The tokens of a side; with `memory`, the remembered ones come first.

@@ -123,7 +123,8 @@ function makeDiagramPicture({ member, palette, text, width }) {
           }
           const box = item.lines.length * lineHeight + 34;
           surface.rect(x + 4, y - box, inner - 8, box, { fill: palette.paper, stroke: palette.accent, radius: 6, line: 1.5 });
-          const words = item.isShared ? text("shared_layer", { count: item.count }) : text("layers_times", { count: item.count });
+          const name = item.isShared ? "shared_layer" : plan.stack.groups.length > 1 && item.residuals.length ? "layers_in_turn" : "layers_times";
+          const words = text(name, { count: item.count });
           surface.text(x + 14, y - box + 17, fitText(words, inner - 30, 12, 600), { size: 12, fill: palette.accent, weight: 600 });
           y -= 6;
           const norm = text("part_norm");
@@ -139,11 +140,11 @@ function makeDiagramPicture({ member, palette, text, width }) {
         const name = `${text(`side_${plan.stack.name}`)}${plan.stack.positions === "none" ? "" : ` · ${text("positions", { name: text(`positions_${plan.stack.positions}`) })}`}`;
         surface.text(middle, height - 14, fitText(name, inner, 12), { size: 12, fill: palette.soft, anchor: "middle" });
         const isLast = s === plans.length - 1;
-        if (isLast) {
+        if (isLast && output !== "none") {
           surface.rect(x + 16, 10, inner - 32, 26, { stroke: palette.accent, radius: 4, fill: palette.paper });
           surface.text(middle, 27, fitText(text("part_output", { name: output }), inner - 44, 12, 600), { size: 12, fill: palette.ink, anchor: "middle", weight: 600 });
           surface.line([[middle, 36], [middle, height - 40 - plan.height]], { stroke: palette.soft });
-        } else {
+        } else if (!isLast) {
           // The encoder's result enters every layer of the decoder.
           const turn = height - 40 - plan.height - 10;
           surface.line([[middle, turn], [x + column - 6, turn], [x + column - 6, height - 40 - plans[s + 1].height / 2], [x + column + 14, height - 40 - plans[s + 1].height / 2]], { stroke: "#c76a00", width: 2 });

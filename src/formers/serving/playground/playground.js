@@ -151,13 +151,27 @@ class Playground {
     const { text } = this;
     this.panel.replaceChildren(makeElement("p", { class: "pg-lead", text: text(`lead_${this.verb}`) }));
     if (this.verb === "family") return this.showFamily();
-    const able = this.listChosen().filter((model) => model.verbs.includes(this.verb === "objectives" ? "inspect" : this.verb));
+    const able = this.listChosen().filter((model) => this.canDo(model));
     for (const model of this.listChosen()) {
       if (!able.includes(model)) this.panel.append(makeElement("p", { class: "pg-error", text: text("cannot", { model: model.name, reason: text("reason_no_verb") }) }));
     }
-    if (!able.length) return undefined;
+    if (!able.length) return this.offerModels();
     this.able = able;
     return { inspect: () => this.showInspect(), generate: () => this.showGenerate(), fill: () => this.showFill(), objectives: () => this.showObjectives() }[this.verb]();
+  }
+
+  canDo(model) {
+    return model.verbs.includes(this.verb === "objectives" ? "inspect" : this.verb);
+  }
+
+  // The models that can do what the chosen ones cannot.
+  offerModels() {
+    const others = this.models.filter((model) => this.canDo(model));
+    const buttons = others.map((model) => makeButton(model.name, () => {
+      this.root.querySelector(".pg-models select").value = model.name;
+      this.setModels({ first: model.name });
+    }));
+    if (buttons.length) this.panel.append(makeElement("div", { class: "pg-actions" }, makeElement("span", { class: "fv-soft", text: this.text("others_can") }), ...buttons));
   }
 
   makeTextArea(changed, rows = 2) {
