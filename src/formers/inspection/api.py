@@ -285,9 +285,7 @@ def look_inside(
     if inputs.batch is None:
         view = replace(view, states=look_up_states(former, inputs)) if "states" in wanted else view
     else:
-        view = add_recorded_parts(view, former, inputs, wanted, (kind, layer, head))
-        if "prediction" in wanted:
-            view = replace(view, prediction=predict_tokens(former, inputs, masked))
+        view = add_recorded_parts(view, former, inputs, wanted, (kind, layer, head), masked)
         if "attribution" in wanted:
             made = attribute(former, inputs, target, contrast, position, methods, seed)
             view = replace(view, attribution=made)
@@ -305,9 +303,13 @@ def look_inside(
 
 
 def add_recorded_parts(
-    view: View, former: Former, inputs: TextInputs, wanted: set[str], place: tuple[str | None, int | None, int | None]
-) -> View:
-    """Add what one recorded pass shows: attention, one head by dimension, states, and what only some families have."""
+    view: View, former: Former, inputs: TextInputs, wanted: set[str], place: tuple[str | None, int | None, int | None],
+    masked: bool | None,
+) -> View:  # fmt: skip
+    """Add what one recorded pass shows: attention, one head by dimension, predictions, states, and what only some
+    families have."""
+    if not {"attention", "neuron", "prediction", "states", "extra"} & wanted:
+        return view
     if {"attention", "neuron"} & wanted:
         recording = record_attention(former, inputs)
         view = replace(view, attention=read_attention(former, inputs, recording))
@@ -318,6 +320,8 @@ def add_recorded_parts(
                 view = replace(view, neurons={chosen[0]: view.attention[chosen[0]].get_neurons(*chosen[1:])})
     else:
         recording = record_pass(former, inputs, with_hidden=True)
+    if "prediction" in wanted:
+        view = replace(view, prediction=predict_tokens(former, inputs, masked, recording))
     if "states" in wanted and recording.states:
         view = replace(view, states=read_states(former, inputs, recording))
     return replace(view, extras=read_extras(former, inputs, recording)) if "extra" in wanted else view

@@ -23,7 +23,7 @@ FORMAT = 1
 MAX_WEIGHT_BYTES = 2_400_000  # of all attention weights of a document, in base64
 MAX_ROLLOUT_BYTES = 400_000
 SIGNIFICANT_DIGITS = 4
-MIN_TOP = 4  # weights of a row that are always there
+MIN_TOP, MAX_TOP = 4, 48  # weights of a row that are always there, and that are enough
 ENTRY_BYTES = 4  # of one strongest weight: two for its place, one for its value, in base64
 CELL_PIXELS = 8
 
@@ -68,7 +68,7 @@ def encode_weights(x: Tensor, max_bytes: int | None = None) -> Json:
         values = encode_bytes(data.contiguous().numpy().tobytes())
         return {"shape": list(x.shape), "encoding": "u8", "power": 2, "scale": scale, "data": values}
     rows = max(1, x.numel() // max(1, width))
-    count = min(width, max(MIN_TOP, max_bytes // (rows * ENTRY_BYTES)))
+    count = min(width, MAX_TOP, max(MIN_TOP, max_bytes // (rows * ENTRY_BYTES)))
     strongest, places = x.topk(count, -1)
     data, scale = quantise(strongest)
     return {

@@ -28,7 +28,7 @@ from .sides import TextInputs
 
 MAX_NGRAMS = 30
 MAX_DISTANCE = 64  # tokens on either side, of a map by distance
-MAX_MAP_POSITIONS = 128
+MAX_MAP_POSITIONS = 64
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ..nn.block import BlockStack
 from ..text.tokenizer import Tokenizer
 from ..verbs import LM_PARTS, can_fill
 from .document import Json, round_floats
-from .recording import QUERY_STREAM, find_final_norm, record_blocks, record_pass, repeat_document
+from .recording import QUERY_STREAM, Recording, find_final_norm, record_blocks, record_pass, repeat_document
 from .sides import TextInputs
 
 Method = Literal["causal", "masked", "unmasked", "permutation", "labels"]
@@ -114,28 +114,33 @@ def get_lm_part(former: Former) -> str | None:
 
 
 @torch.inference_mode()
-def predict_tokens(former: Former, inputs: TextInputs, masked: bool | None = None) -> Prediction | None:
+def predict_tokens(
+    former: Former, inputs: TextInputs, masked: bool | None = None, recording: Recording | None = None
+) -> Prediction | None:
     """Predict the tokens of a text, or the labels of a task; None where the model has no head.
 
     `masked` says whether a masked model hides each token in turn, which reads the text as often as it has tokens; by
-    default short texts only.
+    default short texts only. A `recording` of the text (with hidden states) is not made again.
     """
     part = get_lm_part(former)
-    if part is None:
-        return predict_labels(former, inputs)
-    if can_fill(former):
+    if part is not None and can_fill(former):
         length = len(inputs.label_ids)
-        hide = length * length <= MAX_MASKED_TOKENS if masked is None else masked
-        return predict_masked(former, inputs, part, hide)
-    return predict_in_order(former, inputs, part)
+        if length * length <= MAX_MASKED_TOKENS if masked is None else masked:
+            return predict_hidden(former, inputs, part)
+    if part is not None and former.is_two_stream:
+        order = torch.arange(len(inputs.label_ids), device=former.device)
+        return predict_in_order(former, inputs, part, record_pass(former, inputs, order))
+    recording = recording or record_pass(former, inputs, with_hidden=True)
+    if part is None:
+        return predict_labels(former, inputs, recording)
+    predict = predict_unmasked if can_fill(former) else predict_in_order
+    return predict(former, inputs, part, recording)
 
 
-def predict_in_order(former: Former, inputs: TextInputs, part: str) -> Prediction:
+def predict_in_order(former: Former, inputs: TextInputs, part: str, recording: Recording) -> Prediction:
     """Predict each token from those before it: decoders, encoder-decoders, ELMo forwards, XLNet's second stream."""
     side = inputs.main_side
     length, two_stream = len(inputs.label_ids), former.is_two_stream
-    order = torch.arange(length, device=former.device) if two_stream else None
-    recording = record_pass(former, inputs, order, with_hidden=former.definition.reads_characters)
     positions = list(range(length)) if two_stream else list(range(length - 1))
     targets = positions if two_stream else [at + 1 for at in positions]
     is_known = [inputs.label_ids[at] >= 0 for at in targets]
@@ -156,37 +161,43 @@ def predict_in_order(former: Former, inputs: TextInputs, part: str) -> Predictio
     )  # fmt: skip
 
 
-def predict_masked(former: Former, inputs: TextInputs, part: str, hide: bool) -> Prediction:
-    """Predict the tokens of a masked model: each hidden in turn (pseudo-log-likelihood: Salazar et al. 2020), or with
-    nothing hidden but the blanks of the text."""
-    tokenizer = former.tokenizer
-    mask = None if tokenizer is None else tokenizer.id("mask")
+def find_masked_positions(former: Former, inputs: TextInputs) -> tuple[list[int], Tensor, int]:
+    """Find the tokens that a masked model predicts, blanks included: positions, labels (n,), and the mask's id."""
+    mask = None if former.tokenizer is None else former.tokenizer.id("mask")
     if mask is None:
         raise Error("this model has no mask token", fix="load it with its tokenizer")
-    tokens, batch = inputs.sides["text"].tokens, inputs.get_batch()
+    tokens = inputs.sides["text"].tokens
     positions = [i for i, token in enumerate(tokens) if not token.is_special or token.id == mask]
-    ids = torch.tensor(inputs.label_ids, device=former.device)
-    labels = ids[positions]
-    has_stack = can_read_layers(former, part)
-    if not hide:
-        recording = record_pass(former, inputs)
-        layers = [x[positions] for x in next(iter(recording.states.values()), [])] if has_stack else []
-        made = score_layers(former, part, recording.hidden[positions], layers, labels)
-    else:
-        rows, hidden, states = max(1, ROW_TOKENS // len(tokens)), [], list[list[Tensor]]()
-        for low in range(0, len(positions), rows):
-            some = torch.tensor(positions[low : low + rows], device=former.device)
-            slots = torch.arange(len(some), device=former.device) * len(tokens) + some
-            repeated = repeat_document(batch, len(some))
-            repeated.ids[slots] = mask
-            with record_blocks(former.model.body) as found:
-                hidden.append(former.model(repeated)[slots])
-            states.append([x[slots] for x in next(iter(found.values()), [])])
-        layers = [torch.cat(parts) for parts in zip(*states, strict=True)] if has_stack else []
-        made = score_layers(former, part, torch.cat(hidden), layers, labels)
+    return positions, torch.tensor(inputs.label_ids, device=former.device)[positions], mask
+
+
+def predict_unmasked(former: Former, inputs: TextInputs, part: str, recording: Recording) -> Prediction:
+    """Predict the tokens of a masked model with nothing hidden but the blanks of the text."""
+    positions, labels, mask = find_masked_positions(former, inputs)
+    states = next(iter(recording.states.values()), []) if can_read_layers(former, part) else []
+    made = score_layers(former, part, recording.hidden[positions], [x[positions] for x in states], labels)
     log_probs = made.log_probs.masked_fill(labels.cpu() == mask, math.nan)
-    method: Method = "masked" if hide else "unmasked"
-    return Prediction("text", method, positions, positions, log_probs, made.top, [], made.layers)
+    return Prediction("text", "unmasked", positions, positions, log_probs, made.top, [], made.layers)
+
+
+def predict_hidden(former: Former, inputs: TextInputs, part: str) -> Prediction:
+    """Predict each token of a masked model with it hidden, one at a time (pseudo-log-likelihood: Salazar et al. 2020,
+    arXiv:1910.14659)."""
+    positions, labels, mask = find_masked_positions(former, inputs)
+    batch, length = inputs.get_batch(), len(inputs.label_ids)
+    rows, hidden, states = max(1, ROW_TOKENS // length), [], list[list[Tensor]]()
+    for low in range(0, len(positions), rows):
+        some = torch.tensor(positions[low : low + rows], device=former.device)
+        slots = torch.arange(len(some), device=former.device) * length + some
+        repeated = repeat_document(batch, len(some))
+        repeated.ids[slots] = mask
+        with record_blocks(former.model.body) as found:
+            hidden.append(former.model(repeated)[slots])
+        states.append([x[slots] for x in next(iter(found.values()), [])])
+    layers = [torch.cat(parts) for parts in zip(*states, strict=True)] if can_read_layers(former, part) else []
+    made = score_layers(former, part, torch.cat(hidden), layers, labels)
+    log_probs = made.log_probs.masked_fill(labels.cpu() == mask, math.nan)
+    return Prediction("text", "masked", positions, positions, log_probs, made.top, [], made.layers)
 
 
 def can_read_layers(former: Former, part: str) -> bool:
@@ -259,7 +270,7 @@ def name_token(tokenizer: Tokenizer | None, index: int) -> str:
     return str(index) if tokenizer is None else tokenizer.get_token_text(index) or str(index)
 
 
-def predict_labels(former: Former, inputs: TextInputs) -> Prediction | None:
+def predict_labels(former: Former, inputs: TextInputs, recording: Recording) -> Prediction | None:
     """Predict what the head of a task answers: labels of the text, or of each token; None without a head."""
     name, part = next(((n, p) for n, p in former.model.parts.items() if p.out is not None), (None, None))
     if name is None or part is None or former.head == "beam":
@@ -267,8 +278,7 @@ def predict_labels(former: Former, inputs: TextInputs) -> Prediction | None:
     side = inputs.main_side
     batch = inputs.get_batch()
     batch = batch.replace(sample=torch.zeros(1))  # a text without an end mark is read as in the task's own batches
-    hidden = record_pass(former, inputs).hidden
-    logits = former.model.logits(hidden, batch, name).float()
+    logits = former.model.logits(recording.hidden, batch, name).float()
     if not bool(logits.isfinite().all()):
         raise NonFinite("logits")
     width = logits.shape[-1]
