@@ -97,6 +97,22 @@ def test_a_word_is_hidden_by_click_and_filled(open_playground, save_shot):
     assert page.locator("textarea").input_value() == "The grass lay on the water."
 
 
+def test_a_text_is_kept_and_compared_with_its_edit(open_playground, save_shot):
+    page = open_playground().page
+    page.wait_for_selector(".fv-stage")
+    page.locator("textarea").fill("The boat lay on the water .")
+    wait_until(page, "formersPlayground.viewer.documents[0].sides.text.text.startsWith('The boat')")
+    page.get_by_role("button", name="Keep for comparison").click()
+    page.locator("textarea").fill("The ship lay on the water .")
+    wait_until(page, "formersPlayground.viewer.documents[1]?.sides.text.text.startsWith('The ship')")
+    assert page.evaluate("formersPlayground.viewer.documents[0].sides.text.text").startswith("The boat")
+    page.click("#fv-tab-difference")
+    page.wait_for_timeout(60)
+    save_shot(page, "playground-edited")
+    page.get_by_role("button", name="Stop comparing").click()
+    wait_until(page, "formersPlayground.viewer.documents.length === 1")
+
+
 def test_two_models_side_by_side(open_playground, save_shot):
     page = open_playground().page
     page.wait_for_selector(".fv-stage")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import time
 from pathlib import Path
@@ -276,6 +277,19 @@ def test_the_policy_forbids_every_request(open_page, write_page):
     assert answer == "TypeError"
     assert any("Content Security Policy" in error for error in watch.errors)
     watch.errors.clear()
+
+
+def test_the_page_in_a_notebook(open_page, tmp_path):
+    """A notebook shows the page in a frame that may run scripts and nothing else."""
+    frame = (
+        f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(render_page(samples.make_encoder()))}"'
+    )
+    (tmp_path / "notebook.html").write_text(f"{frame} style='width:1000px;height:700px'></iframe>", encoding="utf-8")
+    watch = open_page((tmp_path / "notebook.html").as_uri())
+    inside = watch.page.frame_locator("iframe")
+    inside.locator("#fv-tab-head").click()
+    assert inside.locator(".fv-stage canvas").evaluate(COUNT_COLOURS) > 4
+    assert all(not url.startswith("http") for url in watch.requests)
 
 
 @pytest.mark.parametrize("width", [390, 820])

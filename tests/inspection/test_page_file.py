@@ -13,7 +13,7 @@ import pytest
 
 from formers.errors import Error
 from formers.inspection import page_file
-from formers.inspection.page_file import join_modules, order_modules, read_widget_module, render_page
+from formers.inspection.page_file import join_modules, order_modules, render_page
 
 PAGE = resources.files("formers.inspection").joinpath("page")
 PLAYGROUND = resources.files("formers.serving").joinpath("playground")
@@ -132,13 +132,6 @@ def test_the_document_comes_back_whole_and_cannot_leave_its_element():
 
 def test_a_comparison_takes_its_title_from_the_first():
     assert "<title>a &lt;b&gt;</title>" in render_page({"format": 1, "compare": [DOCUMENT, DOCUMENT]})
-
-
-def test_the_widget_is_one_module():
-    module = read_widget_module()
-    assert module.count("export default") == 1
-    assert not re.search(r"^import\b", module, re.MULTILINE)
-    assert ".fv-stage" in page_file.read_widget_style()
 
 
 def test_pages_name_no_other_host():

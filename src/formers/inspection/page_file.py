@@ -1,4 +1,4 @@
-"""The viewer in one file: its modules joined into a script, for an HTML page without a network and for notebooks.
+"""The viewer in one file: its modules joined into a script, in an HTML page that needs no network.
 
 The modules of inspection/page/ are ES modules that a server sends as they are. A file opened from a disk may not load
 modules, so they are joined here, each in a function of its own: `import {a} from "./b.js"` becomes `const {a} = …`.
@@ -89,25 +89,3 @@ def render_page(document: Mapping[str, Any], language: str = "en") -> str:
         '<body class="formers-page"><div id="root"></div>\n'
         f'<script type="application/json" id="view-document">{data}</script>\n<script>{script}</script></body></html>\n'
     )
-
-
-def read_widget_module() -> str:
-    """Return one ES module for anywidget, which draws the traits `document` and `language`."""
-    return (
-        join_modules()
-        + """
-function render({ model, el }) {
-  const { Viewer } = formersModules["viewer.js"];
-  const viewer = new Viewer(el, model.get("document"), { language: model.get("language") ?? "en" });
-  model.on("change:document", () => viewer.setDocument(model.get("document")));
-  model.on("change:language", () => viewer.setLanguage(model.get("language")));
-  return () => viewer.close();
-}
-export default { render };
-"""
-    )
-
-
-def read_widget_style() -> str:
-    """Return the style sheet that belongs to the widget."""
-    return read_page_file("page.css")

@@ -207,7 +207,13 @@ class Playground {
       return makeElement("label", { class: "pg-check" }, box, makeElement("span", { text: text(`view_${name}`) }));
     });
     this.status = makeElement("span", { class: "pg-status", role: "status" });
-    const actions = makeElement("div", { class: "pg-actions" }, makeButton(text("run"), () => this.inspect(), { class: "pg-main" }),
+    this.pinned = null;
+    const pin = makeButton(text("pin"), () => {
+      this.pinned = this.pinned ? null : this.viewer?.documents[0] ?? null;
+      pin.textContent = text(this.pinned ? "unpin" : "pin");
+      this.inspect();
+    }, { title: text("pin_help") });
+    const actions = makeElement("div", { class: "pg-actions" }, makeButton(text("run"), () => this.inspect(), { class: "pg-main" }), this.able.length > 1 ? null : pin,
       makeElement("span", { class: "fv-soft", text: `${text("more_views")}:` }), ...checks, this.status);
     this.result = makeElement("div");
     this.panel.append(input, actions, this.result);
@@ -226,6 +232,7 @@ class Playground {
     try {
       const documents = await Promise.all(this.able.map((model) => postJson("inspect", { model: model.name, ...body }, signal)));
       this.errors.replaceChildren();
+      if (this.pinned) documents.unshift(this.pinned);
       this.showDocument(documents.length > 1 ? { format: 1, compare: documents } : documents[0]);
     } catch (error) {
       if (error.name !== "AbortError") this.showError(error);
