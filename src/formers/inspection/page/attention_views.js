@@ -2,7 +2,7 @@
 
 import { decodeArray, findExtent, findLargest, findTop } from "./arrays.js";
 import { getAttention, listKinds } from "./attention_data.js";
-import { formatNumber, formatShare, makeRange, makeSelect } from "./dom.js";
+import { formatNumber, formatShare, makeRange, makeSelect, makeTokenField } from "./dom.js";
 import { drawBars, drawLegend, makeMatrixPicture } from "./pictures.js";
 import { fitText, measureWidth } from "./surfaces.js";
 import { drawToken, findBox, isVisible, layoutFlow } from "./tokens.js";
@@ -280,7 +280,7 @@ export const tokenView = {
     const { text, state, update } = context;
     const { data, token } = limitChoice(context);
     return [
-      makeSelect(text("token"), data.queries.map((word, i) => [i, `${i} ${word}`]), token, (value) => update({ token: Number(value) })),
+      makeTokenField(text("token"), data.queries, token, (value) => update({ token: value })),
       makeSelect(text("direction"), [["reads", text("direction_reads")], ["is_read", text("direction_is_read")]], state.direction, (direction) => update({ direction })),
       ...makeAttentionControls(context),
     ];
@@ -370,7 +370,7 @@ export const neuronView = {
     const kinds = Object.keys(document.neuron);
     return [
       kinds.length > 1 ? makeSelect(text("kind"), kinds.map((name) => [name, text(`kind_${name}`)]), kind, (value) => update({ kind: value })) : null,
-      makeSelect(text("token"), queries.map((word, i) => [i, `${i} ${word}`]), query, (value) => update({ token: Number(value) })),
+      makeTokenField(text("token"), queries, query, (value) => update({ token: value })),
       makeSelect(text("neuron_show"), [["product", "q · k"], ["key", "k"], ["query", "q"]], state.neuron, (neuron) => update({ neuron })),
     ].filter(Boolean);
   },

@@ -24,6 +24,17 @@ export function makeSelect(label, options, value, choose) {
   return makeElement("label", { class: "fv-field" }, makeElement("span", { text: label }), select);
 }
 
+const MOST_OPTIONS = 120;
+
+// A choice of one token: a list, or in a long text its number with the word beside it, since a list of 512 is slow.
+// `places` are the tokens that can be chosen.
+export function makeTokenField(label, words, value, choose, places = words.map((_, i) => i)) {
+  if (places.length <= MOST_OPTIONS) return makeSelect(label, places.map((i) => [i, `${i} ${words[i]}`]), value, (given) => choose(Number(given)));
+  const nearest = (wanted) => places.reduce((best, i) => (Math.abs(i - wanted) < Math.abs(best - wanted) ? i : best), places[0]);
+  const field = makeElement("input", { type: "number", min: places[0], max: places.at(-1), value, onchange: () => choose(nearest(Number(field.value))) });
+  return makeElement("label", { class: "fv-field" }, makeElement("span", { text: label }), field, makeElement("output", { text: words[value] ?? "" }));
+}
+
 export function makeRange(label, { min, max, step, value, format = String }, choose) {
   const shown = makeElement("output", { text: format(value) });
   const range = makeElement("input", {

@@ -2,7 +2,7 @@
 
 import { findLargest } from "./arrays.js";
 import { getAttention, listKinds } from "./attention_data.js";
-import { formatShare, makeSelect } from "./dom.js";
+import { formatShare, makeSelect, makeTokenField } from "./dom.js";
 import { fitText, measureWidth } from "./surfaces.js";
 import { listTokens, showToken } from "./tokens.js";
 
@@ -56,13 +56,9 @@ export const overviewView = {
     const { text, state, update } = context;
     const { parts } = layoutSides(context);
     const { part, token } = pickToken(context, parts);
-    const options = parts.flatMap((one) => one.words.slice(one.memory).map((word, i) => [`${one.side} ${i}`, `${parts.length > 1 ? `${text(`side_${one.side}`)}: ` : ""}${i} ${word}`]));
-    const controls = [
-      makeSelect(text("token"), options, `${part.side} ${token}`, (value) => {
-        const [side, index] = value.split(" ");
-        update({ side, token: Number(index) });
-      }),
-    ];
+    const controls = [];
+    if (parts.length > 1) controls.push(makeSelect(text("side"), parts.map((one) => [one.side, text(`side_${one.side}`)]), part.side, (side) => update({ side, token: 0 })));
+    controls.push(makeTokenField(text("token"), part.words.slice(part.memory), token, (value) => update({ side: part.side, token: value })));
     const heads = Math.max(...parts.map((one) => Math.max(one.own?.heads ?? 0, one.other?.heads ?? 0)));
     if (heads > 1) controls.push(makeSelect(text("head"), [[-1, text("mean_of_heads")], ...Array.from({ length: heads }, (_, i) => [i, String(i + 1)])], Math.min(state.head, heads - 1), (value) => update({ head: Number(value) })));
     return controls;

@@ -1,6 +1,6 @@
 // Predictions: probability and surprisal of each token, and what each layer would predict.
 
-import { formatNumber, formatShare, makeSelect } from "./dom.js";
+import { formatNumber, formatShare, makeButton, makeTokenField } from "./dom.js";
 import { drawBars, drawLegend } from "./pictures.js";
 import { fitText } from "./surfaces.js";
 import { drawToken, findBox, isVisible, layoutFlow, listTokens, showToken } from "./tokens.js";
@@ -28,9 +28,11 @@ export const predictionView = {
   controls(context) {
     const { words, slots, part } = readPrediction(context.document);
     if (part.labels) return [];
-    const options = [...slots.keys()].map((target) => [target, `${target} ${words[target]}`]);
-    if (part.next) options.push([-1, context.text("next_token")]);
-    return [makeSelect(context.text("token"), options, pickTarget(context, slots, part), (value) => context.update({ target: Number(value) }))];
+    const places = [...slots.keys()];
+    const choose = (target) => context.update({ target });
+    const chosen = pickTarget(context, slots, part);
+    const field = makeTokenField(context.text("token"), words, chosen, choose, places);
+    return part.next ? [field, makeButton(context.text("next_token"), () => choose(-1), { "aria-pressed": String(chosen < 0) })] : [field];
   },
   explain: ({ text, document }) => text(`explain_prediction_${document.prediction.method ?? "causal"}`),
   build(context) {
