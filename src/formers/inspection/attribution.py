@@ -30,8 +30,8 @@ from .recording import fill_memory, repeat_document
 from .sides import TextInputs
 
 METHODS = ("input_x_gradient", "integrated_gradients", "occlusion", "value_zeroing")
-MIN_STEPS, MAX_STEPS = 32, 512  # of integrated gradients
-MAX_GAP = 0.005  # of completeness, before more steps are taken
+FIRST_STRETCHES, POINTS, MAX_STEPS = 8, 4, 512  # of integrated gradients: at first, of each, and points in all
+MAX_GAP = 0.003  # of completeness, before more steps are taken
 DELETION_SHARES = tuple(i / 10 for i in range(11))
 RANDOM_ORDERS = 8
 Shares = dict[str, Tensor]  # side → (R, T): 1 is the token itself, 0 its replacement
@@ -215,6 +215,16 @@ def resolve_token(former: Former, token: str | int | None) -> int:
     return ids[0]
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """A stretch of the way from the replaced text to the text: its attributions (T,) by side, and what they miss."""
+
+    low: float
+    high: float
+    scores: Shares
+    error: float
+
+
 class Explainer:
     """Computes the explained value for copies of a text some of whose tokens are replaced."""
 
@@ -255,7 +265,8 @@ class Explainer:
     def run_method(self, method: str, value: float, baseline: float) -> MethodScores | None:
         """Compute one method's scores; None where the model has nothing that it could be applied to."""
         if method == "input_x_gradient":
-            return MethodScores(self.compute_gradients(self.make_shares(1), relative=False))
+            found = self.compute_gradients(self.make_shares(1), relative=False)
+            return MethodScores({side: x[0].float() for side, x in found.items()})
         if method == "integrated_gradients":
             return self.integrate_gradients(value, baseline)
         if method == "occlusion":
@@ -341,46 +352,70 @@ class Explainer:
             for hook in hooks:
                 hook.remove()
 
-    def compute_gradients(self, shares: Shares, weights: Tensor | None = None, relative: bool = True) -> Shares:
-        """Sum gradient · embedding over the copies, with `weights` (R,), as (T,) by side; with `relative`, embeddings
-        count from that of the replacement."""
-        total = {side: torch.zeros(x.shape[1], dtype=torch.float64) for side, x in shares.items()}
-        rows = len(next(iter(shares.values())))
-        weights, done = torch.ones(rows) if weights is None else weights, 0
+    def compute_gradients(self, shares: Shares, relative: bool = True) -> Shares:
+        """Compute gradient · embedding of every token of each copy, (R, T) by side; with `relative`, embeddings count
+        from that of the replacement. What cannot be removed has 0: it does not change on the way."""
+        rows: dict[str, list[Tensor]] = {side: [] for side in shares}
         for some in self.iterate_rows(shares):
             count = len(next(iter(some.values())))
             batch = repeat_document(self.inputs.get_batch(), count)
             found: list[tuple[str, Tensor, Tensor, Tensor]] = []
             with torch.enable_grad(), self.mix_embeddings(batch, some, found):
-                values = self.select_value(self.compute_answers(batch))
-                share = weights[done : done + count].to(values)
-                slopes = torch.autograd.grad((values * share).sum(), [one[3] for one in found], allow_unused=True)
+                value = self.select_value(self.compute_answers(batch)).sum()
+                slopes = torch.autograd.grad(value, [one[3] for one in found], allow_unused=True)
+            total = {side: torch.zeros(count, x.shape[1], dtype=torch.float64) for side, x in some.items()}
             for (side, x, base, _), slope in zip(found, slopes, strict=True):
                 if slope is not None:
                     product = (slope * (x - base if relative else x)).double().sum(-1)
-                    total[side] += product.view(count, -1).sum(0).cpu()
-            done += count
-        for side in total:  # what cannot be removed does not change on the way
-            keep = torch.zeros_like(total[side])
-            keep[self.removable[side]] = 1.0
-            total[side] = (total[side] * keep).float()
-        return total
+                    total[side] += product.view(count, -1).cpu()
+            for side, made in total.items():
+                keep = torch.zeros(made.shape[1], dtype=made.dtype)
+                keep[self.removable[side]] = 1.0
+                rows[side].append(made * keep)
+        return {side: torch.cat(parts) for side, parts in rows.items()}
 
     def integrate_gradients(self, value: float, baseline: float) -> MethodScores:
-        """Integrate the gradients from the replaced text to the text (Sundararajan et al. 2017, arXiv:1703.01365), with
-        Gauss-Legendre points, until the attributions sum to the difference of the two values."""
-        steps = MIN_STEPS
-        while True:
-            places, weights = np.polynomial.legendre.leggauss(steps)
-            shares = self.make_shares(steps)
-            for side, where in self.removable.items():
-                shares[side][:, where] = torch.from_numpy((places + 1) / 2).float()[:, None]
-            scores = self.compute_gradients(shares, torch.from_numpy(weights / 2).float())
-            total, change = sum(float(x.double().sum()) for x in scores.values()), value - baseline
-            gap = abs(total - change) / max(abs(change), 1e-6)
-            if gap <= MAX_GAP or steps >= MAX_STEPS:
-                return MethodScores(scores, gap)
-            steps *= 2
+        """Integrate the gradients from the replaced text to the text (Sundararajan et al. 2017, arXiv:1703.01365).
+
+        On every stretch of the way the attributions must sum to the change of the value, so that the error of each is
+        known: those that miss most are halved until the whole misses little, or the steps are used up.
+        """
+        edges = np.linspace(0, 1, FIRST_STRETCHES + 1)
+        stretches = self.integrate_stretches(edges[:-1], edges[1:])
+        limit, steps = MAX_GAP * max(abs(value - baseline), 1e-6), FIRST_STRETCHES * POINTS
+        while abs(sum(one.error for one in stretches)) > limit and steps < MAX_STEPS:
+            stretches.sort(key=lambda one: abs(one.error))
+            worst = [stretches.pop() for _ in range(min(FIRST_STRETCHES // 2, len(stretches)))]
+            low, high = (np.array([getattr(one, end) for one in worst]) for end in ("low", "high"))
+            middle = (low + high) / 2
+            stretches += self.integrate_stretches(np.append(low, middle), np.append(middle, high))
+            steps += 2 * len(worst) * POINTS
+        scores = {side: torch.stack([one.scores[side] for one in stretches]).sum(0) for side in self.inputs.sides}
+        gap = abs(sum(float(x.sum()) for x in scores.values()) - (value - baseline)) / max(abs(value - baseline), 1e-6)
+        return MethodScores({side: x.float() for side, x in scores.items()}, gap)
+
+    def integrate_stretches(self, low: np.ndarray, high: np.ndarray) -> list[Stretch]:
+        """Integrate over stretches of the way with Gauss-Legendre points."""
+        places, weights = np.polynomial.legendre.leggauss(POINTS)
+        at = low[:, None] + (places + 1) / 2 * (high - low)[:, None]  # (stretches, points)
+        found = self.compute_gradients(self.make_way(at.ravel()))
+        factors = torch.from_numpy(weights / 2 * (high - low)[:, None])  # (stretches, points)
+        parts = {side: (x.unflatten(0, at.shape) * factors[..., None]).sum(1) for side, x in found.items()}
+        with torch.no_grad():
+            before, after = (self.compute_values(self.make_way(ends)).double() for ends in (low, high))
+        made = []
+        for i, (a, b) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
+            scores = {side: x[i] for side, x in parts.items()}
+            error = sum(float(x.sum()) for x in scores.values()) - float(after[i] - before[i])
+            made.append(Stretch(a, b, scores, error))
+        return made
+
+    def make_way(self, places: np.ndarray) -> Shares:
+        """Make the shares of points (R,) on the way from the replaced text (0) to the text (1)."""
+        shares = self.make_shares(len(places))
+        for side, where in self.removable.items():
+            shares[side][:, where] = torch.from_numpy(places).float()[:, None]
+        return shares
 
     @torch.no_grad()
     def occlude(self, value: float) -> Shares:

@@ -5,6 +5,7 @@ The steps are read off the batch that the real objective makes (objectives/), wi
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dataclasses
 import functools
@@ -27,7 +28,7 @@ from ..registry import FAMILIES, train_tokenizer
 from ..text.normalise import Language, normalise
 from ..text.tokenizer import Tokenizer
 from .document import Json
-from .sides import get_special_ids, make_tokens
+from .sides import get_special_ids
 
 TokenState = Literal[
     "kept", "special", "masked", "replaced", "random", "sentinel", "target", "dropped", "moved", "hidden"
@@ -213,7 +214,7 @@ def build_pair_store(documents: list[str], tokenizer: Tokenizer) -> Store:
 
 
 class TokenNames:
-    """Names of ids in a step: readable text, with a mark for a space in front of a word."""
+    """Names of ids in a step: readable text, without spaces and the marks of a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
@@ -221,19 +222,30 @@ class TokenNames:
 
     def name_all(self, ids: Sequence[int] | np.ndarray) -> list[str]:
         """Name ids that follow each other; of the pieces of one character, the first shows it, the others a dot."""
-        rows = [int(i) for i in ids]
-        text = self.tokenizer.decode([i for i in rows if i not in self.special])
-        again, spans = self.tokenizer.encode_with_offsets(text, special=False, parse_special=False)
-        plain = [i for i in rows if i not in self.special]
-        if again != plain:  # a text that was cut or noised
-            return [self.name_one(i) for i in rows]
-        made = make_tokens(self.tokenizer, text, again, spans)
-        words = iter("·" if token.is_joined else token.text.strip() or token.piece for token in made)
-        return [self.name_one(i) if i in self.special else next(words) for i in rows]
+        if not self.tokenizer.is_byte_level and not self.tokenizer.has_byte_fallback:
+            return [self.name_one(i) for i in ids]
+        names, decoder, first = [""] * len(ids), codecs.getincrementaldecoder("utf-8")("ignore"), 0
+        for at, index in enumerate(map(int, ids)):
+            if index in self.special:
+                names[at] = self.name_one(index)
+                decoder.reset()
+                continue
+            has_begun = bool(decoder.getstate()[0])
+            text = decoder.decode(b"".join(self.tokenizer.decode_bytes([index])))
+            if has_begun and text:
+                names[first] += text[0]
+                text = text[1:]
+            names[at] += text if text.strip() or not text else "␣"
+            if decoder.getstate()[0] and (text or not has_begun):
+                first = at
+        return [normalise(name).strip("␣ \n\t") or ("␣" if "␣" in name else "·") for name in names]
 
     def name_one(self, index: int) -> str:
-        """Name one id."""
-        return self.tokenizer.get_token_text(int(index)).strip() or "␣"
+        """Name one id, without the marks of its tokenizer."""
+        piece = self.tokenizer.get_token_text(int(index))
+        if int(index) in self.special:
+            return piece
+        return piece.removeprefix("##").removesuffix(self.tokenizer.end_of_word_suffix).replace("▁", " ").strip() or "␣"
 
     def make_tokens(self, ids: Sequence[int] | np.ndarray, states: Sequence[TokenState]) -> list[StepToken]:
         """Name ids and give each its state; special tokens that are not hidden are marked as such."""

@@ -36,7 +36,7 @@ class Recording:
     capture: Capture
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def record_pass(former: Former, inputs: TextInputs, order: Tensor | None = None, **options: Any) -> Recording:
     """Run a model over a text and record the pass; with XLNet's `order` (N,), in two streams.
 

@@ -101,7 +101,7 @@ def encode_inputs(former: Former, text: str, second: str | None = None, before: 
     given. `before` is what a model with a memory has read earlier.
     """
     for name, value in (("text", text), ("second", second), ("before", before)):
-        if value is not None and not isinstance(value, str):
+        if not isinstance(value, str) and (value is not None or name == "text"):
             raise Error(f"{name} must be a string, got {format_value(value)}", fix="give one text")
         if value is not None and not value.strip():
             raise Error("the text is empty" if name == "text" else f"{name} is empty", fix="give some words")

@@ -375,7 +375,8 @@ def compute_attention_weights(
     if relative is not None:
         q, extra = relative(q, k, scale, attn_context)
         bias = _add_bias(extra, bias)
-    scores = (q @ k.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32)) * scale
+    kind = torch.promote_types(q.dtype, torch.float32)  # kernels add up the products of half precision in fp32, too
+    scores = q.to(kind) @ k.to(kind).transpose(-1, -2) * scale
     scores = scores if bias is None else _add_bias(scores, bias)
     real = torch.arange(layout.longest, device=q.device) < layout.lengths[:, None]  # (rows, Q)
     weights = scores.softmax(-1) * real[:, None, :, None]
