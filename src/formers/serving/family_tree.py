@@ -16,7 +16,7 @@ from ..nn.attention.attention import Attention
 from ..nn.attention.masks import AlibiBias, causal
 from ..nn.attention.positions import BucketBias
 from ..nn.attention.two_stream import TwoStreamAttention
-from ..nn.block import Block, BlockStack, TransformerBody
+from ..nn.block import Block, BlockStack
 from ..nn.encoder_decoder import EncoderDecoder, RecurrentEncoderDecoder
 from ..nn.experts import Experts
 from ..nn.layers import Embeddings, FeedForward
@@ -67,9 +67,9 @@ def describe_structure(family: str) -> dict[str, Any]:
     if isinstance(body, EncoderDecoder):
         sides = (("encoder", body.embed, body.encoder), ("decoder", body.target or body.embed, body.decoder))
         stacks = [describe_stack(name, embed, side.blocks, side) for name, embed, side in sides if side is not None]
-    elif isinstance(body, TransformerBody) or hasattr(body, "blocks"):
+    elif (blocks := next((part for part in body.children() if isinstance(part, BlockStack)), None)) is not None:
         name = "decoder" if get_model_kind(model) == "decoder" else "encoder"
-        stacks = [describe_stack(name, body.embed, body.blocks, body)]
+        stacks = [describe_stack(name, body.embed, blocks, body)]
     elif isinstance(body, RecurrentEncoderDecoder):
         stacks = [describe_layers(name, getattr(body, name)) for name in ("encoder", "decoder")]
     else:
@@ -145,7 +145,7 @@ def describe_layers(name: str, side: nn.Module) -> dict[str, Any]:
         elif isinstance(module, PackedConv):
             parts += ["convolution", "max over time"]
     counts = [{"order": "plain", "parts": [part], "count": parts.count(part)} for part in dict.fromkeys(parts)]
-    layers = sum(group["count"] for group in counts)
+    layers = max((parts.count(part) for part in parts), default=0)
     if any(isinstance(module, Alignment) for module in side.modules()):
         counts.append({"order": "plain", "parts": ["alignment"], "count": 1})
     inputs = list_inputs(getattr(side, "embed", nn.Identity()))
