@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-avx2 browser lint format bench gpu faults clients mutation golden clean
+.PHONY: demo test test-avx2 browser chromium lint format bench gpu faults clients mutation golden clean
 
 demo: $(VENV)/core ## train two small models and look at them
 	$(BIN)/formers demo $(ARGS)
@@ -20,11 +20,13 @@ test-avx2: $(VENV)/dev ## the tests of arithmetic once more, as a processor with
 
 # Chromium is a package of the system and axe-core one of npm's (MPL-2.0, for this test alone); neither is part of formers.
 AXE := build/browser/node_modules/axe-core/axe.min.js
-browser: $(VENV)/dev $(AXE) ## the view page and the playground in headless Chromium: every view, no request outside, axe-core
-	@command -v chromium >/dev/null || [ -n "$$FORMERS_CHROMIUM" ] || { echo \
-		"make browser needs Chromium: apt-get install chromium fonts-noto-cjk, or set FORMERS_CHROMIUM to a binary"; exit 1; }
+browser: chromium $(AXE) $(VENV)/dev ## the view page and the playground in headless Chromium, with axe-core
 	$(PIP) -e ".[dev,browser]"
 	FORMERS_BROWSER=1 FORMERS_AXE=$(AXE) $(BIN)/python -m pytest -s tests/browser $(ARGS)
+
+chromium:
+	@command -v chromium >/dev/null || [ -n "$$FORMERS_CHROMIUM" ] || { echo \
+		"make browser needs Chromium: apt-get install chromium fonts-noto-cjk, or FORMERS_CHROMIUM=/path/to/it"; exit 1; }
 
 $(AXE):
 	@command -v npm >/dev/null || { echo "make browser needs npm, for axe-core: apt-get install npm"; exit 1; }
