@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-NOTE = "Attention shows where a model reads, not why it decides: by itself it is not an explanation."
+NOTE = "Attention shows where a model reads, not why it decides: alone it is not an explanation."
 ENGLISH = "The old bank by the river lent money to the fishermen , and they paid it back ."
 KOREAN = "한국어 모델 은 형태소 를 나누어 읽고 , 다음 에 올 단어 를 예측 합니다 🙂 ."
 GUESSES = ["the", "river", "bank", "money", "fish", "water", "boat", "and"]

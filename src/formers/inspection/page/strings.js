@@ -73,7 +73,7 @@ export const STRINGS = {
     expert: "Expert", dropped: "Dropped", chosen_expert: "expert {expert} of {count},", dropped_expert: "expert {expert} was full,",
     map: "Map", distance_axis: "key − query (tokens)", change: "Change",
     changes_states: "Cosine of the states, minus 1", changes_surprisal: "Change of surprisal (bits)", changes_last_layer: "Cosine in the last layer",
-    note_attention: "Attention shows where a model reads, not why it decides: by itself it is not an explanation. Compare with attribution and its deletion curve.",
+    note_attention: "Attention shows where a model reads, not why it decides: alone it is not an explanation. Compare with attribution and its deletion curve.",
   },
   ko: {
     views: "보기", language: "언어", theme: "테마", theme_auto: "시스템", theme_light: "밝게", theme_dark: "어둡게",

@@ -20,7 +20,7 @@ export class FillPanel {
     root.replaceChildren(this.words, this.status, this.results);
   }
 
-  // Words and the spaces between them; punctuation stands by itself.
+  // Words and the spaces between them; punctuation stands alone.
   show(value) {
     this.parts = value.match(/\s+|[\p{L}\p{N}\p{M}'’-]+|[^\s\p{L}\p{N}\p{M}]/gu) ?? [];
     this.hidden.clear();

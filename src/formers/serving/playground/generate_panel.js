@@ -106,7 +106,7 @@ export class GeneratePanel {
     const list = makeElement("ul", { class: "pg-choices" });
     for (const one of token.alternatives) {
       const isChosen = one.id === token.id;
-      const isFixed = isChosen || this.model.encoder_decoder; // the server goes on from tokens of the prompt's own side
+      const isFixed = isChosen || this.model.encoder_decoder; // the server continues after tokens of the prompt's own side
       const words = showWritten(one).trim() || "␣";
       const bar = makeElement("i");
       bar.style.width = `${100 * one.probability}%`;
