@@ -38,8 +38,8 @@ from formers.data.loader import load_batches
 from formers.data.plans import TokenSource
 from formers.data.preparation.document_encoder import encode_documents, get_splitter
 from formers.data.preparation.pipeline import prepare
+from formers.registry import train_tokenizer
 from formers.text.tokenizer import Tokenizer
-from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
 
 
 def print_result(**line: Any) -> None:
@@ -110,8 +110,8 @@ def bench_encode(options: argparse.Namespace) -> None:
     documents = build_corpus(options.megabytes)
     chunks = [documents[i : i + 60] for i in range(0, len(documents), 60)]
     size = sum(len(d.encode()) for d in documents)
-    for train in (train_bpe, train_wordpiece):
-        tokenizer = train(documents[:300], 8000)
+    for kind in ("bpe", "wordpiece"):
+        tokenizer = train_tokenizer(kind, documents[:300], 8000)
         works = {
             "encode_batch": lambda t, c: [row.ids for row in t.backend.encode_batch(c, add_special_tokens=False)],
             "formers, sentences": lambda t, c: encode_documents(c, t, get_splitter("rules")),
@@ -126,7 +126,7 @@ def bench_encode(options: argparse.Namespace) -> None:
         total = {name: sum(best[name, i] for i in range(len(chunks))) for name in works}
         for name, seconds in total.items():
             print_result(
-                work="encode", tokenizer=train.__name__.removeprefix("train_"), candidate=name,
+                work="encode", tokenizer=kind, candidate=name,
                 mb_per_s=round(size / seconds / 1e6, 2), ratio=round(total["encode_batch"] / seconds, 3),
             )  # fmt: skip
 
@@ -136,8 +136,8 @@ def bench_prepare(options: argparse.Namespace) -> None:
     size = sum(len(d.encode()) for d in documents)
     folder = Path(tempfile.mkdtemp())
     (folder / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
-    for train in (train_bpe, train_wordpiece):
-        tokenizer = train(documents[:400], 8000)
+    for kind in ("bpe", "wordpiece"):
+        tokenizer = train_tokenizer(kind, documents[:400], 8000)
         for workers in options.workers:
             tokenizer.save(folder / "tokenizer.json")
             ours = functools.partial(run_prepare_command, folder, workers)
@@ -155,7 +155,7 @@ def bench_prepare(options: argparse.Namespace) -> None:
             peer = best["encode_batch"]
             for name, (seconds, cpu) in best.items():
                 print_result(
-                    work="prepare", tokenizer=train.__name__.removeprefix("train_"), workers=workers, candidate=name,
+                    work="prepare", tokenizer=kind, workers=workers, candidate=name,
                     mb_per_s=round(size / seconds / 1e6, 2), ratio=round(peer[0] / seconds, 3),
                     cpu_ratio=round(peer[1] / cpu, 3),
                 )  # fmt: skip
@@ -174,7 +174,7 @@ def bench_loader(options: argparse.Namespace) -> None:
     from formers.objectives.registry import OBJECTIVES, build_objective
 
     documents = build_corpus(4)
-    tokenizers = [train(documents[:100], 8000) for train in (train_wordpiece, train_bpe)]
+    tokenizers = [train_tokenizer(kind, documents[:100], 8000) for kind in ("wordpiece", "bpe")]
     tokenizers.append(add_sentinels(tokenizers[0]))
     for name in options.objectives or OBJECTIVES:
         goal, made, why = None, None, ""
@@ -206,7 +206,7 @@ def bench_loader(options: argparse.Namespace) -> None:
 def bench_memory(options: argparse.Namespace) -> None:
     folder = Path(tempfile.mkdtemp())
     documents = [d.replace("\n", " ") for d in build_corpus(1)]
-    tokenizer = train_bpe(documents, 4000)
+    tokenizer = train_tokenizer("bpe", documents, 4000)
     for megabytes in sorted(options.megabytes):
         with open(folder / "text.txt", "w", encoding="utf-8") as file:
             for turn in range(int(megabytes)):

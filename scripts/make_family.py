@@ -1,19 +1,18 @@
 """Write docs/en/family.md and docs/ko/family.md out of the model files: python scripts/make_family.py"""
 
-# ruff: noqa: E501
 from __future__ import annotations
 
 from pathlib import Path
 
 import formers
-from formers.serving.korean_family import KOREAN_SUMMARIES
+from formers.registry import FAMILIES
 
 DOCS = Path(__file__).parents[1] / "docs"
 TITLES = {"en": "The family", "ko": "모델 계열"}
 NOTES = {
     "en": "Made from the model files by `python scripts/make_family.py`; do not edit.",
-    "ko": "`python scripts/make_family.py`가 모델 파일에서 만든 페이지입니다. 직접 고치지 마십시오. 텐서의 모양과 참조 구현과의"
-    " 차이는 [영어 페이지](../en/family.md)에 있습니다.",
+    "ko": "`python scripts/make_family.py`가 모델 파일에서 만든 페이지입니다. 직접 고치지 마십시오. 텐서의 모양과"
+    " 참조 구현과의 차이는 [영어 페이지](../en/family.md)에 있습니다.",
 }
 KOREAN_PARENTS = {"convolution": "합성곱", "recurrence": "순환 신경망", "lstm": "LSTM", "–": "단어 벡터"}
 
@@ -58,7 +57,7 @@ def describe_in_english(row: dict[str, str]) -> list[str]:
 def describe_in_korean(row: dict[str, str]) -> list[str]:
     """A member's paper, parent and summary."""
     parent = KOREAN_PARENTS.get(row["parent"], row["parent"])
-    return [f"**{row['title']}** ({row['paper']}). 부모: {parent}.", "", KOREAN_SUMMARIES[row["name"]], ""]
+    return [f"**{row['title']}** ({row['paper']}). 부모: {parent}.", "", FAMILIES[row["name"]].card.korean, ""]
 
 
 if __name__ == "__main__":

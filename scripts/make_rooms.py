@@ -1,7 +1,7 @@
 """Draw docs/rooms.svg, the rooms of formers and which imports which: python scripts/make_rooms.py
 
-A room stands above all rooms it imports, lazy imports counted. A line that follows from others (a room imports
-another through a third) is left out.
+A room stands above all rooms it imports; lazy imports and imports by name count. A line that follows from others (a
+room imports another through a third) is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 ROOT = REPOSITORY / "src" / "formers"
 PICTURE = REPOSITORY / "docs" / "rooms.svg"
-# Single files beside the rooms are drawn as three boxes: foundation (they import no room), protocols, model (the rest).
+# Single files beside the rooms are drawn as boxes: foundation (they import no room), family and protocols, which rooms
+# stand upon, and model (the rest).
 FOUNDATION = {"errors", "ragged_arrays", "option_aliases", "config", "atomic_files", "batch", "keymap"}
 ENTRY_POINTS = {"__init__", "__main__"}
 WIDTH, BOX_WIDTH, BOX_HEIGHT, LEVEL_HEIGHT, MARGIN = 860, 116, 34, 68, 20
@@ -31,6 +32,9 @@ def list_modules(path: Path) -> Iterator[str]:
             base = package[: len(package) - node.level + 1] if node.level else ()
             module = tuple(node.module.split(".")) if node.module else ()
             names = [(*base, *module, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            parts = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+            names = [tuple(part.rstrip(".").split(".")) for part in parts if isinstance(part, str)]
         else:
             continue
         yield from (name[1] for name in names if name[0] == "formers" and len(name) > 1)
@@ -42,8 +46,8 @@ def get_box(module: str) -> str | None:
         return f"{module}/"
     if module in ENTRY_POINTS or not (ROOT / f"{module}.py").is_file():
         return None
-    if module == "protocols":
-        return "protocols"
+    if module in ("family", "protocols"):
+        return module
     return "foundation" if module in FOUNDATION else "model"
 
 

@@ -42,19 +42,15 @@ SOURCE = Path(__file__).parents[1] / "src"
 GOAL = 0.85
 
 # In each child, until one fails: from the quick tests that kill most to the slow ones.
-FIRST = ("test_types", "test_parts", "test_dispatch")
+FIRST = ("test_types", "test_layers", "test_block", "test_masks", "test_positions", "test_attention", "test_dispatch")
 NN = [
     str(p) for p in sorted(Path(__file__).parent.glob("nn/**/test_*.py"), key=lambda p: (p.stem not in FIRST, p.stem))
 ]
-OWN = {  # the test that looks at a file of objectives/ most closely comes first
-    "bidirectional": "knowledge_masking", "mixture": "knowledge_masking", "knowledge_masking": "knowledge_masking",
-    "sentence_pairs": "pairs", "span_corruption": "span_corruption", "seq2seq": "span_corruption",
-    "token_losses": "span_corruption", "denoising": "denoise", "permutation": "permutation",
-    "word_vector_losses": "word_vector_losses",
-}  # fmt: skip
+# The test that looks at a file of objectives/ most closely comes first: that of its name, or this one.
+OWN = {"seq2seq": "span_corruption", "token_losses": "span_corruption"}
 OBJECTIVES = [
-    "frozen", "objectives", "pairs", "span_corruption", "permutation", "denoise", "knowledge_masking",
-    "word_vector_losses", "every_family",
+    "frozen", "masking", "causal", "token_losses", "masking_pairs", "span_corruption", "permutation", "denoising",
+    "masking_units", "bidirectional", "registry", "word_vector_losses", "every_family",
 ]  # fmt: skip
 TESTS = {
     "nn": [
@@ -115,59 +111,59 @@ class Mutant(NamedTuple):
         return f"{self.file}:{number}  {a} → {b}    in  {linecache.getline(str(SOURCE / self.file), number).strip()}"
 
 
-def edit(node: ast.AST, **fields: object) -> ast.AST:
+def copy_with(node: ast.AST, **fields: object) -> ast.AST:
     new = copy.copy(node)
     for name, value in fields.items():
         setattr(new, name, value)
     return new
 
 
-def variants(node: ast.AST) -> Iterator[ast.AST]:
+def list_variants(node: ast.AST) -> Iterator[ast.AST]:
     """What may stand in the place of a node."""
     match node:
         case ast.Compare(ops=[op]):
-            yield edit(node, ops=[SWAPS[type(op)]()])
+            yield copy_with(node, ops=[SWAPS[type(op)]()])
         case ast.BinOp(op=op) | ast.AugAssign(op=op) | ast.BoolOp(op=op) if type(op) in SWAPS:
-            yield edit(node, op=SWAPS[type(op)]())
+            yield copy_with(node, op=SWAPS[type(op)]())
         case ast.UnaryOp(operand=operand):
             yield operand
         case ast.Constant(value=bool(value)):
-            yield edit(node, value=not value)
+            yield copy_with(node, value=not value)
         case ast.Constant(value=int(value)):
-            yield edit(node, value=value + 1)
-            yield edit(node, value=value - 1)
+            yield copy_with(node, value=value + 1)
+            yield copy_with(node, value=value - 1)
         case ast.Constant(value=float(value)):
-            yield edit(node, value=2 * value + (value == 0))
+            yield copy_with(node, value=2 * value + (value == 0))
         case ast.Constant(value=str(value)) if value and " " not in value:  # others are messages
-            yield edit(node, value=value + "!")
+            yield copy_with(node, value=value + "!")
         case ast.Name(id=name) if name in NAMES:
-            yield edit(node, id=NAMES[name])
+            yield copy_with(node, id=NAMES[name])
         case ast.Attribute(attr=name) if name in NAMES:
-            yield edit(node, attr=NAMES[name])
+            yield copy_with(node, attr=NAMES[name])
         case ast.keyword(arg=name) if name in NAMES:
-            yield edit(node, arg=NAMES[name])
+            yield copy_with(node, arg=NAMES[name])
         case ast.Slice(lower=lower, upper=upper):
             if lower is not None and ast.unparse(lower) != "0":
-                yield edit(node, lower=None)
+                yield copy_with(node, lower=None)
             if upper is not None:
-                yield edit(node, upper=None)
+                yield copy_with(node, upper=None)
         case ast.Return(value=value) if value is not None and ast.unparse(value) != "None":
-            yield edit(node, value=ast.Constant(None))
+            yield copy_with(node, value=ast.Constant(None))
     match node:
         case ast.BoolOp(values=values):
             for i in range(len(values)):
                 rest = values[:i] + values[i + 1 :]
-                yield rest[0] if len(rest) == 1 else edit(node, values=rest)
+                yield rest[0] if len(rest) == 1 else copy_with(node, values=rest)
         case ast.Call(func=func, args=args, keywords=keywords):
             for i, keyword in enumerate(keywords):
                 if keyword.arg not in (None, "device"):  # there is one device only
-                    yield edit(node, keywords=keywords[:i] + keywords[i + 1 :])
+                    yield copy_with(node, keywords=keywords[:i] + keywords[i + 1 :])
             if isinstance(func, ast.Attribute) and func.attr in METHODS:
                 yield func.value  # x.method(…) → x
             elif len(args) == 1 and not keywords and not isinstance(args[0], ast.Starred):
                 yield args[0]  # f(x) → x
         case ast.If(test=test) | ast.IfExp(test=test) if not isinstance(test, ast.Compare | ast.UnaryOp):
-            yield edit(node, test=ast.UnaryOp(ast.Not(), test))
+            yield copy_with(node, test=ast.UnaryOp(ast.Not(), test))
         case ast.Expr() | ast.AugAssign() | ast.Raise() | ast.Continue():
             yield ast.Pass()
         case ast.Assign(targets=[target], value=value):
@@ -176,7 +172,7 @@ def variants(node: ast.AST) -> Iterator[ast.AST]:
                 yield ast.Pass()  # of other names nothing would be left, and any test at all would notice
 
 
-def silent(node: ast.AST) -> bool:
+def is_silent(node: ast.AST) -> bool:
     """A part of the source that computes nothing."""
     match node:
         case ast.Import() | ast.ImportFrom() | ast.JoinedStr() | ast.Assert() | ast.Expr(value=ast.Constant()):
@@ -188,7 +184,7 @@ def silent(node: ast.AST) -> bool:
     return False
 
 
-def places(node: ast.AST, why: str = "") -> Iterator[tuple[Callable[[ast.AST], None], ast.AST, str]]:
+def list_places(node: ast.AST, why: str = "") -> Iterator[tuple[Callable[[ast.AST], None], ast.AST, str]]:
     """Every node that may be changed: the way to put another in its place, the node, and why it is left out."""
     if isinstance(node, ast.FunctionDef) and node.name in CUDA:
         why = f"CUDA only: {node.name}"
@@ -200,16 +196,18 @@ def places(node: ast.AST, why: str = "") -> Iterator[tuple[Callable[[ast.AST], N
         gpu = isinstance(node, ast.IfExp) and field == "body" and ast.unparse(node.test).endswith(".is_cuda")
         here = "CUDA only: a value for a GPU" if gpu else why
         for i, child in enumerate(value if isinstance(value, list) else [value]):
-            if isinstance(child, ast.AST) and not silent(child):
+            if isinstance(child, ast.AST) and not is_silent(child):
                 put, *at = (value.__setitem__, i) if isinstance(value, list) else (setattr, node, field)
                 yield functools.partial(put, *at), child, here
-                yield from places(child, here)
+                yield from list_places(child, here)
 
 
-def mutants(path: Path) -> list[Mutant]:
+def list_mutants(path: Path) -> list[Mutant]:
     """All changes of a file."""
     tree, file = ast.parse(path.read_text(encoding="utf-8")), path.relative_to(SOURCE).as_posix()
-    return [Mutant(file, tree, put, old, new, why) for put, old, why in [*places(tree)] for new in variants(old)]
+    return [
+        Mutant(file, tree, put, old, new, why) for put, old, why in [*list_places(tree)] for new in list_variants(old)
+    ]
 
 
 class Changed(importlib.machinery.SourceFileLoader):
@@ -228,10 +226,12 @@ class Changed(importlib.machinery.SourceFileLoader):
 
 def tests_of(file: Path) -> list[list[str]]:
     """The tests of a file's room, those of the file itself first."""
-    return sorted(TESTS[file.parts[1]], key=lambda tests: not tests[0].endswith(f"test_{OWN.get(file.stem)}.py"))
+    return sorted(
+        TESTS[file.parts[1]], key=lambda tests: not tests[0].endswith(f"test_{OWN.get(file.stem, file.stem)}.py")
+    )
 
 
-def start(file: str, tree: ast.Module, limit: int) -> int:
+def start_child(file: str, tree: ast.Module, limit: int) -> int:
     """Fork a child that runs the tests against a changed file; it exits with 0 if all pass."""
     child = os.fork()
     if child:
@@ -249,7 +249,7 @@ def start(file: str, tree: ast.Module, limit: int) -> int:
         os._exit(code)
 
 
-def sample(found: list[Mutant], size: int, seed: int) -> list[Mutant]:
+def draw_sample(found: list[Mutant], size: int, seed: int) -> list[Mutant]:
     """As many of each file as its share, but at least three."""
     draw, chosen = random.Random(seed), []
     for file in sorted({m.file for m in found}):
@@ -267,12 +267,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="children at a time (1)")
     args = parser.parse_args()
     files = [file.resolve() for file in args.files] or sorted((SOURCE / "formers" / "nn").rglob("*.py"))
-    every = [m for file in files for m in mutants(file)]
+    every = [m for file in files for m in list_mutants(file)]
     counted = [m for m in every if not m.why]
-    chosen = counted if args.full else sample(counted, args.sample, args.seed)
+    chosen = counted if args.full else draw_sample(counted, args.sample, args.seed)
 
     began = time.monotonic()
-    if os.waitpid(start(chosen[0].file, chosen[0].tree, 600), 0)[1]:
+    if os.waitpid(start_child(chosen[0].file, chosen[0].tree, 600), 0)[1]:
         print("the tests fail on the code as it is: see python -m pytest tests")
         return 2
     whole = time.monotonic() - began
@@ -291,7 +291,7 @@ def main() -> int:
                 print("survived ", done, flush=True)
         if mutant is not None:
             mutant.put(mutant.new)
-            running[start(mutant.file, mutant.tree, int(3 * whole * args.jobs) + 20)] = mutant
+            running[start_child(mutant.file, mutant.tree, int(3 * whole * args.jobs) + 20)] = mutant
             mutant.put(mutant.old)
 
     print(f"\n{'file':32} changes  killed  survived   score")

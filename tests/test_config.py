@@ -7,6 +7,7 @@ from typing import Literal
 
 import pytest
 
+import formers
 from formers import Error
 from formers.config import (
     ConfigMap,
@@ -16,6 +17,7 @@ from formers.config import (
     check_sizes,
     compute_head_dim,
     merge_settings,
+    parse_byte_size,
     rename_key,
 )
 
@@ -164,3 +166,16 @@ def test_config_map_writes_the_originals_words_where_they_still_hold():
     assert changed == {"n_layer": 9, "act": "relu", "two": "1-8", "note": "kept"}
     assert MAP.write_config(Config(), {}) == {"n_layer": 2, "act": "gelu_new", "two": "4-8"}
     assert MAP.write_config(Config(), {"act": "nonsense"})["act"] == "gelu_new"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("500MB", 5e8), ("5GB", 5e9), ("1.5 GiB", 1.5 * 2**30), ("17", 17), ("2k", 2000)]
+)
+def test_sizes(text, expected):
+    assert parse_byte_size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1GB", "0", "5 bananas"])
+def test_sizes_that_are_none(text):
+    with pytest.raises(formers.Error, match="is not a size"):
+        parse_byte_size(text)

@@ -17,11 +17,11 @@ import pytest
 import formers
 from formers.cli.main import app
 from formers.data.readers import load_bundled_corpus
-from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
+from formers.registry import train_tokenizer
 from formers.training.config_merge import FinetuneDataConfig, PretrainDataConfig, TuneConfig
 from formers.training.recipes import get_recipe
 from formers.training.train_config import TrainConfig
-from formers.training.word_vectors.vector_run import VectorTrainConfig
+from formers.training.word_vectors.word2vec import VectorTrainConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/RESULTS.md")]
@@ -29,7 +29,7 @@ PAGES += sorted((ROOT / "docs").rglob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def blocks(kind: str):
+def list_blocks(kind: str):
     for page in PAGES:
         for number, (language, text) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8"))):
             if language == kind:
@@ -37,15 +37,15 @@ def blocks(kind: str):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained_models(tmp_path_factory):
     """What the pages take for granted: the demo's models (untrained here), and one called my-bert."""
     folder = tmp_path_factory.mktemp("docs")
     for language in ("en", "ko"):
-        tokenizer = train_wordpiece(load_bundled_corpus(language)[0][:200], 1024)
+        tokenizer = train_tokenizer("wordpiece", load_bundled_corpus(language)[0][:200], 1024)
         f = formers.build("bert", head="mlm", vocab=len(tokenizer), **get_recipe("bert").model)
         f.tokenizer = tokenizer
         formers.save(f, folder / f"formers-demo-{language}" / "bert")
-        pieces = train_bpe(load_bundled_corpus(language)[0][:40], 512)
+        pieces = train_tokenizer("bpe", load_bundled_corpus(language)[0][:40], 512)
         gpt2 = formers.build("gpt2", vocab=len(pieces), **get_recipe("gpt2").model)
         gpt2.tokenizer = pieces
         formers.save(gpt2, folder / f"formers-demo-{language}" / "gpt2")
@@ -54,23 +54,23 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore:new, untrained")
-@pytest.mark.parametrize("text", list(blocks("python")))
-def test_python(text, trained, monkeypatch, tmp_path, capsys):
-    for part in trained.iterdir():
+@pytest.mark.parametrize("text", list(list_blocks("python")))
+def test_python(text, trained_models, monkeypatch, tmp_path, capsys):
+    for part in trained_models.iterdir():
         (tmp_path / part.name).symlink_to(part)
     monkeypatch.chdir(tmp_path)
     exec(compile(text, "docs", "exec"), {})
     assert "�" not in capsys.readouterr().out
 
 
-def commands():
-    for block in blocks("sh"):
+def list_commands():
+    for block in list_blocks("sh"):
         for line in block.values[0].splitlines():
             if words := shlex.split(line, comments=True):
                 yield pytest.param(words, id=" ".join(words))
 
 
-@pytest.mark.parametrize("words", list(commands()))
+@pytest.mark.parametrize("words", list(list_commands()))
 def test_commands_exist(words):
     if words[0] == "make":
         targets = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -12,7 +12,7 @@ import formers
 from formers import Error
 from formers.inputs import ModelInputs
 from formers.nn.attention.kv_cache import KVCache
-from formers.registry import FAMILIES
+from formers.registry import FAMILIES, train_tokenizer
 from formers.task import Task
 from tests.tolerance import assert_equal_weights, assert_near
 
@@ -27,12 +27,12 @@ IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 1, 0]])
 KEEP = torch.tensor([[True] * 4, [True, True, True, False]])
 
 
-def small(family, head="auto", **more):
+def build_model(family, head="auto", **more):
     return formers.build(family, head=head, **{**SMALL[family], **more})
 
 
 def test_build_is_a_function_of_the_seed():
-    one, same, other = small("gpt2", seed=1), small("gpt2", seed=1), small("gpt2", seed=2)
+    one, same, other = build_model("gpt2", seed=1), build_model("gpt2", seed=1), build_model("gpt2", seed=2)
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), same.model.parameters(), strict=True))
     assert not torch.equal(one.model.body.embed.token.weight, other.model.body.embed.token.weight)
 
@@ -41,7 +41,7 @@ def test_build_is_a_function_of_the_seed():
     ("family", "head"), [("gpt2", "lm"), ("bert", "pretraining"), ("roberta", "mlm"), ("t5", "lm")]
 )
 def test_auto_is_the_pretraining_head(family, head):
-    assert small(family).head == head
+    assert build_model(family).head == head
 
 
 def test_on_the_meta_device():
@@ -92,26 +92,26 @@ def test_tree():
 
 
 def test_shapes():
-    assert small("gpt2").logits(IDS, KEEP).shape == (2, 4, 50)
-    both = small("bert").logits(IDS, KEEP)
+    assert build_model("gpt2").logits(IDS, KEEP).shape == (2, 4, 50)
+    both = build_model("bert").logits(IDS, KEEP)
     assert both["mlm"].shape == (2, 4, 50)
     assert both["nsp"].shape == (2, 2)
-    assert small("bert", "answer").logits(IDS).shape == (2, 4, 2)
-    assert small("bert", "tag", labels=5).logits(IDS).shape == (2, 4, 5)
-    assert small("bert", "classify", labels=["a", "b", "c"]).logits(IDS).shape == (2, 3)
-    choose = small("bert", "choose")
+    assert build_model("bert", "answer").logits(IDS).shape == (2, 4, 2)
+    assert build_model("bert", "tag", labels=5).logits(IDS).shape == (2, 4, 5)
+    assert build_model("bert", "classify", labels=["a", "b", "c"]).logits(IDS).shape == (2, 3)
+    choose = build_model("bert", "choose")
     assert choose.logits(IDS[None].expand(3, 2, 4)).shape == (3, 2)
     assert choose.logits(IDS).shape == (2,)
-    double = small("gpt2", "double").logits(IDS[None])
+    double = build_model("gpt2", "double").logits(IDS[None])
     assert double["lm"].shape == (1, 2, 4, 50)
     assert double["choose"].shape == (1, 2)
-    assert small("t5").logits(IDS, KEEP, target=IDS[:, :3]).shape == (2, 3, 50)
-    assert small("t5", "classify", labels=3).logits(torch.tensor([[5, 1], [6, 1]])).shape == (2, 3)
-    assert small("t5", "tag").logits(IDS).shape == (2, 4, 2)
+    assert build_model("t5").logits(IDS, KEEP, target=IDS[:, :3]).shape == (2, 3, 50)
+    assert build_model("t5", "classify", labels=3).logits(torch.tensor([[5, 1], [6, 1]])).shape == (2, 3)
+    assert build_model("t5", "tag").logits(IDS).shape == (2, 4, 2)
 
 
 def test_padding_is_zero_and_means_nothing():
-    f = small("gpt2", init=0.3)
+    f = build_model("gpt2", init=0.3)
     logits = f.logits(IDS, KEEP)
     assert not logits[1, 3].any()
     other = IDS.clone()
@@ -124,7 +124,7 @@ def test_padding_is_zero_and_means_nothing():
 
 
 def test_hidden():
-    f = small("bert")
+    f = build_model("bert")
     every = f.hidden(IDS, KEEP, layer=None)
     assert every.shape == (3, 2, 4, 12)
     assert torch.equal(f.hidden(IDS, KEEP), every[-1])
@@ -133,13 +133,13 @@ def test_hidden():
     assert not every[:, 1, 3].any()
     with pytest.raises(Error, match="there is no layer 3. Choose 0 to 2"):
         f.hidden(IDS, layer=3)
-    t5 = small("t5")
+    t5 = build_model("t5")
     assert t5.hidden(IDS, KEEP).shape == (2, 4, 12)
     assert t5.hidden(IDS, KEEP, target=IDS[:, :2], layer=None).shape == (3, 2, 2, 12)
 
 
 def test_head_masks():
-    f = small("gpt2", init=0.3)
+    f = build_model("gpt2", init=0.3)
     ones = torch.ones(2, 3)
     torch.testing.assert_close(f.logits(IDS, heads=ones), f.logits(IDS))
     off = ones.clone()
@@ -149,7 +149,7 @@ def test_head_masks():
     with torch.no_grad():  # the same as a head whose output projection is zero
         f.model.body.blocks[1].attn.o.weight[:, 8:] = 0
     torch.testing.assert_close(f.logits(IDS), masked)
-    t5 = small("t5")
+    t5 = build_model("t5")
     plain = t5.logits(IDS, target=IDS)
     for key in ("encoder", "decoder", "cross"):
         assert not torch.allclose(t5.logits(IDS, target=IDS, heads={key: torch.zeros(2, 3)}), plain)
@@ -167,13 +167,13 @@ def test_head_masks():
 
 
 def test_gradients_flow():
-    f = small("bert")
+    f = build_model("bert")
     sum(x.sum() for x in f.logits(IDS, KEEP).values()).backward()
     assert all(p.grad is not None for p in f.model.parameters())
 
 
 def test_to():
-    f = small("gpt2")
+    f = build_model("gpt2")
     assert f.to(dtype=torch.bfloat16) is f
     assert f.dtype == torch.bfloat16
     assert f.logits(IDS).dtype == torch.bfloat16
@@ -183,23 +183,29 @@ def test_to():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: small("gpt2").logits(torch.tensor([[3, 50]])), "ids[0, 1] is 50, outside the vocabulary of 50"),
-        (lambda: small("gpt2").logits(torch.tensor([[3, -1]])), "ids[0, 1] is -1"),
+        (lambda: build_model("gpt2").logits(torch.tensor([[3, 50]])), "ids[0, 1] is 50, outside the vocabulary of 50"),
+        (lambda: build_model("gpt2").logits(torch.tensor([[3, -1]])), "ids[0, 1] is -1"),
         (
-            lambda: small("gpt2").logits(torch.ones(1, 13, dtype=torch.long)),
+            lambda: build_model("gpt2").logits(torch.ones(1, 13, dtype=torch.long)),
             "13 tokens are more than the context of 12",
         ),
-        (lambda: small("gpt2").logits(torch.tensor([3, 4])), "ids must be (rows, tokens), got (2,)"),
-        (lambda: small("gpt2").logits(torch.zeros(1, 0, dtype=torch.long)), "ids must be (rows, tokens), got (1, 0)"),
-        (lambda: small("gpt2").logits(torch.rand(2, 3)), "ids must be whole numbers, got float32"),
-        (lambda: small("gpt2").logits(IDS, torch.zeros(2, 4, dtype=torch.bool)), "row 0 of ids has no token at all"),
-        (lambda: small("gpt2").logits(IDS, KEEP[:, :3]), "keep (2, 3) does not fit ids (2, 4)"),
-        (lambda: small("gpt2").logits(IDS, target=IDS), "gpt2 with head 'lm' has no decoder"),
-        (lambda: small("bert").logits(IDS, segments=IDS), "segments[0, 0] is 5, outside the segments of 2"),
-        (lambda: small("bert", "none").logits(IDS), "a bare bert has no logits. Load it with a head"),
-        (lambda: small("t5").logits(IDS), "t5 needs target"),
-        (lambda: small("t5").logits(IDS, target=IDS[:1]), "target (1, 4) has other rows than ids (2,)"),
-        (lambda: small("t5", "classify").logits(torch.tensor([[5, 6]])), "row 0 has no end mark (id 1)"),
+        (lambda: build_model("gpt2").logits(torch.tensor([3, 4])), "ids must be (rows, tokens), got (2,)"),
+        (
+            lambda: build_model("gpt2").logits(torch.zeros(1, 0, dtype=torch.long)),
+            "ids must be (rows, tokens), got (1, 0)",
+        ),
+        (lambda: build_model("gpt2").logits(torch.rand(2, 3)), "ids must be whole numbers, got float32"),
+        (
+            lambda: build_model("gpt2").logits(IDS, torch.zeros(2, 4, dtype=torch.bool)),
+            "row 0 of ids has no token at all",
+        ),
+        (lambda: build_model("gpt2").logits(IDS, KEEP[:, :3]), "keep (2, 3) does not fit ids (2, 4)"),
+        (lambda: build_model("gpt2").logits(IDS, target=IDS), "gpt2 with head 'lm' has no decoder"),
+        (lambda: build_model("bert").logits(IDS, segments=IDS), "segments[0, 0] is 5, outside the segments of 2"),
+        (lambda: build_model("bert", "none").logits(IDS), "a bare bert has no logits. Load it with a head"),
+        (lambda: build_model("t5").logits(IDS), "t5 needs target"),
+        (lambda: build_model("t5").logits(IDS, target=IDS[:1]), "target (1, 4) has other rows than ids (2,)"),
+        (lambda: build_model("t5", "classify").logits(torch.tensor([[5, 6]])), "row 0 has no end mark (id 1)"),
         (lambda: formers.build("brt"), "unknown family 'brt'. Did you mean 'bert'?"),
         (lambda: formers.build("bert", head="lmm"), "BERT has no head 'lmm'. It can have: none, mlm"),
         (lambda: formers.build("bert", preset="bert-tiny"), "bert has no preset 'bert-tiny'"),
@@ -229,7 +235,7 @@ def test_bad_directories(tmp_path):
 
 
 def test_a_directory_of_format_1_is_read(tmp_path):
-    f = small("bert", "classify", labels=["나쁨", "좋음"], seed=3)
+    f = build_model("bert", "classify", labels=["나쁨", "좋음"], seed=3)
     f.task = dataclasses.asdict(Task(takes_pairs=True, max_answer_tokens=7))
     formers.save(f, tmp_path / "m")
     file = tmp_path / "m" / "formers.json"
@@ -244,7 +250,7 @@ def test_a_directory_of_format_1_is_read(tmp_path):
 
 
 def test_our_directory(tmp_path):
-    f = small("bert", "classify", labels=["나쁨", "좋음"], seed=3)
+    f = build_model("bert", "classify", labels=["나쁨", "좋음"], seed=3)
     formers.save(f, tmp_path / "m")
     about = json.loads((tmp_path / "m" / "formers.json").read_text())
     assert about["format"] == 2
@@ -283,15 +289,14 @@ def test_our_directory(tmp_path):
 
 
 def test_a_tokenizer_belongs_to_its_model(tmp_path):
-    from formers.text.trainers.pair_merging import train_bpe
 
-    f = small("gpt2", vocab=300)
-    f.tokenizer = train_bpe(["안녕하세요 안녕히 가세요"] * 3, 270)
+    f = build_model("gpt2", vocab=300)
+    f.tokenizer = train_tokenizer("bpe", ["안녕하세요 안녕히 가세요"] * 3, 270)
     formers.save(f, tmp_path / "m")
     again = formers.load(tmp_path / "m")
     assert again.tokenizer.encode("안녕") == f.tokenizer.encode("안녕")
     assert again.tokenizer.special == f.tokenizer.special
-    train_bpe(["something else entirely"] * 3, 270).save(tmp_path / "m" / "tokenizer.json")
+    train_tokenizer("bpe", ["something else entirely"] * 3, 270).save(tmp_path / "m" / "tokenizer.json")
     with pytest.raises(Error, match="not the tokenizer that the model was saved with"):
         formers.load(tmp_path / "m")
 
@@ -315,11 +320,11 @@ ODD = {
 @pytest.mark.parametrize(("call", "message"), ODD.values(), ids=ODD)
 def test_odd_input_is_an_error_of_ours(call, message):
     with pytest.raises(Error, match=message):
-        call(small("gpt2"))
+        call(build_model("gpt2"))
 
 
 def test_any_kind_of_whole_number_will_do():
-    f = small("gpt2")
+    f = build_model("gpt2")
     want = f.logits(IDS)
     for kind in (torch.uint8, torch.int16, torch.int32):
         assert torch.equal(f.logits(IDS.to(kind)), want)
@@ -327,14 +332,14 @@ def test_any_kind_of_whole_number_will_do():
 
 
 def test_what_is_not_kept_may_be_anything():
-    f = small("gpt2")
+    f = build_model("gpt2")
     ids, keep = torch.full((1, 30), -100), torch.zeros(1, 30, dtype=torch.bool)
     ids[0, 20:24], keep[0, 20:24] = IDS[0], True
     torch.testing.assert_close(f.logits(ids, keep)[0, 20:24], f.logits(IDS[:1])[0])
 
 
 def test_rows_that_advance_by_different_amounts_fill_a_context_each_on_its_own():
-    f, cache = small("gpt2", context=16), KVCache(2, 16)
+    f, cache = build_model("gpt2", context=16), KVCache(2, 16)
     ids = torch.randint(2, 50, (2, 8))
     one, other = torch.zeros(2, 8, dtype=torch.bool), torch.zeros(2, 8, dtype=torch.bool)
     one[0], one[1, :1], other[0, :1], other[1] = True, True, True, True
@@ -348,7 +353,7 @@ def test_rows_that_advance_by_different_amounts_fill_a_context_each_on_its_own()
 
 def test_segments_only_where_they_are_read():
     with pytest.raises(Error, match="t5 does not read segments"):
-        small("t5").logits(IDS, segments=IDS * 0, target=IDS)
+        build_model("t5").logits(IDS, segments=IDS * 0, target=IDS)
 
 
 def test_tasks_only_where_they_are_read():
@@ -362,7 +367,7 @@ def test_tasks_only_where_they_are_read():
         (ernie, tasks[:1], "does not fit ids"),
         (ernie, tasks.float(), "tasks must be whole numbers"),
         (formers.build("ernie", **SMALL["bert"]), tasks, "ernie does not read tasks"),
-        (small("bert"), tasks, "bert does not read tasks"),
+        (build_model("bert"), tasks, "bert does not read tasks"),
     ):
         with pytest.raises(Error, match=message):
             f.logits(IDS, tasks=given)
@@ -370,11 +375,11 @@ def test_tasks_only_where_they_are_read():
 
 def test_a_cache_reads_left_to_right():
     with pytest.raises(Error, match="reads both ways"):
-        small("bert", "mlm").logits(IDS, memory=KVCache(2, 8))
+        build_model("bert", "mlm").logits(IDS, memory=KVCache(2, 8))
 
 
 def test_a_cache_belongs_to_one_source():
-    f, cache = small("t5"), KVCache(2, 8)
+    f, cache = build_model("t5"), KVCache(2, 8)
     f.logits(IDS, target=IDS[:, :1], memory=cache)
     with pytest.raises(Error, match="seen another source"):
         f.logits(IDS.flip(0), target=IDS[:, :1], memory=cache)
@@ -385,7 +390,7 @@ def test_a_cache_belongs_to_one_source():
 
 
 def test_a_cache_holds_one_type_of_numbers():
-    f, cache = small("gpt2"), KVCache(2, 8)
+    f, cache = build_model("gpt2"), KVCache(2, 8)
     f.logits(IDS, memory=cache)
     f.to(dtype=torch.bfloat16)
     with pytest.raises(Error, match="the cache holds torch.float32 on cpu, new keys are torch.bfloat16"):
@@ -393,17 +398,17 @@ def test_a_cache_holds_one_type_of_numbers():
 
 
 def test_an_encoder_alone_has_no_decoders_head(tmp_path):
-    formers.save(small("t5", "tag"), tmp_path / "tag")
+    formers.save(build_model("t5", "tag"), tmp_path / "tag")
     with pytest.raises(Error, match="reads a decoder, and this is an encoder alone"):
         formers.load(tmp_path / "tag", head="lm")
     with pytest.raises(Error, match="encoder alone"):
-        small("t5", "lm", decoder_layers=0)
+        build_model("t5", "lm", decoder_layers=0)
 
 
 @pytest.mark.parametrize("labels", [0, -1, True, "abc", ["a", "a"], [1, 2], [None], 3.5, 10**9, []])
 def test_labels_that_make_no_sense(labels):
     with pytest.raises(Error, match="labels must be different names"):
-        small("bert", "classify", labels=labels)
+        build_model("bert", "classify", labels=labels)
 
 
 @pytest.mark.parametrize(
@@ -413,7 +418,7 @@ def test_labels_that_make_no_sense(labels):
 )  # fmt: skip
 def test_settings_that_make_no_sense(more, message):
     with pytest.raises(Error, match=message):
-        small("bert", **more)
+        build_model("bert", **more)
 
 
 def test_a_family_is_a_name():
@@ -423,7 +428,7 @@ def test_a_family_is_a_name():
 
 def test_a_model_without_weights(tmp_path):
     with torch.device("meta"):
-        f = small("gpt2")
+        f = build_model("gpt2")
     for call in (
         lambda: f.logits(IDS),
         lambda: formers.save(f, tmp_path / "x"),
@@ -435,7 +440,7 @@ def test_a_model_without_weights(tmp_path):
 
 
 def test_types_and_paths_of_load(tmp_path):
-    formers.save(small("gpt2"), tmp_path / "m")
+    formers.save(build_model("gpt2"), tmp_path / "m")
     assert formers.load(tmp_path / "m", dtype="bfloat16").dtype == torch.bfloat16
     for dtype in (torch.int8, "int8", "nonsense", 5):
         with pytest.raises(Error, match="is no floating-point type"):
@@ -446,7 +451,7 @@ def test_types_and_paths_of_load(tmp_path):
 
 
 def test_a_notebook_shows_what_a_model_is(tmp_path):
-    f = small("gpt2")
+    f = build_model("gpt2")
     lines = repr(f).splitlines()
     assert len(lines) == 3
     assert lines[0] == f"Former(gpt2, head lm: {f.num_parameters:,} parameters, float32 on cpu)"
@@ -455,13 +460,13 @@ def test_a_notebook_shows_what_a_model_is(tmp_path):
     assert f.num_parameters == sum(p.numel() for p in f.model.parameters())
     assert "trained to tag" in repr(formers.Former("bert", "tag", None, f.model, task={"name": "tag"}, labels=("O",)))
     with torch.device("meta"):
-        assert "parameters" in repr(small("gpt2"))
+        assert "parameters" in repr(build_model("gpt2"))
 
 
 def test_a_model_saves_exports_and_shows_its_attention(tmp_path):
     from formers.registry import train_tokenizer
 
-    f = small("bert", vocab=80)
+    f = build_model("bert", vocab=80)
     f.tokenizer = train_tokenizer("bert", ["the cat sat on the mat"], 80, workers=1)
     f.save(tmp_path / "ours")
     f.export(tmp_path / "theirs")
@@ -480,7 +485,7 @@ def test_a_model_saves_exports_and_shows_its_attention(tmp_path):
 def test_text_instead_of_ids_is_told_how_to_become_ids():
     from formers.registry import train_tokenizer
 
-    f = small("bert", vocab=80)
+    f = build_model("bert", vocab=80)
     with pytest.raises(Error, match="must be numbers, not text.*this model has none: load it with its own"):
         f.logits("the cat")
     f.tokenizer = train_tokenizer("bert", ["the cat sat on the mat"], 80, workers=1)
@@ -515,13 +520,13 @@ def test_one_set_of_inputs_for_every_pass():
 
 
 def test_keywords_of_transformers_are_taken():
-    f = small("bert", "mlm", seed=3)
+    f = build_model("bert", "mlm", seed=3)
     ids, mask = torch.tensor([[5, 6, 7], [8, 9, 1]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
     segments = torch.tensor([[0, 0, 1], [0, 1, 1]])
     assert torch.equal(
         f.logits(ids, attention_mask=mask, token_type_ids=segments), f.logits(ids, mask.bool(), segments)
     )
-    t5 = small("t5", "lm", seed=3)
+    t5 = build_model("t5", "lm", seed=3)
     both = t5.logits(ids, attention_mask=mask, decoder_input_ids=ids, decoder_attention_mask=mask)
     assert torch.equal(both, t5.logits(ids, mask.bool(), target=ids, target_keep=mask.bool()))
     with pytest.raises(Error, match="attention_mask and keep are the same input"):

@@ -26,6 +26,7 @@ from formers.registry import FAMILIES
 from formers.task import TASKS
 from formers.training.config_merge import (
     FinetuneDataConfig,
+    ModelChoice,
     PretrainDataConfig,
     TuneConfig,
     configure_finetuning,
@@ -173,11 +174,11 @@ def test_synonyms_in_tables_and_files(name, ours, tmp_path):
 
 def test_synonyms_of_fine_tuning():
     made = configure_finetuning(
-        "bert", None, None, "classify", {"tune": {"batch": 5}}, {"max_length": 64, "train.learning_rate": 0.5}
+        ModelChoice("bert"), "classify", {"tune": {"batch": 5}}, {"max_length": 64, "train.learning_rate": 0.5}
     )
-    assert (made.tune.batch_size, made.tune.seq_length, made.train.lr) == (5, 64, 0.5)
+    assert (made.tune.batch_size, made.tune.seq_length, made.train_values["lr"]) == (5, 64, 0.5)
     with pytest.raises(Error, match="unknown setting 'num_train_epochs'. formers calls it 'epochs'"):
-        configure_finetuning("bert", None, None, "classify", None, {"tune.num_train_epochs": 3})
+        configure_finetuning(ModelChoice("bert"), "classify", None, {"tune.num_train_epochs": 3})
     with pytest.raises(Error, match="finetune has no argument 'num_train_epochs'. formers calls it 'epochs'"):
         formers.finetune("bert", [], num_train_epochs=3)
     with pytest.raises(Error, match="pretrain has no argument 'per_device_train_batch_size'.*train.batch_tokens"):

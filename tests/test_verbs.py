@@ -15,12 +15,13 @@ import torch
 import formers
 from formers import Error
 from formers.errors import NonFinite
-from formers.registry import FAMILIES, train_tokenizer
+from formers.registry import FAMILIES
 from formers.text.tokenizer import Tokenizer
 from formers.verbs import VERBS, list_verbs
-from tests.models.test_family import ALL, make
+from tests.small_models import HEADS
+from tests.small_models import VERB_LINES as LINES
+from tests.small_models import get_verb_model as get_model
 
-LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다 배가"] * 4
 ROWS = [{"text": text, "label": label} for text in LINES[:2] for label in "ab"]
 LABELLED = {
     "classify": {"text": LINES[0], "label": "LABEL_1"},
@@ -30,7 +31,7 @@ LABELLED = {
 }
 
 
-def pair(f):
+def needs_pairs(f):
     """An encoder-decoder whose likelihood is asked for by pairs."""
     return f.is_encoder_decoder and f.head == "lm"
 
@@ -43,7 +44,7 @@ ASKED = {
     "inspect": lambda f: f.inspect("the cat sat").to_dict(),
     "neighbours": lambda f: f.neighbours("the cat", texts=LINES[:2]),
     "classify": lambda f: f.classify("the cat"),
-    "score": lambda f: f.score(("the cat", "the mat") if pair(f) else "the cat sat"),
+    "score": lambda f: f.score(("the cat", "the mat") if needs_pairs(f) else "the cat sat"),
     "tag": lambda f: f.tag("the cat"),
     "answer": lambda f: f.answer("who", "the cat sat"),
     "choose": lambda f: f.choose("the cat", ["sat", "ran"]),
@@ -53,33 +54,10 @@ ASKED = {
 }
 
 
-@functools.cache
-def tokenizer(kind):
-    return train_tokenizer(kind[0], LINES, 300, workers=1, style=kind[1])
-
-
-@functools.cache
-def model(name, head):
-    """A tiny model with a tokenizer of its family's kind; made once."""
-    if name == "vectors":
-        from formers.interop.word_vectors import build_vectors_model
-
-        words = [*LINES[0].split(), *LINES[1].split()]
-        return build_vectors_model(list(dict.fromkeys(words)), torch.randn(len(set(words)), 12), lower=True)
-    words = tokenizer((FAMILIES[name].definition.tokenizer, FAMILIES[name].definition.tokenizer_style))
-    sizes = {"vocab": max(400, len(words)), "cutoffs": (), "characters": 262, "slots": 50, "context": 40, "labels": 2}
-    known = {
-        key: value for key, value in sizes.items() if key in FAMILIES[name].definition.config_class.__dataclass_fields__
-    }
-    f = make(name, head, **known)
-    f.tokenizer = words
-    return f
-
-
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "head"), ALL, ids=[f"{n}-{h}" for n, h in ALL])
+@pytest.mark.parametrize(("name", "head"), HEADS, ids=[f"{n}-{h}" for n, h in HEADS])
 def test_every_verb_answers_or_names_those_that_do(name, head):
-    f = model(name, head)
+    f = get_model(name, head)
     known = list_verbs(f)
     assert {"embed", "inspect", "neighbours"} <= set(known) <= set(VERBS)
     for verb in VERBS:
@@ -91,9 +69,9 @@ def test_every_verb_answers_or_names_those_that_do(name, head):
         assert f"it can {', '.join(known)};".lower() in str(caught.value).lower()
 
 
-def damaged(name, head, value):
+def damage_model(name, head, value):
     """A copy of a model whose weights are all NaN or infinite."""
-    f = model(name, head)
+    f = get_model(name, head)
     f = dataclasses.replace(f, model=copy.deepcopy(f.model))
     with torch.no_grad():
         for parameter in f.model.parameters():
@@ -109,7 +87,7 @@ TASKED = [("bert", "classify"), ("bert", "tag"), ("bert", "answer"), ("bert", "c
 @pytest.mark.parametrize(("name", "head"), [*PRETRAINED, *TASKED])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_numbers_that_are_not_finite_are_an_error(name, head, value):
-    f = damaged(name, head, value)
+    f = damage_model(name, head, value)
     for verb in list_verbs(f):
         with pytest.raises(NonFinite, match="not finite") as caught:
             ASKED[verb](f)
@@ -120,10 +98,10 @@ def test_numbers_that_are_not_finite_are_an_error(name, head, value):
     "how", [{"num_beams": 2}, {"temperature": 0}, {"num_samples": 2, "top_k": 5}, {"stream": True}]
 )
 def test_no_way_of_writing_hides_them(how):
-    for f in (damaged("gpt2", "lm", math.nan), damaged("t5", "lm", math.inf)):
+    for f in (damage_model("gpt2", "lm", math.nan), damage_model("t5", "lm", math.inf)):
         with pytest.raises(NonFinite):
             list(f.generate("the cat", 20, **how))
-    f, small = damaged("gpt2", "lm", math.nan), model("gpt2", "lm")
+    f, small = damage_model("gpt2", "lm", math.nan), get_model("gpt2", "lm")
     with pytest.raises(NonFinite):
         f.generate("the cat", 4, draft=small)
     with pytest.raises(NonFinite):
@@ -132,7 +110,7 @@ def test_no_way_of_writing_hides_them(how):
 
 def test_a_token_with_a_damaged_vector_is_noticed_where_it_stands():
     """One row of the embedding is NaN: a text with that token is an error, any other has its answer."""
-    f = dataclasses.replace(model("gptj", "lm"), model=copy.deepcopy(model("gptj", "lm").model))
+    f = dataclasses.replace(get_model("gptj", "lm"), model=copy.deepcopy(get_model("gptj", "lm").model))
     want, banned = f.generate("the cat", 4, temperature=0), f.tokenizer.encode("log", special=False)
     with torch.no_grad():
         f.model.body.embedding_table[banned[0]] = math.nan
@@ -142,29 +120,29 @@ def test_a_token_with_a_damaged_vector_is_noticed_where_it_stands():
             f.generate(prompts, 4, temperature=0, bad_words=[tuple(banned)])
 
 
-def published(name, head):
+def get_published_model(name, head):
     """A model whose tokenizer does not compose text itself, as GPT-2's published one."""
-    f = model(name, head)
+    f = get_model(name, head)
     about = json.loads(f.tokenizer.json_text)
     about["normalizer"] = None
     return dataclasses.replace(f, tokenizer=Tokenizer(json.dumps(about), f.tokenizer.special))
 
 
-def plain(found):
+def simplify_answer(found):
     """An answer with its texts composed and its numbers rounded; places are left out."""
     if isinstance(found, str):
         return unicodedata.normalize("NFC", found)
     if isinstance(found, torch.Tensor):
-        return plain(found.tolist())
+        return simplify_answer(found.tolist())
     if isinstance(found, float):
         return round(found, 4)
     if hasattr(found, "_asdict"):
-        return plain({k: v for k, v in found._asdict().items() if k != "span"})
+        return simplify_answer({k: v for k, v in found._asdict().items() if k != "span"})
     if dataclasses.is_dataclass(found):
-        return plain({k: v for k, v in vars(found).items() if k not in ("start", "end", "spans", "span")})
+        return simplify_answer({k: v for k, v in vars(found).items() if k not in ("start", "end", "spans", "span")})
     if isinstance(found, dict):
-        return {plain(key): plain(value) for key, value in found.items()}
-    return [plain(one) for one in found] if isinstance(found, list | tuple) else found
+        return {simplify_answer(key): simplify_answer(value) for key, value in found.items()}
+    return [simplify_answer(one) for one in found] if isinstance(found, list | tuple) else found
 
 
 KOREAN = {
@@ -193,18 +171,18 @@ KOREAN = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "head"), KOREAN)
 def test_decomposed_korean_has_the_same_answer(name, head):
-    f = model(name, head) if name == "vectors" else published(name, head)
+    f = get_model(name, head) if name == "vectors" else get_published_model(name, head)
     for verb, ask in KOREAN[name, head].items():
-        both = [plain(ask(f, functools.partial(unicodedata.normalize, form))) for form in ("NFC", "NFD")]
+        both = [simplify_answer(ask(f, functools.partial(unicodedata.normalize, form))) for form in ("NFC", "NFD")]
         assert both[0] == both[1], verb
 
 
 def test_places_are_those_of_the_text_that_was_given():
     text = unicodedata.normalize("NFD", "오늘은 날씨가 좋습니다")
-    found = published("bert", "answer").answer("오늘은", text, best=5)
+    found = get_published_model("bert", "answer").answer("오늘은", text, best=5)
     assert all(text[one.start : one.end] == one.text for one in found)
     assert len({one.text for one in found}) > 1
-    words = published("bert", "tag").tag(text)
+    words = get_published_model("bert", "tag").tag(text)
     assert [text[word.start : word.end] for word in words] == text.split()
     assert [word.word for word in words] == text.split()
 

@@ -20,7 +20,7 @@ CERTAIN = 4.0  # standard deviations: a test compares some thousand numbers
 MARGIN = 1e-5  # of a decision in fp32: ten times what rounding moves the small models of these tests
 
 
-def rounding(model: nn.Module, scale: float = 1.0, dtype: torch.dtype = torch.float32) -> float:
+def bound_rounding(model: nn.Module, scale: float = 1.0, dtype: torch.dtype = torch.float32) -> float:
     """Return the largest difference that rounding explains between two passes of a model whose numbers are of a
     `scale`: each of its matrices is a sum of as many terms as it has columns."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
@@ -35,7 +35,7 @@ def assert_near(got: Tensor, want: Tensor, model: nn.Module, scale: float = 1.0)
         assert torch.equal(got, want)
         return
     largest = float(want.detach().abs().max()) if want.numel() else 0.0
-    bound = rounding(model, max(scale, largest), want.dtype)
+    bound = bound_rounding(model, max(scale, largest), want.dtype)
     torch.testing.assert_close(got, want, atol=bound, rtol=0)
 
 

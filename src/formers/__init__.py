@@ -8,11 +8,12 @@ f.logits(ids)
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .errors import Error, NonFinite
 from .option_aliases import VERB_SYNONYMS
-from .verbs import VERBS
+from .verbs import METHODS, VERBS, attach_verb
 
 __version__ = "0.1.0"
 
@@ -36,15 +37,29 @@ if TYPE_CHECKING:
 _LAZY_IMPORTS = {
     "Former": "former", "build": "former", "tree": "former", "prepare": "interop.tokenizer_files",
     "pretrain": "training.runs.pretrain", "finetune": "training.runs.finetune", "Store": "data.store",
-    "load": "interop.model_directory", "save": "interop.model_directory", "export": "interop.model_directory", **VERBS,
+    "load": "interop.model_directory", "save": "interop.model_directory", "export": "interop.model_directory",
+    "augment": "generation.augment", "embed": "inspection.embed", "evaluate": "evaluation.api",
+    "fill": "generation.fill", "inspect": "inspection.api", "neighbours": "inspection.embed", "classify": "tasks.api",
+    "score": "evaluation.api", "tag": "tasks.api", "answer": "tasks.api", "choose": "tasks.api",
+    "generate": "generation.api", "summarise": "generation.translate", "translate": "generation.translate",
 }  # fmt: skip
+_METHOD_IMPORTS = {"attention": "inspection.attention", "continue_ids": "generation.decoding"}  # of a Former alone
 
 
-def __getattr__(name: str) -> Any:
+def _import_name(name: str) -> Any:  # dynamic: public names, imported when they are used
+    module = importlib.import_module(f"formers.{(_LAZY_IMPORTS | _METHOD_IMPORTS)[name]}")
+    return getattr(module, name)  # dynamic: as above
+
+
+for _name in (*VERBS, *METHODS):  # this file stands above all rooms: a Former, far below, finds its verbs by it
+    attach_verb(_name, partial(_import_name, _name))
+
+
+def __getattr__(name: str) -> Any:  # dynamic: public names, imported when they are used
     name = VERB_SYNONYMS.get(name, name)
     if name not in _LAZY_IMPORTS:
         raise AttributeError(f"module 'formers' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"formers.{_LAZY_IMPORTS[name]}"), name)
+    return _import_name(name)
 
 
 def __dir__() -> list[str]:

@@ -6,12 +6,11 @@ import os
 import signal
 import sys
 from types import FrameType
-from typing import Any
 
 SHOW_CURSOR = "\x1b[?25h"  # the cursor, which a progress bar hides
 
 
-def main() -> Any:
+def main() -> object:
     """Run the command."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it ignored
         signal.signal(signal.SIGINT, handle_interrupt)

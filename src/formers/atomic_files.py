@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, TextIO
+from typing import IO, BinaryIO, TextIO
 
 from safetensors import SafetensorError
 
-from .config import parse_json_object
+from .config import JSONObject, JSONValue, parse_json_object
 from .errors import Error, advise_on_write
 
 HASH_CHUNK = 1 << 20  # bytes that are summed up at a time
@@ -64,18 +64,18 @@ def write_atomically(path: Path, text: str, errors: str = "strict") -> None:
     rename_durably(temporary, path)
 
 
-def dump_canonical(values: Mapping[str, Any]) -> bytes:
+def dump_canonical(values: Mapping[str, object]) -> bytes:
     """Return the one JSON text of some values, over which checksums are computed."""
     return json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def to_checked_json(values: Mapping[str, Any]) -> str:
+def to_checked_json(values: Mapping[str, object]) -> str:
     """Return JSON that carries a checksum of itself."""
     seal = hashlib.sha256(dump_canonical(values)).hexdigest()
     return json.dumps({**values, "seal": seal}, indent=1, ensure_ascii=False)
 
 
-def read_checked_json(path: Path) -> dict[str, Any]:
+def read_checked_json(path: Path) -> JSONObject:
     """Read a file of checked JSON, if it is still what was written."""
     try:
         values = parse_json_object(path.read_bytes().decode("utf-8"), path)
@@ -210,13 +210,13 @@ class ResumableFile:
         os.truncate(self.part_path, end)
         return count
 
-    def read_records(self) -> Iterator[Any]:
+    def read_records(self) -> Iterator[JSONValue]:
         """Yield the lines that are there, as JSON says them."""
         self.file.flush()
         with self.part_path.open(encoding="utf-8") as file:
             yield from map(json.loads, file)
 
-    def write_records(self, *records: bytes | dict[str, Any]) -> None:
+    def write_records(self, *records: bytes | JSONObject) -> None:
         """Append records; they are safe when this returns, unless the machine itself stops."""
         for record in records:
             raw = record if isinstance(record, bytes) else json.dumps(record, ensure_ascii=False).encode() + b"\n"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .errors import Error
 
-Array = Any  # a tensor in a model, a numpy array on a loader's workers: no checker can tell which
+Array = Any  # dynamic: a tensor in a model, a numpy array on a loader's workers: no checker can tell which
 IGNORE_INDEX = -100  # the label of a place that has no loss
 
 
@@ -143,16 +143,16 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         """Move all fields to torch tensors on a device; numpy arrays are taken over without a copy."""
 
-        def move(value: Any) -> Any:
+        def move(value: Array) -> Array:
             if isinstance(value, Batch):
                 return value.to(device)
             if value is None or isinstance(value, int):
                 return value
             return torch.as_tensor(value).to(device, non_blocking=True)
 
-        return Batch(**{f.name: move(getattr(self, f.name)) for f in dataclasses.fields(self)})
+        return Batch(**{name: move(value) for name, value in vars(self).items()})
 
-    def replace(self, **changes: Any) -> Batch:
+    def replace(self, **changes: Array) -> Batch:
         """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 

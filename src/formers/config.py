@@ -17,19 +17,24 @@ import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import Error
 from .option_aliases import explain_name
 
+Settings = dict[str, Any]  # dynamic: settings by name, of any type until build_config has checked them
+JSONValue = Any  # dynamic: one value of a file; a rule that meets another type than it expects is caught (read_config)
+AnyConfig = Any  # dynamic: a family's own config, whose fields only its file knows
+JSONObject = dict[str, Any]  # dynamic: what a file says, checked where it is read
 ProgressCallback = Callable[[str, int, int, str], None]  # how progress is reported: what, done, of how many, detail
+ConfigType = TypeVar("ConfigType")
 MAX_SIZE = 2**24  # of any size in a configuration, and
 MAX_LAYERS = 1000  # of the number of layers: a file that asks for more is not honest
 MAX_JSON_DEPTH = 32  # levels of JSON
 MAX_YAML_VALUES = 100_000  # values of a YAML file, aliases written out
 
 
-def build_config(cls: type, values: Mapping[str, Any], *, where: object = None) -> Any:
+def build_config(cls: type[ConfigType], values: Mapping[str, object], *, where: object = None) -> ConfigType:
     """Make a configuration of class `cls`; an unknown key or a value of the wrong type is an Error naming it."""
     known = get_schema(cls)
     for key in values:
@@ -54,9 +59,13 @@ def check_common_fields(config: object) -> None:
         raise Error(f"pad must be a token of the vocabulary of {vocab}, got {pad}", fix="set pad, or leave it out")
 
 
-@functools.cache
-def get_schema(cls: type) -> dict[str, Any]:
+def get_schema(cls: type) -> dict[str, object]:
     """Return the settings of a configuration and their types."""
+    return _read_schema(cls)
+
+
+@functools.cache
+def _read_schema(cls: type) -> dict[str, object]:
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
@@ -70,7 +79,7 @@ def suggest_name(key: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(sorted(names))
 
 
-def coerce_value(value: object, kind: Any, key: str, where: object = None) -> Any:
+def coerce_value(value: object, kind: Any, key: str, where: object = None) -> Any:  # dynamic: a type as a value
     """Check one value against its type; lists become tuples, whole numbers become floats where a float is due."""
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
@@ -117,10 +126,10 @@ def format_value(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def parse_json_object(text: str, where: object = None) -> dict[str, Any]:
+def parse_json_object(text: str, where: object = None) -> JSONObject:
     """Parse a JSON object from untrusted text: no key twice, no half characters, not absurdly deep."""
 
-    def reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def reject_duplicates(pairs: list[tuple[str, JSONValue]]) -> JSONObject:
         found = dict(pairs)
         if len(found) < len(pairs):
             twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
@@ -146,7 +155,7 @@ def parse_json_object(text: str, where: object = None) -> dict[str, Any]:
     return value
 
 
-def parse_yaml(text: str) -> Any:
+def parse_yaml(text: str) -> JSONValue:
     """Read YAML that nobody vouches for; a ValueError says in a few words what is wrong with it.
 
     Aliases are taken, but not to let a page of text grow to gigabytes, and no value may hold itself.
@@ -186,7 +195,8 @@ def parse_yaml(text: str) -> Any:
 def check_sizes(config: object, *names: str, minimum: int = 1) -> None:
     """Refuse a configuration in which one of these sizes is not at least 1, or beyond all reason."""
     for name in names:
-        value, most = getattr(config, name), MAX_LAYERS if name.endswith("layers") else MAX_SIZE
+        most = MAX_LAYERS if name.endswith("layers") else MAX_SIZE
+        value = getattr(config, name)  # dynamic: the caller names the settings
         if value is not None and not minimum <= value <= most:
             bound = f"at least {minimum}" if value < minimum else f"at most {most:,}"
             what = f"{name} must be {bound}, got {value}"
@@ -196,14 +206,14 @@ def check_sizes(config: object, *names: str, minimum: int = 1) -> None:
 def check_rates(config: object, *names: str) -> None:
     """Refuse a configuration in which one of these rates is no probability below 1."""
     for name in names:
-        value = getattr(config, name)
+        value = getattr(config, name)  # dynamic: the caller names the settings
         if value is not None and not 0 <= value < 1:
             raise Error(f"{name} must be at least 0 and below 1, got {value}", fix=f"set {name} to something like 0.1")
 
 
-def compute_head_dim(config: Any, heads: str = "heads") -> int:
+def compute_head_dim(config: AnyConfig, heads: str = "heads") -> int:
     """Compute the width of one attention head; an Error if the heads do not divide the width."""
-    n, width = getattr(config, heads), config.dim
+    n, width = getattr(config, heads), config.dim  # dynamic: the caller names the setting
     if width % n:
         start = min(n, width)
         near = (h for step in range(width) for h in (start - step, start + step))
@@ -213,9 +223,9 @@ def compute_head_dim(config: Any, heads: str = "heads") -> int:
     return width // n
 
 
-def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
+def merge_settings(*layers: Mapping[str, object]) -> Settings:
     """Merge layers of settings; later ones win, and dotted keys reach into nested dicts (`{"model.layers": 4}`)."""
-    merged: dict[str, Any] = {}
+    merged: Settings = {}
     for layer in layers:
         for key, value in layer.items():
             *path, last = key.split(".")
@@ -231,7 +241,7 @@ def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def default_to_encoder(settings: dict[str, Any], **sizes: str) -> dict[str, Any]:
+def default_to_encoder(settings: Settings, **sizes: str) -> Settings:
     """Replace each of the decoder's `sizes` that equals the encoder's by None, in settings read from a file.
 
     A model that formers builds says None for "as the encoder"; files of other libraries spell the number out.
@@ -244,22 +254,22 @@ def default_to_encoder(settings: dict[str, Any], **sizes: str) -> dict[str, Any]
 class KeyRule:
     """One key of another library's config: how to read it into our settings, and how to write it back."""
 
-    read: Callable[[Any], dict[str, Any]]
-    write: Callable[[Any], Any]
+    read: Callable[[JSONValue], Settings]
+    write: Callable[[AnyConfig], JSONValue]
 
 
-def rename_key(ours: str, values: Mapping[Any, Any] | None = None) -> KeyRule:
+def rename_key(ours: str, values: Mapping[str, object] | None = None) -> KeyRule:
     """Map a key to another name; `values` translates (their value → ours) where the words differ as well."""
 
-    def read(value: Any) -> dict[str, Any]:
+    def read(value: JSONValue) -> Settings:
         if values is None or not isinstance(value, str):
             return {ours: value}
         if value not in values:
             raise Error(f"value {value!r} is not supported", fix="supported: " + ", ".join(map(str, values)))
         return {ours: values[value]}
 
-    def write(config: object) -> Any:
-        value = getattr(config, ours)
+    def write(config: AnyConfig) -> JSONValue:
+        value = getattr(config, ours)  # dynamic: the table names the setting
         return value if values is None else next((k for k, v in values.items() if v == value), value)
 
     return KeyRule(read, write)
@@ -276,13 +286,13 @@ class ConfigMap:
     """
 
     rules: Mapping[str, str | KeyRule]
-    fixed_values: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    fixed_values: Mapping[str, tuple[object, ...]] = dataclasses.field(default_factory=dict)
     irrelevant_keys: frozenset[str] = frozenset()
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    legacy_rules: Mapping[str, Callable[[Any], dict[str, Any]]] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    legacy_rules: Mapping[str, Callable[[JSONValue], Settings]] = dataclasses.field(default_factory=dict)
 
-    def translate_error(self, error: Error, theirs: Mapping[str, Any]) -> Error:
+    def translate_error(self, error: Error, theirs: Mapping[str, object]) -> Error:
         """Translate an error about one of our settings into the words of their file."""
         found = re.match(r"setting '(\w+)'|(\w+) must", error.what)
         name = found and (found[1] or found[2])
@@ -302,12 +312,12 @@ class ConfigMap:
         return rename_key(row) if isinstance(row, str) else row
 
     def read_config(
-        self, theirs: Mapping[str, Any], *, where: object, ignore: Iterable[str] = (),
+        self, theirs: Mapping[str, object], *, where: object, ignore: Iterable[str] = (),
         irrelevant_everywhere: Iterable[str] = (),
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> Settings:  # fmt: skip
         """Translate their config into our settings; keys of `irrelevant_everywhere` and `ignore` are passed over."""
         passed = self.irrelevant_keys | set(irrelevant_everywhere) | set(ignore)
-        ours: dict[str, Any] = {}
+        ours: Settings = {}
         named = {key: value for key, value in theirs.items() if key not in self.aliases}
         for alias, key in self.aliases.items():
             if alias in theirs and named.setdefault(key, theirs[alias]) != theirs[alias]:
@@ -331,7 +341,7 @@ class ConfigMap:
                 raise Error(f"unknown key {key!r}", where=where, fix=f"pass --ignore {key} if it changes nothing")
         return ours
 
-    def write_config(self, config: object, original: Mapping[str, Any]) -> dict[str, Any]:
+    def write_config(self, config: object, original: Mapping[str, object]) -> Settings:
         """Translate our config into theirs: the original's values where they still say the same, ours elsewhere."""
         theirs = {self.aliases.get(key, key): value for key, value in original.items()}
         for key in (*self.rules, *self.legacy_rules):
@@ -345,7 +355,8 @@ class ConfigMap:
     def is_unchanged(self, key: str, value: object, config: object) -> bool:
         """Return whether their value of a key says what our config says."""
         try:
-            return all(getattr(config, name) == ours for name, ours in self.get_rule(key).read(value).items())
+            read = self.get_rule(key).read(value)
+            return all(getattr(config, name) == ours for name, ours in read.items())  # dynamic: the table names them
         except (Error, AttributeError, TypeError, ValueError, ArithmeticError):
             return False
 

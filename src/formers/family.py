@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
-from .config import ConfigMap, rename_key
+from .config import AnyConfig, ConfigMap, Settings, rename_key
 from .keymap import KeyMap
-from .text.tokenizer_kinds import STYLES, TokenizerStyle
+from .text.tokenizer_kinds import TokenizerStyle
 
 if TYPE_CHECKING:
-    from .nn.layers import MixNorm
+    from _typeshed import DataclassInstance
+    from torch import nn
+
+    from .batch import Array
+    from .nn.layers import InitRule, MixNorm
 
 Pooling = Literal["first", "last", "mean", "max", "eos"]
 LayerView = Literal["last", "second", "sum4", "cat4"]  # some of the layers, as they are (model.py)
@@ -60,6 +64,14 @@ class ModelConfig:
         return False
 
 
+ConfigType = TypeVar("ConfigType", bound=ModelConfig)
+
+
+def replace_settings(config: ConfigType, **changes: object) -> ConfigType:
+    """Return a config, which is a dataclass, with some settings changed."""
+    return cast(ConfigType, replace(cast("DataclassInstance", config), **changes))
+
+
 @dataclass(frozen=True)
 class Head:
     """What turns hidden states into answers: pool (or not), some inner layers, an output layer.
@@ -72,7 +84,7 @@ class Head:
     pool: Pooling | None = None
     inner_layers: tuple[str, ...] = ()
     out: int | Literal["labels", "vocab"] | None = "labels"
-    build_output_layer: Callable[[], Any] | None = None  # makes an output layer of another kind (Transformer-XL)
+    build_output_layer: Callable[[], nn.Module] | None = None  # makes an output layer of another kind (Transformer-XL)
     bias: bool = True
     frozen_bias: bool = False  # the bias is not trained, and may be missing in a file (BART)
     out_act: str | None = None  # an activation of the output
@@ -85,6 +97,7 @@ class Head:
     optional: bool = False  # a file may lack this part (BERT without its pooler)
 
 
+Presets = Mapping[str, Mapping[str, object]]  # name → settings of a model's config
 HeadTable = Mapping[str, Mapping[str, Head]]
 
 
@@ -97,7 +110,7 @@ class TensorFile(Protocol):
         """Return whether two tensors hold the same numbers."""
 
 
-ArchitectureRule = Callable[[Any, str], str | None]  # (config, head) → their class, where the table does not say it
+ArchitectureRule = Callable[[AnyConfig, str], str | None]  # (config, head) → their class, if no table says it
 
 
 @dataclass(frozen=True)
@@ -107,26 +120,26 @@ class CheckpointFormat:
     model_type: str
     architectures: Mapping[str, str]  # their class → our head; of several for one head, the first is written
     config_map: ConfigMap
-    build_key_map: Callable[[Any, str], KeyMap]  # (config, head) → the map
-    adjust_settings: Callable[[dict[str, Any], str, TensorFile], dict[str, Any]] | None = None  # also by class and file
+    build_key_map: Callable[[AnyConfig, str], KeyMap]  # (config, head) → the map
+    adjust_settings: Callable[[Settings, str, TensorFile], Settings] | None = None  # also by class and file
     choose_architecture: ArchitectureRule | None = None  # exceptions from the table when we write
     unsupported_reason: str = ""  # why today's version of the other library does not read it, and which one does
     has_encoder_model: bool = False  # sentence-transformers takes the encoder alone, as formers.embed does
-    config_defaults: Mapping[str, Any] = field(default_factory=dict)  # keys to write where no original has a word
+    config_defaults: Mapping[str, object] = field(default_factory=dict)  # keys to write where no original has a word
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Settings that a family is trained with, by table; others keep their defaults."""
 
-    train: Mapping[str, Any] = field(default_factory=dict)
-    model: Mapping[str, Any] = field(default_factory=dict)
-    objective: Mapping[str, Any] = field(default_factory=dict)
-    tune: Mapping[str, Any] = field(default_factory=dict)  # of fine-tuning
-    data: Mapping[str, Any] = field(default_factory=dict)
+    train: Settings = field(default_factory=dict)
+    model: Settings = field(default_factory=dict)
+    objective: Settings = field(default_factory=dict)
+    tune: Settings = field(default_factory=dict)  # of fine-tuning
+    data: Settings = field(default_factory=dict)
 
 
-def make_adamw_settings(lr: float, second: float = 0.999, eps: float = 1e-8, **more: Any) -> dict[str, Any]:
+def make_adamw_settings(lr: float, second: float = 0.999, eps: float = 1e-8, **more: object) -> Settings:
     """Make a table of training settings for AdamW: its rate, β₂ and ε, and what else is given."""
     return {"optimizer": "adamw", "lr": lr, "betas": (0.9, second), "eps": eps, **more}
 
@@ -138,17 +151,30 @@ TRANSLATION_TUNE = {
 
 
 @dataclass(frozen=True)
+class GpuSpeed:
+    """Tokens a second that training reached on one H200 (benchmarks/RESULTS.md), from which plans for other sizes and
+    GPUs follow."""
+
+    model: str | Mapping[str, object]  # a preset, or its settings
+    tokens_per_second: int  # of both sides of an encoder-decoder
+    length: int  # of the examples, on the longer side
+    target_share: float = 0.0  # of the tokens of an encoder-decoder
+
+
+@dataclass(frozen=True)
 class Family:
     """One member of the family, as its file declares it."""
 
-    config_class: type  # of a ModelConfig
+    config_class: type[AnyConfig]  # a ModelConfig
     body_class: type
-    build_heads: Callable[[Any], HeadTable]  # head name → its parts
+    build_heads: Callable[[AnyConfig], HeadTable]  # head name → its parts
     pretraining_head: str  # the head that the family is pretrained with
     counted_head: str  # the head that published parameter counts include
-    presets: Mapping[str, Mapping[str, Any]]
+    presets: Presets
+    tokenizer: str  # the kind that it was published with: a name in text/tokenizer_kinds.py
+    tokenizer_style: TokenizerStyle  # its special tokens and templates
     # Name pattern → standard deviation (nn/layers.py); by default the config's `init` everywhere.
-    build_init_rules: Callable[[Any], Mapping[str, Any]] = lambda config: {"*": config.init}
+    build_init_rules: Callable[[AnyConfig], Mapping[str, InitRule]] = lambda config: {"*": config.init}
     # What it reads and how; the other rooms ask these fields, never the body or the config's fields.
     reads_segments: bool = False  # segments beside the tokens
     reads_tasks: bool = False  # the number of a task beside the tokens, if its config says so (ERNIE 2.0)
@@ -159,19 +185,20 @@ class Family:
     can_be_causal: bool = False  # reads both ways, unless `config.causal` says otherwise
     starts_with_last_token: bool = False  # a text shifted right begins with its own last token, its language (mBART)
     state_class: type | None = None  # what keeps earlier tokens; None: a cache of keys and values
-    after_step: Callable[[Any, Any], None] | None = None  # (model, config): a constraint on the weights after each step
+    # A constraint on the weights after each step, by (model, config).
+    after_step: Callable[[Any, AnyConfig], None] | None = None  # dynamic: model.Model, which stands above this file
     norm_order: Literal["pre", "post"] = "pre"  # of its blocks, where the config does not choose: norms first or last
     lr_falls_with_dim: bool = False  # the highest stable rate falls faster than 1/√dim, and batches must grow
-    tokenizer: str = "words"  # the kind that it was published with: a name in text/tokenizer_kinds.py
-    tokenizer_style: TokenizerStyle = STYLES["words"]  # its special tokens and templates
     objective: str = ""  # its own pretraining objective, a name in objectives/registry.py; none if not pretrained
+    shown_objectives: tuple[str, ...] = ()  # others that formers show trains a tokenizer of this family for
     quick_recipe: Recipe = Recipe()  # what differs from the small model and its training in training/recipes.py
     paper_recipe: Recipe = Recipe()  # what its paper pretrained the published size with
     scratch_recipe: Recipe = Recipe()  # of a task trained from random weights
     finetune_recipe: Recipe = Recipe()  # of a task trained from a checkpoint; `tune` for tasks that answer by a label
-    task_tokenizer_options: Mapping[str, Any] = field(default_factory=dict)  # of a tokenizer trained for a task alone
+    task_tokenizer_options: Settings = field(default_factory=dict)  # of a tokenizer trained for a task alone
     adds_task_tokens: bool = False  # fine-tuning adds the last special tokens of its style (GPT)
-    load_word_vectors: Callable[[Any, Any, Any], None] | None = None  # (body, vectors, known rows) → its own embeddings
+    # Takes over word vectors as its own embeddings, by (body, vectors, known rows).
+    load_word_vectors: Callable[[Any, Array, Array], None] | None = None  # dynamic: its own body class
     task_prefixes: Mapping[str, str] = field(default_factory=dict)  # task → words before the text (T5)
     has_language_codes: bool = False  # the languages of a translation are tokens (mBART)
     never_writes_pad: bool = False  # its decoder starts with the pad token and must not write it (Marian)
@@ -180,6 +207,7 @@ class Family:
     hf_format: CheckpointFormat | None = None
     bilm_format: CheckpointFormat | None = None  # options.json and hdf5 weights (interop/bilm.py)
     is_served_by_tei: bool = False  # text-embeddings-inference knows its exported encoder
+    h200_speed: GpuSpeed | None = None  # None: not measured
     export_remedy: str = ""  # without `hf_format`: what to do instead, as the remedy of an error
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import types
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +16,9 @@ from torch.overrides import TorchFunctionMode
 from . import config as settings
 from . import registry
 from .batch import Batch
+from .config import AnyConfig, JSONObject
 from .errors import Error
-from .family import Family, ModelConfig
+from .family import Family, ModelConfig, replace_settings
 from .inputs import (
     PERMUTATION_INPUTS,
     ModelInputs,
@@ -45,6 +45,9 @@ from .task import list_tasks
 from .text.tokenizer import Tokenizer
 from .verbs import METHODS, VERBS, list_verbs, resolve_verb
 
+ForwardArgs = dict[str, Any]  # dynamic: arguments of a body's forward pass, which families have of their own
+Logits = Any  # dynamic: a tensor, or a dict of them for a head of several parts
+Heads = Collection[int]  # numbers of attention heads
 MOVE_HINT = "give a device that is here (formers doctor lists them), and a floating-point type"
 
 
@@ -54,26 +57,26 @@ class Former:
 
     family: str
     head: str
-    config: Any
+    config: AnyConfig
     model: Model
     tokenizer: Tokenizer | None = None
     labels: tuple[str, ...] = ()
-    task: dict[str, Any] = field(default_factory=dict)  # what it was fine-tuned to do (task.py)
+    task: JSONObject = field(default_factory=dict)  # what it was fine-tuned to do (task.py)
     adapters: dict[str, Tensor] = field(default_factory=dict)  # to be saved beside the weights (nn/lora.py)
-    training_info: dict[str, Any] = field(default_factory=dict)  # what its run knows of it, for a model card
+    training_info: JSONObject = field(default_factory=dict)  # what its run knows of it, for a model card
     source_files: dict[str, bytes] = field(default_factory=dict)  # a checkpoint's other files: they survive export
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # dynamic: a verb, imported when it is used
         """Look up a verb or method (verbs.py): f.generate(...) is formers.generate(f, ...)."""
         name = VERB_SYNONYMS.get(name, name)
         if name not in VERBS and name not in METHODS:
             raise AttributeError(f"a Former has no {name!r}; its verbs are {', '.join(VERBS)}")
         return types.MethodType(resolve_verb(name), self)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         """Set a field; a tokenizer also gets the model's context, at which it truncates texts."""
         super().__setattr__(name, value)
-        if name == "tokenizer" and value is not None and value.context is None:
+        if name == "tokenizer" and isinstance(value, Tokenizer) and value.context is None:
             value.context = self.context
 
     def __dir__(self) -> list[str]:
@@ -168,13 +171,13 @@ class Former:
         """
         check_kind(self.model, kind)
         self.to(dtype=torch.bfloat16 if kind == "bf16" else torch.float32)
-        freeze_for_inference(self.model, kind)
+        freeze_for_inference(self.model, kind, self.model.body.embedding_table)
         return self
 
     def logits(
         self, ids: Tensor, keep: Tensor | None = None, segments: Tensor | None = None, target: Tensor | None = None,
-        **inputs: Any,
-    ) -> Any:  # fmt: skip
+        **inputs: TensorLike,
+    ) -> Logits:  # fmt: skip
         """Compute what the head answers to ids (B, T), or (B, choices, T): a tensor, or a dict for heads of two parts.
 
         `keep` is the attention mask as bool, True at real tokens; the result is 0 elsewhere. `target` is the decoder's
@@ -212,7 +215,7 @@ class Former:
 
     def hidden(
         self, ids: Tensor, keep: Tensor | None = None, segments: Tensor | None = None, target: Tensor | None = None,
-        *, layer: int | None = -1, **inputs: Any,
+        *, layer: int | None = -1, **inputs: TensorLike,
     ) -> Tensor:  # fmt: skip
         """Compute hidden states (B, T, dim) of a layer: 0 the embeddings, i after block i, -1 the last (with the final
         norm), None all of them (layers + 1, B, T, dim).
@@ -241,13 +244,13 @@ class Former:
             raise Error(f"there is no layer {layer}", fix=f"choose 0 to {len(states) - 1}, or None for all")
         return states[layer]
 
-    def prune(self, heads: Mapping[Any, Any]) -> Former:
+    def prune(self, heads: Mapping[int, Heads] | Mapping[str, Mapping[int, Heads]]) -> Former:
         """Remove attention heads: {layer: [heads]}, for encoder-decoders {stack: {layer: [heads]}} with encoder,
         decoder and cross. The weights shrink, and the output is that of masked heads; returns itself."""
         known = find_attentions(self.model.body)
         names = format_head_names(heads, dict.fromkeys(kind for kind, _ in known))
         prune_heads(self.model.body, names)
-        self.config = dataclasses.replace(self.config, pruned=tuple(sorted({*self.config.pruned, *names})))
+        self.config = replace_settings(self.config, pruned=tuple(sorted({*self.config.pruned, *names})))
         for name in names:
             kind, layer, _ = parse_head_name(name)
             sharing = [n for (k, n), (path, _) in known.items() if k == kind and path == known[kind, layer][0]]
@@ -332,9 +335,9 @@ class Former:
         """Create an empty state for `rows` sequences: a cache of `size` tokens, or a memory of the last `size`."""
         return self.state_class(rows, size)
 
-    def build_forward_args(self, memory: ModelState | None, heads: TensorLike) -> dict[str, Any]:
+    def build_forward_args(self, memory: ModelState | None, heads: TensorLike) -> ForwardArgs:
         """Build the arguments of a forward pass that are not part of the batch."""
-        how: dict[str, Any] = {}
+        how: ForwardArgs = {}
         if memory is not None:
             if not isinstance(memory, self.state_class):
                 kind, given = self.state_class.__name__, type(memory).__name__
@@ -355,7 +358,7 @@ def build(
     preset: str | None = None,
     seed: int = 0,
     labels: Sequence[str] | int | None = None,
-    **overrides: Any,
+    **overrides: object,
 ) -> Former:
     """Build a model with random weights: a preset's settings with some of them changed.
 
@@ -378,9 +381,12 @@ def build(
 class SkipWeightInit(TorchFunctionMode):
     """A mode that skips torch's initialisation: on the meta device it only imports the compiler (> 1 s)."""
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Callable[..., object], types: object, args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:  # fmt: skip
         kwargs = kwargs or {}
-        if getattr(function, "__module__", None) == "torch.nn.init":
+        if getattr(function, "__module__", None) == "torch.nn.init":  # dynamic: functions in C may have none
             return args[0] if args else kwargs["tensor"]
         return function(*args, **kwargs)
 
@@ -431,7 +437,7 @@ MAX_LABELS = 100_000
 TREE_FIELDS = ("title", "year", "paper", "parent", "new", "shapes", "differs")
 
 
-def tree(family: str | None = None) -> list[dict[str, Any]]:
+def tree(family: str | None = None) -> list[JSONObject]:
     """List the members of the family, or one of them: name, what its file's docstring says, presets with exact sizes,
     pretraining objective and tokenizer, heads, and the tasks that it can be fine-tuned for.
 
@@ -444,7 +450,7 @@ def tree(family: str | None = None) -> list[dict[str, Any]]:
         for name, values in facts.presets.items():
             model = build_empty(one.name, settings.build_config(facts.config_class, values), facts.counted_head).model
             sizes[name] = {"parameters": count_trainable(model), "head": facts.counted_head}
-        about = {key: getattr(card, key) for key in TREE_FIELDS}
+        about = {key: vars(card)[key] for key in TREE_FIELDS}
         plain = facts.config_class()
         rows.append({
             "name": one.name, **about, "presets": sizes, "objective": facts.objective, "tokenizer": facts.tokenizer,

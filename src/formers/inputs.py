@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from .batch import Batch
-from .config import format_value, suggest_name
+from .config import format_value, get_schema, suggest_name
 from .errors import Error
 from .family import Family, ModelConfig
 from .nn.attention.kv_cache import KVCache
 from .nn.attention.segment_memory import SegmentMemory
 from .nn.recurrent.projected_lstm import LSTMState
 
-TensorLike = Any  # a tensor, an array, or nested lists of numbers
+TensorLike = Any  # dynamic: a tensor, an array, or nested lists of numbers
 ModelState = KVCache | SegmentMemory | LSTMState  # what holds earlier tokens
 PERMUTATION_INPUTS = ("order", "perm_mask", "target_mapping")
 
@@ -45,9 +45,10 @@ class ModelInputs:
     target_mapping: TensorLike = None
 
     @property
-    def permutation(self) -> dict[str, Any]:
+    def permutation(self) -> dict[str, TensorLike]:
         """The inputs of XLNet's two streams that are given."""
-        return {name: value for name in PERMUTATION_INPUTS if (value := getattr(self, name)) is not None}
+        given = {"order": self.order, "perm_mask": self.perm_mask, "target_mapping": self.target_mapping}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 # What transformers calls an input; its masks are numbers, ours are bool.
@@ -57,7 +58,9 @@ INPUT_SYNONYMS = {
 }  # fmt: skip
 
 
-def collect_inputs(method: str, tensors: tuple[Any, ...], named: dict[str, Any], without: Sequence[str]) -> ModelInputs:
+def collect_inputs(
+    method: str, tensors: tuple[TensorLike, ...], named: Mapping[str, TensorLike], without: Sequence[str]
+) -> ModelInputs:
     """Make the inputs of `method` from its arguments; a name that it does not take is an Error with the nearest."""
     known = [name for name in ModelInputs.__dataclass_fields__ if name not in without]
     given = dict(zip(known, tensors, strict=False))
@@ -161,12 +164,13 @@ def pack_target(
     return pack_padded(family, config, target, keep, name="target").replace(source=source)
 
 
-def list_texts(texts: Any) -> list[Any]:
+def list_texts(texts: object) -> list[Any]:  # dynamic: what a caller gives, checked where it is read
     """Return several texts as a list; refuse a single value or a table."""
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
         what = f"{format_value(texts)} is no text, and there are none in it"
         raise Error(what, fix="give a string, or a list of them")
-    if (names := getattr(texts, "columns", getattr(texts, "column_names", None))) is not None:
+    names = getattr(texts, "column_names", None)  # dynamic: of a dataset
+    if (names := getattr(texts, "columns", names)) is not None:  # dynamic: of a DataFrame
         some = ", ".join(repr(str(name)) for name in list(names)[:5])
         raise Error(f"this is a table with the columns {some}, not a list of texts", fix="give one column of it")
     return list(texts)
@@ -192,7 +196,7 @@ def shift_source(family: Family, config: ModelConfig, source: Batch) -> Batch:
 
 def apply_permutation(
     family: Family, batch: Batch, shape: tuple[int, ...], given: dict[str, Tensor]
-) -> tuple[Batch, dict[str, Any]]:
+) -> tuple[Batch, dict[str, Tensor]]:
     """Add XLNet's permutation inputs, given for a padded grid of `shape`, to a packed batch; returns it with the
     arguments `visible_pairs` and `targets` of the forward pass."""
     known = {"order": shape, "perm_mask": (*shape, shape[-1]), "target_mapping": (*shape[:-1], -1, shape[-1])}
@@ -209,7 +213,7 @@ def apply_permutation(
     rows, columns, device = batch.layout.rows, shape[-1], batch.ids.device
     keep = torch.ones(rows, columns, dtype=torch.bool, device=device) if batch.keep is None else batch.keep
     first = keep.long().argmax(1)[:, None]  # (rows, 1) the column of the first real token
-    more: dict[str, Any] = {}
+    more: dict[str, Tensor] = {}
     if "order" in flat:
         return batch.replace(order=flat["order"][keep]), more
     if "perm_mask" in flat:
@@ -230,7 +234,7 @@ def make_head_masks(
     config: ModelConfig, heads: TensorLike | dict[str, TensorLike], pair: bool, device: torch.device
 ) -> Tensor | dict[str, Tensor]:
     """Check masks of attention heads: one (layers, heads), or for an encoder-decoder a dict of them by stack."""
-    if not hasattr(config, "heads"):
+    if "heads" not in get_schema(type(config)):
         raise Error("this model has no attention heads that could be masked", fix="leave heads out")
     if isinstance(heads, dict) != pair:
         what = "a dict by encoder, decoder and cross" if pair else "one mask of shape (layers, heads)"

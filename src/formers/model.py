@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from .batch import Batch
 from .config import get_schema
 from .errors import Error
-from .family import Family, Head, LayerView, ModelConfig, Pooling
+from .family import Family, Head, LayerView, ModelConfig, Pooling, replace_settings
+from .inputs import ModelState
 from .nn.attention.context import Capture
 from .nn.attention.kv_cache import KVCache
 from .nn.head_pruning import prune_heads
@@ -49,7 +50,7 @@ def build_layer_mixer(head: Head, config: ModelConfig) -> nn.Module | None:
     """Build what makes one state of the states of all layers, if a head reads them."""
     if head.layer_mix is None:
         return None
-    if "layers" not in get_schema(cast(Any, type(config))):
+    if "layers" not in get_schema(type(config)):
         raise Error("this model has no layers one above the other", fix="let its head read what it always does")
     layers = (head.reads_decoder and config.num_decoder_layers) or config.layers
     need, select = LAYER_SELECTORS.get(head.layer_mix, (1, None))
@@ -95,12 +96,12 @@ class HeadPart(nn.Module):
         x = x if self.spec.scale == 1.0 else x * self.spec.scale
         return x if self.spec.directions == 1 else x.unflatten(-1, (self.spec.directions, -1))
 
-    def compute_fused_loss(self, x: Tensor, tied: Tensor, labels: Tensor, smoothing: float) -> Tensor | None:
+    def compute_fused_loss(self, x: Tensor, tied: Tensor | None, labels: Tensor, smoothing: float) -> Tensor | None:
         """Sum the cross-entropy of (M, dim) hidden states without keeping their logits; None where that cannot be."""
         if not isinstance(self.out, OutputLayer) or self.after is not None or self.spec.directions > 1:
             return None
         weight = tied if self.out.weight is None else self.out.weight
-        if not can_fuse_loss(x, weight):
+        if weight is None or not can_fuse_loss(x, weight):
             return None
         return linear_cross_entropy(self.transform(x), weight, self.out.bias, labels, smoothing)
 
@@ -108,23 +109,38 @@ class HeadPart(nn.Module):
 class Model(nn.Module):
     """A body and its head: `forward` computes hidden states (mixed over layers for some heads), `logits` the output."""
 
-    def __init__(self, body: nn.Module, parts: Mapping[str, HeadPart], state_class: type[Any] | None = None):
+    def __init__(self, body: nn.Module, parts: Mapping[str, HeadPart], state_class: type[ModelState] | None = None):
         super().__init__()
         self.state_class = state_class or KVCache  # what keeps earlier tokens
-        self.body: Any = body  # a Body (protocols.py): families add methods of their own
+        self.body: Any = body  # dynamic: a module that is a Body too (protocols.py), and types have no "and"
         self.heads = nn.ModuleDict(parts)
+        self.is_body_frozen = False
+
+    def freeze_body(self) -> None:
+        """Stop training the body: it gets no gradients, and stays in evaluation mode (no dropout) whenever the model is
+        put into training mode."""
+        self.is_body_frozen = True
+        self.body.requires_grad_(False)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Model:
+        """Set training or evaluation mode; a frozen body is always in evaluation mode."""
+        super().train(mode)
+        if self.is_body_frozen:
+            self.body.eval()
+        return self
 
     @property
     def parts(self) -> dict[str, HeadPart]:
         """The parts of the head by name."""
         return cast(dict[str, HeadPart], dict(self.heads.items()))
 
-    def forward(self, batch: Batch, **how: Any) -> Tensor:
+    def forward(self, batch: Batch, *, capture: Capture | None = None, **how: object) -> Tensor:
         """(N,) → hidden (N, dim); encoder-decoders: of the decoder."""
         mix = next((part.mix for part in self.parts.values() if part.mix is not None), None)
         if mix is None:
-            return self.body(batch, **how)
-        capture = how.pop("capture", None) or Capture()
+            return self.body(batch, **(how if capture is None else {"capture": capture, **how}))
+        capture = capture or Capture()
         capture.with_hidden = True
         last = self.body(batch, capture=capture, **how)
         return mix([*list(capture.hidden_states.values())[-1], last])
@@ -184,13 +200,13 @@ def resolve_head(family: Family, config: ModelConfig, head: str) -> dict[str, He
 def build_model(family: Family, config: ModelConfig, head: str, labels: int | None = None) -> tuple[Model, ModelConfig]:
     """Build a model with a head, uninitialised (on the current device); returns it with its final config."""
     parts = resolve_head(family, config, head)
-    is_encoder = "decoder_layers" in get_schema(cast(Any, type(config))) and config.num_decoder_layers == 0
+    is_encoder = "decoder_layers" in get_schema(type(config)) and config.num_decoder_layers == 0
     if is_encoder and any(part.reads_decoder for part in parts.values()):
         known = family.build_heads(config)
         able = [name for name in known if not any(part.reads_decoder for part in known[name].values())]
         raise Error(f"head {head!r} reads a decoder, and this is an encoder alone", fix=f"choose {' or '.join(able)}")
     if any(not part.reads_decoder for part in parts.values()):
-        config = dataclasses.replace(cast(Any, config), decoder_layers=0)
+        config = replace_settings(config, decoder_layers=0)
     built = {name: HeadPart(part, config, labels) for name, part in parts.items()}
     body = family.body_class(config)
     if config.pruned:

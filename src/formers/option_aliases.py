@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import Error
+
+Value = TypeVar("Value")
+GivenOptions = dict[str, Any]  # dynamic: options by name, of any type until Options has checked them
 
 
 def parse_names(table: str) -> dict[str, tuple[str, ...]]:
@@ -32,7 +35,7 @@ tune.seq_length train.seq_length max_new_tokens: max_length
 tune.seq_length train.seq_length: block_size
 tune.batch_size: batch; batch: batch_size; num_samples: num_return_sequences; no_repeat_ngram: no_repeat_ngram_size
 method: way; label_filter: keep; min_probability: sure; label_names: names; top_k: top; same_word: same
-memory_length: memory
+memory_length: memory; validation: held_out
 """)
 DO_SAMPLE = "do_sample"  # accepted where there is a temperature: False is temperature 0
 # What differs from what the other library means by the name.
@@ -78,7 +81,7 @@ train data: train_file dataset_name
 train data.source: train_dataset
 valid data.valid: validation_file eval_dataset
 test: test_file
-data.valid_fraction held_out: validation_split_percentage
+data.valid_fraction validation: validation_split_percentage
 data.limit: max_train_samples
 tune.seq_length train.seq_length window: max_seq_length
 tune.seq_length train.seq_length: max_source_length length
@@ -258,7 +261,7 @@ def resolve_setting(key: str, tables: Collection[str]) -> str:
     return key
 
 
-def resolve_settings(given: Mapping[str, Any], tables: Collection[str]) -> dict[str, Any]:
+def resolve_settings(given: Mapping[str, Value], tables: Collection[str]) -> dict[str, Value]:
     """Replace each synonym among settings by our name; one that is given by two names is an error."""
     found: dict[str, str] = {}
     for key in given:
@@ -267,7 +270,7 @@ def resolve_settings(given: Mapping[str, Any], tables: Collection[str]) -> dict[
     return {ours: given[key] for ours, key in found.items()}
 
 
-def resolve_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_tables(tables: Mapping[str, object]) -> dict[str, object]:
     """Replace each synonym in tables of settings by our name; what is not a table stays as it is."""
     found = dict(tables)
     for table, values in tables.items():
@@ -277,9 +280,9 @@ def resolve_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def resolve_generation_options(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+def resolve_generation_options(given: Mapping[str, object], known: Collection[str]) -> GivenOptions:
     """Replace each synonym in options of generate by our name; do_sample becomes a temperature."""
-    found: dict[str, Any] = {}
+    found: GivenOptions = {}
     for key, value in given.items():
         ours = next((target for target in SYNONYMS.get(key, ()) if target in known), key)
         if ours in found or (ours != key and ours in given):

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
-from .batch import Batch, BatchShape
+from .batch import Array, Batch, BatchShape
+from .config import JSONObject
+
+if TYPE_CHECKING:
+    from .model import HeadPart
+    from .nn.layers import Embeddings
 
 Losses = dict[str, tuple[Tensor, Tensor]]  # by name: the sum, and the number of labels that it is divided by
 
@@ -18,14 +23,14 @@ Losses = dict[str, tuple[Tensor, Tensor]]  # by name: the sum, and the number of
 class Body(Protocol):
     """The network under the heads: packed ids in, hidden states (N, dim) out."""
 
-    embed: Any  # the input embeddings; ERNIE 2.0 has a table of tasks in them
-    encoder: Any  # of encoder-decoders
+    embed: Embeddings  # the input embeddings; ERNIE 2.0 has a table of tasks in them
+    encoder: nn.Module  # of encoder-decoders
 
     @property
     def embedding_table(self) -> Tensor:
         """(vocab, dim) the token embeddings, which a tied output layer shares."""
 
-    def __call__(self, batch: Batch, **options: Any) -> Tensor:
+    def __call__(self, batch: Batch, **options: object) -> Tensor:
         """Compute hidden states; options are a cache or memory, a capture and masks of heads."""
 
 
@@ -39,10 +44,10 @@ class Model(Protocol):
         """The network under the head."""
 
     @property
-    def parts(self) -> Mapping[str, Any]:
+    def parts(self) -> Mapping[str, HeadPart]:
         """The parts of the head by name, each with its output layer `out` and its declaration `spec`."""
 
-    def __call__(self, batch: Batch, **options: Any) -> Tensor:
+    def __call__(self, batch: Batch, **options: object) -> Tensor:
         """Compute hidden states (N, dim); of an encoder-decoder, the decoder's."""
 
     def logits(self, hidden: Tensor, batch: Batch | None = None, part: str | None = None) -> Tensor:
@@ -78,7 +83,7 @@ class Objective(Protocol):
     def loss(self, model: Model, batch: Batch) -> Losses:
         """Compute the named losses as (sum, count)."""
 
-    def select_labels(self, batch: Batch) -> Any:
+    def select_labels(self, batch: Batch) -> Array:
         """Return the labels that its own part is asked for, of a batch that is still in numpy."""
 
 
@@ -112,6 +117,9 @@ class ExampleSource(Protocol[PlanType]):
         which every random draw depends."""
 
 
+AnySource = ExampleSource[Any]  # dynamic: with plans of its own kind
+
+
 class Listener(Protocol):
     """What follows the weights in training, such as their moving average or a rule of the family's."""
 
@@ -127,13 +135,13 @@ class RunRecords(Protocol):
     def path(self) -> Path:
         """The run's folder."""
 
-    def read_info(self) -> dict[str, Any]:
+    def read_info(self) -> JSONObject:
         """Read run.json: settings, data, machine and result."""
 
-    def read_history(self) -> list[dict[str, Any]]:
+    def read_history(self) -> list[JSONObject]:
         """Read the measurements so far, one row for each step or evaluation."""
 
-    def read_samples(self) -> list[dict[str, Any]]:
+    def read_samples(self) -> list[JSONObject]:
         """Read what the model could do at some steps: rows with `step`, `given`, `made` and perhaps `target`."""
 
 

@@ -6,8 +6,8 @@ import ast
 import importlib
 import importlib.util
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from .text.tokenizer import Tokenizer
     from .text.tokenizer_kinds import TokenizerStyle
 
-CARD_FIELDS = ("Parent", "New", "Shapes", "Differs from the reference:")
+CARD_FIELDS = {  # of a model file's docstring → of its card
+    "Parent": "parent", "New": "new", "Korean": "korean", "Shapes": "shapes", "Differs from the reference:": "differs",
+}  # fmt: skip
+OPTIONAL_FIELDS = {"Korean"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class FamilyCard:
     new: str
     shapes: str
     differs: str
+    korean: str = ""  # what is new, for docs/ko; members outside of formers need not have it
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ class FamilyEntry:
     # Known here as well as in the file, for help without torch.
     is_pretrained: bool = True
     takes_pairs: bool = False  # it learns from a source and its target
-    methods: tuple[str, ...] = ()  # names of the ways to train it, where there are several (word vectors)
+    # Names of the ways to train it, where there are several (word vectors), with a line of help.
+    methods: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def definition(self) -> Family:
@@ -68,7 +73,11 @@ FAMILIES = {
             "vectors",
             "static word vectors: word2vec, GloVe, fastText",
             is_pretrained=False,
-            methods=("word2vec", "glove", "fasttext"),
+            methods={
+                "word2vec": "word vectors by skip-gram (or CBOW: --model.kind cbow)",
+                "glove": "word vectors from counts of words that occur together",
+                "fasttext": "word vectors made of character n-grams, also for words never seen; good for Korean",
+            },
         ),
         FamilyEntry("seq2seq", "a recurrent encoder-decoder, with or without attention", takes_pairs=True),
         FamilyEntry("gnmt", "a deep LSTM encoder-decoder with residual connections", takes_pairs=True),
@@ -130,29 +139,52 @@ def find_pretrained_family(name: str) -> FamilyEntry:
     return next((member for member in FAMILIES.values() if name in member.methods), None) or find_family(name)
 
 
+def find_shown_family(objective: str) -> FamilyEntry:
+    """Find the member whose tokenizer shows an objective best: one that says so, or the first with this objective."""
+    for is_shown in (lambda one: objective in one.shown_objectives, lambda one: objective == one.objective):
+        if found := next((member for member in FAMILIES.values() if is_shown(member.definition)), None):
+            return found
+    raise Error(f"no family shows the objective {objective!r}", fix="give a tokenizer")
+
+
+def list_tokenizer_styles() -> list[TokenizerStyle]:
+    """List the tokenizer styles that the families declare, each once, in the families' order."""
+    return list(dict.fromkeys(member.definition.tokenizer_style for member in FAMILIES.values()))
+
+
 def find_tokenizer_style(name: str) -> TokenizerStyle:
-    """Find a tokenizer style by its name or a family's."""
-    from .text.tokenizer_kinds import STYLES
+    """Find a tokenizer style by a family's name or its own."""
+    if name in FAMILIES:
+        return FAMILIES[name].definition.tokenizer_style
+    styles = {style.name: style for style in list_tokenizer_styles()}
+    if name not in styles:
+        raise Error(f"there is no style {name!r}", fix=suggest_name(name, [*styles, *FAMILIES]))
+    return styles[name]
 
-    if name not in STYLES and name not in FAMILIES:
-        raise Error(f"there is no style {name!r}", fix=suggest_name(name, [*STYLES, *FAMILIES]))
-    return STYLES[name] if name in STYLES else FAMILIES[name].definition.tokenizer_style
+
+def find_default_style(kind: str) -> TokenizerStyle:
+    """Find the style of a kind of tokenizer that is trained for no family in particular."""
+    found = next((style for style in list_tokenizer_styles() if kind in style.default_kinds), None)
+    if found is None:
+        raise Error(f"{kind} tokenizers have no style of their own", fix="name one with style=")
+    return found
 
 
-def train_tokenizer(name: str, lines: Iterable[str], vocab_size: int, **options: Any) -> Tokenizer:
+def train_tokenizer(name: str, lines: Iterable[str], vocab_size: int, **options: object) -> Tokenizer:
     """Train a tokenizer of a family (bert, t5, …: its kind, special tokens and template), or of a kind with the options
     of text/tokenizer_kinds.py; a `style` may be the name of a family."""
     from .text.tokenizer_kinds import TRAINERS, train_by_kind
 
-    if isinstance(options.get("style"), str):
-        options["style"] = find_tokenizer_style(options["style"])
-    if name in FAMILIES:
-        declared = FAMILIES[name].definition
-        return train_by_kind(declared.tokenizer, lines, vocab_size, **{"style": declared.tokenizer_style, **options})
-    if name not in TRAINERS:
+    if name not in FAMILIES and name not in TRAINERS:
         fix = suggest_name(name, [*TRAINERS, *FAMILIES])
         raise Error(f"formers does not train {name!r} tokenizers", fix=fix)
-    return train_by_kind(name, lines, vocab_size, **options)
+    kind = FAMILIES[name].definition.tokenizer if name in FAMILIES else name
+    style: Any = options.pop("style", None)  # dynamic: a style, or the name of a family
+    if style is None:
+        style = find_tokenizer_style(name) if name in FAMILIES else find_default_style(name)
+    elif isinstance(style, str):
+        style = find_tokenizer_style(style)
+    return train_by_kind(kind, lines, vocab_size, style=style, **options)
 
 
 def find_preset(name: str, preset_name: str | None) -> tuple[FamilyEntry, dict[str, object]]:
@@ -183,10 +215,15 @@ def read_card(module: str) -> FamilyCard:
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     head, _, rest = text.partition("\n")
     line = re.match(r"(?P<title>[^(]+?) \((?P<paper>.*?(?P<year>\d{4}).*?)\)", head)
-    starts = [rest.find(f"\n{field}") for field in CARD_FIELDS]
-    if line is None or -1 in starts:
+    found = {field: at for field in CARD_FIELDS if (at := rest.find(f"\n{field}")) >= 0}
+    starts = dict(sorted(found.items(), key=lambda item: item[1]))
+    if line is None or not CARD_FIELDS.keys() - OPTIONAL_FIELDS <= starts.keys():
         what = f"the docstring of {module} is not in form"
         raise Error(what, where=path, fix="see CONTRIBUTING.md: " + ", ".join(CARD_FIELDS))
-    ends = [*starts[1:], len(rest)]
-    parts = [" ".join(rest[a + 1 + len(f) : b].split()) for f, a, b in zip(CARD_FIELDS, starts, ends, strict=True)]
-    return FamilyCard(line["title"], line["paper"], int(line["year"]), parts[0].split(" ")[0], *parts[1:])
+    ends = [*list(starts.values())[1:], len(rest)]
+    texts = {
+        CARD_FIELDS[field]: " ".join(rest[start + 1 + len(field) : end].split())
+        for (field, start), end in zip(starts.items(), ends, strict=True)
+    }
+    texts["parent"] = texts["parent"].split(" ")[0]
+    return FamilyCard(line["title"], line["paper"], int(line["year"]), **texts)

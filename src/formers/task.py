@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from .config import check_sizes, suggest_name
+from .config import JSONObject, check_sizes, suggest_name
 from .errors import Error
 from .family import Family, HeadTable
 from .text.tokenizer import Template, Tokenizer
@@ -56,7 +56,7 @@ class Task:
         """The head that does it."""
         return "lm" if self.label_as_text else TASKS[self.name][1]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JSONObject:
         """Return the fields as formers.json keeps them."""
         return dataclasses.asdict(self)
 

@@ -1,34 +1,37 @@
-"""What a loaded model can do: f.generate(...) is formers.generate(f, ...). A verb is imported when it is first used."""
+"""What a loaded model can do: f.generate(...) is formers.generate(f, ...). The functions are defined in rooms above;
+the package root attaches them, and they are imported when they are first used."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from .config import AnyConfig, JSONObject
 from .errors import Error
 
 if TYPE_CHECKING:
     from .family import Family
     from .model import Model
 
-# Verb → the module of the function of that name, whose first argument is a Former.
-VERBS = {
-    "augment": "generation.augment", "embed": "inspection.embed", "evaluate": "evaluation.api",
-    "fill": "generation.fill", "inspect": "inspection.api", "neighbours": "inspection.embed", "classify": "tasks.api",
-    "score": "evaluation.api", "tag": "tasks.api", "answer": "tasks.api", "choose": "tasks.api",
-    "generate": "generation.api", "summarise": "generation.translate", "translate": "generation.translate",
-}  # fmt: skip
-# What else a loaded model does: f.save(path) is formers.save(f, path).
-METHODS = {
-    "attention": "inspection.attention", "continue_ids": "generation.decoding", "export": "interop.model_directory",
-    "save": "interop.model_directory",
-}  # fmt: skip
+# The names of functions whose first argument is a Former.
+VERBS = (
+    "augment", "embed", "evaluate", "fill", "inspect", "neighbours", "classify", "score", "tag", "answer", "choose",
+    "generate", "summarise", "translate",
+)  # fmt: skip
+METHODS = ("attention", "continue_ids", "export", "save")  # what else a loaded model does
+FUNCTION_IMPORTERS: dict[str, Callable[[], Callable[..., object]]] = {}  # verb or method → imports its function
 
 
-def resolve_verb(name: str) -> Callable[..., Any]:
-    """Import the function behind a verb or a method."""
-    return getattr(importlib.import_module(f"formers.{(VERBS | METHODS)[name]}"), name)
+def attach_verb(name: str, import_function: Callable[[], Callable[..., object]]) -> None:
+    """Say what imports the function of a verb or method."""
+    if name not in VERBS and name not in METHODS:
+        raise Error(f"{name!r} is neither a verb nor a method of a loaded model", fix="add it to VERBS or METHODS")
+    FUNCTION_IMPORTERS[name] = import_function
+
+
+def resolve_verb(name: str) -> Callable[..., object]:
+    """Return the function behind a verb or a method."""
+    return FUNCTION_IMPORTERS[name]()
 
 
 # Verb → the heads that answer it. Heads of a task answer its verb alone (TASKS in task.py).
@@ -41,10 +44,10 @@ class LoadedModel(Protocol):
 
     family: str
     head: str
-    config: Any  # the family's own
+    config: AnyConfig
     model: Model
     labels: tuple[str, ...]
-    task: dict[str, Any]
+    task: JSONObject
 
     @property
     def definition(self) -> Family:
@@ -79,7 +82,8 @@ def list_verbs(former: LoadedModel) -> tuple[str, ...]:
     if can_fill(former):
         known |= {"fill", "augment"}
     if task:
-        known |= {"evaluate", {"regress": "score", "lm": "score"}.get(task["name"], task["name"])}
+        name: str = task["name"]
+        known |= {"evaluate", {"regress": "score", "lm": "score"}.get(name, name)}
     elif LM_PARTS.get(head) in former.model.parts:
         known |= {"score", "evaluate"}
     elif head in ("classify", "tag", "answer", "choose"):

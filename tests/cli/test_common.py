@@ -15,6 +15,7 @@ from formers.cli.main import app, main
 from formers.cli.terminal import to_json
 from formers.former import choose_device
 from formers.verbs import VERBS
+from tests.command_line import run_command
 
 LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다"] * 4
 
@@ -37,13 +38,6 @@ def models(tmp_path_factory):
     (where / "lines.txt").write_text("\n".join(LINES), encoding="utf-8")
     (where / "few.tsv").write_text("text\tlabel\n" + "".join(f"{x}\tab\n{x} b\tcd\n" for x in LINES[:2]), "utf-8")
     return where
-
-
-def run(capsys, *words):
-    with pytest.raises(SystemExit) as end:
-        main([*map(str, words)])
-    out, err = capsys.readouterr()
-    return end.value.code or 0, out, err
 
 
 ASKED = {
@@ -72,7 +66,7 @@ def test_every_verb_takes_a_device_and_a_type(verb):
 @pytest.mark.parametrize("verb", ASKED)
 def test_verbs_run_in_other_types(verb, dtype, models, monkeypatch, capsys):
     monkeypatch.chdir(models)
-    code, _, err = run(capsys, verb, *ASKED[verb], "--device", "cpu", "--dtype", dtype)
+    code, _, err = run_command(capsys, verb, *ASKED[verb], "--device", "cpu", "--dtype", dtype)
     assert code == 0, err
 
 
@@ -80,7 +74,7 @@ def test_verbs_run_in_other_types(verb, dtype, models, monkeypatch, capsys):
 def test_a_damaged_model_is_exit_code_3(verb, models, monkeypatch, capsys):
     monkeypatch.chdir(models)
     model, *more = ASKED[verb]
-    code, out, err = run(capsys, verb, f"{model}-nan", *more)
+    code, out, err = run_command(capsys, verb, f"{model}-nan", *more)
     assert (code, out) == (3, ""), err
     assert "not finite" in err
     assert err.splitlines()[-1].startswith("formers: the model")
@@ -91,18 +85,18 @@ def test_entities(tmp_path, capsys, monkeypatch):
     f = formers.build("bert", head="tag", labels=["B-X", "I-X"], vocab=len(tokenizer), dim=16, layers=1, heads=2, ff=16)
     f.tokenizer = tokenizer
     f.save(tmp_path / "tag")
-    _, out, _ = run(capsys, "tag", tmp_path / "tag", "the cat sat", "안녕하세요 여러분", "--entities")
+    _, out, _ = run_command(capsys, "tag", tmp_path / "tag", "the cat sat", "안녕하세요 여러분", "--entities")
     rows = [json.loads(line) for line in out.splitlines()]
     assert {name for row in rows for one in row for name in one} == {"text", "label", "start", "end", "score"}
     assert all(rows)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert "X" in run(capsys, "tag", tmp_path / "tag", "the cat sat", "--entities")[1]
+    assert "X" in run_command(capsys, "tag", tmp_path / "tag", "the cat sat", "--entities")[1]
 
 
 def test_devices_that_are_not_here(models, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for device, message in (("cuda:7", "there is no GPU cuda:7 here"), ("tpux", "there is no device 'tpux'")):
-        code, _, err = run(capsys, "generate", models / "gpt2", "x", "--device", device)
+        code, _, err = run_command(capsys, "generate", models / "gpt2", "x", "--device", device)
         assert code == 2
         assert message in err
     with pytest.raises(formers.Error, match="there is no device 'tpux'"):
@@ -131,7 +125,7 @@ def test_a_gpu_is_taken_by_itself(monkeypatch):
 def test_json_is_json(models, capsys):
     assert to_json({"a": math.nan, "b": [1, (math.inf, "가")]}) == '{"a": null, "b": [1, [null, "가"]]}'
     (models / "long.txt").write_text("안녕하세요여러분" * 60, encoding="utf-8")  # one word: its perplexity is too large
-    _, out, _ = run(capsys, "evaluate", models / "gpt2", "--data", models / "long.txt", "--as-json")
+    _, out, _ = run_command(capsys, "evaluate", models / "gpt2", "--data", models / "long.txt", "--as-json")
 
     def never(word):
         raise AssertionError(word)
@@ -139,7 +133,7 @@ def test_json_is_json(models, capsys):
     said = json.loads(out, parse_constant=never)
     assert said["perplexity_word"] is None
     assert (said["words"], type(said["tokens"]), said["bytes"]) == (1, int, 1440)
-    assert "words" in (shown := run(capsys, "evaluate", models / "gpt2", "--data", models / "long.txt")[1])
+    assert "words" in (shown := run_command(capsys, "evaluate", models / "gpt2", "--data", models / "long.txt")[1])
     assert [line.split()[1] for line in shown.splitlines() if line.startswith(("words", "bytes"))] == ["1", "1,440"]
 
 
@@ -163,13 +157,13 @@ def test_outputs_are_not_overwritten_unasked(models, tmp_path, monkeypatch, caps
         "c.html": ("tokenizer", "compare", models / "bert", "--file", models / "lines.txt", "--out", "c.html"),
     }
     for name, words in commands.items():
-        assert run(capsys, *words)[0] == 0, name
+        assert run_command(capsys, *words)[0] == 0, name
         before = (tmp_path / name).stat().st_ino
-        code, _, err = run(capsys, *words)
+        code, _, err = run_command(capsys, *words)
         assert code == 2, name
         assert "exists already" in err
         assert "overwrite" in err
-        assert run(capsys, *words, "--overwrite")[0] == 0, name
+        assert run_command(capsys, *words, "--overwrite")[0] == 0, name
         assert (tmp_path / name).exists()
         assert name == "c.html" or (tmp_path / name).stat().st_ino != before
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(commands), "nothing is left beside them"
@@ -181,7 +175,7 @@ def test_a_directory_of_something_else_is_not_overwritten(models, tmp_path, caps
     (tmp_path / "home" / "thesis.tex").write_text("years of work")
     (tmp_path / "file").write_text("x")
     for name in ("home", "file"):
-        code, _, err = run(capsys, "export", models / "bert", tmp_path / name, "--overwrite")
+        code, _, err = run_command(capsys, "export", models / "bert", tmp_path / name, "--overwrite")
         assert code == 2
         assert "is not overwritten" in err
     assert (tmp_path / "home" / "thesis.tex").exists()

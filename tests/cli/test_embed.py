@@ -10,8 +10,8 @@ import torch
 
 import formers
 from formers.atomic_files import ResumableFile
-from formers.cli.main import main
-from tests.inspection.test_embed import TEXTS, member
+from tests.command_line import run_command
+from tests.small_models import TEXTS, build_embedding_model
 
 LINES = [TEXTS[0], TEXTS[1], "좋아요 don't", "x"]
 
@@ -19,33 +19,28 @@ LINES = [TEXTS[0], TEXTS[1], "좋아요 don't", "x"]
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     where = tmp_path_factory.mktemp("embed")
-    formers.save(member("bert"), where / "model")
+    formers.save(build_embedding_model("bert"), where / "model")
     (where / "lines.txt").write_text("\n".join(LINES) + "\n", encoding="utf-8")
     return where
 
 
-def run(capsys, *words):
-    try:
-        main([str(w) for w in words])
-        code = 0
-    except SystemExit as e:
-        code = int(e.code or 0)
-    out = capsys.readouterr()
-    return code, out.out, out.err
-
-
 def test_arrays_and_lines(home, capsys, tmp_path):
     f = formers.load(home / "model")
-    assert run(capsys, "embed", home / "model", "--file", home / "lines.txt", "--out", tmp_path / "v.npy")[0] == 0
+    assert (
+        run_command(capsys, "embed", home / "model", "--file", home / "lines.txt", "--out", tmp_path / "v.npy")[0] == 0
+    )
     assert np.abs(np.load(tmp_path / "v.npy") - f.embed(LINES).numpy()).max() <= 1e-6
     (tmp_path / "gaps.csv").write_text("text,label\na b,1\n,0\nc d,1\n", encoding="utf-8")
-    assert run(capsys, "embed", home / "model", "--file", tmp_path / "gaps.csv", "--out", tmp_path / "g.npy")[0] == 0
+    assert (
+        run_command(capsys, "embed", home / "model", "--file", tmp_path / "gaps.csv", "--out", tmp_path / "g.npy")[0]
+        == 0
+    )
     assert np.abs(np.load(tmp_path / "g.npy") - f.embed(["a b", "", "c d"]).numpy()).max() <= 1e-6
     for name in ("gaps.csv", "g.npy"):
         (tmp_path / name).unlink()
     out = tmp_path / "w.jsonl"
     words = ("--level", "word", "--layers", "sum2", "--text", LINES[1], "--out", out)
-    assert run(capsys, "embed", home / "model", *words)[0] == 0
+    assert run_command(capsys, "embed", home / "model", *words)[0] == 0
     row = json.loads(out.read_text(encoding="utf-8"))
     want = f.embed(LINES[1], level="word", layers="sum2")
     assert row["names"] == want.units
@@ -66,23 +61,23 @@ def test_stopped_and_gone_on(home, capsys, tmp_path, monkeypatch, name):
 
     monkeypatch.setattr(ResumableFile, "write_records", stop)
     command = ("embed", home / "model", "--file", home / "lines.txt", "--out", tmp_path / name)
-    assert run(capsys, *command)[0] == 130
+    assert run_command(capsys, *command)[0] == 130
     assert not (tmp_path / name).exists()
     with (tmp_path / f"{name}.part").open("ab") as file:
         file.write(b"{half")
-    assert run(capsys, *command)[0] == 0
+    assert run_command(capsys, *command)[0] == 0
     assert len(calls) == 5  # two of the first run were not done again
     monkeypatch.setattr(ResumableFile, "write_records", write)
-    run(capsys, *command[:-1], tmp_path / f"whole-{name}")
+    run_command(capsys, *command[:-1], tmp_path / f"whole-{name}")
     assert (tmp_path / name).read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
 
 
 def test_neighbours(home, capsys):
-    code, out, _ = run(capsys, "neighbours", home / "model", TEXTS[0], "--file", home / "lines.txt", "--k", "2")
+    code, out, _ = run_command(capsys, "neighbours", home / "model", TEXTS[0], "--file", home / "lines.txt", "--k", "2")
     assert code == 0
     score, text = out.splitlines()[0].split("  ", 1)
     assert (float(score), text) == (pytest.approx(1, abs=1e-3), TEXTS[0])
-    code, out, _ = run(
+    code, out, _ = run_command(
         capsys, "neighbours", home / "model", "배를 샀다", "--word", "배", "--same-word", "--file", home / "lines.txt"
     )
     assert "[배]를 타고" in out
@@ -97,7 +92,7 @@ def test_refusals(home, capsys, tmp_path):
         (("--text", "x", "--out", tmp_path / "v.npy", "--layers", "9"), "no layer 9"),
         (("--text", "x", "--out", tmp_path / "v.npy", "--layers", "odd"), "no layers"),
     ):
-        code, _, err = run(capsys, "embed", home / "model", *words)
+        code, _, err = run_command(capsys, "embed", home / "model", *words)
         assert code == 2, words
         assert said in err, words
     assert list(tmp_path.iterdir()) == []

@@ -11,21 +11,21 @@ import yaml
 import formers
 from formers.errors import Error
 from formers.training.run_folder import RunFolder, claim_run_folder
-from tests.cli.test_pretrain import run
-from tests.training.runs.test_finetune import ROWS
+from tests.command_line import run_command
+from tests.training.toy_runs import REVIEWS
 
 TINY = ["--model.dim", 16, "--model.layers", 1, "--model.heads", 2, "--model.ff", 32, "--data.vocab_size", 300]
 QUICK = [*TINY, "--epochs", 1, "--batch-size", 16]
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def work_folder(tmp_path, monkeypatch):
     """A folder of one's own, with examples in it."""
     monkeypatch.chdir(tmp_path)
-    rows = [f"{row['text']}\t{row['label']}" for row in ROWS]
+    rows = [f"{row['text']}\t{row['label']}" for row in REVIEWS]
     (tmp_path / "reviews.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
     (tmp_path / "odd.tsv").write_text("\n".join(["document\tkind", *rows]) + "\n", encoding="utf-8")
-    (tmp_path / "글.txt").write_text("".join(f"{row['text']}\n" for row in ROWS), encoding="utf-8")
+    (tmp_path / "글.txt").write_text("".join(f"{row['text']}\n" for row in REVIEWS), encoding="utf-8")
     return tmp_path
 
 
@@ -33,13 +33,13 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("file", "columns"), [("odd.tsv", "There are 'document', 'kind'"), ("글.txt", "There are 'text'")]
 )
-def test_plain_text_is_learnt_only_if_it_is_asked_for(capsys, here, file, columns, more):
-    code, _, error = run(capsys, "finetune", "bert", "--train", file, *more)
+def test_plain_text_is_learnt_only_if_it_is_asked_for(capsys, work_folder, file, columns, more):
+    code, _, error = run_command(capsys, "finetune", "bert", "--train", file, *more)
     assert code == 2
     assert columns in error
     assert "--task lm" in error
     assert ("--columns text=document,label=kind" in error) == (file == "odd.tsv")
-    assert not (here / "runs").exists(), "a failed command leaves nothing behind"
+    assert not (work_folder / "runs").exists(), "a failed command leaves nothing behind"
 
 
 @pytest.mark.parametrize(
@@ -66,17 +66,17 @@ def test_plain_text_is_learnt_only_if_it_is_asked_for(capsys, here, file, column
     ],
     ids=lambda words: " ".join(map(str, words)),
 )
-def test_a_failed_command_leaves_no_folder(capsys, here, words):
+def test_a_failed_command_leaves_no_folder(capsys, work_folder, words):
     if "tokenizer" in words:
-        run(capsys, "tokenizer", "train", "bert", "글.txt", "--vocab-size", 200, "--out", "tokenizer")
-    code, _, error = run(capsys, *words)
+        run_command(capsys, "tokenizer", "train", "bert", "글.txt", "--vocab-size", 200, "--out", "tokenizer")
+    code, _, error = run_command(capsys, *words)
     assert code == 2
     assert error.splitlines()[-1].startswith("formers: ")
     assert "See formers --help" not in error, "the command is a good one"
-    assert not (here / "runs").exists(), sorted(map(str, here.rglob("*")))
+    assert not (work_folder / "runs").exists(), sorted(map(str, work_folder.rglob("*")))
 
 
-def fail(path, error, *files):
+def fill_folder_and_fail(path, error, *files):
     """Make a run's folder with some files in it, and fail; the folder."""
     with pytest.raises(type(error)), claim_run_folder(path, "bert") as made:
         raise_after(made, error, files)
@@ -90,44 +90,48 @@ def raise_after(folder, error, files):
     raise error
 
 
-def test_two_runs_never_take_the_same_number(here):
+def test_two_runs_never_take_the_same_number(work_folder):
     wrong = Error("wrong")
     with claim_run_folder(None, "bert") as one, claim_run_folder(None, "bert") as two:
         assert (one.name, two.name) == ("bert-1", "bert-2")
-        assert not fail(None, wrong, "data/store/store.json").exists()
-        assert not fail(None, KeyboardInterrupt(), "data/store/begun.json").exists()
-        assert fail(None, KeyboardInterrupt(), "data/store/store.json").exists(), "a finished store is worth hours"
-        assert fail(None, wrong, "run.json").exists(), "a run that has begun can go on"
-    assert fail(one, wrong).exists(), "it was there before"
-    assert not fail(here / "a" / "b", wrong).exists()
-    assert not (here / "a").exists()
-    assert fail(here / "a" / "b", wrong, "data/tokenizer.json").exists(), "a folder that was named keeps its text"
+        assert not fill_folder_and_fail(None, wrong, "data/store/store.json").exists()
+        assert not fill_folder_and_fail(None, KeyboardInterrupt(), "data/store/begun.json").exists()
+        assert fill_folder_and_fail(None, KeyboardInterrupt(), "data/store/store.json").exists(), (
+            "a finished store is worth hours"
+        )
+        assert fill_folder_and_fail(None, wrong, "run.json").exists(), "a run that has begun can go on"
+    assert fill_folder_and_fail(one, wrong).exists(), "it was there before"
+    assert not fill_folder_and_fail(work_folder / "a" / "b", wrong).exists()
+    assert not (work_folder / "a").exists()
+    assert fill_folder_and_fail(work_folder / "a" / "b", wrong, "data/tokenizer.json").exists(), (
+        "a folder that was named keeps its text"
+    )
 
 
-def test_a_result_that_is_not_finite_is_no_model(capsys, here):
+def test_a_result_that_is_not_finite_is_no_model(capsys, work_folder):
     words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK]
-    code, out, error = run(capsys, *words, "--lr", 1e38, "--out", "one")
+    code, out, error = run_command(capsys, *words, "--lr", 1e38, "--out", "one")
     assert (code, out) == (3, "")
     assert "the validation loss is not finite (2 of 3 steps had a loss or gradient that is not finite)" in error
     assert "--resume and a lower --train.lr" in error
-    assert not (here / "one" / "model").exists()
-    assert not (here / "one" / "report.html").exists()
-    code, out, _ = run(capsys, *words, "--train.lr", 1e-3, "--out", "one", "--resume")
+    assert not (work_folder / "one" / "model").exists()
+    assert not (work_folder / "one" / "report.html").exists()
+    code, out, _ = run_command(capsys, *words, "--train.lr", 1e-3, "--out", "one", "--resume")
     assert code == 0
-    assert (here / "one" / "model").exists()
-    code, out, error = run(capsys, *words, "--sweep", "lr=1e38,1e-3", "--out", "two")
+    assert (work_folder / "one" / "model").exists()
+    code, out, error = run_command(capsys, *words, "--sweep", "lr=1e38,1e-3", "--out", "two")
     assert code == 3, "but what went well is told"
     assert "lr 0.001" in out
     assert "1 of the runs diverged, and their settings are left out: lr=1e+38-seed0" in error
-    assert "lr=1e+38" in (here / "two" / "report.md").read_text()
-    assert run(capsys, *words, "--folds", 2, "--lr", 1e38, "--out", "three")[0] == 3
+    assert "lr=1e+38" in (work_folder / "two" / "report.md").read_text()
+    assert run_command(capsys, *words, "--folds", 2, "--lr", 1e38, "--out", "three")[0] == 3
     sizes = [*TINY, "--model.context", 24, "--train.steps", 4, "--train.seq_length", 24, "--train.batch_tokens", 240]
     for share in (0.2, 0.0):
         more = ["--train.lr", 1e38, "--train.warmup_steps", 0, "--data.valid_fraction", share, "--out", f"text{share}"]
-        code, _, error = run(capsys, "pretrain", "gpt2", "--data", "글.txt", *sizes, *more)
+        code, _, error = run_command(capsys, "pretrain", "gpt2", "--data", "글.txt", *sizes, *more)
         assert code == 3
         assert "3 of 4 steps had a loss or gradient that is not finite" in error
-        assert not (here / f"text{share}" / "model").exists()
+        assert not (work_folder / f"text{share}" / "model").exists()
 
 
 @pytest.mark.parametrize(
@@ -148,41 +152,41 @@ def test_a_result_that_is_not_finite_is_no_model(capsys, here):
     ],
 )
 @pytest.mark.parametrize("verb", ["pretrain", "finetune"])
-def test_settings_that_would_teach_nothing_are_refused(capsys, here, verb, words, message):
+def test_settings_that_would_teach_nothing_are_refused(capsys, work_folder, verb, words, message):
     begin = {
         "pretrain": ["pretrain", "bert", "--data", "글.txt", "--train.steps", 20],
         "finetune": ["finetune", "bert", "--train", "reviews.tsv", *QUICK],
     }[verb]
-    code, _, error = run(capsys, *begin, *words)
+    code, _, error = run_command(capsys, *begin, *words)
     assert code == 2
     assert message in error
-    assert not (here / "runs").exists()
+    assert not (work_folder / "runs").exists()
 
 
-def test_finished_runs_say_so(capsys, here):
+def test_finished_runs_say_so(capsys, work_folder):
     words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK, "--out", "run"]
-    assert run(capsys, *words)[0] == 0
+    assert run_command(capsys, *words)[0] == 0
     again = [*words, "--resume"]
-    code, out, error = run(capsys, *again)
+    code, out, error = run_command(capsys, *again)
     assert code == 0
     assert "this run was finished before, after 1 epoch; raise --epochs above 1 to continue" in error
-    code, out, error = run(capsys, *again, "--lr", 1e-2)
+    code, out, error = run_command(capsys, *again, "--lr", 1e-2)
     assert (code, out) == (2, "")
     assert "this run is finished: after 1 epoch, train.lr changes nothing. Raise --epochs above 1" in error
     last = len(words) - words[::-1].index("--epochs")
     more = [*words[:last], 3, *words[last + 1 :], "--resume"]
-    assert run(capsys, *more)[0] == 0
-    assert RunFolder(here / "run").read_history()[-1]["step"] == 9
-    assert "3 epochs done, more than 1. --epochs 3 or more" in run(capsys, *again)[2]
+    assert run_command(capsys, *more)[0] == 0
+    assert RunFolder(work_folder / "run").read_history()[-1]["step"] == 9
+    assert "3 epochs done, more than 1. --epochs 3 or more" in run_command(capsys, *again)[2]
     sizes = ["--data", "글.txt", *TINY, "--model.context", 24, "--train.seq_length", 24, "--train.batch_tokens", 240]
     words = ["pretrain", "gpt2", *sizes, "--train.steps", 2, "--seed", 5, "--out", "text"]
-    assert run(capsys, *words)[0] == 0
-    asked = RunFolder(here / "text").read_info()["config"]["train"]
+    assert run_command(capsys, *words)[0] == 0
+    asked = RunFolder(work_folder / "text").read_info()["config"]["train"]
     assert (asked["seed"], asked["warmup_steps"]) == (5, 0), "a recipe's warm-up is no longer than the run"
-    code, _, error = run(capsys, *words, "--resume")
+    code, _, error = run_command(capsys, *words, "--resume")
     assert code == 0
     assert "this run was finished before, after 2 steps; raise --train.steps above 2 to continue" in error
-    code, out, error = run(capsys, *words, "--resume", "--train.lr", 1)
+    code, out, error = run_command(capsys, *words, "--resume", "--train.lr", 1)
     assert (code, out) == (2, "")
     assert "train.lr changes nothing. Raise --train.steps above 2" in error
 
@@ -203,25 +207,25 @@ def test_finished_runs_say_so(capsys, here):
         (["pretrain", "berd"], "Did you mean 'bert'?"),
     ],
 )
-def test_a_published_name_is_not_answered_with_random_weights(capsys, here, words, message):
+def test_a_published_name_is_not_answered_with_random_weights(capsys, work_folder, words, message):
     data = ["--train", "reviews.tsv"] if words[0] == "finetune" else ["--data", "글.txt"]
-    code, _, error = run(capsys, *words, *data)
+    code, _, error = run_command(capsys, *words, *data)
     assert code == 2
     assert message in error
 
 
-def test_random_weights_are_named_as_such(capsys, here):
+def test_random_weights_are_named_as_such(capsys, work_folder):
     model = ["--model.dim", 16, "--model.layers", 1, "--model.heads", 2, "--data.vocab_size", 300, "--train.steps", 1]
     words = ["finetune", "gpt2-medium", "--train", "reviews.tsv", "--out", "run", *model]
-    said = run(capsys, *words)[2]
+    said = run_command(capsys, *words)[2]
     assert "gpt2-medium starts from random weights; the published weights are hub:openai-community/gpt2-medium" in said
     words = ["pretrain", "gpt2", "--data", "글.txt", "--out", "two", "--preset", "gpt2-medium", *model]
-    said = run(capsys, *words, "--train.seq_length", 16, "--train.batch_tokens", 64)[2]
+    said = run_command(capsys, *words, "--train.seq_length", 16, "--train.batch_tokens", 64)[2]
     assert "are hub:openai-community/gpt2-medium: --init continues from them" in said
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_warning_is_one_plain_line(capsys, here):
+def test_a_warning_is_one_plain_line(capsys, work_folder):
     words = [
         "finetune",
         "textcnn",
@@ -232,49 +236,51 @@ def test_a_warning_is_one_plain_line(capsys, here):
         "--train.steps",
         1,
     ]
-    said = run(capsys, *words, "--model.embed", 8, "--model.filters", 4)[2]
+    said = run_command(capsys, *words, "--model.embed", 8, "--model.filters", 4)[2]
     assert "formers: note: this family has no blocks: train.activation_checkpointing does nothing\n" in said
     assert "Warning" not in said
     assert ".py" not in said
 
 
-def test_counts_are_whole_numbers(capsys, here):
+def test_counts_are_whole_numbers(capsys, work_folder):
     sizes = [*TINY, "--model.context", 24, "--train.seq_length", 24, "--train.batch_tokens", 240, "--train.steps", 1]
-    assert run(capsys, "pretrain", "gpt2", "--data", "글.txt", "--out", "run", *sizes)[0] == 0
-    said = dict(line.split()[:2] for line in run(capsys, "evaluate", "run", "--data", "글.txt")[1].splitlines()[1:])
+    assert run_command(capsys, "pretrain", "gpt2", "--data", "글.txt", "--out", "run", *sizes)[0] == 0
+    said = dict(
+        line.split()[:2] for line in run_command(capsys, "evaluate", "run", "--data", "글.txt")[1].splitlines()[1:]
+    )
     assert said["words"] == "336"
     assert said["tokens"].replace(",", "").isdigit()
     assert "." in said["loss"]
 
 
-def test_print_config_given_back_is_the_same_run(capsys, here):
+def test_print_config_given_back_is_the_same_run(capsys, work_folder):
     words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK, "--seed", 3]
-    code, text, _ = run(capsys, *words, "--print-config")
+    code, text, _ = run_command(capsys, *words, "--print-config")
     assert code == 0
     told = yaml.safe_load(text)
     assert told["task"] == "classify"
     assert told["tune"]["epochs"] == 1
     assert "epochs: 1\n" in text, "no 1.0"
     assert "steps" not in told["train"], "the examples say"
-    (here / "run.yaml").write_text(text, encoding="utf-8")
-    assert run(capsys, "finetune", "--config", "run.yaml", "--print-config")[1] == text
-    assert run(capsys, *words, "--out", "one")[0] == 0
-    assert run(capsys, "finetune", "--config", "run.yaml", "--out", "two")[0] == 0
-    one, two = (RunFolder(here / name).read_info()["config"] for name in ("one", "two"))
+    (work_folder / "run.yaml").write_text(text, encoding="utf-8")
+    assert run_command(capsys, "finetune", "--config", "run.yaml", "--print-config")[1] == text
+    assert run_command(capsys, *words, "--out", "one")[0] == 0
+    assert run_command(capsys, "finetune", "--config", "run.yaml", "--out", "two")[0] == 0
+    one, two = (RunFolder(work_folder / name).read_info()["config"] for name in ("one", "two"))
     assert one == two
-    assert not (here / "runs").exists()
+    assert not (work_folder / "runs").exists()
     for family in ("transformer", "textcnn", "t5"):
         task = "classify" if family == "textcnn" else "translate"
-        text = run(capsys, "finetune", family, "--task", task, "--print-config")[1]
-        (here / "run.yaml").write_text(text, encoding="utf-8")
-        assert run(capsys, "finetune", "--config", "run.yaml", "--print-config")[1] == text
-    assert "no model is named" in run(capsys, "finetune", "--print-config")[2]
+        text = run_command(capsys, "finetune", family, "--task", task, "--print-config")[1]
+        (work_folder / "run.yaml").write_text(text, encoding="utf-8")
+        assert run_command(capsys, "finetune", "--config", "run.yaml", "--print-config")[1] == text
+    assert "no model is named" in run_command(capsys, "finetune", "--print-config")[2]
 
 
-def test_dry_run_of_a_task_says_what_was_understood_and_writes_nothing(capsys, here):
-    before = sorted(here.rglob("*"))
+def test_dry_run_of_a_task_says_what_was_understood_and_writes_nothing(capsys, work_folder):
+    before = sorted(work_folder.rglob("*"))
     words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK, "--dry-run"]
-    code, said, error = run(capsys, *words)
+    code, said, error = run_command(capsys, *words)
     assert code == 0, error
     rows = {line.split()[0]: line.partition("  ")[2].strip() for line in said.splitlines()}
     assert "2 labels, 48 examples" in rows["train"]
@@ -284,19 +290,21 @@ def test_dry_run_of_a_task_says_what_was_understood_and_writes_nothing(capsys, h
     assert "accuracy on the validation examples, once" in said
     assert "random weights" in rows["model"]
     assert "tokens/s" in rows["speed"]
-    assert run(capsys, *words, "--seeds", 3, "--sweep", "lr=1e-3,1e-4")[1].splitlines()[-1].endswith("6 such runs")
-    said = run(capsys, *words, "--valid", "reviews.tsv")[1]
+    assert (
+        run_command(capsys, *words, "--seeds", 3, "--sweep", "lr=1e-3,1e-4")[1].splitlines()[-1].endswith("6 such runs")
+    )
+    said = run_command(capsys, *words, "--valid", "reviews.tsv")[1]
     assert "48 of 48 valid examples are among the train examples too" in said
-    assert sorted(here.rglob("*")) == before
+    assert sorted(work_folder.rglob("*")) == before
     sizes = [*TINY, "--model.context", 24, "--train.seq_length", 24, "--train.batch_tokens", 240, "--train.steps", 1]
-    run(capsys, "pretrain", "gpt2", "--data", "글.txt", "--out", "start", *sizes)
-    before = sorted(here.rglob("*"))
+    run_command(capsys, "pretrain", "gpt2", "--data", "글.txt", "--out", "start", *sizes)
+    before = sorted(work_folder.rglob("*"))
     words = ["finetune", "start", "--task", "lm", "--train", "글.txt", "--epochs", 2]
-    code, said, error = run(capsys, *words, "--dry-run")
+    code, said, error = run_command(capsys, *words, "--dry-run")
     assert code == 0, error
     assert "tokens/s" in said
-    text = run(capsys, *words, "--print-config")[1]
-    assert sorted(here.rglob("*")) == before
+    text = run_command(capsys, *words, "--print-config")[1]
+    assert sorted(work_folder.rglob("*")) == before
     asked = yaml.safe_load(text)
     assert (asked["init"], asked["data"]["source"]) == ("start", ["글.txt"])
     assert asked["train"]["steps"] > 10
@@ -321,36 +329,36 @@ class Weights:
         self.ended += 1
 
 
-def test_metrics_go_to_weights_and_biases(capsys, here, monkeypatch):
+def test_metrics_go_to_weights_and_biases(capsys, work_folder, monkeypatch):
     fake = Weights()
     monkeypatch.setitem(sys.modules, "wandb", fake)
     words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK, "--wandb", "--out", "tests/한글"]
-    assert run(capsys, *words)[0] == 0
+    assert run_command(capsys, *words)[0] == 0
     given = fake.begun[0]
     assert (given["project"], given["name"], given["config"]["task"]) == ("tests", "한글", "classify")
     assert {step for step, _ in fake.lines} == {1, 2, 3}
     assert {"training/lr", "training/classify", "valid/accuracy"} <= {key for _, seen in fake.lines for key in seen}
     assert fake.ended == 1
-    assert run(capsys, *words, "--resume", "--train.steps", 5)[0] == 0
+    assert run_command(capsys, *words, "--resume", "--train.steps", 5)[0] == 0
     assert (fake.begun[1]["id"], fake.begun[1]["resume"]) == ("abc", "allow")
     sizes = ["--data", "글.txt", *TINY, "--model.context", 24, "--train.seq_length", 24, "--train.batch_tokens", 240]
     words = ["pretrain", "gpt2", *sizes, "--train.steps", 2, "--wandb"]
-    assert run(capsys, *words, "--out", "experiments/a")[0] == 0
+    assert run_command(capsys, *words, "--out", "experiments/a")[0] == 0
     assert (fake.begun[2]["project"], fake.begun[2]["name"], fake.ended) == ("experiments", "a", 3)
     monkeypatch.setenv("WANDB_PROJECT", "forbidden")
-    code, _, error = run(capsys, *words, "--out", "b")
+    code, _, error = run_command(capsys, *words, "--out", "b")
     assert code == 2
     assert "Weights & Biases did not begin (no key). Log in with: wandb login" in error
     for option, module in (("--wandb", "wandb"), ("--tensorboard", "torch.utils.tensorboard")):
         monkeypatch.setitem(sys.modules, module, None)
         for verb in (["pretrain", "gpt2", *sizes], ["finetune", "bert", "--train", "reviews.tsv"]):
-            code, _, error = run(capsys, *verb, option)
+            code, _, error = run_command(capsys, *verb, option)
             assert code == 2
             assert "is not installed. pip install 'formers[track]'" in error
-    assert not (here / "runs").exists()
+    assert not (work_folder / "runs").exists()
 
 
-def test_metrics_go_to_tensorboard(capsys, here, monkeypatch):
+def test_metrics_go_to_tensorboard(capsys, work_folder, monkeypatch):
     told = []
 
     class Writer:
@@ -365,22 +373,22 @@ def test_metrics_go_to_tensorboard(capsys, here, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
     words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK, "--tensorboard", "--seeds", 2, "--out", "both"]
-    assert run(capsys, *words)[0] == 0
+    assert run_command(capsys, *words)[0] == 0
     folders = [one for one in told if isinstance(one, str) and one != "closed"]
     assert folders == ["both/seed0/tensorboard", "both/seed1/tensorboard"]
     assert told.count("closed") == 2
     assert [one[::2] for one in told if one[0] == "training/lr"] == [("training/lr", step) for step in (1, 2, 3)] * 2
 
 
-def test_runs_are_listed_with_task_and_main_metric(capsys, here):
+def test_runs_are_listed_with_task_and_main_metric(capsys, work_folder):
     words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK]
     for more in (["--out", "all/a"], ["--out", "all/b", "--test", "reviews.tsv", "--tune.metric", "f1_macro"]):
-        assert run(capsys, *words, *more)[0] == 0
+        assert run_command(capsys, *words, *more)[0] == 0
     patient = ["--out", "all/c", "--tune.patience", 1, "--lr", 1e-99]
     words[words.index("--epochs") + 1] = 9
-    assert run(capsys, *words, *patient)[0] == 0
-    run(capsys, *words, "--out", "all/d", "--lr", 1e38)
-    rows = {line.split()[0]: line.split() for line in run(capsys, "runs", "all")[1].splitlines()}
+    assert run_command(capsys, *words, *patient)[0] == 0
+    run_command(capsys, *words, "--out", "all/d", "--lr", 1e38)
+    rows = {line.split()[0]: line.split() for line in run_command(capsys, "runs", "all")[1].splitlines()}
     assert rows["run"][1:3] == ["family", "task"]
     assert rows["a"][1:3] == ["bert", "classify"]
     assert rows["a"][6] == "accuracy"
@@ -390,7 +398,7 @@ def test_runs_are_listed_with_task_and_main_metric(capsys, here):
     assert rows["d"][-1] == "diverged"
 
 
-def test_a_word_that_is_seen_once_keeps_its_vector(here, tmp_path):
+def test_a_word_that_is_seen_once_keeps_its_vector(work_folder, tmp_path):
     """With word vectors, rare words of a small training set are known: that is what the vectors are for."""
     words = [f"{chr(0xAC00 + 28 * i)}말" for i in range(40)]
     lines = ["40 4", *(f"{word} {i % 7} {i % 5} {i % 3} 1" for i, word in enumerate(words))]
@@ -402,11 +410,11 @@ def test_a_word_that_is_seen_once_keeps_its_vector(here, tmp_path):
     assert sum(word in known for word in words) == 36  # but the four that are held out
 
 
-def test_a_run_that_was_given_steps_answers_in_steps(capsys, here):
+def test_a_run_that_was_given_steps_answers_in_steps(capsys, work_folder):
     words = ["finetune", "bert", "--train", "reviews.tsv", *TINY, "--train.steps", 2, "--out", "run"]
     words += ["--batch-size", 16, "--train.warmup_steps", 0]
-    assert run(capsys, *words)[0] == 0
-    assert "finished before, after 2 steps; raise --train.steps above 2" in run(capsys, *words, "--resume")[2]
+    assert run_command(capsys, *words)[0] == 0
+    assert "finished before, after 2 steps; raise --train.steps above 2" in run_command(capsys, *words, "--resume")[2]
 
 
 @pytest.mark.parametrize(
@@ -431,25 +439,25 @@ def test_a_run_that_was_given_steps_answers_in_steps(capsys, here):
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else "",
 )
-def test_a_slip_of_the_pen_is_answered_with_what_to_type(capsys, here, words, message):
-    code, _, error = run(capsys, *words)
+def test_a_slip_of_the_pen_is_answered_with_what_to_type(capsys, work_folder, words, message):
+    code, _, error = run_command(capsys, *words)
     assert code == 2
     assert message in error
     assert len(error.splitlines()) == 1
 
 
 @pytest.mark.parametrize("verb", [["finetune", "bert", "--train", "reviews.tsv"], ["pretrain", "gpt2"]])
-def test_dtype_is_the_precision_of_training(capsys, here, verb):
+def test_dtype_is_the_precision_of_training(capsys, work_folder, verb):
     for name, kind in (("bf16", "bf16"), ("float16", "fp16"), ("float32", "fp32")):
-        code, out, _ = run(capsys, *verb, "--dtype", name, "--print-config")
+        code, out, _ = run_command(capsys, *verb, "--dtype", name, "--print-config")
         assert code == 0
         assert yaml.safe_load(out)["train"]["precision"] == kind
-    same = run(capsys, *verb, "--dtype", "bfloat16", "--train.precision", "bf16", "--print-config")
+    same = run_command(capsys, *verb, "--dtype", "bfloat16", "--train.precision", "bf16", "--print-config")
     assert same[0] == 0
-    code, _, error = run(capsys, *verb, "--dtype", "bf16", "--train.precision", "fp32", "--print-config")
+    code, _, error = run_command(capsys, *verb, "--dtype", "bf16", "--train.precision", "fp32", "--print-config")
     assert code == 2
     assert "--dtype bf16 and --train.precision fp32 contradict each other. Give one of them" in error
-    assert run(capsys, *verb, "--dtype", "int8", "--print-config")[0] == 2
+    assert run_command(capsys, *verb, "--dtype", "int8", "--print-config")[0] == 2
 
 
 def test_a_stage_without_details_ends_without_a_comma(capsys):

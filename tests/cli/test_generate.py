@@ -11,7 +11,7 @@ import pytest
 
 import formers
 from formers import registry
-from formers.cli.main import main
+from tests.command_line import run_command
 
 LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다"] * 4
 
@@ -29,31 +29,30 @@ def models(tmp_path_factory):
     return folder
 
 
-def run(capsys, *words, stdin=None, monkeypatch=None):
+def run_with_input(capsys, *words, stdin=None, monkeypatch=None):
+    """Run a command, with bytes on its standard input if there are any."""
     if stdin is not None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-    code = 0
-    try:
-        main([str(word) for word in words])
-    except SystemExit as end:
-        code = end.code or 0
-    out = capsys.readouterr()
-    return code, out.out, out.err
+    return run_command(capsys, *words)
 
 
 def test_generate_shows_what_the_library_gives(capsys, models):
     f = formers.load(models / "gpt2")
-    code, out, _ = run(capsys, "generate", models / "gpt2", "안녕", "--max-new-tokens", 9, "--top-k", 20, "--seed", 3)
+    code, out, _ = run_with_input(
+        capsys, "generate", models / "gpt2", "안녕", "--max-new-tokens", 9, "--top-k", 20, "--seed", 3
+    )
     assert (code, out) == (0, f.generate("안녕", 9, top_k=20, seed=3) + "\n")
     assert (
-        run(capsys, "generate", models / "gpt2", "--prompt", "안녕", "--max-new-tokens", 9, "--top-k", 20, "--seed", 3)[
-            1
-        ]
+        run_with_input(
+            capsys, "generate", models / "gpt2", "--prompt", "안녕", "--max-new-tokens", 9, "--top-k", 20, "--seed", 3
+        )[1]
         == out
     )
-    out = run(capsys, "generate", models / "gpt2", "the", "--max-new-tokens", 5, "--num-samples", 3, "--as-json")[1]
+    out = run_with_input(
+        capsys, "generate", models / "gpt2", "the", "--max-new-tokens", 5, "--num-samples", 3, "--as-json"
+    )[1]
     assert json.loads(out) == {"prompt": "the", "texts": f.generate("the", 5, num_samples=3)}
-    out = run(
+    out = run_with_input(
         capsys, "generate", models / "gpt2", "the", "--max-new-tokens", 5, "--num-beams", 3, "--early-stopping", "yes"
     )[1]
     assert out == f.generate("the", 5, num_beams=3, early_stopping=True) + "\n"
@@ -62,12 +61,12 @@ def test_generate_shows_what_the_library_gives(capsys, models):
 def test_texts_of_files_and_pipes(capsys, models, tmp_path, monkeypatch):
     f = formers.load(models / "gpt2")
     (tmp_path / "p.txt").write_text("the cat\n안녕\n", encoding="utf-8")
-    code, out, _ = run(
+    code, out, _ = run_with_input(
         capsys, "generate", models / "gpt2", "--file", tmp_path / "p.txt", "--temperature", 0, "--as-json"
     )
     assert code == 0
     assert [json.loads(line)["texts"][0] for line in out.splitlines()] == f.generate(["the cat", "안녕"], temperature=0)
-    piped = run(
+    piped = run_with_input(
         capsys, "generate", models / "gpt2", "--max-new-tokens", 4, stdin="안녕\n".encode(), monkeypatch=monkeypatch
     )
     assert piped[1] == f.generate("안녕", 4) + "\n"
@@ -75,12 +74,12 @@ def test_texts_of_files_and_pipes(capsys, models, tmp_path, monkeypatch):
         (b"", "the standard input is empty"),
         (b"\xff\xfe\xff", "the standard input: this is not UTF-8"),
     ):
-        code, _, err = run(capsys, "generate", models / "gpt2", stdin=data, monkeypatch=monkeypatch)
+        code, _, err = run_with_input(capsys, "generate", models / "gpt2", stdin=data, monkeypatch=monkeypatch)
         assert code == 2
         assert message in err
     t5 = formers.load(models / "t5")
     lines = b"the cat\n\nthe dog\n"
-    code, out, _ = run(
+    code, out, _ = run_with_input(
         capsys,
         "translate",
         models / "t5",
@@ -93,7 +92,7 @@ def test_texts_of_files_and_pipes(capsys, models, tmp_path, monkeypatch):
     )
     first, second = t5.translate(["the cat", "the dog"], "German", max_new_tokens=5)
     assert (code, out.split("\n")) == (0, [" ".join(first.split()), "", " ".join(second.split()), ""])
-    code, out, _ = run(capsys, "summarise", models / "t5", stdin=lines, monkeypatch=monkeypatch)
+    code, out, _ = run_with_input(capsys, "summarise", models / "t5", stdin=lines, monkeypatch=monkeypatch)
     assert out.rstrip("\n") == t5.summarise("the cat\n\nthe dog").rstrip("\n")
 
 
@@ -103,14 +102,14 @@ def test_blank_lines_stay_in_their_places(capsys, models, tmp_path):
     words = ("generate", models / "gpt2", "--file", tmp_path / "p.txt", "--temperature", 0, "--max-new-tokens", 5)
     first, second = f.generate(["the cat", "the dog"], 5, temperature=0)
     want = ["", first, "", "", second, ""]
-    assert run(capsys, *words)[1].split("\n")[:-1] == [" ".join(text.split()) for text in want]
-    said = [json.loads(line) for line in run(capsys, *words, "--as-json")[1].splitlines()]
+    assert run_with_input(capsys, *words)[1].split("\n")[:-1] == [" ".join(text.split()) for text in want]
+    said = [json.loads(line) for line in run_with_input(capsys, *words, "--as-json")[1].splitlines()]
     assert [one["texts"] for one in said] == [[text] if text else [] for text in want]
     (tmp_path / "b.txt").write_text("the ___\n\n안녕 ___\n", encoding="utf-8")
-    out = run(capsys, "fill", models / "bert", "--file", tmp_path / "b.txt", "--as-json")[1]
+    out = run_with_input(capsys, "fill", models / "bert", "--file", tmp_path / "b.txt", "--as-json")[1]
     assert [len(json.loads(line)["blanks"]) for line in out.splitlines()] == [1, 0, 1]
     (tmp_path / "p.txt").write_text("\n \n", encoding="utf-8")
-    code, _, err = run(capsys, *words)
+    code, _, err = run_with_input(capsys, *words)
     assert code == 2
     assert "holds no text" in err
 
@@ -119,13 +118,13 @@ def test_weights_and_a_draft(capsys, models):
     f = formers.load(models / "gpt2")
     words = ("generate", models / "gpt2", "the cat", "--max-new-tokens", 9, "--temperature", 0)
     plain = f.generate("the cat", 9, temperature=0)
-    assert run(capsys, *words, "--draft", models / "gpt2")[1] == plain + "\n"
+    assert run_with_input(capsys, *words, "--draft", models / "gpt2")[1] == plain + "\n"
     assert (
-        run(capsys, *words, "--draft", models / "gpt2", "--stop", plain[2:4])[1]
+        run_with_input(capsys, *words, "--draft", models / "gpt2", "--stop", plain[2:4])[1]
         == plain[: plain.find(plain[2:4])] + "\n"
     )
     for kind in ("fp32", "bf16", "int8"):
-        code, out, _ = run(capsys, *words, "--dtype", kind)
+        code, out, _ = run_with_input(capsys, *words, "--dtype", kind)
         assert (code, out) == (
             0,
             formers.load(models / "gpt2").freeze(kind).generate("the cat", 9, temperature=0) + "\n",
@@ -133,11 +132,11 @@ def test_weights_and_a_draft(capsys, models):
 
 
 def test_fill_shows_every_blank(capsys, models):
-    code, out, _ = run(capsys, "fill", models / "bert", "the ___ sat on the ___", "--top-k", 2)
+    code, out, _ = run_with_input(capsys, "fill", models / "bert", "the ___ sat on the ___", "--top-k", 2)
     assert code == 0
     assert len(out.splitlines()) == 6
     assert "%" in out
-    said = json.loads(run(capsys, "fill", models / "bert", "안녕하세요 ___", "--top-k", 2, "--as-json")[1])
+    said = json.loads(run_with_input(capsys, "fill", models / "bert", "안녕하세요 ___", "--top-k", 2, "--as-json")[1])
     want = formers.load(models / "bert").fill("안녕하세요 ___", 2)
     assert [guess["text"] for guess in said["blanks"][0]] == [guess.text for guess in want]
 
@@ -164,7 +163,7 @@ def test_fill_shows_every_blank(capsys, models):
 )  # fmt: skip
 def test_a_mistake_is_one_line(words, message, capsys, models, monkeypatch):
     monkeypatch.chdir(models)
-    code, out, err = run(capsys, *words)
+    code, out, err = run_with_input(capsys, *words)
     assert code == 2
     assert not out
     assert message in err
@@ -172,7 +171,7 @@ def test_a_mistake_is_one_line(words, message, capsys, models, monkeypatch):
 
 
 def test_a_long_prompt_is_not_cut_in_silence(capsys, models):
-    code, out, err = run(capsys, "generate", models / "gpt2", "the cat " * 3000, "--max-new-tokens", 2)
+    code, out, err = run_with_input(capsys, "generate", models / "gpt2", "the cat " * 3000, "--max-new-tokens", 2)
     assert code == 0
     assert out
     assert "note: a prompt of" in err
@@ -180,7 +179,7 @@ def test_a_long_prompt_is_not_cut_in_silence(capsys, models):
 
 @pytest.mark.parametrize("verb", ["generate", "translate", "summarise", "fill"])
 def test_help_has_examples(verb, capsys):
-    out = run(capsys, verb, "--help")[1]
+    out = run_with_input(capsys, verb, "--help")[1]
     assert f"formers {verb} my-" in out
 
 

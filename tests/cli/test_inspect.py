@@ -8,7 +8,7 @@ import pytest
 
 import formers
 from formers.cli.main import main
-from tests.test_verbs import model
+from tests.small_models import get_verb_model as model
 
 
 @pytest.fixture(scope="module")

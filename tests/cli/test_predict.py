@@ -15,6 +15,7 @@ from formers import registry
 from formers.cli.common import summarise_warnings
 from formers.cli.main import main
 from formers.task import Task
+from tests.command_line import run_command
 
 LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다"] * 4
 
@@ -47,22 +48,18 @@ def test_progress_has_one_form(model):
     assert all(0 < done <= of == 8 and detail == "texts" for _, done, of, detail in told)
 
 
-def run(capsys, *words):
-    with pytest.raises(SystemExit) as end:
-        main([*map(str, words)])
-    out, err = capsys.readouterr()
-    return end.value.code or 0, out, err
-
-
 def test_an_empty_text(capsys, model):
-    code, out, err = run(capsys, "score", model, "")
+    code, out, err = run_command(capsys, "score", model, "")
     assert (code, out) == (2, "")  # NaN is no JSON
     assert "text 1 is empty" in err
     how = ("--temperature", "0", "--max-new-tokens", "5", "--min-new-tokens", "5")
     said = formers.load(model).generate("", 5, temperature=0, min_new_tokens=5)
     assert said.strip()
-    assert run(capsys, "generate", model, "", *how)[1] == said + "\n"  # as in Python
-    assert json.loads(run(capsys, "generate", model, "", *how, "--as-json")[1]) == {"prompt": "", "texts": [said]}
+    assert run_command(capsys, "generate", model, "", *how)[1] == said + "\n"  # as in Python
+    assert json.loads(run_command(capsys, "generate", model, "", *how, "--as-json")[1]) == {
+        "prompt": "",
+        "texts": [said],
+    }
 
 
 def test_one_note_in_one_line_stands_for_all_of_its_kind(capsys, monkeypatch):

@@ -15,12 +15,12 @@ import torch
 import yaml
 
 import formers
-from formers.cli.main import main
 from formers.data.readers import load_bundled_corpus
 from formers.registry import FAMILIES
 from formers.training.checkpoint.local import Checkpoints
 from formers.training.runs.pretrain import PretrainResult
 from formers.training.validation import Score
+from tests.command_line import run_command
 
 SMALL = """
     --model.dim 16 --model.layers 1 --model.heads 2 --model.ff 32 --model.context 24 --data.vocab_size 300
@@ -29,15 +29,6 @@ SMALL = """
 """.split()  # noqa: SIM905
 
 NOT_CHECKED = "not checked: vLLM is not installed; it has a class for this model"
-
-
-def run(capsys, *words):
-    try:
-        code = main([str(word) for word in words]) or 0
-    except SystemExit as end:
-        code = end.code or 0
-    out = capsys.readouterr()
-    return code, out.out, out.err
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +40,7 @@ def text(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def trained(text, tmp_path_factory):
+def trained_run(text, tmp_path_factory):
     """The folder of a small run, and what the command said."""
     folder = tmp_path_factory.mktemp("runs") / "gpt2-1"
     code = "import sys; from formers.cli.main import main; main(sys.argv[1:])"
@@ -69,14 +60,14 @@ def test_help_answers_without_torch(capsys):
     for family in ("bert", "gpt2", "transformer_xl", "switch", "elmo"):
         assert family in said
     assert "textcnn" not in said, "nobody pretrains it"
-    one = run(capsys, "pretrain", "bert", "--help")[1]
+    one = run_command(capsys, "pretrain", "bert", "--help")[1]
     assert "formers pretrain bert --data my.txt" in one
     assert "143" in one
     for member in FAMILIES.values():
         assert member.takes_pairs == (member.definition.objective == "seq2seq")
         assert member.is_pretrained == bool(member.definition.objective)
     for family in (name for name, member in FAMILIES.items() if member.takes_pairs):
-        one = run(capsys, "pretrain", family, "--help")[1]
+        one = run_command(capsys, "pretrain", family, "--help")[1]
         assert "my.txt" not in one
         assert f"formers pretrain {family} --data pairs.csv --column de,en" in one
     for option in ("--data", "--config", "--recipe", "--resume", "--print-config", "--dry-run"):
@@ -85,19 +76,19 @@ def test_help_answers_without_torch(capsys):
 
 def test_print_config_given_back_says_the_same(capsys, tmp_path):
     words = ["--preset", "bert-base", "--recipe", "paper", "--train.lr", "3e-4", "--model.layers=3", "--data", "글.txt"]
-    code, said, _ = run(capsys, "pretrain", "bert", *words, "--print-config")
+    code, said, _ = run_command(capsys, "pretrain", "bert", *words, "--print-config")
     assert code == 0
     asked = yaml.safe_load(said)
     assert (asked["train"]["lr"], asked["model"]["layers"], asked["data"]["source"]) == (3e-4, 3, ["글.txt"])
     file = tmp_path / "run.yaml"
     file.write_text(said, encoding="utf-8")
-    assert run(capsys, "pretrain", "bert", "--config", file, "--print-config")[1] == said
-    again = run(capsys, "pretrain", "bert", "--config", file, "--print-config", "--train.lr", "1e-5")[1]
+    assert run_command(capsys, "pretrain", "bert", "--config", file, "--print-config")[1] == said
+    again = run_command(capsys, "pretrain", "bert", "--config", file, "--print-config", "--train.lr", "1e-5")[1]
     assert yaml.safe_load(again)["train"] == {**asked["train"], "lr": 1e-5}
 
 
-def test_from_text_to_a_model_and_a_report(trained, text):
-    folder, said = trained
+def test_from_text_to_a_model_and_a_report(trained_run, text):
+    folder, said = trained_run
     assert f"model: {folder / 'model'}" in said
     assert "validation loss" in said
     about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
@@ -118,14 +109,14 @@ def test_a_share_that_is_no_number_is_not_told(capsys, tmp_path, monkeypatch, ri
     monkeypatch.setattr(
         "formers.training.runs.pretrain.pretrain", lambda *_, **__: PretrainResult(tmp_path, None, score, base, 1.0)
     )
-    said = run(capsys, "pretrain", "elmo", "--out", tmp_path)[1].splitlines()[0]
+    said = run_command(capsys, "pretrain", "elmo", "--out", tmp_path)[1].splitlines()[0]
     accuracy = "" if math.isnan(right) else ", accuracy 25.0 %"
     assert said == f"validation loss 2.50{accuracy} (unigram: loss 3.00, accuracy 12.5 %)"
 
 
 def test_dry_run_writes_nothing(capsys, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, said, _ = run(capsys, "pretrain", "gpt2", "--data", text, "--dry-run", *SMALL)
+    code, said, _ = run_command(capsys, "pretrain", "gpt2", "--data", text, "--dry-run", *SMALL)
     assert code == 0
     for word in ("parameters (gpt2)", "tokens/s", "MB each", "6 of 240 tokens: 1,440 in all"):
         assert word in said
@@ -153,37 +144,37 @@ def test_dry_run_writes_nothing(capsys, text, tmp_path, monkeypatch):
 )
 def test_mistakes_are_one_line_and_code_2(capsys, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
-    code, out, err = run(capsys, "pretrain", "gpt2", *words)
+    code, out, err = run_command(capsys, "pretrain", "gpt2", *words)
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
     assert "Traceback" not in err
 
 
-def test_a_run_that_is_there_is_not_overwritten(capsys, trained):
-    folder, _ = trained
+def test_a_run_that_is_there_is_not_overwritten(capsys, trained_run):
+    folder, _ = trained_run
     before = (folder / "run.json").read_bytes()
     for words, message in (
         ([], "there is a run here already"),
         (["--resume", "--train.batch_tokens", "480"], "train.batch_tokens cannot change in a resumed run"),
         (["--resume", "--train.steps", "3"], "6 steps are done, more than 3"),
     ):
-        code, out, err = run(capsys, "pretrain", "gpt2", "--out", folder, *words)
+        code, out, err = run_command(capsys, "pretrain", "gpt2", "--out", folder, *words)
         assert (code, out) == (2, "")
         assert message in err
         assert err.count("\n") == 1
     assert (folder / "run.json").read_bytes() == before
 
 
-def test_runs_and_report(capsys, trained, tmp_path):
-    folder, _ = trained
-    code, said, _ = run(capsys, "runs", folder.parent)
+def test_runs_and_report(capsys, trained_run, tmp_path):
+    folder, _ = trained_run
+    code, said, _ = run_command(capsys, "runs", folder.parent)
     assert code == 0
     row = next(line for line in said.splitlines() if line.startswith(" gpt2-1") or line.startswith("gpt2-1"))
     assert "6 of 6" in row
     assert "done" in row
     (folder / "report.md").unlink()
-    code, said, _ = run(capsys, "report", folder)
+    code, said, _ = run_command(capsys, "report", folder)
     assert (code, said.strip()) == (0, str(folder / "report.html"))
     assert "steps: 6" in (folder / "report.md").read_text(encoding="utf-8")
     for words, message in (
@@ -191,15 +182,15 @@ def test_runs_and_report(capsys, trained, tmp_path):
         (["report", tmp_path], "this is no folder of a run"),
         (["rerun", tmp_path, "--out", tmp_path / "x"], "this is no folder of a run"),
     ):
-        code, _, err = run(capsys, *words)
+        code, _, err = run_command(capsys, *words)
         assert code == 2
         assert message in err
         assert err.count("\n") == 1
 
 
-def test_rerun_gives_the_same_weights(capsys, trained, tmp_path):
-    folder, _ = trained
-    code, _, err = run(capsys, "rerun", folder, "--out", tmp_path / "again")
+def test_rerun_gives_the_same_weights(capsys, trained_run, tmp_path):
+    folder, _ = trained_run
+    code, _, err = run_command(capsys, "rerun", folder, "--out", tmp_path / "again")
     assert code == 0, err
     first, again = formers.load(folder), formers.load(tmp_path / "again")
     assert again.tokenizer.fingerprint == first.tokenizer.fingerprint
@@ -207,31 +198,31 @@ def test_rerun_gives_the_same_weights(capsys, trained, tmp_path):
         assert torch.equal(a, b), name
 
 
-def test_rerun_goes_on_after_ctrl_c(capsys, trained, tmp_path, monkeypatch):
+def test_rerun_goes_on_after_ctrl_c(capsys, trained_run, tmp_path, monkeypatch):
     from formers.cli import pretrain
 
     @contextlib.contextmanager
     def listening(console, title, quiet=0.0):
         yield lambda what, done, of, detail: (what, done) == ("training", 2) and os.kill(os.getpid(), signal.SIGINT)
 
-    words = ("rerun", trained[0], "--out", tmp_path / "again")
+    words = ("rerun", trained_run[0], "--out", tmp_path / "again")
     with monkeypatch.context() as patched:
         patched.setattr(pretrain, "show_progress", listening)
-        code, _, err = run(capsys, *words)
+        code, _, err = run_command(capsys, *words)
     assert code == 130
     assert "saved. Continue with --resume" in err
-    code, _, err = run(capsys, *words, "--resume")
+    code, _, err = run_command(capsys, *words, "--resume")
     assert code == 0, err
-    first, again = formers.load(trained[0]), formers.load(tmp_path / "again")
+    first, again = formers.load(trained_run[0]), formers.load(tmp_path / "again")
     assert all(map(torch.equal, first.model.parameters(), again.model.parameters()))
 
 
-def test_rerun_refuses_other_text(capsys, trained, text, tmp_path):
-    folder, _ = trained
+def test_rerun_refuses_other_text(capsys, trained_run, text, tmp_path):
+    folder, _ = trained_run
     before = text.read_bytes()
     try:
         text.write_bytes(before + "한 줄 더\n".encode())
-        code, out, err = run(capsys, "rerun", folder, "--out", tmp_path / "again")
+        code, out, err = run_command(capsys, "rerun", folder, "--out", tmp_path / "again")
     finally:
         text.write_bytes(before)
     assert (code, out) == (2, "")
@@ -239,8 +230,8 @@ def test_rerun_refuses_other_text(capsys, trained, text, tmp_path):
     assert not (tmp_path / "again" / "run.json").exists()
 
 
-def test_a_run_is_where_another_begins(capsys, trained, text, tmp_path):
-    folder, _ = trained
+def test_a_run_is_where_another_begins(capsys, trained_run, text, tmp_path):
+    folder, _ = trained_run
     begin = [
         "--init",
         folder,
@@ -253,7 +244,7 @@ def test_a_run_is_where_another_begins(capsys, trained, text, tmp_path):
         "--train.seq_length",
         24,
     ]
-    code, _, err = run(
+    code, _, err = run_command(
         capsys, "pretrain", "gpt2", *begin, "--train.steps", 1, "--train.lr", 1e-99, "--train.batch_tokens", 240
     )
     assert code == 0, err
@@ -261,23 +252,23 @@ def test_a_run_is_where_another_begins(capsys, trained, text, tmp_path):
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
-def test_a_run_is_exported_by_its_folder(capsys, trained, tmp_path):
-    folder, _ = trained
-    code, said, _ = run(capsys, "export", folder, "--check", "vllm")
+def test_a_run_is_exported_by_its_folder(capsys, trained_run, tmp_path):
+    folder, _ = trained_run
+    code, said, _ = run_command(capsys, "export", folder, "--check", "vllm")
     assert code == 0
     assert said.startswith(
         f"vllm: {NOT_CHECKED}: GPT2LMHeadModel, it generates text. No numbers were compared; --check"
     )
-    code, said, _ = run(capsys, "export", folder, tmp_path / "hf")
+    code, said, _ = run_command(capsys, "export", folder, tmp_path / "hf")
     assert code == 0
     assert "with its tokenizer" in said
     ids = torch.tensor([[5, 6, 7]])
     assert torch.equal(formers.load(tmp_path / "hf").logits(ids), formers.load(folder).logits(ids))
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "run.json").write_text("{}")
-    code, _, err = run(capsys, "export", tmp_path / "half", tmp_path / "out")
+    code, _, err = run_command(capsys, "export", tmp_path / "half", tmp_path / "out")
     assert code == 2
     assert "this run has made no model yet" in err
-    code, _, err = run(capsys, "export", folder)
+    code, _, err = run_command(capsys, "export", folder)
     assert code == 2
     assert "no directory to write is named" in err

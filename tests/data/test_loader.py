@@ -22,17 +22,17 @@ from formers.data.plans import Plan, TokenSource, plan_single_spans, plan_stream
 from formers.data.readers import load_bundled_corpus
 from formers.objectives.causal import CausalLM
 from formers.objectives.registry import OBJECTIVES, build_objective
-from formers.text.trainers.pair_merging import train_wordpiece
+from formers.registry import train_tokenizer
 
 NAMES = [name for name in OBJECTIVES if name != "seq2seq"]  # which needs a store of pairs
 
 
-def store(*lengths, vocab=100):
+def build_store(*lengths, vocab=100):
     starts = np.cumsum([0, *lengths])
     return Store(np.arange(starts[-1], dtype=np.uint16) % vocab, starts, vocab, "x")
 
 
-def numbers(batch):
+def list_examples(batch):
     """The examples of a batch: global number → everything that the model sees of it."""
     out = {}
     chosen = np.arange(len(batch.ids)) if batch.chosen is None else batch.chosen
@@ -54,11 +54,11 @@ def numbers(batch):
     return out
 
 
-def equal(one: Batch, two: Batch) -> bool:
+def is_equal_batch(one: Batch, two: Batch) -> bool:
     for field in dataclasses.fields(Batch):
         a, b = getattr(one, field.name), getattr(two, field.name)
         if isinstance(a, Batch):
-            same = equal(a, b)
+            same = is_equal_batch(a, b)
         else:
             same = (a is None and b is None) or np.array_equal(a, b)
         if not same:
@@ -69,11 +69,11 @@ def equal(one: Batch, two: Batch) -> bool:
 @pytest.fixture(scope="module")
 def corpus():
     texts = [text[:1200] for text in load_bundled_corpus("en")[0][:20]]
-    tokenizer = train_wordpiece(texts, 500)
+    tokenizer = train_tokenizer("wordpiece", texts, 500)
     return tokenizer, Store.from_documents(texts, tokenizer, sentences="rules")
 
 
-def goals(tokenizer, length=24):
+def build_objectives(tokenizer, length=24):
     """Every objective that this tokenizer can have."""
     for name in NAMES:
         try:
@@ -168,7 +168,7 @@ def test_packing_is_greedy_and_always_fills(data):
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=30), st.integers(3, 9), st.integers(0, 5), st.integers(9, 40))
 @example([2] * 60 + [200], 9, 0, 40)  # a run of short ones uses up the documents before the tokens
 def test_batches_lose_and_repeat_nothing(lengths, length, seed, total):
-    made, goal = store(*lengths, 2), CausalLM(length)
+    made, goal = build_store(*lengths, 2), CausalLM(length)
     seen, shapes = [], set()
     for batch, position in load_batches(TokenSource(made, goal), total, seed, epochs=2):
         real = batch.sample[batch.sample >= 0]
@@ -185,25 +185,25 @@ def test_batches_lose_and_repeat_nothing(lengths, length, seed, total):
 
 @given(st.integers(0, 60), st.integers(0, 3), st.sampled_from([12, 20, 33]))
 def test_any_position_is_enough_to_go_on(cut, seed, total):
-    made, goal = store(40, 33, 25, 1, 2, 9), CausalLM(5)
+    made, goal = build_store(40, 33, 25, 1, 2, 9), CausalLM(5)
     whole = {}
     for batch, _ in load_batches(TokenSource(made, goal), total, seed, epochs=3):
-        whole |= numbers(batch)
+        whole |= list_examples(batch)
     rest = {}
     for batch, _ in load_batches(TokenSource(made, goal), total, seed, position=cut, epochs=3):
-        rest |= numbers(batch)
+        rest |= list_examples(batch)
     assert rest == {k: v for k, v in whole.items() if k >= cut}
 
 
 def test_a_boundary_gives_the_same_batches(corpus):
     tokenizer, made = corpus
-    for goal in goals(tokenizer):
+    for goal in build_objectives(tokenizer):
         whole = list(itertools.islice(load_batches(TokenSource(made, goal), 200, 3), 9))
         for at in (1, 4, 8):
             rest = itertools.islice(load_batches(TokenSource(made, goal), 200, 3, position=whole[at - 1][1]), 9 - at)
             for (batch, position), (other, same) in zip(whole[at:], rest, strict=True):
                 assert position == same
-                assert equal(batch, other)
+                assert is_equal_batch(batch, other)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -218,7 +218,7 @@ def test_an_example_is_the_same_in_any_batch_worker_and_rank_and_another_in_the_
     def seen(total, epochs=2, **how):
         found = {}
         for batch, _ in load_batches(TokenSource(made, goal), total, 5, epochs=epochs, **how):
-            new = numbers(batch)
+            new = list_examples(batch)
             assert not found.keys() & new.keys()
             found |= new
         return found
@@ -245,7 +245,7 @@ def test_what_is_hidden_differs_in_the_next_epoch(corpus):
     count, same, changed = len(first), 0, 0
     seen = {}
     for batch, _ in load_batches(TokenSource(made, goal), 2400, 5, epochs=2):
-        seen |= numbers(batch)
+        seen |= list_examples(batch)
     for n, begin in enumerate(first.begin.tolist()):
         if first.lengths[n] == 22 and begin in place:  # windows at a document's ends stay, the others move
             same += seen[n] == seen[count + place[begin]]
@@ -266,7 +266,7 @@ def test_workers_give_the_same_sequence(corpus, start, tmp_path):
     )
     for (batch, position), (other, same) in zip(alone, crew, strict=False):
         assert position == same
-        assert equal(batch, other)
+        assert is_equal_batch(batch, other)
     crew.close()
     assert not multiprocessing.active_children()
 
@@ -277,7 +277,7 @@ def test_order_over_a_change_of_ranks_and_workers(corpus):
     goal = build_objective("causal", tokenizer, 24)
     whole, order = {}, []
     for batch, _ in itertools.islice(load_batches(TokenSource(made, goal), 240, 2), 40):
-        whole |= numbers(batch)
+        whole |= list_examples(batch)
     position, got = 0, {}
     for ranks, workers in ((1, 0), (2, 1), (1, 2), (2, 0)):
         ends = []
@@ -287,8 +287,8 @@ def test_order_over_a_change_of_ranks_and_workers(corpus):
             )
             some = list(itertools.islice(run, 10 // ranks))
             for batch, _ in some:
-                got |= numbers(batch)
-                order += list(numbers(batch))
+                got |= list_examples(batch)
+                order += list(list_examples(batch))
             ends.append(some[-1][1])
             run.close()
         assert len(set(ends)) == 1, "all ranks agree on the position"
@@ -299,7 +299,7 @@ def test_order_over_a_change_of_ranks_and_workers(corpus):
 
 
 def test_all_ranks_get_as_many_batches():
-    made, goal = store(40, 33, 25), CausalLM(5)
+    made, goal = build_store(40, 33, 25), CausalLM(5)
     alone = list(load_batches(TokenSource(made, goal), 20, 0, epochs=1))
     assert len(alone) % 4
     shared = [list(load_batches(TokenSource(made, goal), 20, 0, epochs=1, rank=rank, ranks=4)) for rank in range(4)]
@@ -312,12 +312,12 @@ def test_all_ranks_get_as_many_batches():
     got = {}
     for part in shared:
         for batch, _ in part:
-            got |= numbers(batch)
+            got |= list_examples(batch)
     assert sorted(got) == list(range(len(goal.plan(made, 0, 0))))
 
 
 def test_streams_make_batches_that_follow_each_other():
-    made = store(50, 43, 30)
+    made = build_store(50, 43, 30)
 
     class Streamed(CausalLM):
         def plan(self, store, seed, epoch) -> Plan:
@@ -334,11 +334,11 @@ def test_streams_make_batches_that_follow_each_other():
 
 def test_what_does_not_fit():
     with pytest.raises(Error, match="an example of 8 \\+ 8 \\+ 0 tokens.* does not fit into a batch"):
-        next(load_batches(TokenSource(store(20), CausalLM(8)), 6))
+        next(load_batches(TokenSource(build_store(20), CausalLM(8)), 6))
     with pytest.raises(Error, match="rank 2 is not one of 2"):
-        next(load_batches(TokenSource(store(20), CausalLM(8)), 60, rank=2, ranks=2))
+        next(load_batches(TokenSource(build_store(20), CausalLM(8)), 60, rank=2, ranks=2))
     with pytest.raises(Error, match="a position counts from 0"):
-        next(load_batches(TokenSource(store(20), CausalLM(8)), 60, position=-1))
+        next(load_batches(TokenSource(build_store(20), CausalLM(8)), 60, position=-1))
 
 
 class Slow(CausalLM):
@@ -355,7 +355,7 @@ class Bad(CausalLM):
 
 
 def test_a_worker_that_dies_is_an_error_at_once():
-    run = load_batches(TokenSource(store(4000), Slow(5)), 20, workers=2)
+    run = load_batches(TokenSource(build_store(4000), Slow(5)), 20, workers=2)
     next(run)
     victim = multiprocessing.active_children()[0].pid
     os.kill(victim, signal.SIGKILL)
@@ -366,7 +366,7 @@ def test_a_worker_that_dies_is_an_error_at_once():
 
 
 def test_an_error_in_a_worker_arrives():
-    run = load_batches(TokenSource(store(400), Bad(5)), 20, workers=2)
+    run = load_batches(TokenSource(build_store(400), Bad(5)), 20, workers=2)
     with pytest.raises(Error, match="no such thing. Try another"):
         for _ in run:
             pass
@@ -380,7 +380,7 @@ def test_nothing_is_left_behind():
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     shared = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
     for how in ("close", "drop", "end"):
-        run = load_batches(TokenSource(store(400), Slow(5)), 20, workers=2, epochs=1 if how == "end" else None)
+        run = load_batches(TokenSource(build_store(400), Slow(5)), 20, workers=2, epochs=1 if how == "end" else None)
         next(run)
         if how == "end":
             assert sum(1 for _ in run) > 5
@@ -430,7 +430,7 @@ def test_ctrl_c_ends_the_workers(tmp_path):
 @settings(max_examples=5)
 @given(st.integers(1, 3), st.integers(1, 4))
 def test_prefetch_changes_nothing(workers, prefetch):
-    made, goal = store(300), CausalLM(5)
+    made, goal = build_store(300), CausalLM(5)
     alone = [batch.sample.tolist() for batch, _ in load_batches(TokenSource(made, goal), 20, epochs=1)]
     crew = [
         b.sample.tolist()
@@ -441,10 +441,10 @@ def test_prefetch_changes_nothing(workers, prefetch):
 
 def test_full_windows_make_whole_grids():
     """Without a shorter window among them, batches need no dummy documents, the last of an epoch but whole ones."""
-    source = TokenSource(store(64, 32, 16, 80), CausalLM(16))
+    source = TokenSource(build_store(64, 32, 16, 80), CausalLM(16))
     batches = [batch.to("cpu") for batch, _ in load_batches(source, 48, epochs=1)]
     assert len(batches) == 4
     assert all(batch.layout.is_uniform and len(batch.ids) == 48 for batch in batches)
     assert sorted(n for batch in batches for n in batch.sample.tolist() if n >= 0) == list(range(12))
-    ragged = TokenSource(store(64, 32, 16, 75, 9), CausalLM(16))
+    ragged = TokenSource(build_store(64, 32, 16, 75, 9), CausalLM(16))
     assert not next(load_batches(ragged, 48))[0].to("cpu").layout.is_uniform

@@ -15,28 +15,29 @@ from formers.data.plans import (
     Plan,
     TokenSource,
     bucket_by_length,
+    cut_windows,
     gather_examples,
     plan_single_spans,
     plan_streams,
     plan_windows,
 )
 from formers.objectives.causal import CausalLM
-from formers.text.trainers.pair_merging import train_bpe
+from formers.registry import train_tokenizer
 
 
-def store(*lengths, vocab=1000):
+def build_store(*lengths, vocab=1000):
     starts = np.cumsum([0, *lengths])
     return Store(np.arange(starts[-1], dtype=np.uint16) % vocab, starts, vocab, "x")
 
 
-def spans(plan):
+def list_spans(plan):
     return sorted(zip(plan.begin.tolist(), plan.end.tolist(), strict=True))
 
 
 def test_windows_cover_every_document():
-    made = store(10, 3, 1, 7)
+    made = build_store(10, 3, 1, 7)
     plan = plan_windows(made, 4, 0, 0)
-    assert spans(plan) == [(0, 4), (4, 8), (6, 10), (10, 13), (14, 18), (17, 21)]
+    assert list_spans(plan) == [(0, 4), (4, 8), (6, 10), (10, 13), (14, 18), (17, 21)]
     again = plan_windows(made, 4, 0, 1)
     assert again.begin.tolist() != plan.begin.tolist()
     assert plan_windows(made, 4, 0, 0).begin.tolist() == plan.begin.tolist()
@@ -47,7 +48,7 @@ def test_windows_cover_every_document():
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.integers(2, 12), st.integers(1, 50))
 def test_windows_move_from_epoch_to_epoch(lengths, length, epoch):
     """As many as in the first, full ones, inside their documents, and every place has its turn."""
-    made = store(*lengths)
+    made = build_store(*lengths)
     first, plan = plan_windows(made, length, 0, 0), plan_windows(made, length, 0, epoch)
     assert len(plan) == len(first)
     owner = np.searchsorted(made.starts, plan.begin, side="right") - 1
@@ -64,13 +65,13 @@ def test_windows_move_from_epoch_to_epoch(lengths, length, epoch):
 
 
 def test_windows_across_documents():
-    plan = plan_windows(store(10, 3, 1, 7), 4, 0, 0, across=True)
-    assert spans(plan) == [(0, 4), (4, 8), (8, 12), (12, 16), (16, 20), (17, 21)]
+    plan = plan_windows(build_store(10, 3, 1, 7), 4, 0, 0, across=True)
+    assert list_spans(plan) == [(0, 4), (4, 8), (8, 12), (12, 16), (16, 20), (17, 21)]
 
 
 @given(st.integers(2, 9), st.integers(1, 5), st.integers(0, 1), st.integers(30, 90))
 def test_streams_go_on_where_they_ended(length, rows, extra, total):
-    made = store(total)
+    made = build_store(total)
     if (total - extra) // rows < length:
         with pytest.raises(Error, match="too few for"):
             plan_streams(made, length, rows, extra=extra)
@@ -111,7 +112,7 @@ def test_neighbours_in_a_bucket_are_alike():
 @given(st.data())
 def test_gather_is_what_a_loop_gathers(data):
     total = 60
-    made = store(20, 15, 25)
+    made = build_store(20, 15, 25)
     counts = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=6))
     pairs = st.tuples(st.integers(0, total), st.integers(0, total)).map(sorted)
     pieces = data.draw(st.lists(pairs, min_size=sum(counts), max_size=sum(counts)))
@@ -138,7 +139,9 @@ def test_gather_is_what_a_loop_gathers(data):
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory):
     texts = [f"the cat number {i} sat on the mat number {i * 7}" for i in range(400)]
-    return formers.prepare(texts, train_bpe(texts, 300), tmp_path_factory.mktemp("plans") / "s", splitter=None)
+    return formers.prepare(
+        texts, train_tokenizer("bpe", texts, 300), tmp_path_factory.mktemp("plans") / "s", splitter=None
+    )
 
 
 class Counting(CausalLM):
@@ -199,8 +202,13 @@ def test_a_plan_that_changes_its_size():
         def plan(self, store, seed, epoch):
             return plan_single_spans(np.arange(epoch + 1), np.arange(epoch + 1) + 2)
 
-    assert len(plan_epoch(TokenSource(store(9), Odd(3)), 0, 1, 2)) == 2
+    assert len(plan_epoch(TokenSource(build_store(9), Odd(3)), 0, 1, 2)) == 2
     with pytest.raises(Error, match="epoch 1 has 2 examples, the first one 5"):
-        plan_epoch(TokenSource(store(9), Odd(3)), 0, 1, 5)
+        plan_epoch(TokenSource(build_store(9), Odd(3)), 0, 1, 5)
     with pytest.raises(Error, match="no example can be made"):
-        plan_epoch(TokenSource(store(1), CausalLM(3)), 0, 0)
+        plan_epoch(TokenSource(build_store(1), CausalLM(3)), 0, 0)
+
+
+def test_cut_reaches_back():
+    plan = cut_windows(np.array([0, 10, 20]), np.array([7, 11, 23]), 5, 0, 0)
+    assert sorted(zip(plan.begin, plan.end, strict=True)) == [(0, 5), (2, 7), (20, 23)], "one token is no example"

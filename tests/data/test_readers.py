@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from formers import Error
 from formers.data import readers, text_files
-from formers.data.readers import find_files, read_documents
+from formers.data.preparation.corpus_filters import hold_out_documents
+from formers.data.readers import find_files, load_bundled_corpus, read_documents, split_blocks
 from formers.text.normalise import CleaningReport
 
 NFD = unicodedata.normalize("NFD", "한국어")
@@ -25,7 +26,7 @@ ROWS = [{"id": i, "document": f'줄 {i}, "둘"\n끝', "label": "01"[i % 2]} for 
 TEXTS = [row["document"] for row in ROWS]
 
 
-def put(path: Path, content: bytes | str) -> Path:
+def write_file(path: Path, content: bytes | str) -> Path:
     data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     if path.suffix == ".gz":
         data = gzip.compress(data)
@@ -37,7 +38,7 @@ def put(path: Path, content: bytes | str) -> Path:
     return path
 
 
-def taken(source, **settings):
+def read_with_report(source, **settings):
     changes = CleaningReport()
     return list(read_documents(source, changes=changes, **settings)), changes
 
@@ -46,8 +47,8 @@ class TestFind:
     def test_a_path_a_glob_a_folder_or_several(self, tmp_path):
         (tmp_path / "in" / ".git").mkdir(parents=True)
         for name in ("b.txt", "a.jsonl.gz", "in/c.csv", "in/.git/d.txt", "in/.e.txt", "notes.pdf"):
-            put(tmp_path / name, "x\n")
-        put(tmp_path / "empty.txt", "")
+            write_file(tmp_path / name, "x\n")
+        write_file(tmp_path / "empty.txt", "")
         a, b, c = tmp_path / "a.jsonl.gz", tmp_path / "b.txt", tmp_path / "in" / "c.csv"
         assert find_files(b) == find_files(str(b)) == [b]
         assert find_files(tmp_path) == [a, b, c]
@@ -56,7 +57,7 @@ class TestFind:
         assert find_files([c, str(b), tmp_path]) == [a, b, c]
 
     def test_a_file_with_a_star_in_its_name(self, tmp_path):
-        assert find_files(put(tmp_path / "a[1]*.txt", "x")) == [tmp_path / "a[1]*.txt"]
+        assert find_files(write_file(tmp_path / "a[1]*.txt", "x")) == [tmp_path / "a[1]*.txt"]
 
     @pytest.mark.parametrize(
         ("name", "message"),
@@ -73,9 +74,9 @@ class TestFind:
     def test_what_cannot_be_read(self, tmp_path, name, message):
         (tmp_path / "bare").mkdir()
         os.mkfifo(tmp_path / "pipe.txt")
-        put(tmp_path / "empty.txt", "")
+        write_file(tmp_path / "empty.txt", "")
         for other in ("paper.pdf", "README"):
-            put(tmp_path / other, "x")
+            write_file(tmp_path / other, "x")
         for use in (find_files, read_documents):
             with pytest.raises(Error, match=message) as e:
                 use(str(tmp_path / name))
@@ -90,23 +91,23 @@ class TestFind:
     def test_no_permission(self, tmp_path, monkeypatch):
         monkeypatch.setattr(os, "access", lambda *_: False)
         with pytest.raises(Error, match="may not be read"):
-            find_files(put(tmp_path / "a.txt", "x"))
+            find_files(write_file(tmp_path / "a.txt", "x"))
 
 
 class TestText:
     @pytest.mark.parametrize("packed", ["", ".gz", ".xz", ".zst", ".GZ"])
     def test_units(self, tmp_path, packed):
-        path = put(tmp_path / f"a.txt{packed.lower()}", "a\nb\n\n \nc\n")
+        path = write_file(tmp_path / f"a.txt{packed.lower()}", "a\nb\n\n \nc\n")
         path = path.rename(tmp_path / f"a.txt{packed}")
-        assert taken(path, unit="line")[0] == ["a", "b", "c"]
-        assert taken(path, unit="block")[0] == ["a\nb", "c"]
-        assert taken(path, unit="file")[0] == ["a\nb\n\n \nc"]
+        assert read_with_report(path, unit="line")[0] == ["a", "b", "c"]
+        assert read_with_report(path, unit="block")[0] == ["a\nb", "c"]
+        assert read_with_report(path, unit="file")[0] == ["a\nb\n\n \nc"]
         with pytest.raises(Error, match="no unit 'page'. Choose auto, line, block, file"):
             read_documents(path, unit="page")
 
     def test_counts(self, tmp_path):
         text = f"\ufeff첫 줄\r\n{NFD} 둘\r\n\r\na\0b\ufffd\n\x01\n마지막"
-        documents, changes = taken(put(tmp_path / "a.txt", text.encode() + b"\xff\xc3"), unit="line")
+        documents, changes = read_with_report(write_file(tmp_path / "a.txt", text.encode() + b"\xff\xc3"), unit="line")
         assert documents == ["첫 줄", "한국어 둘", "ab", "마지막"]
         assert changes == CleaningReport(4, 6, 1, 2, 1, 1, 1, 1, carriage=3, empty=2)
 
@@ -122,30 +123,30 @@ class TestText:
         ],
     )
     def test_auto(self, tmp_path, text, unit):
-        documents, changes = taken(put(tmp_path / "a.txt", text))
-        assert documents == taken(tmp_path / "a.txt", unit=unit)[0]
+        documents, changes = read_with_report(write_file(tmp_path / "a.txt", text))
+        assert documents == read_with_report(tmp_path / "a.txt", unit=unit)[0]
         assert changes.notes == [f"a {unit} is a document"]
 
     def test_each_file_begins_anew(self, tmp_path):
-        put(tmp_path / "a.txt", "\ufeffa\nb")
-        put(tmp_path / "b.txt.gz", "\ufeffc\r")
-        documents, changes = taken(tmp_path)
+        write_file(tmp_path / "a.txt", "\ufeffa\nb")
+        write_file(tmp_path / "b.txt.gz", "\ufeffc\r")
+        documents, changes = read_with_report(tmp_path)
         assert documents == ["a", "b", "c"]
         assert (changes.marks, changes.lines, changes.carriage) == (2, 3, 1)
 
     @pytest.mark.parametrize("chunk", [1, 2, 3, 7])
     def test_no_seam_between_chunks(self, tmp_path, monkeypatch, chunk):
         text = f"가나\r\n{NFD}😀\r\r\n\ufeff둘\n"
-        path = put(tmp_path / "a.txt", text)
-        expected = taken(path, unit="line")
+        path = write_file(tmp_path / "a.txt", text)
+        expected = read_with_report(path, unit="line")
         monkeypatch.setattr(text_files, "READ_BYTES", chunk)
-        assert taken(path, unit="line") == expected
+        assert read_with_report(path, unit="line") == expected
         assert expected[0] == ["가나", "한국어😀", "둘"]
 
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
     @given(st.text(st.characters(codec="utf-8") | st.sampled_from("\n\r\0 \ufeff가"), max_size=60), st.integers(1, 9))
     def test_equal_to_reading_all_at_once(self, tmp_path, monkeypatch, text, chunk):
-        path = put(tmp_path / "a.txt", text or "x")
+        path = write_file(tmp_path / "a.txt", text or "x")
         monkeypatch.setattr(text_files, "READ_BYTES", chunk)
         plain = path.read_bytes().decode("utf-8", "ignore").replace("\r\n", "\n").replace("\r", "\n")
         spaces = dict.fromkeys([0xB, 0xC, 0x1C, 0x1D, 0x1E, 0x1F, 0x85, 0x2028, 0x2029], " ")
@@ -155,55 +156,55 @@ class TestText:
         lines = [unicodedata.normalize("NFC", line.translate(gone | spaces)) for line in plain.split("\n")]
         if len(path.read_bytes()) >= 8 and b"\0" in path.read_bytes():
             return  # may look like UTF-16
-        assert taken(path, unit="line")[0] == [line for line in lines if line.strip()]
+        assert read_with_report(path, unit="line")[0] == [line for line in lines if line.strip()]
 
     def test_other_encodings(self, tmp_path):
         text = "한국어 글은 오래된 파일에 이렇게 있다.\n" * 40
-        path = put(tmp_path / "a.txt", text.encode("cp949"))
+        path = write_file(tmp_path / "a.txt", text.encode("cp949"))
         with pytest.raises(
             Error, match="it seems to be cp949. Turn it into UTF-8, or say --encoding cp949, or encoding='cp949'"
         ):
-            taken(path)
-        assert taken(path, encoding="cp949")[0] == text.splitlines()
+            read_with_report(path)
+        assert read_with_report(path, encoding="cp949")[0] == text.splitlines()
         for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
-            put(path, "plain English in another form\n".encode(encoding))
+            write_file(path, "plain English in another form\n".encode(encoding))
             with pytest.raises(Error, match="this is not UTF-8: it seems to be utf-"):
-                taken(path)
-            assert taken(path, encoding=encoding)[0] == ["plain English in another form"]
+                read_with_report(path)
+            assert read_with_report(path, encoding=encoding)[0] == ["plain English in another form"]
         with pytest.raises(Error, match="no encoding 'klingon'"):
-            taken(path, encoding="klingon")
-        put(path, os.urandom(4000))
+            read_with_report(path, encoding="klingon")
+        write_file(path, os.urandom(4000))
         with pytest.raises(Error, match=r"not UTF-8|not what its name says"):
-            taken(path)
+            read_with_report(path)
 
     def test_named_wrongly(self, tmp_path):
         path = tmp_path / "a.txt"
         path.write_bytes(gzip.compress(b"text"))
         with pytest.raises(Error, match=r"this is gzip-compressed \(.gz\), not what its name says"):
-            taken(path)
-        packed = put(tmp_path / "a.txt.xz", gzip.compress(b"text"))
+            read_with_report(path)
+        packed = write_file(tmp_path / "a.txt.xz", gzip.compress(b"text"))
         with pytest.raises(Error, match="gzip"):
-            taken(packed)
+            read_with_report(packed)
 
 
 class TestLongest:
     @pytest.mark.parametrize("unit", ["line", "block", "file"])
     def test_long_lines_are_cut_at_sentences_or_spaces(self, tmp_path, unit):
         sentence = "이것은 한 문장이다. "
-        path = put(tmp_path / "a.txt", sentence * 1000)
-        documents, changes = taken(path, unit=unit, max_characters=500)
+        path = write_file(tmp_path / "a.txt", sentence * 1000)
+        documents, changes = read_with_report(path, unit=unit, max_characters=500)
         assert max(map(len, documents)) <= 500
         assert all(d.endswith(". ") for d in documents)
         assert "".join(documents) == sentence * 1000
         assert changes.cut == len(documents) - 1
-        put(path, "낱말 " * 1000)
-        assert all(d.endswith("낱말 ") for d in taken(path, unit=unit, max_characters=500)[0])
-        put(path, "가" * 1234)
-        assert list(map(len, taken(path, unit=unit, max_characters=500)[0])) == [500, 500, 234]
+        write_file(path, "낱말 " * 1000)
+        assert all(d.endswith("낱말 ") for d in read_with_report(path, unit=unit, max_characters=500)[0])
+        write_file(path, "가" * 1234)
+        assert list(map(len, read_with_report(path, unit=unit, max_characters=500)[0])) == [500, 500, 234]
 
     def test_blocks_are_cut_between_lines(self, tmp_path):
-        documents, changes = taken(
-            put(tmp_path / "a.txt", "한 줄이다\n" * 10 + "\n끝"), unit="block", max_characters=17
+        documents, changes = read_with_report(
+            write_file(tmp_path / "a.txt", "한 줄이다\n" * 10 + "\n끝"), unit="block", max_characters=17
         )
         assert documents == ["한 줄이다\n한 줄이다\n한 줄이다"] * 3 + ["한 줄이다", "끝"]
         assert changes.cut == 3
@@ -216,12 +217,12 @@ class TestLongest:
             assert all(len(part) <= longest for part in found)
 
     def test_syllables_stay_whole(self, tmp_path):
-        path = put(tmp_path / "a.txt", NFD * 500)
+        path = write_file(tmp_path / "a.txt", NFD * 500)
         for longest in (50, 51, 52, 53):
-            assert "".join(taken(path, unit="line", max_characters=longest)[0]) == "한국어" * 500
+            assert "".join(read_with_report(path, unit="line", max_characters=longest)[0]) == "한국어" * 500
 
     def test_tables_too(self):
-        documents, changes = taken(["한 문장이다. " * 100], max_characters=100)
+        documents, changes = read_with_report(["한 문장이다. " * 100], max_characters=100)
         assert "".join(documents) == "한 문장이다. " * 100
         assert changes.cut == len(documents) - 1 == 8
         with pytest.raises(Error, match="at least one character"):
@@ -239,34 +240,34 @@ class TestTables:
                 writer = csv.DictWriter(file, ROWS[0], dialect="excel-tab" if kind == "tsv" else "excel")
                 writer.writeheader()
                 writer.writerows(rows)
-            return put(path, plain.read_bytes())
+            return write_file(path, plain.read_bytes())
         if kind == "parquet":
             pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
             plain = folder / "plain.pq"
             parquet.write_table(pyarrow.Table.from_pylist(ROWS), plain, row_group_size=7)
-            return put(path, plain.read_bytes())
-        return put(path, "".join(json.dumps(row) + "\n" for row in ROWS))
+            return write_file(path, plain.read_bytes())
+        return write_file(path, "".join(json.dumps(row) + "\n" for row in ROWS))
 
     @pytest.mark.parametrize("packed", ["", ".gz", ".xz", ".zst"])
     @pytest.mark.parametrize("form", ["jsonl", "ndjson", "json", "csv", "tsv", "parquet"])
     def test_forms(self, tmp_path, form, packed):
         path = self.table(tmp_path, form + packed)
         expected = [t.replace("\n", " ") for t in TEXTS] if form == "tsv" else TEXTS
-        documents, changes = taken(path)
+        documents, changes = read_with_report(path)
         assert documents == expected
         assert changes.notes == ["the column 'document' is the text"]
         assert changes.documents == len(ROWS)
-        assert taken(path, column="label")[0] == [row["label"] for row in ROWS]
+        assert read_with_report(path, column="label")[0] == [row["label"] for row in ROWS]
         with pytest.raises(Error, match="no column 'x'; there are 'id', 'document', 'label'"):
-            taken(path, column="x")
+            read_with_report(path, column="x")
 
     def test_the_only_column_with_words(self, tmp_path):
-        put(tmp_path / "a.csv", "n,what,when\n1,가나다,2020-01-01\n2,라마바,2021-02-03\n")
-        assert taken(tmp_path / "a.csv")[0] == ["가나다", "라마바"]
-        put(tmp_path / "b.csv", "question,answer\n왜,그냥\n")
+        write_file(tmp_path / "a.csv", "n,what,when\n1,가나다,2020-01-01\n2,라마바,2021-02-03\n")
+        assert read_with_report(tmp_path / "a.csv")[0] == ["가나다", "라마바"]
+        write_file(tmp_path / "b.csv", "question,answer\n왜,그냥\n")
         with pytest.raises(Error, match="which column is the text\\? There are 'question', 'answer'"):
-            taken(tmp_path / "b.csv")
-        assert taken([{"n": 1, "what": "글"}])[0] == ["글"]
+            read_with_report(tmp_path / "b.csv")
+        assert read_with_report([{"n": 1, "what": "글"}])[0] == ["글"]
 
     @pytest.mark.parametrize(
         ("name", "text", "line", "left"),
@@ -280,135 +281,135 @@ class TestTables:
         ],
     )
     def test_broken_rows(self, tmp_path, name, text, line, left):
-        path = put(tmp_path / name, text)
+        path = write_file(tmp_path / name, text)
         with pytest.raises(Error, match=f"{name}, line {line}: ") as e:
-            taken(path)
+            read_with_report(path)
         assert "--skip, or skip=True" in str(e.value)
-        documents, changes = taken(path, skip=True)
+        documents, changes = read_with_report(path, skip=True)
         assert documents == left
         assert changes.skipped >= 1
 
     def test_line_numbers_are_the_file_s_own(self, tmp_path):
-        put(tmp_path / "a.jsonl", '{"text": "a"}\n' * 5)
-        put(tmp_path / "b.jsonl", '{"text": "a"}\nx\n')
+        write_file(tmp_path / "a.jsonl", '{"text": "a"}\n' * 5)
+        write_file(tmp_path / "b.jsonl", '{"text": "a"}\nx\n')
         with pytest.raises(Error, match=r"b.jsonl, line 2: "):
-            taken(tmp_path)
+            read_with_report(tmp_path)
 
     def test_json_over_many_lines(self, tmp_path):
-        path = put(tmp_path / "a.json", json.dumps(ROWS, indent=1))
+        path = write_file(tmp_path / "a.json", json.dumps(ROWS, indent=1))
         with pytest.raises(Error, match="one JSON value over many lines, not JSON lines"):
-            taken(path)
+            read_with_report(path)
 
     def test_strings_and_escapes_in_json(self, tmp_path):
         text = '"just a string"\n"\\ud800half \\u0000nul \\ud83d\\ude00 \\u2028 \\r\\nline"\nnull\n'
-        documents, changes = taken(put(tmp_path / "a.jsonl", text), skip=True)
+        documents, changes = read_with_report(write_file(tmp_path / "a.jsonl", text), skip=True)
         assert documents == ["just a string", "half nul 😀   \nline"]
         assert (changes.undecodable, changes.nul, changes.control, changes.carriage) == (1, 1, 1, 1)
 
     def test_quotes_in_tsv(self, tmp_path):
         rows = ['"a ""b"" c"\t1', '"a" and "b"\t1', '"\t1', 'a "b"\t1', '"a\tb"\t1', '5" disk\t1', '""\t1']
-        documents, _ = taken(put(tmp_path / "a.tsv", "text\tn\n" + "\n".join(rows)))
+        documents, _ = read_with_report(write_file(tmp_path / "a.tsv", "text\tn\n" + "\n".join(rows)))
         assert documents == ['a "b" c', '"a" and "b"', '"', 'a "b"', "a\tb", '5" disk']
 
     def test_a_row_too_long(self, tmp_path, monkeypatch):
         monkeypatch.setattr(readers, "MAX_RECORD_CHARACTERS", 1000)
         monkeypatch.setattr(text_files, "READ_BYTES", 300)
         rows = [json.dumps({"text": "가" * n}, ensure_ascii=False) for n in (5, 5000, 7)]
-        path = put(tmp_path / "a.jsonl", "\n".join(rows))
+        path = write_file(tmp_path / "a.jsonl", "\n".join(rows))
         with pytest.raises(Error, match="line 2: a row has more than 1,000 characters"):
-            taken(path)
-        documents, changes = taken(path, skip=True)
+            read_with_report(path)
+        documents, changes = read_with_report(path, skip=True)
         assert documents == ["가" * 5, "가" * 7]
         assert changes.skipped == 1
 
     def test_huge_and_open_csv_fields(self, tmp_path):
         long = "긴 글. " * 60_000
-        documents, _ = taken(put(tmp_path / "a.csv", f'text,n\n"{long}",1\nb,2\n'))
+        documents, _ = read_with_report(write_file(tmp_path / "a.csv", f'text,n\n"{long}",1\nb,2\n'))
         assert documents == [long, "b"]
-        put(tmp_path / "a.csv", 'text,n\n"never closed,1\n' + "b,2\n" * 10)
+        write_file(tmp_path / "a.csv", 'text,n\n"never closed,1\n' + "b,2\n" * 10)
         with pytest.raises(Error, match="line 2: a row has 1 fields, the first one 2"):
-            taken(tmp_path / "a.csv")
+            read_with_report(tmp_path / "a.csv")
 
     def test_damaged(self, tmp_path):
         for form in ("jsonl.gz", "txt.xz", "csv.zst", "parquet", "parquet.gz"):
-            path = self.table(tmp_path, form) if "txt" not in form else put(tmp_path / "a.txt.xz", "줄\n" * 9000)
+            path = self.table(tmp_path, form) if "txt" not in form else write_file(tmp_path / "a.txt.xz", "줄\n" * 9000)
             whole = path.read_bytes()
             for cut in (len(whole) // 2, len(whole) - 1, 5):
                 path.write_bytes(whole[:cut])
                 with pytest.raises(Error, match="damaged") as e:
-                    taken(path, unit="line")
+                    read_with_report(path, unit="line")
                 assert path.name in str(e.value)
             path.write_bytes(b"no such thing" * 10)
             with pytest.raises(Error, match="damaged"):
-                taken(path, unit="line")
+                read_with_report(path, unit="line")
 
     def test_frames_one_after_the_other(self, tmp_path):
         zstandard = pytest.importorskip("zstandard")
         for name, pack in (("a.txt.gz", gzip.compress), ("a.txt.xz", lzma.compress), ("a.txt.zst", zstandard.compress)):
             (tmp_path / name).write_bytes(pack(b"a\nb") + pack(b"c\nd\n"))
-            assert taken(tmp_path / name, unit="line")[0] == ["a", "bc", "d"]
+            assert read_with_report(tmp_path / name, unit="line")[0] == ["a", "bc", "d"]
 
     @pytest.mark.parametrize(("name", "module"), [("a.parquet", "pyarrow"), ("a.txt.zst", "zstandard")])
     def test_without_the_packages(self, tmp_path, monkeypatch, name, module):
         (tmp_path / name).write_bytes(b"x")
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(Error, match=rf'needs the package {module}. pip install "formers\[data\]"'):
-            taken(tmp_path / name)
+            read_with_report(tmp_path / name)
 
 
 class TestPython:
     def test_strings(self):
-        assert taken(["a", "", f"{NFD}\r\nb\0", None])[0] == ["a", "한국어\nb"]
-        assert taken(text for text in ("a", "b"))[0] == ["a", "b"]
-        assert taken([])[0] == []
+        assert read_with_report(["a", "", f"{NFD}\r\nb\0", None])[0] == ["a", "한국어\nb"]
+        assert read_with_report(text for text in ("a", "b"))[0] == ["a", "b"]
+        assert read_with_report([])[0] == []
         with pytest.raises(Error, match="the documents, line 2: the text is no string but int"):
-            taken(["a", 5])
+            read_with_report(["a", 5])
 
     def test_paths_and_strings_are_not_mixed_up(self, tmp_path):
-        path = put(tmp_path / "a.txt", "inside\n")
-        assert taken([path])[0] == ["inside"]
+        path = write_file(tmp_path / "a.txt", "inside\n")
+        assert read_with_report([path])[0] == ["inside"]
         with pytest.raises(Error, match="these strings look like file names. Hand in Path objects"):
-            taken([str(path)])
-        assert taken([str(path), "and a text"])[0] == [str(path), "and a text"]
+            read_with_report([str(path)])
+        assert read_with_report([str(path), "and a text"])[0] == [str(path), "and a text"]
 
     @pytest.mark.parametrize("source", [5, b"bytes", None])
     def test_what_is_no_source(self, source):
         with pytest.raises(Error, match="documents cannot be read from"):
-            taken(source)
+            read_with_report(source)
 
     def test_data_frames(self):
         pandas = pytest.importorskip("pandas")
         frame = pandas.DataFrame([*ROWS, {"id": 1, "document": None}])
-        documents, changes = taken(frame)
+        documents, changes = read_with_report(frame)
         assert documents == TEXTS
         assert changes.empty == 1
-        assert taken(frame["document"])[0] == TEXTS
-        assert taken(frame, column="label")[0][:2] == ["0", "1"]
+        assert read_with_report(frame["document"])[0] == TEXTS
+        assert read_with_report(frame, column="label")[0][:2] == ["0", "1"]
         with pytest.raises(Error, match="no column 'x'"):
-            taken(frame, column="x")
+            read_with_report(frame, column="x")
 
     def test_datasets(self):
         datasets = pytest.importorskip("datasets")
         made = datasets.Dataset.from_list(ROWS)
-        assert taken(made)[0] == TEXTS
-        assert taken(made.to_iterable_dataset())[0] == TEXTS
-        assert taken(made, column="label")[0][:2] == ["0", "1"]
+        assert read_with_report(made)[0] == TEXTS
+        assert read_with_report(made.to_iterable_dataset())[0] == TEXTS
+        assert read_with_report(made, column="label")[0][:2] == ["0", "1"]
         several = datasets.DatasetDict({"train": made, "test": made})
         with pytest.raises(Error, match="several parts: 'train', 'test'"):
-            taken(several)
+            read_with_report(several)
         unknown = datasets.IterableDataset.from_generator(lambda: iter(ROWS))
-        assert taken(unknown)[0] == TEXTS
+        assert read_with_report(unknown)[0] == TEXTS
 
 
 def test_real_files(data):
-    reviews, changes = taken(data / "lm" / "movie_reviews_ko.txt.xz")
+    reviews, changes = read_with_report(data / "lm" / "movie_reviews_ko.txt.xz")
     assert len(reviews) == changes.lines == 300_000
     assert changes.composed == 17
     assert all(unicodedata.is_normalized("NFC", text) for text in reviews)
     with lzma.open(data / "classify" / "nsmc.test.tsv.xz", "rt", newline="") as file:
         expected = [row["text"] for row in csv.DictReader(file, dialect="excel-tab")]
     expected = [unicodedata.normalize("NFC", text) for text in expected if text.strip()]
-    assert taken(data / "classify" / "nsmc.test.tsv.xz")[0] == expected
+    assert read_with_report(data / "classify" / "nsmc.test.tsv.xz")[0] == expected
 
 
 def test_pairs_of_columns(tmp_path):
@@ -451,11 +452,11 @@ def test_another_encoding_is_named(encoding, form, before, tmp_path):
     if form == "jsonl":
         line, before = (json.dumps({"text": t.strip()}, ensure_ascii=False) + "\n" if t else "" for t in (line, before))
     whole = before + ("text\n" if form == "csv" else "") + line.replace(",", "") if form == "csv" else before + line
-    path = put(tmp_path / f"a.{form}", whole.encode(encoding))
+    path = write_file(tmp_path / f"a.{form}", whole.encode(encoding))
     with pytest.raises(Error, match=f"not UTF-8: it seems to be {name}. .*say --encoding {name}") as error:
-        taken(path)
+        read_with_report(path)
     assert "a." + form in str(error.value)
-    documents, changes = taken(path, encoding=name, unit="line")
+    documents, changes = read_with_report(path, encoding=name, unit="line")
     assert documents[-1] == (
         json.loads(line)["text"] if form == "jsonl" else line.replace(",", "")[:-1] if form == "csv" else line[:-1]
     )
@@ -463,15 +464,20 @@ def test_another_encoding_is_named(encoding, form, before, tmp_path):
 
 
 def test_damage_is_counted_and_not_refused(tmp_path, monkeypatch):
-    path = put(tmp_path / "a.txt", ("한국어 글이다.\n" * 50).encode() + b"broken \xff\n" + b"plain\n" * 300)
-    documents, changes = taken(path, unit="line")
+    path = write_file(tmp_path / "a.txt", ("한국어 글이다.\n" * 50).encode() + b"broken \xff\n" + b"plain\n" * 300)
+    documents, changes = read_with_report(path, unit="line")
     assert (len(documents), changes.undecodable) == (351, 1)
     with monkeypatch.context() as small:  # the first part of a file is no measure
         small.setattr(text_files, "READ_BYTES", 500)
-        assert taken(put(tmp_path / "a.txt", b"one \xff\n" + b"plain words\n" * 5000), unit="line")[1].undecodable == 1
+        assert (
+            read_with_report(write_file(tmp_path / "a.txt", b"one \xff\n" + b"plain words\n" * 5000), unit="line")[
+                1
+            ].undecodable
+            == 1
+        )
     late = b"plain English words\n" * 20_000 + "schön groß über Straße\n".encode("latin-1") * 600
     with pytest.raises(Error, match="it seems to be latin-1"):  # beyond the first chunk
-        taken(put(tmp_path / "b.txt", late), unit="line")
+        read_with_report(write_file(tmp_path / "b.txt", late), unit="line")
 
 
 @pytest.mark.parametrize(("text", "how", "want"), [
@@ -484,9 +490,9 @@ def test_damage_is_counted_and_not_refused(tmp_path, monkeypatch):
     ("좋다,정말\n", {"header": False, "column": "0,1"}, ["좋다\t정말"]),
 ])  # fmt: skip
 def test_delimiters_and_headers(text, how, want, tmp_path):
-    assert taken(put(tmp_path / "a.csv", text), **how)[0] == want
+    assert read_with_report(write_file(tmp_path / "a.csv", text), **how)[0] == want
     if "delimiter" in how:
-        assert taken(put(tmp_path / "a.txt", text), **how)[0] == want, "a text file too"
+        assert read_with_report(write_file(tmp_path / "a.txt", text), **how)[0] == want, "a text file too"
 
 
 @pytest.mark.parametrize("column", [None, "text"])
@@ -510,16 +516,16 @@ def test_a_first_row_of_data_suggests_no_header(text, is_data, column, tmp_path)
 
 
 def test_a_column_of_a_text_file(tmp_path):
-    put(tmp_path / "a.txt", "id\tsaid\n1\t좋다\n2\t나쁘다\n")
-    assert taken(tmp_path / "a.txt", column="said")[0] == ["좋다", "나쁘다"]
-    put(tmp_path / "b.txt", "가는 말이\n곱다\n")
+    write_file(tmp_path / "a.txt", "id\tsaid\n1\t좋다\n2\t나쁘다\n")
+    assert read_with_report(tmp_path / "a.txt", column="said")[0] == ["좋다", "나쁘다"]
+    write_file(tmp_path / "b.txt", "가는 말이\n곱다\n")
     with pytest.raises(Error, match=r"plain text and has no column 'said'. .*--delimiter"):
-        taken(tmp_path / "b.txt", column="said")
-    put(tmp_path / "c.jsonl", '{"said": "셋"}\n')
-    assert taken([tmp_path / "b.txt", tmp_path / "c.jsonl"], column="said")[0] == ["가는 말이", "곱다", "셋"]
+        read_with_report(tmp_path / "b.txt", column="said")
+    write_file(tmp_path / "c.jsonl", '{"said": "셋"}\n')
+    assert read_with_report([tmp_path / "b.txt", tmp_path / "c.jsonl"], column="said")[0] == ["가는 말이", "곱다", "셋"]
     for wrong in ("ab", "", '"'):
         with pytest.raises(Error, match="cannot stand between columns"):
-            taken(tmp_path / "a.txt", delimiter=wrong)
+            read_with_report(tmp_path / "a.txt", delimiter=wrong)
 
 
 def test_what_is_too_large_is_refused(tmp_path, monkeypatch):
@@ -527,17 +533,17 @@ def test_what_is_too_large_is_refused(tmp_path, monkeypatch):
     from formers.tasks import example_tables
 
     monkeypatch.setattr(text_files, "MAX_EXPANSION", (10_000, 100))
-    path = put(tmp_path / "a.txt.xz", "a\n" * 100_000)
+    path = write_file(tmp_path / "a.txt.xz", "a\n" * 100_000)
     with pytest.raises(Error, match=r"unpacks to more than .* over 100 times its size"):
-        taken(path, unit="line")
-    assert len(taken(put(tmp_path / "b.txt", "a\n" * 100_000), unit="line")[0]) == 100_000
+        read_with_report(path, unit="line")
+    assert len(read_with_report(write_file(tmp_path / "b.txt", "a\n" * 100_000), unit="line")[0]) == 100_000
     monkeypatch.setattr(readers, "MAX_FILE_BYTES", 1000)
     with pytest.raises(Error, match="more than 1,000 bytes, unpacked"):
         readers.read_lines(tmp_path / "b.txt")
     monkeypatch.setattr(example_tables, "MAX_TABLE_BYTES", 1000)
     for name, text in (("c.csv", "text,label\n" + "a,1\n" * 500), ("c.json", "[" + "1," * 600 + "1]")):
         with pytest.raises(Error, match="more than 1,000 bytes, unpacked"):
-            example_tables.read_table(put(tmp_path / name, text))
+            example_tables.read_table(write_file(tmp_path / name, text))
     monkeypatch.setattr(example_tables, "MAX_TABLE_BYTES", 1 << 20)
     monkeypatch.setattr(example_tables, "MAX_TABLE_ROWS", 100)
     with pytest.raises(Error, match="more than 100 rows"):
@@ -549,3 +555,28 @@ def test_a_column_is_found_in_any_form_of_unicode(tmp_path):
     file = tmp_path / "a.csv"
     file.write_text(unicodedata.normalize("NFD", "문서,번호\n좋은 영화,1\n"), encoding="utf-8")
     assert list(read_documents(file, column="문서")) == ["좋은 영화"]
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_bundled(language):
+    texts, changes = load_bundled_corpus(language)
+    assert len(texts) >= 20
+    assert changes.undecodable == 0
+    assert "�" not in "".join(texts)
+    known, held = hold_out_documents(texts)
+    assert len(held) == len(texts) // 20
+    assert not set(known) & set(held)
+    assert len(known) + len(held) == len(texts)
+
+
+def test_no_such_language():
+    with pytest.raises(Error, match="no bundled corpus for 'xx'. Choose en or ko"):
+        load_bundled_corpus("xx")
+
+
+def test_documents_are_blocks():
+    blocks, changes = split_blocks("\n\na\nb\r\n\n \nc\n")
+    assert blocks == ["a\nb", "c"]
+    assert changes.lines == 7
+    with pytest.raises(Error, match="3 documents are too few"):
+        hold_out_documents(["a", "b", "c"])

@@ -25,8 +25,6 @@ from formers.data.preparation.document_encoder import (
 )
 from formers.data.store import BLOCK_BYTES, ArrayFileReader, ArrayFileWriter, ChainedArray, describe_unknown
 from formers.registry import train_tokenizer
-from formers.text import word_level
-from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
 
 LINES = ["the cat sat on the mat", "the dog sat on the log"] * 3
 TEXTS = [
@@ -43,18 +41,18 @@ def tokenizer(request):
     return train_tokenizer(request.param, [*LINES, *TEXTS], 400)
 
 
-def prepared(path, tokenizer, texts=TEXTS, **options):
+def prepare_store(path, tokenizer, texts=TEXTS, **options):
     return formers.prepare(texts, tokenizer, path, **{"shard": 20, **options})
 
 
 def test_in_memory():
-    tokenizer = train_bpe(LINES, 280)
+    tokenizer = train_tokenizer("bpe", LINES, 280)
     made = Store.from_documents(["the cat", "", "the dog"], tokenizer)
     assert made.tokens.dtype == np.uint16
     assert len(made.starts) == 3, "an empty document is none"
     assert made.tokens[made.starts[1] - 1] == tokenizer.id("eos")
     assert tokenizer.decode(made.tokens[: made.starts[1]]) == "the cat"
-    plain = train_wordpiece(LINES, 60)
+    plain = train_tokenizer("wordpiece", LINES, 60)
     ids = Store.from_documents(["the cat"], plain).tokens
     assert plain.id("cls") not in ids
     assert plain.id("sep") not in ids
@@ -123,7 +121,7 @@ def test_phrases_of_a_text():
 
 
 def test_on_disk_as_in_memory(tokenizer, tmp_path):
-    disk = prepared(tmp_path / "s", tokenizer, TEXTS * 3)
+    disk = prepare_store(tmp_path / "s", tokenizer, TEXTS * 3)
     memory = Store.from_documents(TEXTS * 3, tokenizer, sentences="rules")
     assert len(disk.directory.part_metadata["shards"]) >= 1
     assert np.array_equal(np.asarray(disk.tokens), memory.tokens)
@@ -136,7 +134,7 @@ def test_on_disk_as_in_memory(tokenizer, tmp_path):
 
 
 def test_another_tokenizer_of_the_same_size_is_refused(tokenizer, tmp_path):
-    disk = prepared(tmp_path / "s", tokenizer)
+    disk = prepare_store(tmp_path / "s", tokenizer)
     about = json.loads(tokenizer.json_text)
     vocab = about["model"]["vocab"]
     one, two = list(vocab)[-2:]
@@ -151,7 +149,7 @@ def test_another_tokenizer_of_the_same_size_is_refused(tokenizer, tmp_path):
     with pytest.raises(Error, match="made with another tokenizer"):
         Store.open(tmp_path / "s", tokenizer=other)
     with pytest.raises(Error, match="other settings \\(tokenizer\\)"):
-        prepared(tmp_path / "s", other)
+        prepare_store(tmp_path / "s", other)
     (tmp_path / "s" / "tokenizer.json").write_text(other.json_text, encoding="utf-8")
     with pytest.raises(Error, match="not the tokenizer that made this store"):
         disk.tokenizer  # noqa: B018
@@ -160,7 +158,7 @@ def test_another_tokenizer_of_the_same_size_is_refused(tokenizer, tmp_path):
 def test_what_is_no_store_or_of_another_format(tokenizer, tmp_path):
     with pytest.raises(Error, match="is not a token store. Make one with formers prepare"):
         Store.open(tmp_path)
-    prepared(tmp_path / "s", tokenizer)
+    prepare_store(tmp_path / "s", tokenizer)
     about = json.loads((tmp_path / "s" / "store.json").read_text(encoding="utf-8"))
     del about["seal"]
     for version, fix in ((0, "Prepare the text again"), (2, "newer formers"), ("x", "newer formers")):
@@ -171,14 +169,14 @@ def test_what_is_no_store_or_of_another_format(tokenizer, tmp_path):
     (tmp_path / "s" / "store.json").write_text(to_checked_json(about), encoding="utf-8")
     with pytest.raises(Error, match="not the name of a file here"):
         Store.open(tmp_path / "s")
-    with pytest.raises(Error, match="has no part 'held'"):
-        Store.open(tmp_path / "s", "held")
+    with pytest.raises(Error, match="has no part 'validation'"):
+        Store.open(tmp_path / "s", "validation")
 
 
 def test_identity_follows_the_content(tokenizer, tmp_path):
-    one = prepared(tmp_path / "1", tokenizer)
-    same = prepared(tmp_path / "2", tokenizer)
-    other = prepared(tmp_path / "3", tokenizer, [*TEXTS[:-1], "x"])
+    one = prepare_store(tmp_path / "1", tokenizer)
+    same = prepare_store(tmp_path / "2", tokenizer)
+    other = prepare_store(tmp_path / "3", tokenizer, [*TEXTS[:-1], "x"])
     assert one.content_hash == same.content_hash != other.content_hash
     memory = Store.from_documents(TEXTS, tokenizer)
     assert memory.content_hash == Store.from_documents(TEXTS, tokenizer).content_hash
@@ -187,7 +185,7 @@ def test_identity_follows_the_content(tokenizer, tmp_path):
 
 
 def test_pickled_by_path(tokenizer, tmp_path):
-    disk = prepared(tmp_path / "s", tokenizer, TEXTS * 200)
+    disk = prepare_store(tmp_path / "s", tokenizer, TEXTS * 200)
     packed = pickle.dumps(disk)
     assert len(packed) < 1000
     again = pickle.loads(packed)
@@ -276,15 +274,15 @@ def test_blocks_are_checked_when_they_are_first_read(tmp_path, monkeypatch):
 
 def test_many_unknown_tokens_are_spoken_of(tmp_path, capsys):
     """In memory as on disk; the remedy follows the kind of the tokenizer, and few are passed over."""
-    few = word_level.train_words(LINES, 4)
+    few = train_tokenizer("words", LINES, 4)
     line = describe_unknown(Store.from_documents(LINES, few), few)
     assert line.startswith("33% of the tokens are unknown to the tokenizer: 4 words are too few for this text; train")
     assert "formers tokenizer train unigram" in line
-    store = prepared(tmp_path / "few", few, LINES)
+    store = prepare_store(tmp_path / "few", few, LINES)
     assert describe_unknown(store, few) == line
     print_store_summary(store, tmp_path / "few")
     assert "33% of the tokens are unknown" in capsys.readouterr().out
-    other = train_wordpiece(LINES, 60)
+    other = train_tokenizer("wordpiece", LINES, 60)
     assert "it was made for other text" in describe_unknown(Store.from_documents(["다른 글"], other), other)
-    for known in (other, train_bpe(LINES, 300), word_level.train_words(LINES, 100)):
+    for known in (other, train_tokenizer("bpe", LINES, 300), train_tokenizer("words", LINES, 100)):
         assert describe_unknown(Store.from_documents(LINES, known), known) is None

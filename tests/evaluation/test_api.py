@@ -14,18 +14,16 @@ import formers
 from formers import Error
 from formers.evaluation.api import evaluate_cloze, evaluate_pairs, evaluate_perplexity
 from formers.evaluation.likelihood import compute_likelihood
-from tests.cli.test_embed import run
-from tests.evaluation.test_likelihood import speaker
-from tests.inspection.test_embed import TEXTS
-from tests.models.test_family import make
+from tests.command_line import run_command
+from tests.small_models import TEXTS, build_language_model, build_small
 
 
 @pytest.fixture(scope="module")
 def gpt():
-    return speaker("gpt2")
+    return build_language_model("gpt2")
 
 
-def knows(f, text, steps=60):
+def teach_text(f, text, steps=60):
     """Teach a small decoder one text by heart."""
     front = f.tokenizer.id("bos") if f.tokenizer.id("bos") is not None else f.config.bos
     ids = torch.tensor([[front, *f.tokenizer.encode(text, special=False)]])
@@ -39,8 +37,8 @@ def knows(f, text, steps=60):
 
 
 @pytest.fixture(scope="module")
-def learned():
-    return knows(speaker("gpt2"), TEXTS[0])
+def taught_model():
+    return teach_text(build_language_model("gpt2"), TEXTS[0])
 
 
 def test_perplexity_by_hand(gpt):
@@ -55,28 +53,28 @@ def test_perplexity_by_hand(gpt):
     assert found["bytes"] == sum(len(one.text.encode()) for one in ones)
 
 
-def test_what_was_learned_is_likelier(learned):
+def test_what_was_learned_is_likelier(taught_model):
     text = TEXTS[0]
-    assert evaluate_perplexity(learned, [text])["perplexity"] < 2
-    assert evaluate_pairs(learned, [(text, text.replace("cat", "bank")), (text, "mat the on sat")]) == {
+    assert evaluate_perplexity(taught_model, [text])["perplexity"] < 2
+    assert evaluate_pairs(taught_model, [(text, text.replace("cat", "bank")), (text, "mat the on sat")]) == {
         "accuracy": 1.0, "accuracy_token": 1.0,
     }  # fmt: skip
-    assert evaluate_pairs(learned, [(text, text)])["accuracy"] == 0  # a draw is not right
-    found = learned.evaluate([{"good": text, "bad": "closed. was bank the"}])
+    assert evaluate_pairs(taught_model, [(text, text)])["accuracy"] == 0  # a draw is not right
+    found = taught_model.evaluate([{"good": text, "bad": "closed. was bank the"}])
     assert (found.kind, found.metrics["accuracy"]) == ("pairs", 1)
     rows = [{"text": "The cat sat on", "choices": ["the mat, and", "closed mat the"], "label": 0}]
-    found = learned.evaluate(rows)
+    found = taught_model.evaluate(rows)
     assert (found.kind, found.metrics["accuracy"]) == ("choices", 1)
     rows = [{"text": "The cat sat on", "choices": ["closed mat", "the"], "label": 0}]
-    assert learned.evaluate(rows).metrics["accuracy"] == 0
-    assert learned.evaluate([text]).kind == "perplexity"
-    assert evaluate_cloze(learned, [text])["accuracy"] == 1
-    assert evaluate_cloze(learned, [text, "The cat sat on the bank"])["accuracy"] == 0.5
-    assert learned.score(text).perplexity == pytest.approx(evaluate_perplexity(learned, [text])["perplexity"])
+    assert taught_model.evaluate(rows).metrics["accuracy"] == 0
+    assert taught_model.evaluate([text]).kind == "perplexity"
+    assert evaluate_cloze(taught_model, [text])["accuracy"] == 1
+    assert evaluate_cloze(taught_model, [text, "The cat sat on the bank"])["accuracy"] == 0.5
+    assert taught_model.score(text).perplexity == pytest.approx(evaluate_perplexity(taught_model, [text])["perplexity"])
 
 
 def test_masked_and_paired():
-    bert, t5 = speaker("bert"), speaker("t5")
+    bert, t5 = build_language_model("bert"), build_language_model("t5")
     assert bert.evaluate(TEXTS[:2]).metrics["perplexity"] > 1
     rows = [{"text": "x", "choices": ["the mat", "강을"], "label": 1}]
     assert bert.evaluate(rows).kind == t5.evaluate(rows).kind == "choices"
@@ -88,36 +86,38 @@ def test_masked_and_paired():
         t5.evaluate([{"en": "The cat", "ko": "배를"}], "cloze")
 
 
-def test_the_command(learned, tmp_path, capsys):
-    formers.save(learned, tmp_path / "model")
+def test_the_command(taught_model, tmp_path, capsys):
+    formers.save(taught_model, tmp_path / "model")
     (tmp_path / "pairs.jsonl").write_text(
         json.dumps({"sentence_good": TEXTS[0], "sentence_bad": "mat on"}) + "\n", encoding="utf-8"
     )
-    code, out, _ = run(capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "pairs.jsonl", "--as-json")
+    code, out, _ = run_command(capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "pairs.jsonl", "--as-json")
     assert (code, json.loads(out)["accuracy"]) == (0, 1.0)
     (tmp_path / "text.txt").write_text(TEXTS[0] + "\n", encoding="utf-8")
-    code, out, _ = run(capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "text.txt", "--stride", "8")
+    code, out, _ = run_command(capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "text.txt", "--stride", "8")
     assert code == 0
     assert "perplexity" in out
     assert re.search(r"^tokens +\d+$", out, re.MULTILINE), "a count is an integer"
-    code, _, err = run(capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "text.txt", "--kind", "pairs")
+    code, _, err = run_command(
+        capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "text.txt", "--kind", "pairs"
+    )
     assert code == 2
     assert "which column is good" in err
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
-def test_the_command_gives_what_the_page_defines(language, learned, tmp_path, monkeypatch, capsys):
+def test_the_command_gives_what_the_page_defines(language, taught_model, tmp_path, monkeypatch, capsys):
     """The reference implementation of the page on evaluation, run as it is printed."""
     page = (Path(__file__).parents[2] / "docs" / language / "evaluation.md").read_text(encoding="utf-8")
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "while done" in block]
-    formers.save(learned, tmp_path / f"formers-demo-{language}" / "gpt2")
+    formers.save(taught_model, tmp_path / f"formers-demo-{language}" / "gpt2")
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(compile(code, "docs", "exec"), names)
     (tmp_path / "text.txt").write_text(names["text"] + "\n", encoding="utf-8")
     capsys.readouterr()
     words = ("--stride", str(names["stride"]), "--as-json")
-    _, out, _ = run(capsys, "evaluate", f"formers-demo-{language}/gpt2", "--data", "text.txt", *words)
+    _, out, _ = run_command(capsys, "evaluate", f"formers-demo-{language}/gpt2", "--data", "text.txt", *words)
     found = json.loads(out)
     assert '"tokens": ' + str(names["done"]) + "," in out
     assert found["perplexity"] == pytest.approx(math.exp(names["nats"] / names["done"]), rel=1e-6)
@@ -127,8 +127,8 @@ def test_the_command_gives_what_the_page_defines(language, learned, tmp_path, mo
 
 
 def test_a_fine_tuned_model_by_its_task():
-    f = make("bert", "classify", labels=["a", "b"], vocab=400, context=40)
-    f.tokenizer = speaker("bert").tokenizer
+    f = build_small("bert", "classify", labels=["a", "b"], vocab=400, context=40)
+    f.tokenizer = build_language_model("bert").tokenizer
     rows = [{"text": text, "label": label} for text, label in zip(TEXTS, "ababa", strict=True)]
     guesses = [said.label for said in f.classify(TEXTS)]
     found = f.evaluate(rows)

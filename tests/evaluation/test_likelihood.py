@@ -10,20 +10,9 @@ import torch
 from formers import Error
 from formers.evaluation.likelihood import compute_id_log_probs, compute_likelihood
 from formers.registry import FAMILIES
-from tests.inspection.test_embed import TEXTS, member
-from tests.inspection.test_embed import tokenizer_of as tokenizer
-from tests.models.test_family import make
+from tests.small_models import TEXTS, build_embedding_model, build_language_model
 
 LONG = " ".join([TEXTS[0], TEXTS[1]] * 6)
-
-
-def speaker(name, **more):
-    """A small member with its pretraining head, and a tokenizer."""
-    sizes = {"vocab": 400, "cutoffs": (), "characters": 262, "slots": 50, "context": 40, **more}
-    known = {k: v for k, v in sizes.items() if k in FAMILIES[name].definition.config_class.__dataclass_fields__}
-    f = make(name, **known)
-    f.tokenizer = tokenizer(f)
-    return f
 
 
 SPEAKERS = [n for n in FAMILIES if n not in ("vectors", "textcnn")]
@@ -31,7 +20,7 @@ SPEAKERS = [n for n in FAMILIES if n not in ("vectors", "textcnn")]
 
 @pytest.mark.parametrize("name", SPEAKERS)
 def test_every_family_in_any_batch(name):
-    f = speaker(name)
+    f = build_language_model(name)
     texts = [(TEXTS[1], t) for t in TEXTS] if f.is_encoder_decoder else [*TEXTS, TEXTS[0] + " cat"]
     whole = compute_likelihood(f, texts, batch=8)
     ones = [compute_likelihood(f, text) for text in texts]
@@ -45,7 +34,7 @@ def test_every_family_in_any_batch(name):
 
 
 def test_a_decoder_by_its_logits():
-    f = speaker("gpt2")
+    f = build_language_model("gpt2")
     ids = f.tokenizer.encode(TEXTS[0], special=False)
     front = f.tokenizer.id("bos") if f.tokenizer.id("bos") is not None else f.config.bos
     with torch.inference_mode():
@@ -61,7 +50,7 @@ def test_a_decoder_by_its_logits():
 
 @pytest.mark.parametrize("stride", [None, 1, 7, 40, 99])
 def test_strides(stride):
-    f = speaker("gpt2")
+    f = build_language_model("gpt2")
     ids = [f.tokenizer.id("bos") if f.tokenizer.id("bos") is not None else f.config.bos]
     ids += f.tokenizer.encode(LONG, special=False)
     found = compute_likelihood(f, LONG, stride=stride)
@@ -79,7 +68,7 @@ def test_strides(stride):
 
 
 def test_rows_of_ids():
-    f, xl = speaker("gpt2"), speaker("transformer_xl", memory=99)
+    f, xl = build_language_model("gpt2"), build_language_model("transformer_xl", memory=99)
     ids = [5, 9, 30, 7, 8]
     for g in (f, xl):
         with torch.inference_mode():
@@ -90,7 +79,7 @@ def test_rows_of_ids():
 
 @pytest.mark.parametrize("name", ["transformer_xl", "xlnet"])
 def test_memories(name, monkeypatch):
-    f = speaker(name, memory=500)
+    f = build_language_model(name, memory=500)
     whole = compute_likelihood(f, [LONG, TEXTS[0]])
     monkeypatch.setattr("formers.evaluation.likelihood.SEGMENT_LENGTH", 9)
     parts = compute_likelihood(f, [LONG, TEXTS[0]])
@@ -101,7 +90,7 @@ def test_memories(name, monkeypatch):
 
 
 def test_masked_by_hand():
-    f = speaker("bert")
+    f = build_language_model("bert")
     ids = f.tokenizer.encode(TEXTS[0])
     want = []
     for at in range(1, len(ids) - 1):
@@ -125,7 +114,7 @@ def test_as_transformers(name, kind, tmp_path):
 
     import formers
 
-    f = speaker(name)
+    f = build_language_model(name)
     if name == "bert":
         formers.save(f, tmp_path / "own")
         f = formers.load(tmp_path / "own", head="mlm")
@@ -150,9 +139,9 @@ def test_as_transformers(name, kind, tmp_path):
 
 
 def test_refusals():
-    gpt, bert, t5 = speaker("gpt2"), speaker("bert"), speaker("t5")
+    gpt, bert, t5 = build_language_model("gpt2"), build_language_model("bert"), build_language_model("t5")
     for call, word in (
-        (lambda: compute_likelihood(member("bert"), "x"), "not a language model"),
+        (lambda: compute_likelihood(build_embedding_model("bert"), "x"), "not a language model"),
         (lambda: compute_likelihood(gpt, ["x", 3]), "text 2"),
         (lambda: compute_likelihood(gpt, ["x"], char_starts=[1, 2]), "2 char_starts"),
         (lambda: compute_likelihood(gpt, "x", batch=0), "at least 1"),
@@ -165,7 +154,7 @@ def test_refusals():
 
 
 def test_what_is_no_text_is_refused():
-    bert = speaker("bert")
+    bert = build_language_model("bert")
     for call in (lambda: bert.score(None), lambda: bert.fill(7), lambda: bert.score(b"cat"), lambda: bert.embed({})):
         with pytest.raises(Error, match="is no text"):
             call()

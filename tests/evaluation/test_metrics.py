@@ -90,7 +90,7 @@ SCHEMES = {"IOB2": "BIIB", "IOBES": "BIES", "BILOU": "BILU"}  # first, inside, l
 SPANS = st.lists(st.tuples(st.sampled_from(["PER", "LOC-2"]), st.integers(0, 3)), max_size=4)
 
 
-def tagged(spans, marks, size):
+def make_tags(spans, marks, size):
     """The tags of entities of so many words in a row; of none, O."""
     found = []
     for kind, length in spans:
@@ -99,7 +99,7 @@ def tagged(spans, marks, size):
     return [*found, *["O"] * (size - len(found))]
 
 
-def turned(rows):
+def move_marks_behind(rows):
     """Tags with the mark behind."""
     return [[tag if tag == "O" else f"{tag[2:]}-{tag[0]}" for tag in row] for row in rows]
 
@@ -112,12 +112,17 @@ def test_schemes_as_seqeval(scheme, rows):
     import seqeval.scheme
     from seqeval.metrics import f1_score
 
-    truths, guesses = ([tagged(row[side], SCHEMES[scheme], 12) for row in rows] for side in (0, 1))
+    truths, guesses = ([make_tags(row[side], SCHEMES[scheme], 12) for row in rows] for side in (0, 1))
     how = {"mode": "strict", "scheme": getattr(seqeval.scheme, scheme)}
     assert compute_metrics("tag", truths, guesses)["f1"] == pytest.approx(f1_score(truths, guesses, **how))
-    found = compute_metrics("tag", turned(truths), turned(guesses))
-    assert found["f1"] == pytest.approx(f1_score(turned(truths), turned(guesses), **how, suffix=True))
-    naver = [[[t if t == "O" else f"{t[:-2]}_{t[-1]}" for t in row] for row in turned(s)] for s in (truths, guesses)]
+    found = compute_metrics("tag", move_marks_behind(truths), move_marks_behind(guesses))
+    assert found["f1"] == pytest.approx(
+        f1_score(move_marks_behind(truths), move_marks_behind(guesses), **how, suffix=True)
+    )
+    naver = [
+        [[t if t == "O" else f"{t[:-2]}_{t[-1]}" for t in row] for row in move_marks_behind(s)]
+        for s in (truths, guesses)
+    ]
     assert compute_metrics("tag", *([["-" if t == "O" else t for t in row] for row in side] for side in naver)) == found
 
 
@@ -127,7 +132,7 @@ def test_marks_behind_as_seqeval(rows):
     from seqeval.metrics import f1_score
     from seqeval.metrics.sequence_labeling import get_entities
 
-    sides = [turned([[pair[side] for pair in row] for row in rows]) for side in (0, 1)]
+    sides = [move_marks_behind([[pair[side] for pair in row] for row in rows]) for side in (0, 1)]
     for row in sides[0]:
         assert find_entities(row, suffix=True) == get_entities(row, suffix=True)
     if find_scheme([tag for side in sides for row in side for tag in row]) == "suffix":
@@ -172,13 +177,13 @@ def test_questions_as_squad():
     assert second["exact_has_answer"] == 0.5
 
 
-def plain(text):
+def split_plainly(text):
     """SQuAD's plain form, the slow way."""
     words = "".join(c for c in text.lower() if c.isalnum() or c.isspace()).split()
     return [w for w in words if w not in ("a", "an", "the")]
 
 
-def bags(true, said):
+def score_bags(true, said):
     """F1 by taking out what is shared, one by one."""
     rest, same = list(said), 0
     for word in true:
@@ -194,9 +199,9 @@ def bags(true, said):
 def test_questions_by_brute_force(rows):
     truths, guesses = zip(*rows, strict=True)
     found = compute_metrics("answer", truths, guesses, language="en", version=2)
-    golds = [[plain(t) for t in row if plain(t)] or [[]] for row in truths]
-    exact = [max(t == plain(g) for t in row) for row, g in zip(golds, guesses, strict=True)]
-    f1 = [max(bags(t, plain(g)) for t in row) for row, g in zip(golds, guesses, strict=True)]
+    golds = [[split_plainly(t) for t in row if split_plainly(t)] or [[]] for row in truths]
+    exact = [max(t == split_plainly(g) for t in row) for row, g in zip(golds, guesses, strict=True)]
+    f1 = [max(score_bags(t, split_plainly(g)) for t in row) for row, g in zip(golds, guesses, strict=True)]
     assert found["exact"] == pytest.approx(sum(exact) / len(rows))
     assert found["f1"] == pytest.approx(sum(f1) / len(rows))
 

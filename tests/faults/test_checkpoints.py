@@ -20,15 +20,15 @@ from formers.atomic_files import to_checked_json
 from formers.training.checkpoint.local import TEMPORARY_PREFIX, BackgroundWriter, Checkpoints, FileSystem
 
 
-def content(step):
+def make_content(step):
     g = torch.Generator().manual_seed(step)
     weights = {"a": torch.randn(7, 5, generator=g), "b": torch.randn(3, generator=g).bfloat16(), "none": torch.zeros(0)}
     moments = {"a.exp_avg": torch.randn(7, 5, generator=g), "rng": torch.randint(0, 255, (50,), generator=g).byte()}
     return {"model": weights, "optimizer": moments}, {"step": step, "position": step * 11, "note": "가나다"}
 
 
-def same(found, step):
-    groups, state = content(step)
+def check_content(found, step):
+    groups, state = make_content(step)
     got, read = found
     assert read == state
     assert {name: set(part) for name, part in got.items()} == {name: set(part) for name, part in groups.items()}
@@ -40,19 +40,19 @@ def same(found, step):
 def test_there_and_back(tmp_path):
     kept = Checkpoints(tmp_path / "steps")
     assert kept.load_newest() is None
-    kept.save(3, *content(3))
-    kept.save(12, *content(12))
+    kept.save(3, *make_content(3))
+    kept.save(12, *make_content(12))
     step, *found = kept.load_newest()
     assert step == 12
-    same(found, 12)
-    same(kept.load(3), 3)
-    assert kept.save(12, *content(12)) == kept.get_step_path(12)  # once more: it is there
+    check_content(found, 12)
+    check_content(kept.load(3), 3)
+    assert kept.save(12, *make_content(12)) == kept.get_step_path(12)  # once more: it is there
 
 
 def test_retention(tmp_path):
     kept = Checkpoints(tmp_path, keep_last=2, keep_best=1, keep_every=10)
     for step, score in ((5, 1.0), (10, 9.0), (15, 0.5), (20, 3.0), (25, 2.0), (30, 4.0), (35, 6.0)):
-        kept.save(step, *content(step), score=score)
+        kept.save(step, *make_content(step), score=score)
     assert kept.list_steps() == [10, 15, 20, 30, 35]
     assert kept.load_best()[0] == 15
     assert not list(tmp_path.glob(f"{TEMPORARY_PREFIX}*"))
@@ -61,13 +61,13 @@ def test_retention(tmp_path):
 def test_at_least_two_are_kept_and_none_retires_within_a_streak(tmp_path):
     kept = Checkpoints(tmp_path, keep_last=1, keep_best=1)
     for step, score in ((1, 3.0), (2, 2.0), (3, 1.0), (4, None)):
-        kept.save(step, *content(step), score=score)
+        kept.save(step, *make_content(step), score=score)
     assert kept.list_steps() == [3, 4]
     for step in (5, 6):
-        groups, state = content(step)
+        groups, state = make_content(step)
         kept.save(step, groups, {**state, "bad_steps": step - 4})
     assert kept.list_steps() == [3, 4, 5, 6], "these may hold ruined weights"
-    kept.save(7, *content(7), score=0.5)
+    kept.save(7, *make_content(7), score=0.5)
     assert kept.list_steps() == [6, 7]
 
 
@@ -111,20 +111,20 @@ class Broken(FileSystem):
         super().remove(folder)
 
 
-def calls(tmp_path):
+def count_calls(tmp_path):
     disk = Broken(0)
     kept = Checkpoints(tmp_path / "count", keep_last=1, keep_best=0, file_system=disk)
     for step in (1, 2, 3):  # the third retires the first
-        kept.save(step, *content(step))
+        kept.save(step, *make_content(step))
     return disk.count
 
 
-def attempt(kept, kind):
+def save_three_steps(kept, kind):
     """Save three steps as far as it goes: how many did, and what was said."""
     done = 0
     try:
         for step in (1, 2, 3):
-            kept.save(step, *content(step))
+            kept.save(step, *make_content(step))
             done = step
     except kind as error:
         return done, str(error)
@@ -132,12 +132,12 @@ def attempt(kept, kind):
 
 
 def test_killed_at_every_call(tmp_path):
-    total = calls(tmp_path)
+    total = count_calls(tmp_path)
     assert total > 12
     for at in range(1, total + 1):
         folder = tmp_path / f"kill{at}"
         kept = Checkpoints(folder, keep_last=1, keep_best=0, file_system=Broken(at))
-        done = attempt(kept, KeyboardInterrupt)[0]
+        done = save_three_steps(kept, KeyboardInterrupt)[0]
         assert done < 3
         again = Checkpoints(folder, keep_last=1, keep_best=0)
         assert not list(folder.glob(f"{TEMPORARY_PREFIX}*"))
@@ -146,22 +146,22 @@ def test_killed_at_every_call(tmp_path):
             assert done == 0
             continue
         assert found[0] >= done
-        same(found[1:], found[0])
+        check_content(found[1:], found[0])
 
 
 def test_disk_full_at_every_write(tmp_path):
-    total, seen = calls(tmp_path), 0
+    total, seen = count_calls(tmp_path), 0
     for at in range(1, total + 1):
         folder = tmp_path / f"full{at}"
         kept = Checkpoints(
             folder, keep_last=1, keep_best=0, file_system=Broken(at, OSError(errno.ENOSPC, "No space left on device"))
         )
-        done, error = attempt(kept, Error)
+        done, error = save_three_steps(kept, Error)
         assert done == 3 or all(word in error for word in ("bytes", str(folder), "--resume"))
         seen += bool(error)
         found = Checkpoints(folder).load_newest()
         if found is not None:
-            same(found[1:], found[0])
+            check_content(found[1:], found[0])
     assert seen > 8
 
 
@@ -189,7 +189,7 @@ class Recorder(FileSystem):
         super().sync(folder)
 
 
-def replay(log, root, rng):
+def replay_power_loss(log, root, rng):
     """The disk after a power loss: what was synced is there; of the rest, some files are lost, cut or zero."""
     synced = {path for kind, path, _ in log if kind == "fsync"}
     where = {}
@@ -211,19 +211,19 @@ def test_power_loss_at_every_moment(tmp_path):
     disk = Recorder()
     kept = Checkpoints(tmp_path / "run", keep_last=9, file_system=disk)
     for step in (1, 2, 3):
-        kept.save(step, *content(step))
+        kept.save(step, *make_content(step))
     rng = random.Random(0)
     renames = [i for i, (kind, *_) in enumerate(disk.log) if kind == "rename"]
     for stop in range(len(disk.log) + 1):
         root = tmp_path / f"after{stop}"
         root.mkdir()
-        replay(disk.log[:stop], root, rng)
+        replay_power_loss(disk.log[:stop], root, rng)
         found = Checkpoints(root, keep_last=9).load_newest()
         whole = sum(i < stop for i in renames)
         assert (found is None) == (whole == 0)
         if found is not None:
             assert found[0] == whole
-            same(found[1:], whole)
+            check_content(found[1:], whole)
         shutil.rmtree(root)
 
 
@@ -231,7 +231,7 @@ def test_flips_and_truncations_are_noticed(tmp_path, request):
     count = 1000 if request.config.getoption("--full") else 60
     kept = Checkpoints(tmp_path, keep_last=9)
     for step in (1, 2):
-        kept.save(step, *content(step))
+        kept.save(step, *make_content(step))
     rng, files, told = random.Random(1), sorted(kept.get_step_path(2).iterdir()), []
     silent = 0
     for turn in range(2 * count):
@@ -247,9 +247,9 @@ def test_flips_and_truncations_are_noticed(tmp_path, request):
         if step == 2:  # a flip in the manifest that leaves its meaning
             meaning = json.loads(bytes(after)) if path.name == "manifest.json" else None
             silent += meaning is None
-            same(found, 2)
+            check_content(found, 2)
         else:
-            same(found, 1)
+            check_content(found, 1)
         path.write_bytes(before)
     print(f"\n{count} flips and {count} truncations: {silent} silent, {len(told)} passed over")
     assert silent == 0
@@ -259,13 +259,13 @@ def test_flips_and_truncations_are_noticed(tmp_path, request):
 def test_in_the_background(tmp_path):
     kept = Checkpoints(tmp_path)
     writer = BackgroundWriter(kept)
-    groups, state = content(4)
+    groups, state = make_content(4)
     writer.save(4, groups, state)
     groups["model"]["a"].zero_()  # training goes on meanwhile
     writer.wait()
-    same(kept.load(4), 4)
+    check_content(kept.load(4), 4)
     kept.file_system = Broken(2, OSError(errno.ENOSPC, "No space left on device"))
-    writer.save(5, *content(5))
+    writer.save(5, *make_content(5))
     with pytest.raises(Error, match="the disk is full"):
         writer.wait()
     assert kept.load_newest()[0] == 4
@@ -276,7 +276,7 @@ def test_a_checkpoint_of_an_earlier_format_is_refused_and_left_alone(tmp_path):
     """It is intact: to pass it over would begin the run anew, and put it aside as broken."""
     kept = Checkpoints(tmp_path)
     for step in (1, 2):
-        kept.save(step, *content(step))
+        kept.save(step, *make_content(step))
     manifest = kept.get_step_path(2) / "manifest.json"
     about = json.loads(manifest.read_text()) | {"format": 1}
     about.pop("seal")
@@ -291,7 +291,7 @@ def test_a_checkpoint_of_an_earlier_format_is_refused_and_left_alone(tmp_path):
 
 def test_other_formats_and_places(tmp_path):
     kept = Checkpoints(tmp_path)
-    kept.save(1, *content(1))
+    kept.save(1, *make_content(1))
     about = json.loads((kept.get_step_path(1) / "manifest.json").read_text()) | {"format": 9}
     about.pop("seal")
     (kept.get_step_path(1) / "manifest.json").write_text(to_checked_json(about))

@@ -19,7 +19,7 @@ SENTENCES = [f"number {n} of some sentences with words" for n in range(50)]
 
 
 @pytest.fixture(scope="module")
-def delivered(tmp_path_factory):
+def delivered_folder(tmp_path_factory):
     """A model of several shards, with a tokenizer, labels and what an imported checkpoint said."""
     where = tmp_path_factory.mktemp("delivered") / "model"
     former = formers.load(GOLDEN / "RobertaForSequenceClassification-1")
@@ -29,27 +29,27 @@ def delivered(tmp_path_factory):
     return where
 
 
-def files(where):
+def list_files(where):
     return sorted(path for path in where.rglob("*") if path.is_file())
 
 
-def flip(path, bit):
+def flip_bit(path, bit):
     data = bytearray(path.read_bytes())
     data[bit // 8] ^= 1 << bit % 8
     path.write_bytes(data)
 
 
-def test_every_flipped_bit_is_noticed(delivered, tmp_path, full):
+def test_every_flipped_bit_is_noticed(delivered_folder, tmp_path, full):
     dice, silent, count = random.Random(11), [], 2000 if full else 60
-    places = files(delivered)
+    places = list_files(delivered_folder)
     assert {path.name for path in places} >= {"formers.json", "tokenizer.json", "config.json"}
     assert sum(path.suffix == ".safetensors" for path in places) > 1
     copy = tmp_path / "copy"
-    shutil.copytree(delivered, copy)
+    shutil.copytree(delivered_folder, copy)
     for number in range(count):
         path = places[number % len(places)]
-        target, bit = copy / path.relative_to(delivered), dice.randrange(8 * path.stat().st_size)
-        flip(target, bit)
+        target, bit = copy / path.relative_to(delivered_folder), dice.randrange(8 * path.stat().st_size)
+        flip_bit(target, bit)
         try:
             formers.load(copy)
             silent.append((path.name, bit))
@@ -62,16 +62,16 @@ def test_every_flipped_bit_is_noticed(delivered, tmp_path, full):
     assert not silent
 
 
-def test_a_truncated_or_missing_file_is_noticed(delivered, tmp_path):
-    for path in files(delivered):
+def test_a_truncated_or_missing_file_is_noticed(delivered_folder, tmp_path):
+    for path in list_files(delivered_folder):
         copy = tmp_path / "copy"
-        shutil.copytree(delivered, copy)
-        target = copy / path.relative_to(delivered)
+        shutil.copytree(delivered_folder, copy)
+        target = copy / path.relative_to(delivered_folder)
         target.write_bytes(path.read_bytes()[:-2])
         with pytest.raises(Error):
             formers.load(copy)
         target.unlink()
-        if path.parent == delivered:
+        if path.parent == delivered_folder:
             with pytest.raises(Error):
                 formers.load(copy)
         else:
@@ -79,8 +79,8 @@ def test_a_truncated_or_missing_file_is_noticed(delivered, tmp_path):
         shutil.rmtree(copy)
 
 
-def test_an_edit_is_accepted_when_it_is_meant(delivered, tmp_path):
-    shutil.copytree(delivered, tmp_path / "m")
+def test_an_edit_is_accepted_when_it_is_meant(delivered_folder, tmp_path):
+    shutil.copytree(delivered_folder, tmp_path / "m")
     file = tmp_path / "m" / "formers.json"
     lines = file.read_text().replace('"format": 2', '"format": 2 ').splitlines(keepends=True)
     file.write_text("".join(lines))
@@ -93,7 +93,7 @@ def test_an_edit_is_accepted_when_it_is_meant(delivered, tmp_path):
     file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if '"seal"' not in line))
     assert formers.load(tmp_path / "m").labels[0] == "bad"
     shard = next((tmp_path / "m").glob("*.safetensors"))
-    flip(shard, 8 * shard.stat().st_size - 3)
+    flip_bit(shard, 8 * shard.stat().st_size - 3)
     with pytest.raises(Error, match="is not the file that was saved") as error:
         formers.load(tmp_path / "m")
     assert 'take "files" and "seal" out of formers.json' in str(error.value)
@@ -101,9 +101,9 @@ def test_an_edit_is_accepted_when_it_is_meant(delivered, tmp_path):
     formers.load(tmp_path / "m")  # as one that was saved before there were checksums
 
 
-def test_copies_carry_checksums_of_their_own(delivered, tmp_path):
+def test_copies_carry_checksums_of_their_own(delivered_folder, tmp_path):
     """Exported, imported again and saved; the values are the same all the way."""
-    former = formers.load(delivered)
+    former = formers.load(delivered_folder)
     formers.export(former, tmp_path / "hf")
     formers.save(formers.load(tmp_path / "hf"), tmp_path / "back")
     again = formers.load(tmp_path / "back")
@@ -117,8 +117,8 @@ def test_copies_carry_checksums_of_their_own(delivered, tmp_path):
     "names", ["x", {"../../etc/passwd": "0"}, {"/etc/passwd": "0"}, {"huggingface/../x": "0"}, {"a/b": "0"},
               {"no": "0"}, {"model.safetensors": 5}],
 )  # fmt: skip
-def test_names_that_lead_out_are_refused(names, delivered, tmp_path):
-    shutil.copytree(delivered, tmp_path / "m")
+def test_names_that_lead_out_are_refused(names, delivered_folder, tmp_path):
+    shutil.copytree(delivered_folder, tmp_path / "m")
     about = json.loads((tmp_path / "m" / "formers.json").read_text())
     about |= {"files": names}
     del about["seal"]

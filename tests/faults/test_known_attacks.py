@@ -35,8 +35,8 @@ from safetensors.torch import load
 
 import formers
 from formers.interop import hub, safe_files, sandbox  # noqa: F401
-from formers.text.trainers.pair_merging import train_bpe
-from tests.faults.test_untrusted import Watch
+from formers.registry import train_tokenizer
+from tests.faults.audit_watch import AuditWatch
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "parity" / "golden"
@@ -62,7 +62,7 @@ class Attack:
 ATTACKS: dict[str, Attack] = {}
 
 
-def attack(name, make, said, culprit, **more):
+def add_attack(name, make, said, culprit, **more):
     """Note an attack; what is no field of it is an argument of formers.load."""
     fields = {key: more.pop(key) for key in ("base", "bypass", "fresh") if key in more}
     assert name not in ATTACKS
@@ -82,21 +82,21 @@ class Runs:
         return self.call
 
 
-def touch(folder: Path) -> Runs:
+def make_touching_pickle(folder: Path) -> Runs:
     return Runs(os.system, f"touch {folder.parent / MARKER}")
 
 
-def evaluated(folder: Path) -> Runs:
+def make_evaluating_pickle(folder: Path) -> Runs:
     return Runs(builtins.eval, f"open({str(folder.parent / MARKER)!r}, 'w').close()")
 
 
-def saved(state, **how) -> bytes:
+def save_to_bytes(state, **how) -> bytes:
     data = io.BytesIO()
     torch.save(state, data, **how)
     return data.getvalue()
 
 
-def pickled(content: Callable[[Path, dict], bytes]) -> Callable[[Path], None]:
+def replace_by_pickle(content: Callable[[Path, dict], bytes]) -> Callable[[Path], None]:
     """The weights as a pickle only: `content` makes it out of the folder and the honest tensors."""
 
     def make(folder: Path) -> None:
@@ -107,29 +107,31 @@ def pickled(content: Callable[[Path, dict], bytes]) -> Callable[[Path], None]:
     return make
 
 
-def tar(folder: Path, state: dict) -> bytes:
+def make_tar(folder: Path, state: dict) -> bytes:
     """torch's first format, which weights_only once let through (CVE-2025-32434)."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as file:
         for name in ("sys_info", "pickle", "storages", "tensors"):
-            inside = pickle.dumps(touch(folder), protocol=2)
+            inside = pickle.dumps(make_touching_pickle(folder), protocol=2)
             about = tarfile.TarInfo(name)
             about.size = len(inside)
             file.addfile(about, io.BytesIO(inside))
     return data.getvalue()
 
 
-def script(folder: Path, state: dict) -> bytes:
+def make_torchscript(folder: Path, state: dict) -> bytes:
     """A TorchScript archive, another way around weights_only."""
-    return rezipped(saved(state), {"constants.pkl": pickle.dumps(touch(folder), protocol=2)})
+    return add_zip_members(
+        save_to_bytes(state), {"constants.pkl": pickle.dumps(make_touching_pickle(folder), protocol=2)}
+    )
 
 
-def twice(folder: Path, state: dict) -> bytes:
+def make_double_member(folder: Path, state: dict) -> bytes:
     """A zip with two members of one name, an honest one and another: readers differ in which they take."""
-    return rezipped(saved(state), {"data.pkl": pickle.dumps(touch(folder), protocol=2)})
+    return add_zip_members(save_to_bytes(state), {"data.pkl": pickle.dumps(make_touching_pickle(folder), protocol=2)})
 
 
-def rezipped(data: bytes, more: dict[str, bytes], method=zipfile.ZIP_STORED) -> bytes:
+def add_zip_members(data: bytes, more: dict[str, bytes], method=zipfile.ZIP_STORED) -> bytes:
     """A torch.save file with more members, perhaps compressed."""
     out = io.BytesIO()
     with (
@@ -146,52 +148,65 @@ def rezipped(data: bytes, more: dict[str, bytes], method=zipfile.ZIP_STORED) -> 
     return out.getvalue()
 
 
-def bomb(folder: Path, state: dict) -> bytes:
+def make_bomb(folder: Path, state: dict) -> bytes:
     """64 MB of zeros in some kilobytes."""
-    return rezipped(saved(state | {"x": torch.zeros(2**24)}), {}, zipfile.ZIP_DEFLATED)
+    return add_zip_members(save_to_bytes(state | {"x": torch.zeros(2**24)}), {}, zipfile.ZIP_DEFLATED)
 
 
 REFUSED = "the pickle was refused "
 ASKED = REFUSED + r"\(it asks for "
-attack(
-    "a pickle, unasked", pickled(lambda f, s: saved(s | {"x": touch(f)})), f"no {WEIGHTS} and no .*--pickle", "/model"
+add_attack(
+    "a pickle, unasked",
+    replace_by_pickle(lambda f, s: save_to_bytes(s | {"x": make_touching_pickle(f)})),
+    f"no {WEIGHTS} and no .*--pickle",
+    "/model",
 )
-attack("an honest pickle, unasked", pickled(lambda f, s: saved(s)), f"no {WEIGHTS} and no .*--pickle", "/model")
+add_attack(
+    "an honest pickle, unasked",
+    replace_by_pickle(lambda f, s: save_to_bytes(s)),
+    f"no {WEIGHTS} and no .*--pickle",
+    "/model",
+)
 with_word = {
-    "os.system": (lambda f, s: saved(s | {"x": touch(f)}), ASKED + "posix.system"),
+    "os.system": (lambda f, s: save_to_bytes(s | {"x": make_touching_pickle(f)}), ASKED + "posix.system"),
     "eval in the older format": (
-        lambda f, s: saved(s | {"x": evaluated(f)}, _use_new_zipfile_serialization=False),
+        lambda f, s: save_to_bytes(s | {"x": make_evaluating_pickle(f)}, _use_new_zipfile_serialization=False),
         ASKED + "eval",
     ),
-    "no torch file at all": (lambda f, s: pickle.dumps(touch(f), protocol=0), REFUSED),
+    "no torch file at all": (lambda f, s: pickle.dumps(make_touching_pickle(f), protocol=0), REFUSED),
     "a gadget of torch's own": (
-        lambda f, s: saved({"x": Runs(torch.storage._load_from_bytes, saved(touch(f)))}),
+        lambda f, s: save_to_bytes({"x": Runs(torch.storage._load_from_bytes, save_to_bytes(make_touching_pickle(f)))}),
         ASKED + "torch.storage._load_from_bytes",
     ),
-    "the tar of torch 0.1": (tar, REFUSED),
-    "a TorchScript archive": (script, REFUSED + ".*TorchScript"),
-    "two members of one name": (twice, REFUSED),
+    "the tar of torch 0.1": (make_tar, REFUSED),
+    "a TorchScript archive": (make_torchscript, REFUSED + ".*TorchScript"),
+    "two members of one name": (make_double_member, REFUSED),
     "a pickle before a zip": (
-        lambda f, s: saved({"x": touch(f)}, _use_new_zipfile_serialization=False) + saved(s),
+        lambda f, s: (
+            save_to_bytes({"x": make_touching_pickle(f)}, _use_new_zipfile_serialization=False) + save_to_bytes(s)
+        ),
         ASKED + "posix.system",
     ),
     "one number as a terabyte": (
-        lambda f, s: saved(s | {"x": torch.zeros(1).expand(10**12)}),
+        lambda f, s: save_to_bytes(s | {"x": torch.zeros(1).expand(10**12)}),
         REFUSED + r"\(its tensors claim 4,000,000,0..,... bytes, the file has",
     ),
-    "a terabyte by an allowed function": (lambda f, s: saved(s | {"x": Runs(bytearray, 10**12)}), "MemoryError"),
-    "a compressed terabyte": (bomb, REFUSED + r"\(its tensors claim 67,"),
+    "a terabyte by an allowed function": (
+        lambda f, s: save_to_bytes(s | {"x": Runs(bytearray, 10**12)}),
+        "MemoryError",
+    ),
+    "a compressed terabyte": (make_bomb, REFUSED + r"\(its tensors claim 67,"),
     "an import by an allowed function": (
-        lambda f, s: saved(s | {"x": Runs(__import__("_codecs").encode, "x", "rot13")}),
+        lambda f, s: save_to_bytes(s | {"x": Runs(__import__("_codecs").encode, "x", "rot13")}),
         REFUSED + r"\(it tried import",
     ),
 }
 for name, (content, said) in with_word.items():
     fresh = name in ("os.system", "the tar of torch 0.1", "one number as a terabyte")
-    attack(f"a pickle, asked for: {name}", pickled(content), said, BIN, pickle=True, fresh=fresh)
-attack(
+    add_attack(f"a pickle, asked for: {name}", replace_by_pickle(content), said, BIN, pickle=True, fresh=fresh)
+add_attack(
     "a pickle, asked for, that gets around weights_only",
-    pickled(lambda f, s: saved({"x": touch(f)})),
+    replace_by_pickle(lambda f, s: save_to_bytes({"x": make_touching_pickle(f)})),
     REFUSED + r"\(it tried pickle.find_class",
     BIN,
     pickle=True,
@@ -202,44 +217,52 @@ attack(
 # --- a safetensors file that is none, beside a pickle that would load
 
 
-def disguised(content: Callable[[Path, dict], bytes]) -> Callable[[Path], None]:
+def disguise_file(content: Callable[[Path, dict], bytes]) -> Callable[[Path], None]:
     """Something else under the name of the safetensors file, and an honest pickle beside it."""
 
     def make(folder: Path) -> None:
         state = load((folder / WEIGHTS).read_bytes())
         (folder / WEIGHTS).write_bytes(content(folder, state))
-        (folder / BIN).write_bytes(saved(state))
+        (folder / BIN).write_bytes(save_to_bytes(state))
 
     return make
 
 
 for asked in (False, True):
     for name, content in {
-        "a pickle": lambda f, s: pickle.dumps(touch(f)),
-        "a torch.save": lambda f, s: saved(s | {"x": touch(f)}),
+        "a pickle": lambda f, s: pickle.dumps(make_touching_pickle(f)),
+        "a torch.save": lambda f, s: save_to_bytes(s | {"x": make_touching_pickle(f)}),
         "nothing": lambda f, s: b"",
         "half a file": lambda f, s: (f / WEIGHTS).read_bytes()[:-1000],
     }.items():
         word = "asked for" if asked else "unasked"
         said = "not a safetensors file|bytes of data are declared"
-        attack(f"{name} named {WEIGHTS}, a pickle beside it {word}", disguised(content), said, WEIGHTS, pickle=asked)
+        add_attack(
+            f"{name} named {WEIGHTS}, a pickle beside it {word}", disguise_file(content), said, WEIGHTS, pickle=asked
+        )
 
 
-def own(folder: Path) -> None:
+def make_own_directory(folder: Path) -> None:
     """A formers directory with a pickle instead of its weights."""
     former = formers.load(folder)
     shutil.rmtree(folder)
     formers.save(former, folder)
-    pickled(lambda f, s: saved(s))(folder)
+    replace_by_pickle(lambda f, s: save_to_bytes(s))(folder)
 
 
-attack("a formers directory with a pickle, asked for", own, f"{WEIGHTS}: the file is missing", "/model", pickle=True)
+add_attack(
+    "a formers directory with a pickle, asked for",
+    make_own_directory,
+    f"{WEIGHTS}: the file is missing",
+    "/model",
+    pickle=True,
+)
 
 
 # --- names that lead elsewhere
 
 
-def sharded(folder: Path, file: str = "part.safetensors", index: str = INDEX, **more) -> None:
+def write_shard_index(folder: Path, file: str = "part.safetensors", index: str = INDEX, **more) -> None:
     """The weights as one shard of this name in the index, whatever its real name is."""
     os.rename(folder / WEIGHTS, folder / "part.safetensors")
     with safe_open(folder / "part.safetensors", framework="pt") as opened:
@@ -254,15 +277,20 @@ PATHS = {
     "part\0.safetensors": NOT_HERE, "x" * 300: NOT_HERE, "huggingface/part": NOT_HERE, "~/part": NOT_HERE,
 }  # fmt: skip
 for file, said in PATHS.items():
-    attack(f"an index that names {file[:20]!r}", lambda f, file=file: sharded(f, file), said, "/model")
-attack(
+    add_attack(f"an index that names {file[:20]!r}", lambda f, file=file: write_shard_index(f, file), said, "/model")
+add_attack(
     "an index of pickles that names ../x, asked for",
-    lambda f: sharded(f, "../x.bin", BIN_INDEX),
+    lambda f: write_shard_index(f, "../x.bin", BIN_INDEX),
     NOT_HERE,
     "/model",
     pickle=True,
 )
-attack("an index that lists no names", lambda f: sharded(f, ["a"]), "weight_map is not a table of file names", INDEX)
+add_attack(
+    "an index that lists no names",
+    lambda f: write_shard_index(f, ["a"]),
+    "weight_map is not a table of file names",
+    INDEX,
+)
 for name in (
     "hub:../../x",
     "hub:../x",
@@ -274,13 +302,13 @@ for name in (
     "hub:a/b@/etc",
     "hub:..\\x",
 ):
-    attack(f"the name {name}", lambda f, name=name: name, "is not the name of a model", name.replace("\\", "\\\\"))
+    add_attack(f"the name {name}", lambda f, name=name: name, "is not the name of a model", name.replace("\\", "\\\\"))
 
 
 # --- links and files that are none
 
 
-def linked(name: str, target: str | None = None) -> Callable[[Path], None]:
+def replace_by_link(name: str, target: str | None = None) -> Callable[[Path], None]:
     """One of the folder's files as a link: to itself moved out of the folder, or to something else."""
 
     def make(folder: Path) -> None:
@@ -299,25 +327,27 @@ def linked(name: str, target: str | None = None) -> Callable[[Path], None]:
 OUT = "is a link that leads out of the folder"
 beside = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "generation_config.json", "formers.json")
 for name in (WEIGHTS, "config.json", *beside):
-    attack(f"{name} as a link out of the folder", linked(name), f"{name} {OUT}", name)
-attack("a link upwards", linked(WEIGHTS, "../outside/model.safetensors"), OUT, WEIGHTS)
-attack("a link to /dev/zero", linked(WEIGHTS, "/dev/zero"), OUT, WEIGHTS)
-attack("a link to /proc/self/mem", linked("config.json", "/proc/self/mem"), OUT, "config.json")
-attack("a link to itself", linked("config.json", "config.json"), "cannot be read|leads out", "config.json")
-attack("a pickle as a link, asked for", lambda f: (linked(BIN)(f), (f / WEIGHTS).unlink()), OUT, BIN, pickle=True)
+    add_attack(f"{name} as a link out of the folder", replace_by_link(name), f"{name} {OUT}", name)
+add_attack("a link upwards", replace_by_link(WEIGHTS, "../outside/model.safetensors"), OUT, WEIGHTS)
+add_attack("a link to /dev/zero", replace_by_link(WEIGHTS, "/dev/zero"), OUT, WEIGHTS)
+add_attack("a link to /proc/self/mem", replace_by_link("config.json", "/proc/self/mem"), OUT, "config.json")
+add_attack("a link to itself", replace_by_link("config.json", "config.json"), "cannot be read|leads out", "config.json")
+add_attack(
+    "a pickle as a link, asked for", lambda f: (replace_by_link(BIN)(f), (f / WEIGHTS).unlink()), OUT, BIN, pickle=True
+)
 
 
 def shard_of(make: Callable[[Path], object]) -> Callable[[Path], None]:
-    def whole(folder: Path) -> None:
-        sharded(folder, "shard.safetensors")
+    def make_folder(folder: Path) -> None:
+        write_shard_index(folder, "shard.safetensors")
         make(folder / "shard.safetensors")
 
-    return whole
+    return make_folder
 
 
-attack("a shard that is /dev/zero", shard_of(lambda p: p.symlink_to("/dev/zero")), OUT, "shard.safetensors")
-attack("a shard that is a pipe", shard_of(os.mkfifo), "the file is missing", "shard.safetensors")
-attack("a shard that is a folder", shard_of(os.mkdir), "the file is missing", "shard.safetensors")
+add_attack("a shard that is /dev/zero", shard_of(lambda p: p.symlink_to("/dev/zero")), OUT, "shard.safetensors")
+add_attack("a shard that is a pipe", shard_of(os.mkfifo), "the file is missing", "shard.safetensors")
+add_attack("a shard that is a folder", shard_of(os.mkdir), "the file is missing", "shard.safetensors")
 
 
 def link_in_a_cache(folder: Path) -> Path:
@@ -330,15 +360,15 @@ def link_in_a_cache(folder: Path) -> Path:
     return folder.rename(home / "snapshots" / "0123")
 
 
-attack("a link past the blobs of a hub cache", link_in_a_cache, OUT, WEIGHTS)
+add_attack("a link past the blobs of a hub cache", link_in_a_cache, OUT, WEIGHTS)
 for name, said in ((WEIGHTS, f"no {WEIGHTS}"), ("config.json", "neither formers.json nor config.json")):
-    attack(f"{name} as a pipe", lambda f, n=name: ((f / n).unlink(), os.mkfifo(f / n)), said, "/model")
+    add_attack(f"{name} as a pipe", lambda f, n=name: ((f / n).unlink(), os.mkfifo(f / n)), said, "/model")
 
 
 # --- headers that lie
 
 
-def header(change: Callable[[dict, bytes], object]) -> Callable[[Path], None]:
+def change_header(change: Callable[[dict, bytes], object]) -> Callable[[Path], None]:
     """The safetensors file with another header: `change` returns a new table, or the bytes of one, or None."""
 
     def make(folder: Path) -> None:
@@ -354,11 +384,11 @@ def header(change: Callable[[dict, bytes], object]) -> Callable[[Path], None]:
     return make
 
 
-def entry(**values) -> Callable[[Path], None]:
-    return header(lambda table, _: table["transformer.wte.weight"].update(values))
+def change_entry(**values) -> Callable[[Path], None]:
+    return change_header(lambda table, _: table["transformer.wte.weight"].update(values))
 
 
-def shifted(by: int) -> Callable[[dict, bytes], None]:
+def shift_offsets(by: int) -> Callable[[dict, bytes], None]:
     def change(table: dict, data: bytes) -> None:
         last = max(table.values(), key=lambda e: e["data_offsets"])
         last["data_offsets"] = [n + by for n in last["data_offsets"]]
@@ -366,7 +396,7 @@ def shifted(by: int) -> Callable[[dict, bytes], None]:
     return change
 
 
-def length(number: int, size: int = 0) -> Callable[[Path], None]:
+def write_header_length(number: int, size: int = 0) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         with open(folder / WEIGHTS, "r+b") as file:
             file.write(struct.pack("<Q", number))
@@ -375,18 +405,18 @@ def length(number: int, size: int = 0) -> Callable[[Path], None]:
     return make
 
 
-def tail(table: dict, data: bytes) -> dict:
+def drop_last_tensor(table: dict, data: bytes) -> dict:
     """Leave the last tensor's bytes in the file and out of the header: room for something else."""
     del table[max(table, key=lambda name: table[name]["data_offsets"])]
     return table
 
 
-def many(table: dict, data: bytes) -> dict:
+def add_many_entries(table: dict, data: bytes) -> dict:
     nothing = {"dtype": "F32", "shape": [0], "data_offsets": [len(data), len(data)]}
     return table | {f"x{i}": nothing for i in range(100_000)}
 
 
-def again(table: dict, data: bytes) -> bytes:
+def repeat_key(table: dict, data: bytes) -> bytes:
     text = json.dumps(table)
     return b'{"transformer.wte.weight": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}, ' + text[1:].encode()
 
@@ -394,42 +424,62 @@ def again(table: dict, data: bytes) -> bytes:
 WTE = r"tensor 'transformer.wte.weight' "
 SAID = "a header of .* bytes in a file of"
 for name, make, said in (
-    ("a shape larger than the file", entry(shape=[10**6, 10**6]), WTE + "of shape .* does not have"),
-    ("a shape that overflows", entry(shape=[2**62, 2**62, 4]), WTE + "of shape .* does not have"),
-    ("a shape that overflows to its size", entry(shape=[2**63, 2]), WTE + "is described by"),
-    ("a negative shape", entry(shape=[-1, -1]), WTE + "is described by"),
-    ("a fractional shape", entry(shape=[1.5, 2]), WTE + "is described by"),
-    ("a shape of a million axes", entry(shape=[1] * 10**6), WTE + "is described by"),
-    ("offsets beyond the file", entry(data_offsets=[10**15, 10**15 + 4]), WTE + "of shape .* does not have"),
-    ("offsets backwards", entry(data_offsets=[100, 0]), WTE + "of shape .* does not have -100"),
-    ("offsets that are words", entry(data_offsets="ab"), WTE + "is described by"),
-    ("a type that is none", entry(dtype="PICKLE"), WTE + "is of type 'PICKLE'"),
-    ("a tensor that is a number", header(lambda t, _: t | {"x": 7}), "tensor 'x' is described by 7"),
-    ("tensors that overlap", header(shifted(-4)), "a gap or an overlap at byte"),
-    ("tensors with a gap", header(shifted(4)), "a gap or an overlap at byte"),
-    ("bytes that no tensor owns", header(tail), "bytes of data are declared, .* are there"),
-    ("a tensor twice", header(again), "key 'transformer.wte.weight' is there twice"),
-    ("a header of 100,000 tensors", header(many), "tensors are more than a model of these families has"),
-    ("a header of 2**63 bytes", length(2**63), SAID),
-    ("a header of 2**64 - 1 bytes", length(2**64 - 1), SAID),
-    ("a header of 100 MB", length(10**8 + 1, 2 * 10**8), "a header of 100,000,001 bytes"),
-    ("a header of no bytes", length(0), SAID),
-    ("a header that is a list", header(lambda t, _: b"[1]"), "a JSON object is expected"),
-    ("a header 100,000 levels deep", header(lambda t, _: b'{"x":' * 10**5 + b"1" + b"}" * 10**5), "not valid JSON"),
+    ("a shape larger than the file", change_entry(shape=[10**6, 10**6]), WTE + "of shape .* does not have"),
+    ("a shape that overflows", change_entry(shape=[2**62, 2**62, 4]), WTE + "of shape .* does not have"),
+    ("a shape that overflows to its size", change_entry(shape=[2**63, 2]), WTE + "is described by"),
+    ("a negative shape", change_entry(shape=[-1, -1]), WTE + "is described by"),
+    ("a fractional shape", change_entry(shape=[1.5, 2]), WTE + "is described by"),
+    ("a shape of a million axes", change_entry(shape=[1] * 10**6), WTE + "is described by"),
+    ("offsets beyond the file", change_entry(data_offsets=[10**15, 10**15 + 4]), WTE + "of shape .* does not have"),
+    ("offsets backwards", change_entry(data_offsets=[100, 0]), WTE + "of shape .* does not have -100"),
+    ("offsets that are words", change_entry(data_offsets="ab"), WTE + "is described by"),
+    ("a type that is none", change_entry(dtype="PICKLE"), WTE + "is of type 'PICKLE'"),
+    ("a tensor that is a number", change_header(lambda t, _: t | {"x": 7}), "tensor 'x' is described by 7"),
+    ("tensors that overlap", change_header(shift_offsets(-4)), "a gap or an overlap at byte"),
+    ("tensors with a gap", change_header(shift_offsets(4)), "a gap or an overlap at byte"),
+    ("bytes that no tensor owns", change_header(drop_last_tensor), "bytes of data are declared, .* are there"),
+    ("a tensor twice", change_header(repeat_key), "key 'transformer.wte.weight' is there twice"),
+    (
+        "a header of 100,000 tensors",
+        change_header(add_many_entries),
+        "tensors are more than a model of these families has",
+    ),
+    ("a header of 2**63 bytes", write_header_length(2**63), SAID),
+    ("a header of 2**64 - 1 bytes", write_header_length(2**64 - 1), SAID),
+    ("a header of 100 MB", write_header_length(10**8 + 1, 2 * 10**8), "a header of 100,000,001 bytes"),
+    ("a header of no bytes", write_header_length(0), SAID),
+    ("a header that is a list", change_header(lambda t, _: b"[1]"), "a JSON object is expected"),
+    (
+        "a header 100,000 levels deep",
+        change_header(lambda t, _: b'{"x":' * 10**5 + b"1" + b"}" * 10**5),
+        "not valid JSON",
+    ),
 ):
-    attack(name, make, said, WEIGHTS)
-attack("an index of 100,000 tensors", lambda f: sharded(f, weight_map={f"x{i}": "a" for i in range(10**5)}),
-       "100,000 tensors are more than", INDEX)  # fmt: skip
-attack("a shard that holds less than the index says", lambda f: (sharded(f), retell(f, INDEX, ("weight_map", "x"),
-       "part.safetensors")), "1 tensors of the index are in no shard, 'x' first", INDEX)  # fmt: skip
-attack("a shard that holds more than the index says", lambda f: sharded(f, weight_map={"x": "part.safetensors"}),
-       "is not in the index", "part.safetensors")  # fmt: skip
+    add_attack(name, make, said, WEIGHTS)
+add_attack(
+    "an index of 100,000 tensors",
+    lambda f: write_shard_index(f, weight_map={f"x{i}": "a" for i in range(10**5)}),
+    "100,000 tensors are more than",
+    INDEX,
+)
+add_attack(
+    "a shard that holds less than the index says",
+    lambda f: (write_shard_index(f), change_json_value(f, INDEX, ("weight_map", "x"), "part.safetensors")),
+    "1 tensors of the index are in no shard, 'x' first",
+    INDEX,
+)
+add_attack(
+    "a shard that holds more than the index says",
+    lambda f: write_shard_index(f, weight_map={"x": "part.safetensors"}),
+    "is not in the index",
+    "part.safetensors",
+)
 
 
 # --- configurations
 
 
-def retell(folder: Path, file: str, path: tuple[str, ...], value: object) -> None:
+def change_json_value(folder: Path, file: str, path: tuple[str, ...], value: object) -> None:
     """Change one value of a JSON file."""
     table = here = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
     for key in path[:-1]:
@@ -438,10 +488,10 @@ def retell(folder: Path, file: str, path: tuple[str, ...], value: object) -> Non
     (folder / file).write_text(json.dumps(table))
 
 
-def config(**values) -> Callable[[Path], None]:
+def change_config(**values) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         for key, value in values.items():
-            retell(folder, "config.json", (key,), value)
+            change_json_value(folder, "config.json", (key,), value)
         code = f"open({str(folder.parent / MARKER)!r}, 'w').close()"
         for name in ("modeling_evil.py", "gpt2.py", "__init__.py", "tokenization_evil.py"):
             (folder / name).write_text(code)
@@ -469,10 +519,10 @@ for name, values, said in (
     ("a label numbered 10**12", {"id2label": {"1000000000000": "x"}}, "id2label: .*does not number"),
     ("a size of 5,000 digits", {"n_embd": int("9" * 4000)}, "setting 'dim' must be int"),
 ):
-    attack(f"config: {name}", config(**values), said, "config.json")
+    add_attack(f"config: {name}", change_config(**values), said, "config.json")
 
 
-def text(file: str, content: str | bytes) -> Callable[[Path], object]:
+def write_text_file(file: str, content: str | bytes) -> Callable[[Path], object]:
     return lambda folder: (folder / file).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
@@ -485,10 +535,10 @@ for name, content, said in (
     ("half a character", '{"model_type": "\\ud800"}', "not valid JSON"),
     ("20 MB", '{"x": "' + "y" * 20 * 2**20 + '"}', "more than 16,777,216"),
 ):
-    attack(f"config.json: {name}", text("config.json", content), said, "config.json")
+    add_attack(f"config.json: {name}", write_text_file("config.json", content), said, "config.json")
 
 
-def wide(folder: Path) -> None:
+def make_wide_config(folder: Path) -> None:
     """T5 with a width that its own tensors do not pay for: a classifier's dense layer would take its square."""
     shutil.rmtree(folder)
     with torch.device("meta"):
@@ -499,36 +549,42 @@ def wide(folder: Path) -> None:
     formers.export(former, folder, dtype=torch.float16)
 
 
-attack(
-    "a head larger than the file", wide, "the new parts would have 68,7..,...,... numbers", "/model", head="classify"
+add_attack(
+    "a head larger than the file",
+    make_wide_config,
+    "the new parts would have 68,7..,...,... numbers",
+    "/model",
+    head="classify",
 )
 
 
 # --- tokenizers
 
 
-def tokenizer(**stages) -> Callable[[Path], object]:
+def write_tokenizer(**stages) -> Callable[[Path], object]:
     model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "[UNK]": 2}, "unk_token": "[UNK]"}
     empty = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
-    return text("tokenizer.json", json.dumps({"version": "1.0", "added_tokens": [], "model": model} | empty | stages))
+    return write_text_file(
+        "tokenizer.json", json.dumps({"version": "1.0", "added_tokens": [], "model": model} | empty | stages)
+    )
 
 
-def replace(text: str, pattern: dict) -> dict:
+def make_replace_step(text: str, pattern: dict) -> dict:
     return {"type": "Replace", "pattern": pattern, "content": text}
 
 
-def template(single: list, special: dict) -> dict:
+def make_template_step(single: list, special: dict) -> dict:
     pair = [{"Sequence": {"id": side, "type_id": 0}} for side in "AB"]
     return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
 
 
 A, X = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "x", "type_id": 0}}
-DOUBLE = replace("aa", {"String": "a"})
+DOUBLE = make_replace_step("aa", {"String": "a"})
 FAILED, GROWS, SLOW = "the tokenizer failed: ", "lets a text grow more than 1,000 times", "is too slow"
 for name, stages, said in (
     ("a letter into gigabytes", {"normalizer": {"type": "Sequence", "normalizers": [DOUBLE] * 40}}, "normalizer"),
-    ("gigabytes by few steps", {"normalizer": {"type": "Sequence", "normalizers": [replace("a" * 900, {"Regex": "."})
-     ] * 4}}, GROWS),
+    ("gigabytes by few steps", {"normalizer": {"type": "Sequence", "normalizers": [
+     make_replace_step("a" * 900, {"Regex": "."})] * 4}}, GROWS),
     ("gigabytes in disguise", {"normalizer": {"type": "Sequence", "normalizers": [DOUBLE | {"x": []}] * 15}}, GROWS),
     ("gigabytes by bytes", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel",
      "add_prefix_space": False, "trim_offsets": True, "use_regex": False}] * 19}}, GROWS),
@@ -537,13 +593,13 @@ for name, stages, said in (
      base64.b64encode(struct.pack("<I", 1024) + bytes(1024) + b"x" * 10**5).decode()}}, GROWS),
     ("a table that claims gigabytes", {"normalizer": {"type": "Precompiled", "precompiled_charsmap":
      base64.b64encode(b"\xff\xff\xff\x7fabcd").decode()}}, "precompiled_charsmap is broken"),
-    ("a template of 100,000 texts", {"post_processor": template([A] * 10**5, {})}, "a list of more than 100"),
-    ("a token of 10,000 ids", {"post_processor": template([X, A], {"x": {"id": "x", "ids": [0] * 10**4,
+    ("a template of 100,000 texts", {"post_processor": make_template_step([A] * 10**5, {})}, "a list of more than 100"),
+    ("a token of 10,000 ids", {"post_processor": make_template_step([X, A], {"x": {"id": "x", "ids": [0] * 10**4,
      "tokens": ["a"] * 10**4}})}, "a list of more than 100"),
     ("a piece of 10,000,000 letters", {"model": {"type": "BPE", "vocab": {"x" * 10**7: 0}, "merges": []}},
      "a piece has more than 1,000 characters"),
     ("a panic when encoding", {"pre_tokenizer": {"type": "FixedLength", "length": 0}}, FAILED),
-    ("a panic by a template", {"post_processor": template([X, A], {})}, FAILED),
+    ("a panic by a template", {"post_processor": make_template_step([X, A], {})}, FAILED),
     ("a panic when decoding", {"decoder": {"type": "Strip", "content": "a", "start": 10**18, "stop": 10**18}}, FAILED),
     ("a regular expression without end", {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"},
      "behavior": "Isolated", "invert": False}}, SLOW),
@@ -551,19 +607,36 @@ for name, stages, said in (
      * 10**5}, "behavior": "Isolated", "invert": False}}, SLOW),
     ("a merge of nothing", {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a c"]}}, FAILED),
 ):  # fmt: skip
-    attack(f"tokenizer: {name}", tokenizer(**stages), said, "tokenizer" if said == FAILED else "tokenizer.json")
-attack("tokenizer: a key twice", text("tokenizer.json", '{"version": "1.0", "version": "1.0"}'), "is there twice",
-       "tokenizer.json")  # fmt: skip
-attack("tokenizer: a pickle", text("tokenizer.json", b"\x80\x04cposix\nsystem\n"), "not UTF-8 text", "tokenizer.json")
-attack("tokenizer: 40 MB", text("tokenizer.json", " " * 40 * 2**20), "more than 33,554,432", "tokenizer.json")
-attack("tokenizer: the number 4,000,000,000", lambda f: (text("vocab.json", '{"a": 0, "b": 4000000000}')(f),
-       text("merges.txt", "a b")(f)), "large gaps", "merges.txt")  # fmt: skip
+    add_attack(
+        f"tokenizer: {name}", write_tokenizer(**stages), said, "tokenizer" if said == FAILED else "tokenizer.json"
+    )
+add_attack(
+    "tokenizer: a key twice",
+    write_text_file("tokenizer.json", '{"version": "1.0", "version": "1.0"}'),
+    "is there twice",
+    "tokenizer.json",
+)
+add_attack(
+    "tokenizer: a pickle",
+    write_text_file("tokenizer.json", b"\x80\x04cposix\nsystem\n"),
+    "not UTF-8 text",
+    "tokenizer.json",
+)
+add_attack(
+    "tokenizer: 40 MB", write_text_file("tokenizer.json", " " * 40 * 2**20), "more than 33,554,432", "tokenizer.json"
+)
+add_attack(
+    "tokenizer: the number 4,000,000,000",
+    lambda f: (write_text_file("vocab.json", '{"a": 0, "b": 4000000000}')(f), write_text_file("merges.txt", "a b")(f)),
+    "large gaps",
+    "merges.txt",
+)
 
 
 # --- the process that is attacked
 
 
-class Guard(Watch):
+class Guard(AuditWatch):
     """The audit hook of row 14; the converter's process and its empty input are the only things more."""
 
     pickle = False
@@ -575,7 +648,7 @@ class Guard(Watch):
         super().__call__(event, arguments)
 
 
-def converter(guard: Guard) -> Callable:
+def build_forking_run(guard: Guard) -> Callable:
     """What stands in for subprocess.run: the same program in a fork that has torch ready."""
 
     def run(command, *, cwd, **_):
@@ -597,7 +670,7 @@ def converter(guard: Guard) -> Callable:
     return run
 
 
-def attacked(job: dict) -> dict:
+def load_and_use(job: dict) -> dict:
     """Load what is hostile, and use it if it loads."""
     if not job["how"].get("pickle"):
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -610,7 +683,7 @@ def attacked(job: dict) -> dict:
     guard = Guard(*map(Path, job["roots"]))
     guard.pickle = job["how"].get("pickle", False)
     if not job.get("fresh", True):
-        subprocess.run = converter(guard)
+        subprocess.run = build_forking_run(guard)
     used, began, said = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic(), None
     signal.alarm(3 * SECONDS)
     guard.armed = True
@@ -630,7 +703,7 @@ def attacked(job: dict) -> dict:
     }
 
 
-def written(job: dict) -> dict:
+def write_within_limit(job: dict) -> dict:
     """Write where no file may be larger than so many bytes."""
     former = formers.load(job["where"])
     resource.setrlimit(resource.RLIMIT_FSIZE, (job["limit"], job["limit"]))
@@ -641,20 +714,20 @@ def written(job: dict) -> dict:
     return {"said": None}
 
 
-def careless(job: dict) -> dict:
+def load_carelessly(job: dict) -> dict:
     """What others do."""
     torch.load(job["where"], weights_only=False)
     return {}
 
 
-TASKS = {"attacked": attacked, "written": written, "careless": careless}
+TASKS = {"attacked": load_and_use, "written": write_within_limit, "careless": load_carelessly}
 
 
-def serve() -> None:
+def serve_jobs() -> None:
     """For each line of JSON, a fork that answers with another; one that dies is answered for."""
     for folder in (GOLDEN / "GPT2LMHeadModel-0", GOLDEN / "T5ForConditionalGeneration-0"):
         formers.load(folder)  # what is imported on first use is imported here
-    train_bpe(["a b"], 270).encode("a")
+    train_tokenizer("bpe", ["a b"], 270).encode("a")
     for line in sys.stdin:
         job = json.loads(line)
         inlet, outlet = os.pipe()
@@ -699,7 +772,7 @@ def ask(tmp_path_factory):
     process.stdout.close()
 
 
-def listing(folder: Path) -> dict[str, tuple]:
+def list_tree(folder: Path) -> dict[str, tuple]:
     """Every file below a folder: its kind, size and time."""
     found = {p: p.lstat() for p in folder.rglob("*")}
     return {str(p): (stat.st_mode, stat.st_size, stat.st_mtime_ns) for p, stat in found.items()}
@@ -715,7 +788,7 @@ def test_attack(name, ask, tmp_path):
     shutil.copytree(GOLDEN / case.base, folder, ignore=shutil.ignore_patterns("expected.*"))
     made = case.make(folder)
     where = made if isinstance(made, str | Path) else folder
-    before = listing(tmp_path)
+    before = list_tree(tmp_path)
     job = {"where": str(where), "how": case.how, "bypass": case.bypass, "fresh": case.fresh}
     answer = ask("attacked", **job, roots=[str(tmp_path)])
     said = answer["said"]
@@ -725,7 +798,7 @@ def test_attack(name, ask, tmp_path):
     assert said.isprintable()
     assert len(said.replace(str(tmp_path), "")) < 1200
     assert answer["seen"] == []
-    assert listing(tmp_path) == before
+    assert list_tree(tmp_path) == before
     assert answer["seconds"] < SECONDS
     assert answer["grown"] < GROWTH
     RESULTS[name] = True
@@ -747,9 +820,9 @@ def test_honest_files_load(ask, tmp_path):
         assert answer["seen"] == []
 
 
-@pytest.mark.parametrize("payload", [touch, evaluated])
+@pytest.mark.parametrize("payload", [make_touching_pickle, make_evaluating_pickle])
 def test_the_payloads_run_where_nobody_cares(payload, ask, tmp_path):
-    (tmp_path / "file").write_bytes(saved(payload(tmp_path / "model")))
+    (tmp_path / "file").write_bytes(save_to_bytes(payload(tmp_path / "model")))
     ask("careless", where=str(tmp_path / "file"))
     assert (tmp_path / MARKER).exists()
 
@@ -771,8 +844,8 @@ def test_templates_and_classes_of_a_tokenizer_are_words(ask, tmp_path):
     """Chat templates are programs to others (CVE-2024-34359); here they are text that survives an export."""
     folder = tmp_path / "model"
     shutil.copytree(GOLDEN / "GPT2LMHeadModel-0", folder, ignore=shutil.ignore_patterns("expected.*"))
-    tokenizer()(folder)
-    config()(folder)
+    write_tokenizer()(folder)
+    change_config()(folder)
     evil = f"{{{{ cycler.__init__.__globals__.os.system('touch {tmp_path / MARKER}') }}}}"
     about = {
         "chat_template": evil,
@@ -781,11 +854,11 @@ def test_templates_and_classes_of_a_tokenizer_are_words(ask, tmp_path):
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(about))
     (folder / "chat_template.jinja").write_text(evil)
-    before = listing(tmp_path)
+    before = list_tree(tmp_path)
     answer = ask("attacked", where=str(folder), how={}, bypass=False, roots=[str(tmp_path)])
     assert answer["said"] is None
     assert answer["seen"] == []
-    assert listing(tmp_path) == before
+    assert list_tree(tmp_path) == before
     formers.export(formers.load(folder), tmp_path / "out")
     limit = {"model_max_length": 24}  # what it did not say
     assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text()) == about | limit
@@ -794,12 +867,12 @@ def test_templates_and_classes_of_a_tokenizer_are_words(ask, tmp_path):
 def test_ignoring_auto_map_does_not_run_it(ask, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(GOLDEN / "GPT2LMHeadModel-0", folder, ignore=shutil.ignore_patterns("expected.*"))
-    config(auto_map=CLASSES)(folder)
-    before = listing(tmp_path)
+    change_config(auto_map=CLASSES)(folder)
+    before = list_tree(tmp_path)
     answer = ask("attacked", where=str(folder), how={"ignore": ["auto_map"]}, bypass=False, roots=[str(tmp_path)])
     assert answer["said"] is None
     assert answer["seen"] == []
-    assert listing(tmp_path) == before
+    assert list_tree(tmp_path) == before
 
 
 @pytest.mark.parametrize("verb", ["save", "export"])
@@ -821,16 +894,16 @@ def test_an_import_that_is_refused_leaves_nothing(tmp_path, capsys):
 
     folder = tmp_path / "model"
     shutil.copytree(GOLDEN / "GPT2LMHeadModel-0", folder, ignore=shutil.ignore_patterns("expected.*"))
-    config(auto_map=CLASSES)(folder)
-    before = listing(tmp_path)
+    change_config(auto_map=CLASSES)(folder)
+    before = list_tree(tmp_path)
     with pytest.raises(SystemExit) as ended:
         main(["import", str(folder), str(tmp_path / "new" / "out")])
     assert ended.value.code == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert "unknown key 'auto_map'" in lines[0]
-    assert listing(tmp_path) == before
+    assert list_tree(tmp_path) == before
 
 
 if __name__ == "__main__":
-    serve()
+    serve_jobs()

@@ -21,7 +21,7 @@ from formers.cli.main import main
 from formers.config import parse_yaml
 from formers.errors import advise_on_write
 from formers.registry import train_tokenizer
-from tests.cli.test_cli import run
+from tests.command_line import run_command
 from tests.faults import small_runs
 
 GOLDEN = Path(__file__).parent.parent / "parity" / "golden"
@@ -48,7 +48,7 @@ def test_a_file_that_cannot_be_mapped(tmp_path, beyond, capsys):
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (mapped + (beyond << 20), before[1]))
     try:
-        code, _, err = run(capsys, "export", str(tmp_path / "m"), str(tmp_path / "out"))
+        code, _, err = run_command(capsys, "export", str(tmp_path / "m"), str(tmp_path / "out"))
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
     assert code == 2
@@ -65,7 +65,7 @@ def test_out_of_memory_is_one_line(error, capsys, monkeypatch):
         raise error
 
     monkeypatch.setattr(command, "app", fail)
-    code, _, err = run(capsys, "tree")
+    code, _, err = run_command(capsys, "tree")
     assert code == 2
     assert err.startswith("formers: out of memory (")
     assert err.count("\n") == 1
@@ -92,7 +92,7 @@ def test_another_error_is_not_taken_for_one(monkeypatch):
 def test_yaml_of_a_config(text, said, tmp_path, capsys):
     """A billion laughs used to take all memory and a date that is none a traceback."""
     (tmp_path / "c.yaml").write_text(text)
-    code, _, err = run(capsys, "pretrain", "bert", "--config", str(tmp_path / "c.yaml"), "--print-config")
+    code, _, err = run_command(capsys, "pretrain", "bert", "--config", str(tmp_path / "c.yaml"), "--print-config")
     assert code == 2
     assert err.count("\n") == 1
     assert said in err
@@ -108,14 +108,14 @@ def test_yaml_that_people_write():
 @pytest.mark.parametrize("value", [BOMB, "2024-99-99", "[" * 1500])
 def test_yaml_of_the_command_line(words, value, capsys):
     words = [*words, f"mask_rate={value}" if words[-1] == "--option" else value]
-    code, _, err = run(capsys, *words)
+    code, _, err = run_command(capsys, *words)
     assert code == 2
     assert err.count("\n") == 1
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs /dev/zero")
 def test_a_config_without_end(capsys):
-    code, _, err = run(capsys, "pretrain", "gpt2", "--config", "/dev/zero", "--print-config")
+    code, _, err = run_command(capsys, "pretrain", "gpt2", "--config", "/dev/zero", "--print-config")
     assert code == 2
     assert "has more than 1,048,576 bytes" in err
 
@@ -136,7 +136,7 @@ def test_a_config_without_end(capsys):
 def test_hostile_words(words, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.symlink(GOLDEN / "GPT2LMHeadModel-0", "golden")
-    code, out, err = run(capsys, *words)
+    code, out, err = run_command(capsys, *words)
     assert code == 2
     assert said in err
     assert "\x1b" not in out + err
@@ -147,7 +147,7 @@ def test_plain_text_without_a_task(tmp_path, capsys):
     """It used to be taken for a task with answers, and to end in a traceback."""
     (tmp_path / "plain.txt").write_text("some words on a line\n" * 30)
     words = ["--train", str(tmp_path / "plain.txt"), "--out", str(tmp_path / "out")]
-    code, _, err = run(capsys, "finetune", "gpt2", *words)
+    code, _, err = run_command(capsys, "finetune", "gpt2", *words)
     assert code == 2
     assert "--task lm" in err
     assert err.count("\n") == 1
@@ -185,10 +185,10 @@ def test_the_file_that_hides_panics_is_closed_at_the_end(tmp_path):
 def test_a_run_whose_folder_is_deleted(tmp_path):
     """It used to be told to make room."""
     out, log = tmp_path / "run", tmp_path / "log"
-    run_settings = small_runs.asked("gpt2", steps=100_000, save_every=5, eval_every=100_000, samples=0)
+    run_settings = small_runs.make_settings("gpt2", steps=100_000, save_every=5, eval_every=100_000, samples=0)
 
     def work():
-        formers.pretrain("gpt2", small_runs.texts(), out=out, config=run_settings, device="cpu")
+        formers.pretrain("gpt2", small_runs.make_texts(), out=out, config=run_settings, device="cpu")
 
     def told():
         try:
@@ -197,13 +197,13 @@ def test_a_run_whose_folder_is_deleted(tmp_path):
             print(error, flush=True)
             sys.exit(error.exit_code)
 
-    number = small_runs.forked(told, log)
+    number = small_runs.fork_process(told, log)
     end = time.monotonic() + 120
     while not list(out.glob("steps/step-*/manifest.json")) and time.monotonic() < end:
         time.sleep(0.05)
     os.rename(out, tmp_path / "elsewhere")
     shutil.rmtree(tmp_path / "elsewhere", ignore_errors=True)
-    assert small_runs.ended(number) == 2, log.read_text()
+    assert small_runs.wait_for_exit(number) == 2, log.read_text()
     said = log.read_text()
     assert "No such file or directory" in said
     assert "he folder was moved or deleted" in said

@@ -45,11 +45,11 @@ def alarm():
     signal.signal(signal.SIGALRM, before)
 
 
-def content(batch, position):
+def get_content(batch, position):
     return batch.ids.tobytes(), batch.sample.tobytes(), position
 
 
-def killed(made, goal, dice, alarm):
+def read_and_kill(made, goal, dice, alarm):
     """Read, kill one worker, read on. What was read, the last position, and whether the death was noticed."""
     how = {"workers": dice.randint(1, 3), "prefetch": dice.choice([None, 1, 8]), "epochs": 1, "seed": 5}
     run, read, position = load_batches(TokenSource(made, goal), 40, **how), [], 0
@@ -58,7 +58,7 @@ def killed(made, goal, dice, alarm):
         while True:
             alarm()
             batch, position = next(run)
-            read.append(content(batch, position))
+            read.append(get_content(batch, position))
             if len(read) == moment:
                 time.sleep(dice.choice([0, 0.001, 0.01, 0.05]))
                 victim = dice.choice([process.pid for process in multiprocessing.active_children()])
@@ -76,16 +76,16 @@ def test_a_worker_is_killed(count, alarm):
     made = Store(np.arange(3000, dtype=np.uint16) % 100, np.array([0, 1200, 3000]), 100, "x")
     goal = Uneven(9)
     alarm()
-    whole = [content(*one) for one in load_batches(TokenSource(made, goal), 40, seed=5, epochs=1)]
+    whole = [get_content(*one) for one in load_batches(TokenSource(made, goal), 40, seed=5, epochs=1)]
     noticed = 0
     for number in range(count):
         dice = random.Random(number)
-        read, position, dead = killed(made, goal, dice, alarm)
+        read, position, dead = read_and_kill(made, goal, dice, alarm)
         alarm()
         rest = load_batches(
             TokenSource(made, goal), 40, seed=5, epochs=1, position=position, workers=dice.randint(0, 2)
         )
-        assert read + [content(*one) for one in rest] == whole
+        assert read + [get_content(*one) for one in rest] == whole
         noticed += dead
     print(
         f"row 9: {count} loader workers killed, {noticed} deaths noticed at once, 0 hangs, 0 batches lost or repeated"

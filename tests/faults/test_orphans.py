@@ -53,7 +53,7 @@ time.sleep(600)
 """
 
 
-def descendants(pid: int) -> dict[int, str]:
+def list_descendants(pid: int) -> dict[int, str]:
     """The processes that a process has started, and those started by them, with their command lines."""
     parents = {}
     for entry in Path("/proc").iterdir():
@@ -84,7 +84,7 @@ def test_no_child_outlives_a_killed_parent(tmp_path):
         assert starter.stdout is not None
         word, *forked = starter.stdout.readline().split()
         assert word == "ready"
-        left = descendants(starter.pid)
+        left = list_descendants(starter.pid)
         assert set(map(int, forked)) < set(left)
         spawned = [line for line in left.values() if "spawn_main" in line]
         assert len(spawned) == 7, "two of a pool, two that count, one of a thread, two that encode"

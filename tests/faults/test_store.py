@@ -12,32 +12,32 @@ import formers
 from formers import Error, Store
 from formers.data.preparation.pipeline import prepare
 from formers.data.store import BLOCK_BYTES
-from formers.text.trainers.pair_merging import train_bpe
+from formers.registry import train_tokenizer
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory):
+def good_store(tmp_path_factory):
     """A store of several shards, sentences and units, and what it holds."""
     words = np.random.default_rng(0).integers(0, 500, (1500, 60))
     texts = [" ".join(f"w{w}" for w in row[: 10 + i % 50]) + f". And {i}." for i, row in enumerate(words)]
     folder = tmp_path_factory.mktemp("faults")
     (folder / "list.txt").write_text("w1 w2\n", encoding="utf-8")
-    tokenizer = train_bpe(texts[:50], 300)
+    tokenizer = train_tokenizer("bpe", texts[:50], 300)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("formers.data.preparation.pipeline.CHUNK_CHARACTERS", 50_000)
         store = formers.prepare(texts, tokenizer, folder / "s", shard=60_000, units=str(folder / "list.txt"))
     assert len(store.directory.part_metadata["shards"]) > 1
-    return folder / "s", everything(store), texts
+    return folder / "s", read_everything(store), texts
 
 
-def everything(store):
+def read_everything(store):
     """All that a store says, read the way a run reads it."""
     spans = store.starts[:-1], store.starts[1:]
     ids, first, units = store.read_spans(*spans)
     return ids.tobytes(), first.tobytes(), units.tobytes(), store.starts.tobytes(), store.tokenizer.json_text
 
 
-def damage(path, random, truncate):
+def damage_store(path, random, truncate):
     """One bit flipped, or the end cut off, in any file of the store; the offset."""
     files = sorted(p for p in path.iterdir() if p.is_file())
     sizes = np.array([p.stat().st_size for p in files])
@@ -52,23 +52,23 @@ def damage(path, random, truncate):
     return file, at
 
 
-def names(message, file, at):
+def is_block_named(message, file, at):
     """Does a message name the file and the block?"""
     offset = int(message.split("offset ")[1].split()[0].replace(",", ""))
     return file in message and offset <= at < offset + BLOCK_BYTES
 
 
 @pytest.mark.parametrize("truncate", [False, True], ids=["flips", "truncations"])
-def test_no_damage_is_silent(good, tmp_path, truncate, full):
-    path, whole, _ = good
+def test_no_damage_is_silent(good_store, tmp_path, truncate, full):
+    path, whole, _ = good_store
     random, silent, harmless, count = np.random.default_rng(7 + truncate), [], 0, 1000 if full else 60
     for number in range(count):
         copy = tmp_path / str(number)
         shutil.copytree(path, copy)
-        file, at = damage(copy, random, truncate)
+        file, at = damage_store(copy, random, truncate)
         try:
             store = Store.open(copy)
-            if everything(store) == whole:
+            if read_everything(store) == whole:
                 harmless += 1  # what was hit is not needed to read: a shard's own tables, or spaces in a JSON file
                 if file.suffix == ".bin":
                     store.verify()
@@ -76,15 +76,15 @@ def test_no_damage_is_silent(good, tmp_path, truncate, full):
             else:
                 silent.append((file.name, at))
         except Error as error:
-            if file.suffix == ".bin" and not names(str(error), file.name, at):
+            if file.suffix == ".bin" and not is_block_named(str(error), file.name, at):
                 silent.append((file.name, at, str(error)))
         shutil.rmtree(copy)
     print(f"{count} {'truncations' if truncate else 'flips'}: {len(silent)} silent, {harmless} in what is not read")
     assert not silent
 
 
-def test_check_reads_everything(good, tmp_path):
-    path, whole, _ = good
+def test_check_reads_everything(good_store, tmp_path):
+    path, whole, _ = good_store
     shutil.copytree(path, tmp_path / "s")
     store = Store.open(tmp_path / "s")
     shard = store.directory.part_metadata["shards"][0]
@@ -97,12 +97,12 @@ def test_check_reads_everything(good, tmp_path):
         Error, match=f"{shard['name']}: the block at offset {at // BLOCK_BYTES * BLOCK_BYTES:,} is not as it was"
     ):
         Store.open(tmp_path / "s").verify()
-    assert everything(Store.open(tmp_path / "s", verify=False)) == whole
+    assert read_everything(Store.open(tmp_path / "s", verify=False)) == whole
 
 
 @pytest.mark.parametrize("kind", ["flip", "truncation", "missing"])
-def test_skip_leaves_out_the_damaged_documents_only(good, tmp_path, kind):
-    path, _, texts = good
+def test_skip_leaves_out_the_damaged_documents_only(good_store, tmp_path, kind):
+    path, _, texts = good_store
     clean = Store.open(path)
     shutil.copytree(path, tmp_path / "s")
     shard = clean.directory.part_metadata["shards"][1]
@@ -122,7 +122,7 @@ def test_skip_leaves_out_the_damaged_documents_only(good, tmp_path, kind):
         low, high = 0, len(data)
         file.unlink()
     with pytest.raises(Error, match=shard["name"]):
-        everything(Store.open(tmp_path / "s"))
+        read_everything(Store.open(tmp_path / "s"))
     with pytest.warns(UserWarning, match="damaged documents are left out"):
         left = Store.open(tmp_path / "s", damaged="skip")
     arrays = shard["arrays"]
@@ -148,7 +148,7 @@ def test_skip_leaves_out_the_damaged_documents_only(good, tmp_path, kind):
 
 def test_a_full_disk_leaves_finished_shards(tmp_path, monkeypatch):
     texts = [f"text number {i} of many" for i in range(2000)]
-    tokenizer = train_bpe(texts[:20], 280)
+    tokenizer = train_tokenizer("bpe", texts[:20], 280)
     monkeypatch.setattr("formers.data.preparation.pipeline.CHUNK_CHARACTERS", 4000)
     import formers.data.store as shards
 

@@ -57,7 +57,7 @@ FORMS = ["txt", "jsonl", "csv", "tsv", "parquet", "txt.gz", "csv.xz", "jsonl.zst
 NO_UTF_8 = ("bad bytes", "overlong", "surrogate bytes", "beyond unicode")  # hardly a byte of these is: refused
 
 
-def consume(path, **how):
+def read_all(path, **how):
     """All documents; what must hold for each of them is checked."""
     changes = CleaningReport()
     count = 0
@@ -73,7 +73,7 @@ def consume(path, **how):
     return changes
 
 
-def tried(path, content: bytes, form: str, **how) -> bool:
+def can_read(path, content: bytes, form: str, **how) -> bool:
     """Whether it could be read; the other way out is an error with the file's name."""
     packed = form.rpartition(".")[2]
     if packed == "zst":
@@ -81,7 +81,7 @@ def tried(path, content: bytes, form: str, **how) -> bool:
     path = path / f"a.{form}"
     path.write_bytes({"gz": gzip.compress, "xz": lzma.compress}.get(packed, bytes)(content))
     try:
-        consume(path, **how)
+        read_all(path, **how)
     except Error as e:
         told = str(e)
     else:
@@ -96,12 +96,12 @@ def tried(path, content: bytes, form: str, **how) -> bool:
 def test_nasty_files(tmp_path, name, form):
     for unit in ("auto", "line", "block", "file"):
         for longest in (10**6, 40):
-            read_well = tried(tmp_path, CORPUS[name], form, unit=unit, max_characters=longest)
+            read_well = can_read(tmp_path, CORPUS[name], form, unit=unit, max_characters=longest)
             assert read_well or "txt" not in form or name in NO_UTF_8  # every other text file here has some text
-    tried(tmp_path, b"text,b\n" + CORPUS[name], form, skip=True)
+    can_read(tmp_path, b"text,b\n" + CORPUS[name], form, skip=True)
     rows = [json.dumps({"text": CORPUS[name].decode("utf-8", "surrogateescape")})] * 3
     if form == "jsonl":
-        assert tried(tmp_path, "\n".join(rows).encode(), form)
+        assert can_read(tmp_path, "\n".join(rows).encode(), form)
 
 
 PIECES = st.sampled_from(
@@ -117,8 +117,8 @@ PIECES = st.sampled_from(
 )
 def test_any_bytes(tmp_path, content, form, skip):
     if content:
-        tried(tmp_path, content, form, skip=skip, max_characters=64)
-        tried(tmp_path, content, form, skip=skip, unit="block")
+        can_read(tmp_path, content, form, skip=skip, max_characters=64)
+        can_read(tmp_path, content, form, skip=skip, unit="block")
 
 
 @pytest.mark.full
@@ -129,7 +129,7 @@ def test_any_bytes_in_full(tmp_path):
             rng.choice(pieces) if rng.random() < 0.8 else rng.randbytes(5) for _ in range(rng.randint(1, 9))
         )
         if content:
-            read_well += tried(
+            read_well += can_read(
                 tmp_path,
                 content,
                 rng.choice(FORMS),
@@ -161,12 +161,12 @@ def test_flipped_and_cut(tmp_path, form, full):
         flipped[rng.randrange(len(flipped))] ^= 1 << rng.randrange(8)
         path.write_bytes(flipped)
         try:
-            consume(path)
+            read_all(path)
         except Error:
             caught += 1
         path.write_bytes(packed[: rng.randrange(1, len(packed))])
         with contextlib.suppress(Error):
-            consume(path)
+            read_all(path)
             cuts += 1
     print(f"{form}: {caught} of {rounds} flips noticed, {cuts} of {rounds} truncations not")
     assert cuts == 0

@@ -138,7 +138,7 @@ def test_all_pairs_of_fingerprints_differ():
     print(f"row 13: {len(prints) * (len(prints) - 1) // 2:,} pairs of tokenizers, all told apart")
 
 
-def seeds():
+def train_seed_models():
     """Models of every kind that SentencePiece trains and formers reads."""
     peer, models = pytest.importorskip("sentencepiece"), []
     for options in (
@@ -159,7 +159,7 @@ def seeds():
 @pytest.mark.parametrize("count", [60, pytest.param(5000, marks=pytest.mark.full)])
 def test_mutated_models(count, tmp_path):
     """In a process of its own: a crash of the Rust library, or memory without end, is seen as such."""
-    for number, model in enumerate(seeds()):
+    for number, model in enumerate(train_seed_models()):
         (tmp_path / f"{number}.model").write_bytes(model)
     command = [sys.executable, str(Path(__file__).with_name("mutated_models.py")), str(tmp_path), str(count)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)

@@ -25,7 +25,20 @@ import formers
 from formers.cli.main import main
 from formers.training.run_folder import RunFolder
 from formers.training.trainer import Trainer
-from tests.faults.small_runs import CARRYING, FAMILIES, Runs, asked, ended, forked, rows, state, texts
+from tests.faults.small_runs import (
+    CARRYING,
+    FAMILIES,
+    Runs,
+    fork_process,
+    has_ended,
+    kill_process,
+    make_settings,
+    make_texts,
+    read_json_lines,
+    read_run_state,
+    wait_for_exit,
+    wait_until,
+)
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="these tests fork")
 
@@ -34,28 +47,10 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="these tests for
 def runs(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("formers.training.hardware.measure_peak_flops", lambda *_: 1e9)
-        formers.pretrain("gpt2", texts(), out=tmp_path_factory.mktemp("first"), **asked("gpt2"))  # imports everything
+        formers.pretrain(
+            "gpt2", make_texts(), out=tmp_path_factory.mktemp("first"), **make_settings("gpt2")
+        )  # imports everything
         yield Runs(tmp_path_factory.mktemp("runs"))
-
-
-def over(process):
-    """Has a process ended by itself? It is not taken off the list."""
-    return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def until(process, there, patience=60.0):
-    """Wait until something is there, or the process is over."""
-    stop = time.monotonic() + patience
-    while not there() and not over(process) and time.monotonic() < stop:
-        time.sleep(0.0003)
-
-
-def kill(process):
-    """kill -9; was it still there?"""
-    missed = over(process)
-    os.kill(process, signal.SIGKILL)
-    ended(process)
-    return not missed
 
 
 def test_killed_at_any_moment(runs, full):
@@ -66,17 +61,17 @@ def test_killed_at_any_moment(runs, full):
     for name in itertools.cycle(order):
         if hits >= count:
             break
-        out, whole = runs.fresh(name), runs.whole(name)[2]
+        out, whole = runs.fresh(name), runs.run_uninterrupted(name)[2]
         steps = out / "steps"
         for _ in range(r.choice((1, 1, 1, 2))):
             process = runs.start(name, out)
             if hits % 2:
                 nth = r.randrange(8)
-                until(process, lambda steps=steps, nth=nth: any(steps.glob(f".writing-*{nth}")))
+                wait_until(process, lambda steps=steps, nth=nth: any(steps.glob(f".writing-*{nth}")))
                 time.sleep(r.random() * 0.003)
             else:
                 time.sleep(r.random() * whole)
-            if kill(process):
+            if kill_process(process):
                 hits += 1
                 seen.add(name)
                 writing += any(steps.glob(".writing-*"))
@@ -96,13 +91,13 @@ def test_stopped_by_a_signal(runs, full, stage):
     for turn, name in zip(range(count), itertools.cycle([*CARRYING, *FAMILIES]), strict=False):
         number, code = ((signal.SIGHUP, 129), (signal.SIGTERM, 143), (signal.SIGINT, 130))[turn % 3]
         while True:
-            out, whole = runs.fresh(name), runs.whole(name)[2]
+            out, whole = runs.fresh(name), runs.run_uninterrupted(name)[2]
             process = runs.start(name, out)
             if stage == "training":
-                until(process, lambda out=out: (out / "metrics.jsonl").exists())
+                wait_until(process, lambda out=out: (out / "metrics.jsonl").exists())
             time.sleep(r.random() * whole / 2)
             os.kill(process, number)
-            found = ended(process)
+            found = wait_for_exit(process)
             if found:
                 break
         assert found == code, runs.said(out)
@@ -110,7 +105,9 @@ def test_stopped_by_a_signal(runs, full, stage):
             saved += 1
             step = int(said.split("after step ")[1].split(";")[0])
             assert (out / "steps" / f"step-{step:08d}" / "manifest.json").exists()
-            assert [row["step"] for row in rows(out / "metrics.jsonl") if "losses" in row] == list(range(1, step + 1))
+            assert [row["step"] for row in read_json_lines(out / "metrics.jsonl") if "losses" in row] == list(
+                range(1, step + 1)
+            )
         runs.finish(name, out)
         runs.check(name, out)
     print(
@@ -122,21 +119,21 @@ def test_stopped_by_a_signal(runs, full, stage):
 def test_stopped_while_the_text_is_prepared(tmp_path, runs, full):
     """A signal or a kill while the tokenizer is trained and the store is made: the same command goes on."""
     text = tmp_path / "text.txt"
-    text.write_text("\n".join(texts("bert", 3000 if full else 300)), encoding="utf-8")
+    text.write_text("\n".join(make_texts("bert", 3000 if full else 300)), encoding="utf-8")
     data = "--data", str(text)
     began = time.time()
     runs.finish("bert", tmp_path / "whole", *data)
     stamp = (tmp_path / "whole" / "data" / "store" / "store.json").stat().st_mtime - began
-    r, codes, expected = random.Random(3), [], state(tmp_path / "whole")
+    r, codes, expected = random.Random(3), [], read_run_state(tmp_path / "whole")
     for turn in range(20 if full else 2):
         out = tmp_path / str(turn)
         process = runs.start("bert", out, *data)
         time.sleep(r.random() * stamp)
         os.kill(process, (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)[turn % 3])
-        codes.append(ended(process))
+        codes.append(wait_for_exit(process))
         assert codes[-1] in ((143, 130, 137)[turn % 3], 0), runs.said(out)
         runs.finish("bert", out, *data)
-        assert state(out) == expected
+        assert read_run_state(out) == expected
     print(f"\n{len(codes)} stops of the preparation (codes {sorted(set(codes))}): all went on, difference 0")
 
 
@@ -152,7 +149,7 @@ def test_the_command_itself_and_its_workers(runs, full):
                 [sys.executable, "-m", "formers.cli.main", *words], stderr=log, stdout=log, start_new_session=True,
                 env={**os.environ, "PYTHONPATH": str(Path(formers.__file__).parents[1])},
             )  # fmt: skip
-        until(process.pid, lambda out=out: (out / "metrics.jsonl").exists(), 120)
+        wait_until(process.pid, lambda out=out: (out / "metrics.jsonl").exists(), 120)
         time.sleep(0.3)
         os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
         assert process.wait(60) == code, runs.said(out)
@@ -192,9 +189,9 @@ def test_the_terminal_is_closed(runs, nohup):
             os.read(terminal, 1 << 16)
         return (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 0
 
-    until(number, trains, 120)
+    wait_until(number, trains, 120)
     os.close(terminal)
-    assert ended(number) == (0 if nohup else 129)
+    assert wait_for_exit(number) == (0 if nohup else 129)
     saved = list((out / "steps").glob("step-*/manifest.json"))
     assert saved
     assert nohup == (out / "model").is_dir()
@@ -218,11 +215,11 @@ def test_other_numbers_of_workers(runs, full, monkeypatch):
             return real(self, batches, objective)
 
         monkeypatch.setattr(Trainer, "train_step", train_step)
-        codes = [ended(runs.start(name, out, "--train.workers", str(count))) for count in workers]
+        codes = [wait_for_exit(runs.start(name, out, "--train.workers", str(count))) for count in workers]
         assert codes == [143, 0][-len(codes) :], runs.said(out)
         monkeypatch.undo()
         runs.check(name, out)
-        return rows(told)
+        return read_json_lines(told)
 
     for name in ["xlnet", "bert", "t5"] if full else ["xlnet"]:
         whole = order(name, 0)
@@ -246,13 +243,13 @@ def test_a_worker_dies(runs, full, tmp_path):
                 os.kill(r.choice(multiprocessing.active_children()).pid, signal.SIGKILL)
 
         def work(out=out, name=name, hook=hook):
-            formers.pretrain(name, out=out, resume=True, hook=hook, **asked(name, workers=2, **how))
+            formers.pretrain(name, out=out, resume=True, hook=hook, **make_settings(name, workers=2, **how))
 
         began = time.monotonic()
-        process = forked(work, out.with_name(f"{out.name}.died"))
-        until(process, lambda: False, 60)
-        assert over(process), "it hangs"
-        ended(process)
+        process = fork_process(work, out.with_name(f"{out.name}.died"))
+        wait_until(process, lambda: False, 60)
+        assert has_ended(process), "it hangs"
+        wait_for_exit(process)
         said = out.with_name(f"{out.name}.died").read_text()
         assert "was ended by signal 9 (SIGKILL)" in said, (turn, said)
         assert time.monotonic() - began < 60
@@ -274,10 +271,10 @@ def test_two_runs_into_one_folder(runs, full):
             os.read(gate, 1)  # all begin when the gate is closed
             main(words)
 
-        crowd = [forked(work, out.with_name(f"{out.name}.{i}")) for i in range(4)]
+        crowd = [fork_process(work, out.with_name(f"{out.name}.{i}")) for i in range(4)]
         os.close(opened)
         os.close(gate)
-        codes = [ended(process) for process in crowd]
+        codes = [wait_for_exit(process) for process in crowd]
         said = [out.with_name(f"{out.name}.{i}").read_text() for i in range(4)]
         assert sorted(codes) == [0, 2, 2, 2], said
         winner = crowd[codes.index(0)]
@@ -286,8 +283,8 @@ def test_two_runs_into_one_folder(runs, full):
             named += code == 2
     out = runs.fresh("gpt2")
     process = runs.start("gpt2", out)
-    until(process, lambda: (out / "metrics.jsonl").exists())
-    assert kill(process)
+    wait_until(process, lambda: (out / "metrics.jsonl").exists())
+    assert kill_process(process)
     assert (out / "lock").exists()
     assert RunFolder(out).read_info()["config"]["family"] == "gpt2"
     runs.finish("gpt2", out)

@@ -25,7 +25,7 @@ from formers import Error
 from formers.atomic_files import to_checked_json
 from formers.cli.main import main
 from formers.objectives.causal import CausalLM
-from formers.text.trainers.pair_merging import train_bpe
+from formers.registry import train_tokenizer
 from formers.training.checkpoint.local import FileSystem
 from formers.training.config_merge import PretrainDataConfig, configure_pretraining
 from formers.training.distributed.process_group import ProcessGroup
@@ -33,7 +33,14 @@ from formers.training.run_folder import RUN_FORMAT, MetricsLog, RunFolder, summa
 from formers.training.runs.prepare_data import prepare_data
 from formers.training.runs.pretrain import PretrainRun
 from formers.training.trainer import Trainer
-from tests.faults.small_runs import asked, ended, forked, rows, state, texts
+from tests.faults.small_runs import (
+    fork_process,
+    make_settings,
+    make_texts,
+    read_json_lines,
+    read_run_state,
+    wait_for_exit,
+)
 
 NO_NUMBERS = (math.nan, math.inf, -math.inf)
 MODEL = {"dim": 12, "layers": 1, "heads": 2, "context": 24, "ff": 16}
@@ -50,14 +57,14 @@ def _unmeasured():
 def done(tmp_path_factory):
     """A finished run, with a checkpoint of every second step."""
     out = tmp_path_factory.mktemp("done") / "run"
-    pretrain(out)
+    pretrain_small(out)
     return out
 
 
-def pretrain(out, text=None, **more):
-    train = {**asked("gpt2")["train"], "save_every": 2, "keep_last": 9, **more.pop("train", {})}
-    given = {"model": MODEL, "train": train, "data": {**asked("gpt2")["data"], **more.pop("data", {})}}
-    return formers.pretrain("gpt2", texts() if text is None else text, out=out, **given, **more)
+def pretrain_small(out, text=None, **more):
+    train = {**make_settings("gpt2")["train"], "save_every": 2, "keep_last": 9, **more.pop("train", {})}
+    given = {"model": MODEL, "train": train, "data": {**make_settings("gpt2")["data"], **more.pop("data", {})}}
+    return formers.pretrain("gpt2", make_texts() if text is None else text, out=out, **given, **more)
 
 
 def go_on(out, **train):
@@ -66,17 +73,17 @@ def go_on(out, **train):
     return said
 
 
-def copied(run, tmp_path):
+def copy_run(run, tmp_path):
     return Path(shutil.copytree(run, tmp_path / "copy"))
 
 
-def tensors(trainer):
+def copy_tensors(trainer):
     """Weights, moments, the average and the memories, as they are now."""
     groups = trainer.get_state()[0]
     return {f"{g}/{n}": t.clone() for g, part in groups.items() if g != "rng" for n, t in part.items()}
 
 
-def equal(a, b):
+def has_equal_tensors(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
@@ -85,53 +92,56 @@ def test_what_is_no_number_leaves_no_trace(tmp_path, full, monkeypatch):
     count, r, left, finite = 100 if full else 6, random.Random(7), 0, 0
     courses = {}
     for name in ("transformer_xl", "gpt2", "elmo", "bert") if full else ("transformer_xl", "gpt2"):
-        wanted = asked(name)
+        wanted = make_settings(name)
         want = configure_pretraining(name, {key: json.loads(json.dumps(value)) for key, value in wanted.items()})
-        courses[name] = want, prepare_data(name, PretrainDataConfig(**wanted["data"]), tmp_path / name, texts(name))
+        courses[name] = (
+            want,
+            prepare_data(name, PretrainDataConfig(**wanted["data"]), tmp_path / name, make_texts(name)),
+        )
     for _, name in zip(range(count), itertools.cycle(courses), strict=False):
         kind, place, bad = r.choice(NO_NUMBERS), r.choice(("loss", "gradient")), r.randrange(1, 7)
         run = PretrainRun(*courses[name], ProcessGroup())
-        spoil(run.trainer, kind, place, bad, monkeypatch)
+        spoil_step(run.trainer, kind, place, bad, monkeypatch)
         reports = run.trainer.train(run.iter_batches)
         for _ in range(bad):
             next(reports)
-        before = tensors(run.trainer)
+        before = copy_tensors(run.trainer)
         if r.random() < 0.5:  # it stopped here, and goes on
             groups, about = run.trainer.get_state()
             saved = {g: {n: t.clone() for n, t in part.items()} for g, part in groups.items()}
             run = PretrainRun(*courses[name], ProcessGroup())
             run.trainer.restore_state(saved, json.loads(json.dumps(about)))
             monkeypatch.undo()
-            spoil(run.trainer, kind, place, bad, monkeypatch)
+            spoil_step(run.trainer, kind, place, bad, monkeypatch)
             reports = run.trainer.train(run.iter_batches)
         report = next(reports)
-        now = tensors(run.trainer)
+        now = copy_tensors(run.trainer)
         if any(n.startswith("carried_state") for n in before) and not any(n.startswith("carried_state") for n in now):
-            now |= restored(run.trainer)
+            now |= list_restored_memories(run.trainer)
         assert report.is_skipped
         assert report.example_range[1] > report.example_range[0]
-        assert equal(before, now), [n for n in before if n not in now or not torch.equal(before[n], now[n])]
+        assert has_equal_tensors(before, now), [n for n in before if n not in now or not torch.equal(before[n], now[n])]
         left += 1
         for report in reports:
             assert not report.is_skipped
             finite += 1
-        assert all(torch.isfinite(t).all() for t in tensors(run.trainer).values())
+        assert all(torch.isfinite(t).all() for t in copy_tensors(run.trainer).values())
         monkeypatch.undo()
     print(
         f"\n{left} of {count} steps without a number left no trace; 0 of {finite} finite steps after them were left out"
     )
 
 
-def restored(trainer):
+def list_restored_memories(trainer):
     """Memories of a checkpoint whose streams have not come along yet."""
     states = trainer.carried_states
     states.active, states.restored = states.restored, {}
-    found = {n: t for n, t in tensors(trainer).items() if n.startswith("carried_state")}
+    found = {n: t for n, t in copy_tensors(trainer).items() if n.startswith("carried_state")}
     states.active, states.restored = {}, states.active
     return found
 
 
-def spoil(trainer, kind, place, bad, monkeypatch):
+def spoil_step(trainer, kind, place, bad, monkeypatch):
     """Make a loss or a gradient no number at a step."""
     if place == "gradient":
         weight = next(iter(trainer.model.parameters()))
@@ -150,20 +160,20 @@ def spoil(trainer, kind, place, bad, monkeypatch):
 
 def test_too_many_of_them_are_exit_code_3(tmp_path, monkeypatch, capsys):
     out, real = tmp_path / "run", CausalLM.loss
-    pretrain(out, train={"steps": 4})
+    pretrain_small(out, train={"steps": 4})
     monkeypatch.setattr(CausalLM, "loss", lambda *a: {n: (t * math.nan, c) for n, (t, c) in real(*a).items()})
     with pytest.raises(SystemExit) as end:
         main(["pretrain", "gpt2", "--out", str(out), "--resume", "--train.steps", "40", "--train.max_bad_steps", "3"])
     assert end.value.code == 3
     said = capsys.readouterr().err.strip().splitlines()[-1]
     low, high = map(int, re.search(r"the last at step 7, examples (\d+) to (\d+)", said).groups())
-    bad = [row for row in rows(out / "metrics.jsonl") if row.get("skipped")]
+    bad = [row for row in read_json_lines(out / "metrics.jsonl") if row.get("skipped")]
     assert [row["step"] for row in bad] == [5, 6, 7], "also the one that ended the run is written down"
     assert bad[-1]["examples"] == [low, high]
     assert bad[-1]["loss"] is None
     monkeypatch.undo()
     go_on(out, steps=8)
-    assert [row["step"] for row in rows(out / "metrics.jsonl") if "losses" in row] == list(range(1, 9))
+    assert [row["step"] for row in read_json_lines(out / "metrics.jsonl") if "losses" in row] == list(range(1, 9))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +182,7 @@ def test_too_many_of_them_are_exit_code_3(tmp_path, monkeypatch, capsys):
 def test_a_run_that_diverged_goes_back_to_what_was_good(tmp_path, how):
     """A step of finite loss ruins the weights; a checkpoint of them must not be the one to go on from."""
     out = tmp_path / "run"
-    pretrain(out, train={"steps": 6, "keep_last": 2, **how})
+    pretrain_small(out, train={"steps": 6, "keep_last": 2, **how})
     for _ in range(2):  # a rate that is still too high loses nothing either
         with pytest.raises(
             Error, match=r"3 steps in a row had a loss or gradient that is not finite, the last at step 10.* goes back"
@@ -186,7 +196,7 @@ def test_a_run_that_diverged_goes_back_to_what_was_good(tmp_path, how):
         in go_on(Path(shutil.copytree(out, tmp_path / "short")), steps=9, lr=1e30)[-1]
     )
     assert "not finite" not in " ".join(go_on(out, steps=8, lr=1e-4))
-    seen = [row for row in rows(out / "metrics.jsonl") if "losses" in row]
+    seen = [row for row in read_json_lines(out / "metrics.jsonl") if "losses" in row]
     assert [row["step"] for row in seen] == list(range(1, 9))
     assert not any(row.get("skipped") for row in seen)
 
@@ -204,7 +214,7 @@ def test_a_checkpoint_waits_for_a_step_that_gives_a_number(tmp_path, monkeypatch
         CausalLM, "loss", lambda *a: {n: (t * math.nan if bad[0] else t, c) for n, (t, c) in loss(*a).items()}
     )
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    pretrain(whole)
+    pretrain_small(whole)
     assert [path.name[-1] for path in sorted((whole / "steps").glob("step-*"))] == ["2", "7", "8"]
     stops = [4, 6]
 
@@ -215,10 +225,10 @@ def test_a_checkpoint_waits_for_a_step_that_gives_a_number(tmp_path, monkeypatch
 
     for step in (4, 6):
         with pytest.raises(Error, match=f"stopped by SIGTERM after step {step}; saved"):
-            pretrain(parts, train={"keep_last": 1, "keep_best": 0}, resume=True, hook=hook)
+            pretrain_small(parts, train={"keep_last": 1, "keep_best": 0}, resume=True, hook=hook)
     assert [path.name[-1] for path in sorted((parts / "steps").glob("step-*"))] == ["2", "4", "6"]
     go_on(parts, keep_last=9, keep_best=1)
-    assert state(parts) == state(whole)
+    assert read_run_state(parts) == read_run_state(whole)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +239,7 @@ def test_a_checkpoint_waits_for_a_step_that_gives_a_number(tmp_path, monkeypatch
 @pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_AS")
 def test_out_of_memory_is_one_line(tmp_path, what):
     """Row 11."""
-    (tmp_path / "text.txt").write_text("\n".join(texts()), encoding="utf-8")
+    (tmp_path / "text.txt").write_text("\n".join(make_texts()), encoding="utf-8")
     words = ["pretrain", "gpt2", "--data", str(tmp_path / "text.txt"), "--out", str(tmp_path / "run"), *what]
     words += ["--train.steps", "2", "--data.vocab_size", "300", "--train.keep_last", "1", "--train.keep_best", "0"]
 
@@ -238,7 +248,7 @@ def test_out_of_memory_is_one_line(tmp_path, what):
         resource.setrlimit(resource.RLIMIT_AS, (used + 300 * 2**20,) * 2)
         main(words)
 
-    code = ended(forked(work, tmp_path / "log"))
+    code = wait_for_exit(fork_process(work, tmp_path / "log"))
     said = (tmp_path / "log").read_text()
     assert code == 2, said
     assert "Traceback" not in said
@@ -265,10 +275,10 @@ def test_out_of_memory_on_a_gpu(tmp_path, monkeypatch):
     with pytest.raises(
         Error, match=r"batches of 96 tokens; .* 2.00 GiB more were asked for. --train.activation_checkpointing"
     ):
-        pretrain(tmp_path / "run")
+        pretrain_small(tmp_path / "run")
     monkeypatch.setattr(CausalLM, "loss", lambda *_: (_ for _ in ()).throw(RuntimeError("a bug of ours")))
     with pytest.raises(RuntimeError, match="a bug of ours"):
-        pretrain(tmp_path / "other")
+        pretrain_small(tmp_path / "other")
 
 
 @pytest.fixture
@@ -278,9 +288,9 @@ def several(tmp_path_factory, full):
     for i in range(6 if full else 3):
         letters = "abcdefghij"[i:] + "klmnopqrst"
         text = [" ".join(a + b for a, b in itertools.product(letters, repeat=2)) + "." for _ in range(20)]
-        tokenizer = train_bpe(text, 280)
-        formers.prepare(text, tokenizer, root / f"store{i}", held_out=0.2)
-        pretrain(root / f"run{i}", root / f"store{i}", train={"steps": 2, "samples": 0})
+        tokenizer = train_tokenizer("bpe", text, 280)
+        formers.prepare(text, tokenizer, root / f"store{i}", validation=0.2)
+        pretrain_small(root / f"run{i}", root / f"store{i}", train={"steps": 2, "samples": 0})
         made.append(tokenizer)
     assert {len(t) for t in made} == {280}
     return root, made
@@ -294,7 +304,7 @@ def test_another_tokenizer_of_the_same_size(several, tmp_path):
         with pytest.raises(Error, match="the tokenizer has changed since the run began"):
             formers.pretrain("gpt2", root / f"store{j}", out=root / f"run{i}", resume=True)
         with pytest.raises(Error, match="was made with another tokenizer"):
-            pretrain(tmp_path / "no", root / f"store{i}", tokenizer=made[j])
+            pretrain_small(tmp_path / "no", root / f"store{i}", tokenizer=made[j])
         other = {"tokenizer": str(root / f"run{j}" / "model")}
         with pytest.raises(Error, match=r"data.tokenizer cannot change in a resumed run"):
             formers.pretrain(out=root / f"run{i}", resume=True, data=other)
@@ -303,7 +313,7 @@ def test_another_tokenizer_of_the_same_size(several, tmp_path):
         with pytest.raises(Error, match="this is not the tokenizer that the model was saved with"):
             formers.load(model)
     said = []
-    pretrain(tmp_path / "new", root / "store1", init=root / "run0" / "model", say=said.append, train={"steps": 1})
+    pretrain_small(tmp_path / "new", root / "store1", init=root / "run0" / "model", say=said.append, train={"steps": 1})
     assert re.match(r"the checkpoint gets another tokenizer: \d+ of 280 pieces keep their vectors", said[0])
     assert not (tmp_path / "no" / "run.json").exists()
     print(f"\n{4 * len(pairs)} of {4 * len(pairs)} wrong tokenizers of the same size refused")
@@ -333,7 +343,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch, plac
                 thread.join()
 
     with pytest.raises(Error) as error:
-        pretrain(out, hook=hook)
+        pretrain_small(out, hook=hook)
     said = str(error.value)
     assert "\n" not in said
     assert str(out) in said
@@ -341,17 +351,17 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch, plac
     assert "--resume" in said
     if place == "checkpoint":
         assert re.search(r"step 4 could not be written .* needs [\d,]+ bytes", said)
-        assert rows(out / "metrics.jsonl")[-1]["step"] == 5, "it stops soon"
+        assert read_json_lines(out / "metrics.jsonl")[-1]["step"] == 5, "it stops soon"
     monkeypatch.undo()
     go_on(out)
-    assert state(out) == state(done)
+    assert read_run_state(out) == read_run_state(done)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, done, monkeypatch):
-    out = copied(done, tmp_path)
+    out = copy_run(done, tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(Error, match="cannot write here"):
-        pretrain(tmp_path / "file" / "run")
+        pretrain_small(tmp_path / "file" / "run")
 
     def refuse(path, *_):
         raise OSError(errno.EROFS, "Read-only file system", str(path))
@@ -362,7 +372,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, done, monkeypatch):
 
 
 def test_damaged_measurements(tmp_path, done):
-    out = copied(done, tmp_path)
+    out = copy_run(done, tmp_path)
     shutil.rmtree(out / "steps" / "step-00000008")
     whole = (out / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     at = next(i for i, line in enumerate(whole) if b'"step": 3' in line)
@@ -370,9 +380,9 @@ def test_damaged_measurements(tmp_path, done):
     whole[-1] = whole[-1][:-9]
     (out / "metrics.jsonl").write_bytes(b"".join(whole))
     go_on(out)
-    left = [row["step"] for row in rows(out / "metrics.jsonl") if "losses" in row]
+    left = [row["step"] for row in read_json_lines(out / "metrics.jsonl") if "losses" in row]
     assert left == [1, 2, 4, 5, 6, 7, 8], "only the damaged line is lost"
-    assert state(out)["optimizer.safetensors"] == state(done)["optimizer.safetensors"]
+    assert read_run_state(out)["optimizer.safetensors"] == read_run_state(done)["optimizer.safetensors"]
 
 
 @pytest.mark.parametrize(
@@ -388,7 +398,7 @@ def test_damaged_measurements(tmp_path, done):
     ],
 )
 def test_a_damaged_description(tmp_path, done, data, capsys):
-    out = copied(done, tmp_path)
+    out = copy_run(done, tmp_path)
     (out / "run.json").write_bytes(data)
     with pytest.raises(Error, match=r"run.json: is damaged. Take the file away and give the run's own command"):
         go_on(out)
@@ -396,14 +406,14 @@ def test_a_damaged_description(tmp_path, done, data, capsys):
     if not data:
         (out / "run.json").unlink()
         shutil.rmtree(out / "steps" / "step-00000008")
-        pretrain(out, resume=True)
-        assert state(out) == state(done)
+        pretrain_small(out, resume=True)
+        assert read_run_state(out) == read_run_state(done)
 
 
 @pytest.mark.parametrize("which", ["newest", "best", "manifest", "all", "none"])
 def test_damaged_checkpoints(tmp_path, done, which):
     """What is broken is passed over, told, put aside and written again."""
-    out = copied(done, tmp_path)
+    out = copy_run(done, tmp_path)
     steps = sorted((out / "steps").glob("step-*"))
     best = json.loads((out / "run.json").read_text())["result"]["best"]
     hit = {"newest": steps[-1:], "manifest": steps[-2:], "best": [out / "steps" / f"step-{best:08d}"]}.get(which, steps)
@@ -418,11 +428,11 @@ def test_damaged_checkpoints(tmp_path, done, which):
     assert said.count("passing over") == {"manifest": 2, "all": 4, "none": 0}.get(which, 1)
     again = sorted((out / "steps").glob("step-*"))
     assert again == steps
-    assert state(out) == state(done)
+    assert read_run_state(out) == read_run_state(done)
 
 
 def test_checkpoints_of_an_earlier_format_are_refused_and_kept(tmp_path, done):
-    out = copied(done, tmp_path)
+    out = copy_run(done, tmp_path)
     steps = sorted((out / "steps").iterdir())
     for step in steps:
         about = json.loads((step / "manifest.json").read_text()) | {"format": 1}
@@ -434,16 +444,16 @@ def test_checkpoints_of_an_earlier_format_are_refused_and_kept(tmp_path, done):
 
 
 def test_after_the_end(tmp_path, done):
-    out = copied(done, tmp_path)
-    before = state(done)
+    out = copy_run(done, tmp_path)
+    before = read_run_state(done)
     (out / "run.json.123.tmp").write_text("left by a crash")
     for folder in (".model.k3j2", "data/.tokenizer.a8", "steps/.writing-00000009"):
         (out / folder).mkdir()
     go_on(out)
-    assert state(out) == before, "nothing is lost, the score least of all"
+    assert read_run_state(out) == before, "nothing is lost, the score least of all"
     with pytest.raises(Error, match="8 steps are done, more than 5. --train.steps 8 or more"):
         go_on(out, steps=5)
     go_on(out)
-    assert state(out) == before, "and what was refused is not remembered"
+    assert read_run_state(out) == before, "and what was refused is not remembered"
     go_on(out, steps=10)
-    assert [row["step"] for row in rows(out / "metrics.jsonl") if "losses" in row] == list(range(1, 11))
+    assert [row["step"] for row in read_json_lines(out / "metrics.jsonl") if "losses" in row] == list(range(1, 11))

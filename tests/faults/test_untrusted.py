@@ -1,7 +1,7 @@
 """Row 14: hostile and mutated files. Each loads or is refused by an Error, within bounds, and causes nothing else.
 
 The mutations run in a process of their own with a memory limit, an alarm for each case and an audit hook that notes
-everything that a file must never cause. `python tests/faults/test_untrusted.py FOLDER FIRST LAST` runs some by hand.
+everything that a file must never cause. `python -m tests.faults.test_untrusted FOLDER FIRST LAST` runs some by hand.
 """
 
 from __future__ import annotations
@@ -21,21 +21,12 @@ import time
 import warnings
 from pathlib import Path
 
-GOLDEN = Path(__file__).parents[1] / "parity" / "golden"
+from tests.faults.audit_watch import AuditWatch
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "parity" / "golden"
 SECONDS, MEMORY = 20, 2 * 2**30  # bounds of one case: time, and memory above what the libraries take
 DEEP, LONG = "@deep@", "@long@"  # stand for JSON that json.dumps cannot write
-HARMLESS = {"object.__getattr__", "object.__setattr__", "object.__delattr__", "sys._getframe", "builtins.id"}
-LISTING = {"open", "os.listdir", "os.scandir"}
-WRITING = {
-    "pathlib.Path.rglob",
-    "tempfile.mkdtemp",
-    "os.mkdir",
-    "os.chmod",
-    "os.rename",
-    "os.rmdir",
-    "os.remove",
-    "shutil.rmtree",
-}
 LINES = ["the quick brown fox jumps over the lazy dog", "한국어 형태소를 배우는 작은 모델", "a b c d e f 0 1 2 3"] * 4
 WORDS = [
     "bert", "roberta", "gpt2", "t5", "mt5", "BertModel", "GPT2LMHeadModel", "RobertaForSequenceClassification", "relu",
@@ -58,7 +49,7 @@ NUMBERS = [
 ]  # fmt: skip
 
 
-def hostile(dice: random.Random):
+def make_hostile_value(dice: random.Random):
     """A value that no honest file would hold there, or that an honest one would hold elsewhere."""
     kind = dice.randrange(8)
     if kind < 3:
@@ -73,7 +64,7 @@ def hostile(dice: random.Random):
     return dice.choice(choices)
 
 
-def changed(value, dice: random.Random):
+def change_value(value, dice: random.Random):
     """A value of the same type that is a little or much different."""
     if isinstance(value, bool):
         return not value
@@ -88,10 +79,10 @@ def changed(value, dice: random.Random):
         return dice.choice([value + value, value[:-1], value[::-1], {str(i): v for i, v in enumerate(value)}])
     if isinstance(value, dict):
         return dice.choice([list(value), list(value.values()), dict(list(value.items())[1:])])
-    return hostile(dice)
+    return make_hostile_value(dice)
 
 
-def structured(table, dice: random.Random) -> bytes:
+def mutate_json(table, dice: random.Random) -> bytes:
     """JSON with some of its values, keys or types changed."""
     for _ in range(dice.choice([1, 1, 1, 2, 3])):
         places = [(table, key) for key in table]
@@ -102,13 +93,13 @@ def structured(table, dice: random.Random) -> bytes:
         here, key = dice.choice([(table, "x"), *places])
         action = dice.choice(["hostile", "hostile", "change", "change", "delete", "add", "rename"])
         if isinstance(here, list) or (key in here and action in ("hostile", "change")):
-            here[key] = changed(here[key], dice) if action == "change" else hostile(dice)
+            here[key] = change_value(here[key], dice) if action == "change" else make_hostile_value(dice)
         elif action == "delete":
             here.pop(key, None)
         elif action == "rename" and key in here:
             here[dice.choice(KEYS)] = here.pop(key)
         else:
-            here[dice.choice(KEYS)] = hostile(dice)
+            here[dice.choice(KEYS)] = make_hostile_value(dice)
     text = json.dumps(table)
     deep = dice.choice([40, 120, 300, 900, 990, 100_000])
     text = text.replace(f'"{DEEP}"', dice.choice(["[" * deep + "]" * deep, '{"a":' * deep + "1" + "}" * deep]))
@@ -119,7 +110,7 @@ def structured(table, dice: random.Random) -> bytes:
     return text.encode()
 
 
-def damaged(data: bytes, dice: random.Random, low: int = 0, high: int | None = None) -> bytes:
+def damage_bytes(data: bytes, dice: random.Random, low: int = 0, high: int | None = None) -> bytes:
     """Bytes flipped, cut off, put in, taken out or doubled, between two places."""
     high = min(len(data), len(data) if high is None else high)
     at = dice.randrange(low, high) if high > low else 0
@@ -137,7 +128,7 @@ def damaged(data: bytes, dice: random.Random, low: int = 0, high: int | None = N
     ][kind - 2]  # fmt: skip
 
 
-def retold(data: bytes, dice: random.Random) -> bytes:
+def mutate_tensors(data: bytes, dice: random.Random) -> bytes:
     """A valid safetensors file with one tensor of another name, shape, type or value, less or more."""
     import torch
     from safetensors.torch import load, save
@@ -159,24 +150,24 @@ def retold(data: bytes, dice: random.Random) -> bytes:
     return save({k: v.clone() for k, v in tensors.items()})
 
 
-def mutated(name: str, data: bytes, dice: random.Random) -> bytes:
+def mutate_file(name: str, data: bytes, dice: random.Random) -> bytes:
     """One file with a mutation that fits its kind."""
     if name.endswith(".safetensors"):
         (length,) = struct.unpack("<Q", data[:8])
         kind = dice.randrange(8)
         if kind > 5:
-            return retold(data, dice)
+            return mutate_tensors(data, dice)
         if kind == 0:
-            return damaged(data, dice)
+            return damage_bytes(data, dice)
         if kind == 1:
-            return damaged(data, dice, 8, 8 + length)
+            return damage_bytes(data, dice, 8, 8 + length)
         if kind == 2:
             size = dice.choice([0, 1, length - 1, length + 1, len(data), len(data) - 8, 10**8, 2**63, 2**64 - 1])
             return struct.pack("<Q", size) + data[8:]
-        text = structured(json.loads(data[8 : 8 + length]), dice)
+        text = mutate_json(json.loads(data[8 : 8 + length]), dice)
         return struct.pack("<Q", len(text)) + text + data[8 + length :]
     if name.endswith(".json") and dice.random() < 0.7:
-        return structured(json.loads(data), dice)
+        return mutate_json(json.loads(data), dice)
     if name.endswith(".txt") and dice.random() < 0.6:
         lines = data.split(b"\n")
         extra = dice.choice(
@@ -184,15 +175,15 @@ def mutated(name: str, data: bytes, dice: random.Random) -> bytes:
         )
         lines[dice.randrange(len(lines))] = extra
         return b"\n".join(lines)
-    return damaged(data, dice)
+    return damage_bytes(data, dice)
 
 
 def make_seeds(root: Path) -> None:
     """Honest folders of every form that we read; all mutations start here."""
     import formers
-    from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
+    from formers.registry import train_tokenizer
 
-    bytes_, pieces = train_bpe(LINES, 300), train_wordpiece(LINES, 120)
+    bytes_, pieces = train_tokenizer("bpe", LINES, 300), train_tokenizer("wordpiece", LINES, 120)
     table = json.loads(bytes_.json_text)["model"]
     merges = [m if isinstance(m, str) else " ".join(m) for m in table["merges"]]
     gpt2 = {
@@ -249,36 +240,11 @@ def make_seeds(root: Path) -> None:
         formers.load(folder)
 
 
-class Watch:
-    """The oracle: what happens while it is armed and should not."""
-
-    def __init__(self, *roots: Path):
-        self.roots, self.armed, self.seen = [os.path.realpath(root) for root in roots], False, []
-        sys.addaudithook(self)
-
-    def __call__(self, event: str, arguments: tuple) -> None:
-        if not self.armed or event in HARMLESS or self.tries(event, arguments):
-            return
-        if event in LISTING | WRITING:
-            path = arguments[0]
-            if isinstance(path, int) or self.inside(path):
-                return
-        self.seen.append(f"{event} {str(arguments)[:200]}")
-
-    def tries(self, event: str, arguments: tuple) -> bool:
-        """A regular expression that nobody knows is tried by a process of ours."""
-        return event == "subprocess.Popen" and arguments[0] == sys.executable and "try_pattern(" in arguments[1][2]
-
-    def inside(self, path) -> bool:
-        full = os.path.realpath(os.fsdecode(path))
-        return any(full == root or full.startswith(root + os.sep) for root in self.roots)
-
-
 class Late(BaseException):
     """The time of a case is over."""
 
 
-def use(former, scratch: Path, dice: random.Random) -> None:
+def use_former(former, scratch: Path, dice: random.Random) -> None:
     """What loads must also work: text in and out, numbers, and sometimes a copy in both formats."""
     import torch
 
@@ -299,12 +265,12 @@ def use(former, scratch: Path, dice: random.Random) -> None:
         shutil.rmtree(scratch / "copy")
 
 
-def attempt(folder: Path, scratch: Path, dice: random.Random) -> str:
+def load_and_use(folder: Path, scratch: Path, dice: random.Random) -> str:
     """Load a folder: "load", "error", or what went wrong."""
     import formers
 
     try:
-        use(formers.load(folder, head=dice.choice(["auto"] * 6 + ["none", "lm", "classify"])), scratch, dice)
+        use_former(formers.load(folder, head=dice.choice(["auto"] * 6 + ["none", "lm", "classify"])), scratch, dice)
     except formers.Error as error:
         text = str(error).replace(str(folder), "")
         if not text.isprintable() or len(text) > 1200:
@@ -313,7 +279,7 @@ def attempt(folder: Path, scratch: Path, dice: random.Random) -> str:
     return "load"
 
 
-def case(root: Path, number: int, names: list[Path]) -> tuple[str, Path, random.Random, dict[Path, bytes]]:
+def prepare_case(root: Path, number: int, names: list[Path]) -> tuple[str, Path, random.Random, dict[Path, bytes]]:
     """Prepare mutation `number`: one file (now and then two) of one folder; what to put back afterwards."""
     dice = random.Random(f"formers {number}")
     folder = dice.choice(names)
@@ -332,7 +298,7 @@ def case(root: Path, number: int, names: list[Path]) -> tuple[str, Path, random.
             shutil.copyfile(other, path)
             label.append(f"{path.name} from {other.relative_to(root)}")
         else:
-            path.write_bytes(mutated(path.name, before[path], dice))
+            path.write_bytes(mutate_file(path.name, before[path], dice))
             label.append(path.name)
     return f"{number} {folder.name}: {', '.join(label)}", folder, dice, before
 
@@ -351,7 +317,7 @@ PLANTED = {
 }
 
 
-def child(root: Path, first: int, last: int, planted: bool) -> None:
+def run_cases(root: Path, first: int, last: int, planted: bool) -> None:
     """Run mutations first..last-1 in this process and print what happened as JSON."""
     global SECONDS
     import socket  # noqa: F401  (what is planted needs it; nothing else does)
@@ -370,7 +336,7 @@ def child(root: Path, first: int, last: int, planted: bool) -> None:
         for head in ("auto", "none", "lm", "classify", "nonsense"):
             try:
                 former = formers.load(folder, head=head)
-                use(former, scratch, random.Random(3))
+                use_former(former, scratch, random.Random(3))
                 for write in (formers.save, formers.export):
                     write(former, scratch / "copy")
                     shutil.rmtree(scratch / "copy")
@@ -378,7 +344,7 @@ def child(root: Path, first: int, last: int, planted: bool) -> None:
                 pass
     virtual = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (virtual + MEMORY, virtual + MEMORY))
-    watch, progress = Watch(root, scratch), os.open(root.parent / "progress", os.O_RDWR | os.O_CREAT)
+    watch, progress = AuditWatch(root, scratch), os.open(root.parent / "progress", os.O_RDWR | os.O_CREAT)
     figures = {"loads": 0, "errors": 0, "bad": [], "slowest": 0.0, "from": ""}
 
     def late(*_):
@@ -389,14 +355,14 @@ def child(root: Path, first: int, last: int, planted: bool) -> None:
         SECONDS = 1
     plants = list(PLANTED.values())
     for number in range(first, last):
-        label, folder, dice, before = case(root, number, names)
+        label, folder, dice, before = prepare_case(root, number, names)
         os.pwrite(progress, label.encode().ljust(500), 0)
         began, watch.seen = time.process_time(), []
         faulthandler.dump_traceback_later(3 * SECONDS, exit=True)  # the backstop for code that no signal interrupts
         signal.setitimer(signal.ITIMER_REAL, SECONDS)
         try:
             watch.armed = True
-            what = plants[number]() or "load" if planted else attempt(folder, scratch, dice)
+            what = plants[number]() or "load" if planted else load_and_use(folder, scratch, dice)
         except BaseException as error:
             what = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         finally:
@@ -418,7 +384,7 @@ def child(root: Path, first: int, last: int, planted: bool) -> None:
     print(json.dumps(figures))
 
 
-def run(root: Path, first: int, last: int, *more: str) -> dict:
+def run_in_children(root: Path, first: int, last: int, *more: str) -> dict:
     """The same in a process of its own; a crash is noted as such, and the next case goes on in a new process."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "RUST_BACKTRACE": "0", "PYTHONDONTWRITEBYTECODE": "1"}
     total = {"loads": 0, "errors": 0, "bad": [], "slowest": 0.0, "from": "", "peak": 0.0, "left": []}
@@ -426,8 +392,8 @@ def run(root: Path, first: int, last: int, *more: str) -> dict:
         work = root.parent / "work"
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(root, work)
-        command = [sys.executable, __file__, str(work), str(first), str(last), *more]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        command = [sys.executable, "-m", "tests.faults.test_untrusted", str(work), str(first), str(last), *more]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
         if done.returncode == 0:
             part = json.loads(done.stdout.splitlines()[-1])
             first = last
@@ -448,7 +414,7 @@ def test_mutated_files(tmp_path, full):
     """10,000 mutations in full, some hundreds in every run: 0 crashes, 0 executions."""
     count = 10_000 if full else 400
     make_seeds(tmp_path / "seeds")
-    result = run(tmp_path / "seeds", 0, count)
+    result = run_in_children(tmp_path / "seeds", 0, count)
     print(
         f"\nrow 14: {count:,} mutations: {len(result['bad'])} crashes or executions, {result['loads']:,} loads, "
         f"{result['errors']:,} typed errors; slowest {result['slowest']:.2f} s, peak {result['peak']:.2f} GiB"
@@ -462,11 +428,11 @@ def test_mutated_files(tmp_path, full):
 def test_the_oracle_notices(tmp_path):
     """What must never happen, done on purpose: each is seen."""
     make_seeds(tmp_path / "seeds")
-    result = run(tmp_path / "seeds", 0, len(PLANTED), "planted")
+    result = run_in_children(tmp_path / "seeds", 0, len(PLANTED), "planted")
     assert len(result["bad"]) == len(PLANTED)
     for name, line in zip(PLANTED, result["bad"], strict=True):
         assert name in line, line
 
 
 if __name__ == "__main__":
-    child(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), "planted" in sys.argv)
+    run_cases(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), "planted" in sys.argv)

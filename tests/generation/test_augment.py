@@ -16,8 +16,8 @@ from formers.generation.fill import infill_texts
 from formers.task import Task
 from formers.tasks.examples import make_label_prefix
 from formers.training.runs.continue_pretraining import train_conditional
-from tests.cli.test_embed import run
-from tests.evaluation.test_likelihood import speaker
+from tests.command_line import run_command
+from tests.small_models import build_language_model
 
 ROWS = [
     {"text": "the cat sat on the mat", "other": None, "label": "a"},
@@ -31,12 +31,12 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def bert():
-    return speaker("bert")
+    return build_language_model("bert")
 
 
 @pytest.fixture(scope="module")
 def gpt():
-    return speaker("gpt2")
+    return build_language_model("gpt2")
 
 
 def test_only_words_change(bert):
@@ -138,7 +138,8 @@ def test_after_learning_the_labels(gpt, tmp_path):
 
 @pytest.mark.parametrize("family", ["bert", "albert"])
 def test_examples_are_no_neighbours(family, tmp_path, recwarn):
-    f = train_conditional(speaker(family), ROWS[:4], tmp_path, epochs=1)  # one text held out: no pair can be made of it
+    # One text is held out: no pair can be made of it.
+    f = train_conditional(build_language_model(family), ROWS[:4], tmp_path, epochs=1)
     assert set(f.model.parts) == {"mlm"}
     assert not [one for one in recwarn if "untrained" in str(one.message)]
     assert augment(f, ROWS[:4], conditional=True, times=2, label_filter=None).rows
@@ -229,15 +230,15 @@ def test_the_command(bert, tmp_path, capsys):
         "--label-filter",
         "none",
     )
-    code, out, _ = run(capsys, *command, "--out", tmp_path / "more.jsonl")
+    code, out, _ = run_command(capsys, *command, "--out", tmp_path / "more.jsonl")
     assert code == 0
     assert "new examples out of 6" in out
     rows = [json.loads(line) for line in (tmp_path / "more.jsonl").read_text(encoding="utf-8").splitlines()]
     assert rows
     assert set(rows[0]) == {"text", "label", "from"}
-    assert run(capsys, *command, "--out", tmp_path / "more.jsonl")[0] == 2  # it is there already
-    assert run(capsys, *command, "--out", tmp_path / "more.csv")[0] == 2
-    assert run(capsys, *command, "--out", tmp_path / "none.jsonl", "--rate", "0")[0] == 2  # not the usual rate
+    assert run_command(capsys, *command, "--out", tmp_path / "more.jsonl")[0] == 2  # it is there already
+    assert run_command(capsys, *command, "--out", tmp_path / "more.csv")[0] == 2
+    assert run_command(capsys, *command, "--out", tmp_path / "none.jsonl", "--rate", "0")[0] == 2  # not the usual rate
 
 
 def test_refusals(bert, gpt):

@@ -13,18 +13,18 @@ from formers import Error
 from formers.generation.decoding import Options, continue_ids
 from formers.generation.engine import Engine, build_engine, make_chooser
 from formers.generation.logits_processors import build_constraints
-from tests.generation.test_runner import MODELS, model
+from tests.generation.small_decoders import SIZES, build_decoder
 
 PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4], [11, 12, 13, 14], [30]]
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", SIZES)
 @pytest.mark.parametrize("how", [
     Options(temperature=0), Options(temperature=1.2, seed=3),
     Options(temperature=0, repetition_penalty=2.0, no_repeat_ngram=2, bad_words=(5,)),
 ], ids=["greedy", "drawn", "ruled"])  # fmt: skip
 def test_as_alone(family, how):
-    f = model(family)
+    f = build_decoder(family)
     engine = Engine(f, num_slots=3, cache_size=40)
     lengths = [5, 9, 2, 7, 1, 4]
     asked = [engine.submit(p, n, how) for p, n in zip(PROMPTS[:4], lengths, strict=False)]
@@ -57,7 +57,7 @@ def test_a_place_that_was_full_to_the_brim_is_free_again():
 
 
 def test_cancelling_frees_the_place_within_a_step():
-    engine = Engine(model("gpt2"), num_slots=1, cache_size=40)
+    engine = Engine(build_decoder("gpt2"), num_slots=1, cache_size=40)
     first, second, third = (engine.submit([i], 9, Options(temperature=0)) for i in (1, 2, 3))
     engine.step()
     first.cancel()
@@ -69,12 +69,12 @@ def test_cancelling_frees_the_place_within_a_step():
 
 
 def test_a_choice_that_fails_ends_its_request_alone():
-    engine = Engine(model("gpt2"), num_slots=2, cache_size=40)
+    engine = Engine(build_decoder("gpt2"), num_slots=2, cache_size=40)
 
-    def broken(logits, text, step):
+    def fail_at_once(logits, text, step):
         raise Error("no choice", fix="none")
 
-    bad, good = engine.submit([1], 3, broken), engine.submit([2], 3, Options(temperature=0))
+    bad, good = engine.submit([1], 3, fail_at_once), engine.submit([2], 3, Options(temperature=0))
     while engine.step():
         pass
     assert len(good.result()) == 3
@@ -83,7 +83,7 @@ def test_a_choice_that_fails_ends_its_request_alone():
 
 
 def test_from_many_threads():
-    f, how, found = model("gpt2"), Options(temperature=0), {}
+    f, how, found = build_decoder("gpt2"), Options(temperature=0), {}
     with Engine(f, num_slots=3, cache_size=40) as engine:
 
         def ask(i):
@@ -99,7 +99,7 @@ def test_from_many_threads():
 
 
 def test_what_cannot_be_asked():
-    engine = Engine(model("gpt2"), num_slots=2, cache_size=10)
+    engine = Engine(build_decoder("gpt2"), num_slots=2, cache_size=10)
     with pytest.raises(Error, match="do not fit into 10"):
         engine.submit([1] * 11)
     with pytest.raises(Error, match="a prompt is empty"):
@@ -131,7 +131,7 @@ def test_families_without_a_cache_take_one_request_after_the_other(family):
 
 
 def test_samples_of_one_seed_differ_as_those_of_generate_do():
-    f, how = model("gpt2"), Options(temperature=1.5, seed=3, num_samples=3)
+    f, how = build_decoder("gpt2"), Options(temperature=1.5, seed=3, num_samples=3)
     constraints = build_constraints(f, dataclasses.replace(how, num_samples=1, max_new_tokens=8))
     engine = Engine(f, num_slots=2, cache_size=40)
     asked = [engine.submit([1, 2, 3], 8, make_chooser(constraints, sample)) for sample in range(3)]
@@ -141,7 +141,7 @@ def test_samples_of_one_seed_differ_as_those_of_generate_do():
 
 
 def test_a_listener_gets_the_tokens_instead_of_the_queue():
-    f, how, heard = model("gpt2"), Options(temperature=0), []
+    f, how, heard = build_decoder("gpt2"), Options(temperature=0), []
     engine = Engine(f, num_slots=1, cache_size=40)
     engine.submit([1, 2, 3], 5, how, listener=lambda request, token: heard.append(token))
     while engine.step():
@@ -150,7 +150,7 @@ def test_a_listener_gets_the_tokens_instead_of_the_queue():
 
 
 def test_functions_run_between_steps():
-    with Engine(model("gpt2"), num_slots=1, cache_size=40) as engine:
+    with Engine(build_decoder("gpt2"), num_slots=1, cache_size=40) as engine:
         assert engine.run_between_steps(lambda: threading.current_thread()).result(10) is not threading.current_thread()
         with pytest.raises(ZeroDivisionError):
             engine.run_between_steps(lambda: 1 / 0).result(10)

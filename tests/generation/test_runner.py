@@ -9,24 +9,14 @@ import formers
 from formers.generation.runner import Runner, pad_output_layer
 from formers.nn.attention import dispatch, kv_cache
 from formers.nn.attention.kernels import decode
+from tests.generation.small_decoders import SIZES, SOURCES, build_decoder
 from tests.nn import slow_triton
 
-SMALL = {"vocab": 50, "dim": 16, "layers": 2, "heads": 2}
-MODELS = {
-    "gpt2": {"context": 40, "init": 0.3}, "bloom": {"init": 0.3}, "gpt_neox": {"ff": 24, "context": 40, "init": 0.3},
-    "gpt_neo": {"context": 40, "window": 3, "init": 0.3}, "bart": {"ff": 24, "context": 40, "init": 0.3},
-    "t5": {"ff": 24, "head_dim": 8, "buckets": 8, "far": 10, "init": 1.0}, "seq2seq": {"init": 0.3},
-}  # fmt: skip
 PAIRS = ("bart", "t5", "seq2seq")
 
 
-def model(family):
-    sizes = {k: v for k, v in SMALL.items() if family != "seq2seq" or k != "heads"}
-    return formers.build(family, head="lm", seed=1, **sizes, **MODELS[family])
-
-
 @torch.inference_mode()
-def alone(f, text, source):
+def score_alone(f, text, source):
     more = (
         {"target": torch.tensor([text]), "ids": torch.tensor([source])}
         if f.is_encoder_decoder
@@ -35,12 +25,9 @@ def alone(f, text, source):
     return f.logits(**more)[0, -1]
 
 
-SOURCES = [[7, 3, 1], [9, 1, 4, 4, 2]]
-
-
-def beams(family, steps=5):
+def measure_beam_error(family, steps=5):
     """Three rows for each of two texts, along random parents; the difference to reading each text anew."""
-    f, generator = model(family), torch.Generator().manual_seed(3)
+    f, generator = build_decoder(family), torch.Generator().manual_seed(3)
     sources = SOURCES if f.is_encoder_decoder else None
     runner = Runner(f, 6, 30, sources, rows_per_source=3)
     prompts = [[1, 2], [5, 6, 7, 8]]
@@ -49,7 +36,7 @@ def beams(family, steps=5):
     runner.reorder_rows([0, 0, 0, 3, 3, 3])
     got, worst = got[[0, 0, 0, 3, 3, 3]], 0.0
     for _ in range(steps):
-        want = torch.stack([alone(f, text, SOURCES[i // 3]) for i, text in enumerate(texts)])
+        want = torch.stack([score_alone(f, text, SOURCES[i // 3]) for i, text in enumerate(texts)])
         worst = max(worst, float((got - want).abs().max()))
         parents = [int(torch.randint(0, 3, (), generator=generator)) + i // 3 * 3 for i in range(6)]
         runner.reorder_rows(parents)
@@ -58,14 +45,14 @@ def beams(family, steps=5):
     return worst
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", SIZES)
 def test_rows_follow_any_parents(family):
-    assert beams(family) <= 1e-5
+    assert measure_beam_error(family) <= 1e-5
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom", "gpt_neo", "bart", "t5"])
 def test_the_kernel_for_single_steps_as_well(family, monkeypatch):
-    made, seen = slow_triton.kernels("attention.kernels.decode_triton"), []
+    made, seen = slow_triton.load_kernels("attention.kernels.decode_triton"), []
     monkeypatch.setattr(decode, "load_kernels", lambda: made)
     monkeypatch.setattr(decode, "is_available", lambda device: True)
     monkeypatch.setattr(kv_cache, "is_available", lambda device: True)
@@ -73,7 +60,7 @@ def test_the_kernel_for_single_steps_as_well(family, monkeypatch):
     monkeypatch.setitem(dispatch.KERNELS, "decode", lambda call: seen.append(1) or step(call))
     norm, sums = decode.add_norm, []
     monkeypatch.setattr(decode, "add_norm", lambda *a: sums.append(1) or norm(*a))
-    assert beams(family, 3) <= 1e-5
+    assert measure_beam_error(family, 3) <= 1e-5
     assert seen
     assert sums, "a sum and its norm are one kernel"
 
@@ -81,7 +68,7 @@ def test_the_kernel_for_single_steps_as_well(family, monkeypatch):
 @pytest.mark.parametrize("family", ["gpt2", "bart", "t5"])
 def test_an_output_layer_filled_up(family):
     """As on a GPU, where a vocabulary that is no multiple of 8 is slow."""
-    f = model(family)
+    f = build_decoder(family)
     plain, wide = (Runner(f, 2, 12, SOURCES if f.is_encoder_decoder else None) for _ in range(2))
     wide.padded_output = pad_output_layer(f)
     assert wide.padded_output[0].shape[0] == 64
@@ -93,29 +80,29 @@ def test_an_output_layer_filled_up(family):
 
 def test_rows_of_different_lengths_follow_by_a_copy():
     """Row 1 goes back to a shorter text and writes where row 0, that came from it, still looks."""
-    f = model("gpt2")
+    f = build_decoder("gpt2")
     runner = Runner(f, 3, 20)
     runner.score_next([[1], [2, 3, 4], [5, 6]])
     runner.reorder_rows([1, 2, 2])
     got = runner.score_next([[9], [8], [7]])
     for row, text in enumerate(([2, 3, 4, 9], [5, 6, 8], [5, 6, 7])):
-        assert (got[row] - alone(f, text, None)).abs().max() <= 1e-5
+        assert (got[row] - score_alone(f, text, None)).abs().max() <= 1e-5
 
 
 def test_a_cache_forgets():
-    f = model("gpt2")
+    f = build_decoder("gpt2")
     runner = Runner(f, 2, 20)
     runner.score_next([[1, 2, 3, 4], [5, 6]])
     runner.reorder_rows([0, 0])
     runner.forget_tokens([3, 1])
     got = runner.score_next([[9, 8], [7]])
     for row, text in enumerate(([1, 9, 8], [1, 2, 3, 7])):
-        assert (got[row] - alone(f, text, None)).abs().max() <= 1e-5
+        assert (got[row] - score_alone(f, text, None)).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
 def test_a_fixed_cache_as_a_growing_one(family):
-    f = model(family)
+    f = build_decoder(family)
     fed, more = [[1, 2], [3]], [torch.tensor([4, 5]), torch.tensor([6, 7])]
     sources = SOURCES if f.is_encoder_decoder else None
     plain, fixed = Runner(f, 2, 12, sources), Runner(f, 2, 12, sources)
@@ -130,7 +117,7 @@ def test_a_fixed_cache_as_a_growing_one(family):
 
 
 def test_sources_are_read_once(monkeypatch):
-    f, seen = model("bart"), []
+    f, seen = build_decoder("bart"), []
     encode = f.model.body.encode
     monkeypatch.setattr(f.model.body, "encode", lambda b, **k: seen.append(b.ids.shape[0]) or encode(b, **k))
     runner = Runner(f, 6, 10, SOURCES, rows_per_source=3)

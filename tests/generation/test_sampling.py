@@ -20,7 +20,7 @@ WARPS = [
 ]  # fmt: skip
 
 
-def theirs(how, penalty=None):
+def build_their_processors(how, penalty=None):
     """transformers' list of processors for our options, in its own order."""
     names = {
         "top_k": "top_k",
@@ -36,14 +36,14 @@ def theirs(how, penalty=None):
     return transformers.GPT2LMHeadModel(tiny)._get_logits_processor(config, input_ids_seq_length=3)
 
 
-def scores(rows=1, seed=0):
+def draw_scores(rows=1, seed=0):
     return torch.randn(rows, VOCAB, generator=torch.Generator().manual_seed(seed)) * 2
 
 
 @pytest.mark.parametrize("how", WARPS, ids=str)
 def test_what_is_left_is_the_same(how):
-    logits, ids = scores(50), torch.zeros(50, 3, dtype=torch.long)
-    want = theirs(how)(ids, logits).softmax(-1)
+    logits, ids = draw_scores(50), torch.zeros(50, 3, dtype=torch.long)
+    want = build_their_processors(how)(ids, logits).softmax(-1)
     got = warp_logits(logits, Options(**how)).softmax(-1)
     assert torch.equal(want > 0, got > 0)
     assert (want - got).abs().max() < 1e-6
@@ -54,8 +54,8 @@ def test_what_is_left_is_the_same(how):
 def test_draws_follow_the_distribution(how, penalty):
     """Chi-square over draws of which each has its own sample number; then over steps."""
     ids = torch.tensor([[2, 5, 5]])
-    want = theirs(how, penalty)(ids, scores()).softmax(-1)[0].double()
-    mine = scores() if penalty is None else penalise_repetition(scores(), ids, penalty)
+    want = build_their_processors(how, penalty)(ids, draw_scores()).softmax(-1)[0].double()
+    mine = draw_scores() if penalty is None else penalise_repetition(draw_scores(), ids, penalty)
     many = mine.expand(DRAWS, -1)
     for sample, step in ((np.arange(DRAWS), 3), (0, np.arange(DRAWS))):
         counts = torch.bincount(pick_tokens(many, Options(**how), step, sample), minlength=VOCAB).double()
@@ -67,7 +67,7 @@ def test_draws_follow_the_distribution(how, penalty):
 
 
 def test_a_draw_is_its_own_rows_matter():
-    logits, how = scores(9, 3), Options(top_p=0.9, seed=5)
+    logits, how = draw_scores(9, 3), Options(top_p=0.9, seed=5)
     together = pick_tokens(logits, how, 4, np.arange(9))
     alone = [int(pick_tokens(logits[i : i + 1], how, 4, i)) for i in range(9)]
     assert together.tolist() == alone
@@ -76,10 +76,10 @@ def test_a_draw_is_its_own_rows_matter():
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-200, 1e-3, 1e300])
 def test_temperatures_at_the_edge_of_what_floats_can_say(temperature):
-    chances = warp_logits(scores(20, 3), Options(temperature=temperature)).softmax(-1)
+    chances = warp_logits(draw_scores(20, 3), Options(temperature=temperature)).softmax(-1)
     assert chances.isfinite().all()
     if temperature < 1e-2:
-        assert torch.equal(chances.argmax(-1), scores(20, 3).argmax(-1))
+        assert torch.equal(chances.argmax(-1), draw_scores(20, 3).argmax(-1))
         assert chances.amax() > 0.99
     else:
         assert (chances - 1 / VOCAB).abs().max() < 1e-6
@@ -89,7 +89,7 @@ def test_texts_of_different_lengths_side_by_side():
     """Filled up with -1 on the left, a text is treated as if it were alone, and as transformers treats it."""
     texts = [[3, 4, 3, 4, 3], [7, 7], [1, 2, 3, 9, 1, 2, 3], [5]]
     page = torch.tensor([[-1] * (7 - len(t)) + t for t in texts])
-    logits, words = scores(4, 2), ((7, 7, 2), (5, 1), (2, 3, 6), (4, 3, 4, 3, 8))
+    logits, words = draw_scores(4, 2), ((7, 7, 2), (5, 1), (2, 3, 6), (4, 3, 4, 3, 8))
     bad = transformers.NoBadWordsLogitsProcessor([list(w) for w in words], eos_token_id=None)
     for n in (1, 2, 3, 4, 7):
         got = ban_repeated_ngrams(logits, page, n)

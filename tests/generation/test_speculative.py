@@ -14,7 +14,7 @@ from formers.generation.decoding import Options, continue_ids
 from formers.generation.speculative import SpeculativeDecoder
 
 
-def relatives(family, vocab=40, **more):
+def build_relatives(family, vocab=40, **more):
     sizes = {"vocab": vocab, "dim": 16, "heads": 2, "seed": 2, "head": "lm"}
     more = {"context": 64, "init": 0.4} | more if family != "t5" else {"ff": 24, "head_dim": 8, "init": 1.0} | more
     more |= {} if family == "gpt2" else {"ff": 24}
@@ -29,7 +29,7 @@ def relatives(family, vocab=40, **more):
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "bart", "t5"])
 @pytest.mark.parametrize("ahead", [1, 4])
 def test_greedy_is_the_same(family, ahead):
-    large, small = relatives(family)
+    large, small = build_relatives(family)
     prompts, how = [[1, 2, 3], [7], [9, 8, 7, 6, 5]], Options(temperature=0)
     guess = SpeculativeDecoder(large, small, ahead)
     assert guess.continue_ids(prompts, 20, how) == continue_ids(large, prompts, 20, how)
@@ -38,7 +38,7 @@ def test_greedy_is_the_same(family, ahead):
 
 @pytest.mark.parametrize("how", [{"temperature": 0.7}, {"temperature": 1.3, "top_k": 3}], ids=["plain", "top_k"])
 def test_drawn_from_the_same_distribution(how):
-    large, small = relatives("gpt2", vocab=5, bos=None, eos=None)
+    large, small = build_relatives("gpt2", vocab=5, bos=None, eos=None)
     for p in small.model.parameters():
         p.data += 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
     guess, draws = SpeculativeDecoder(large, small, 2), 400
@@ -67,13 +67,13 @@ def test_drawn_from_the_same_distribution(how):
 
 
 def test_texts_end_at_the_end_mark_and_the_context():
-    large, small = relatives("gpt2", context=12)
+    large, small = build_relatives("gpt2", context=12)
     how = Options(temperature=0)
     with pytest.warns(UserWarning, match="with a draft the text ends at the context limit, after 10 tokens"):
         (free,) = SpeculativeDecoder(large, small).continue_ids([[1, 2, 3]], 40, how)
     assert len(free) == 10, "the last token is not read"
     assert free == continue_ids(large, [[1, 2, 3]], 10, how)[0]
-    ended, other = relatives("gpt2", eos=free[4])
+    ended, other = build_relatives("gpt2", eos=free[4])
     assert SpeculativeDecoder(ended, other).continue_ids([[1, 2, 3]], 9, how) == continue_ids(
         ended, [[1, 2, 3]], 9, how
     )
@@ -83,11 +83,11 @@ def test_texts_end_at_the_end_mark_and_the_context():
     "how", [{"repetition_penalty": 1.5}, {"no_repeat_ngram": 2}, {"bad_words": (5, (9, 9))}, {"min_new_tokens": 15}, {}]
 )
 def test_greedy_under_every_rule(how):
-    large, small = relatives("gpt2", eos=None)
+    large, small = build_relatives("gpt2", eos=None)
     plain = continue_ids(large, [[1, 2, 3]], 20, Options(temperature=0))
     how = how if how != {"bad_words": (5, (9, 9))} else {"bad_words": (plain[0][3], tuple(plain[0][:2]))}
     if "min_new_tokens" in how:
-        large, small = relatives("gpt2", eos=plain[0][2])
+        large, small = build_relatives("gpt2", eos=plain[0][2])
     options = Options(temperature=0, **how)
     want = continue_ids(large, [[1, 2, 3], [7]], 20, options)
     assert SpeculativeDecoder(large, small).continue_ids([[1, 2, 3], [7]], 20, options) == want
@@ -95,7 +95,7 @@ def test_greedy_under_every_rule(how):
 
 
 def test_what_is_left_out_is_never_drawn():
-    large, small = relatives("gpt2", eos=None)
+    large, small = build_relatives("gpt2", eos=None)
     for how in ({"top_p": 1e-6}, {"min_p": 1.0}, {"typical_p": 1e-9, "top_k": 1}, {"top_k": 1}):
         got = SpeculativeDecoder(large, small).continue_ids([[1, 2, 3]], 20, Options(seed=5, **how))
         assert got == continue_ids(large, [[1, 2, 3]], 20, Options(temperature=0))
@@ -105,14 +105,17 @@ def test_what_is_left_out_is_never_drawn():
 
 
 def test_what_cannot_be_a_draft():
-    large, _ = relatives("gpt2")
+    large, _ = build_relatives("gpt2")
     with pytest.raises(Error, match="not for a search with beams"):
         SpeculativeDecoder(large, large).continue_ids([[1]], 3, Options(num_beams=2))
     with pytest.raises(Error, match="stop strings are of texts"):
         SpeculativeDecoder(large, large).continue_ids([[1]], 3, Options(stop="x"))
     with pytest.raises(Error, match="65 tokens are more than the context of 64"):
         SpeculativeDecoder(large, large).continue_ids([[1] * 65], 3)
-    for other, message in ((relatives("gpt2", vocab=41)[1], "vocabulary"), (relatives("t5")[1], "the model's kind")):
+    for other, message in (
+        (build_relatives("gpt2", vocab=41)[1], "vocabulary"),
+        (build_relatives("t5")[1], "the model's kind"),
+    ):
         with pytest.raises(Error, match=message):
             SpeculativeDecoder(large, other)
     with pytest.raises(Error, match="cannot drop tokens"):

@@ -8,7 +8,7 @@ import torch
 import formers
 from formers.batch import Batch
 from formers.nn.attention.dispatch import force_kernel
-from tests.nn.attention.kernels.test_biased_flash import CASES, check
+from tests.nn.attention.kernels.biased_flash_cases import CASES, compare_with_plain
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("name", CASES)
 def test_as_plain_attention(name, dropout):
-    check(name, dropout, "cuda", torch.bfloat16, 2e-2)
+    compare_with_plain(name, dropout, "cuda", torch.bfloat16, 2e-2)
 
 
-def gradients(model, batch, path):
+def compute_gradients(model, batch, path):
     """Of one step in bf16, by one kernel (None: the best)."""
     with force_kernel(path), torch.autocast("cuda", dtype=torch.bfloat16):
         loss = (model.logits(model(batch)).float() ** 2).mean()
@@ -46,5 +46,5 @@ def test_models_as_by_the_dense_path(family, few):
             order=order, segments=segments, chosen=(order % 3 == 1).nonzero().flatten() if few else None
         )
     batch = batch.to("cuda")
-    got, want = (gradients(f.model.train(), batch, path) for path in (None, "dense"))
+    got, want = (compute_gradients(f.model.train(), batch, path) for path in (None, "dense"))
     assert float((got - want).norm() / want.norm()) < 5e-2

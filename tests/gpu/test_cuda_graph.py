@@ -14,7 +14,7 @@ SIZES = {"vocab": 128, "context": 32, "dim": 64, "layers": 2, "heads": 4}
 QUIET = {"dropout": 0.0, "embed_dropout": 0.0, "attention_dropout": 0.0}
 
 
-def trained(recorded, batches, **settings):
+def train_steps(recorded, batches, **settings):
     model = formers.build("gpt2", seed=1, **SIZES, **settings).to("cuda").model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True, capturable=True)
 
@@ -33,7 +33,7 @@ def trained(recorded, batches, **settings):
 def test_as_without():
     torch.manual_seed(0)
     batches = [Batch.from_padded(torch.randint(0, 128, (4, 16), device="cuda")) for _ in range(6)]
-    (got, weights), (want, expected) = trained(True, batches, **QUIET), trained(False, batches, **QUIET)
+    (got, weights), (want, expected) = train_steps(True, batches, **QUIET), train_steps(False, batches, **QUIET)
     assert got == pytest.approx(want, rel=1e-4)
     assert len(set(want)) == 6
     torch.testing.assert_close(weights, expected, atol=1e-3, rtol=1e-3)
@@ -55,4 +55,4 @@ def test_dropout_is_drawn_anew():
 def test_another_shape_is_refused():
     batches = [Batch.from_padded(torch.randint(0, 128, (4, size), device="cuda")) for size in (16, 16, 16, 12)]
     with pytest.raises(formers.Error, match="recorded"):
-        trained(True, batches, **QUIET)
+        train_steps(True, batches, **QUIET)

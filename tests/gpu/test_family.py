@@ -9,7 +9,7 @@ import torch
 
 from formers.inputs import ModelInputs
 from formers.registry import FAMILIES
-from tests.models.test_family import energy, make, rows, whole
+from tests.small_models import add_declared_fields, build_small, make_inputs, sum_outputs
 
 pytestmark = [pytest.mark.filterwarnings("default")]
 WIDE = {"dim": 64, "heads": 4, "head_dim": 16, "ff": 96, "embed": 64, "rotary": 8}  # what the kernels take
@@ -17,14 +17,14 @@ LENGTHS = {"ragged": (19, 1, 12, 7), "uniform": (16, 16, 16)}
 COMPILED = ("gpt3", "bloom", "albert", "bart", "switch", "transformer_xl", "xlnet", "elmo")
 
 
-def wide(name):
+def build_wide_model(name):
     """A model of a member's pretraining head, small but of a shape that the fast kernels take."""
     known = {field.name for field in dataclasses.fields(FAMILIES[name].definition.config_class)}
     sizes = {key: value for key, value in WIDE.items() if key in known and "heads" in known}
-    return make(name, FAMILIES[name].definition.pretraining_head, **sizes)
+    return build_small(name, FAMILIES[name].definition.pretraining_head, **sizes)
 
 
-def answer(f, batch, run=energy):
+def compute_step(f, batch, run=sum_outputs):
     """Loss and gradients of one step."""
     value = run(f.model, batch)
     value.backward()
@@ -33,7 +33,7 @@ def answer(f, batch, run=energy):
     return {key: tensor.double().cpu() for key, tensor in got.items()}
 
 
-def near(got, want, limit):
+def assert_near_step(got, want, limit):
     whole_norm = torch.cat([g.flatten() for n, g in want.items() if n != "loss"]).norm()
     for key, expected in want.items():
         error = (got[key] - expected).norm()
@@ -45,13 +45,13 @@ def near(got, want, limit):
 @pytest.mark.parametrize("shape", LENGTHS)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_as_on_a_cpu(name, shape):
-    f = wide(name)
-    batch = whole(f, f.pack_inputs(ModelInputs(**rows(f, LENGTHS[shape])))[0])
-    want = answer(f.to("cpu", torch.float64), batch)
+    f = build_wide_model(name)
+    batch = add_declared_fields(f, f.pack_inputs(ModelInputs(**make_inputs(f, LENGTHS[shape])))[0])
+    want = compute_step(f.to("cpu", torch.float64), batch)
     f.to("cuda", torch.float32)
-    near(answer(f, batch.to("cuda")), want, 5e-3)
+    assert_near_step(compute_step(f, batch.to("cuda")), want, 5e-3)
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        rough = answer(f, batch.to("cuda"))
+        rough = compute_step(f, batch.to("cuda"))
     assert all(value.isfinite().all() for value in rough.values())
     assert abs(rough["loss"] - want["loss"]) < 0.1 * want["loss"]  # weights are large here, and so is the noise
 
@@ -60,8 +60,8 @@ def test_as_on_a_cpu(name, shape):
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled(name, shape):
     torch._dynamo.reset()
-    f = wide(name)
-    batch = whole(f, f.pack_inputs(ModelInputs(**rows(f, LENGTHS[shape])))[0])
-    want = answer(f.to("cpu", torch.float64), batch)
+    f = build_wide_model(name)
+    batch = add_declared_fields(f, f.pack_inputs(ModelInputs(**make_inputs(f, LENGTHS[shape])))[0])
+    want = compute_step(f.to("cpu", torch.float64), batch)
     f.to("cuda", torch.float32)
-    near(answer(f, batch.to("cuda"), torch.compile(energy, fullgraph=True)), want, 5e-3)
+    assert_near_step(compute_step(f, batch.to("cuda"), torch.compile(sum_outputs, fullgraph=True)), want, 5e-3)

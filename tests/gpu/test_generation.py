@@ -14,8 +14,8 @@ from formers.generation.runner import Runner
 from formers.generation.speculative import SpeculativeDecoder
 from formers.nn.attention.kernels import decode
 from formers.nn.layers import LayerNorm, RMSNorm, add_norm
-from tests.generation.test_runner import MODELS, SOURCES, model
-from tests.nn.attention.kernels.test_decode import expected
+from tests.generation.small_decoders import SIZES, SOURCES, build_decoder
+from tests.nn.reference import attend_to_cache
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4]]
@@ -35,7 +35,7 @@ def test_the_kernel_for_single_steps(rows, heads, dim, size, dtype):
         given = {"table": None, "bias": None, "width": 0} | more
         there = [None if t is None else t.float().cpu() for t in (q, k, v)]
         rest = [t.cpu() if isinstance(t, torch.Tensor) else t for t in given.values()]
-        want = expected(*there, lengths.cpu(), 0.125, *rest)
+        want = attend_to_cache(*there, lengths.cpu(), 0.125, *rest)
         torch.testing.assert_close(got.float().cpu(), want, atol=2e-2 if dtype == torch.bfloat16 else 1e-4, rtol=1e-2)
 
 
@@ -73,10 +73,10 @@ def test_a_sum_and_its_norm(kind, dim, dtype):
     assert not decode.failed_kernels
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", SIZES)
 @pytest.mark.parametrize("how", [{"temperature": 0}, {"top_k": 20, "seed": 3, "num_samples": 2}, {"num_beams": 3}])
 def test_texts_as_on_a_cpu(family, how):
-    f = model(family)
+    f = build_decoder(family)
     want = continue_ids(f, PROMPTS, 24, Options(**how))
     assert continue_ids(f.to("cuda"), PROMPTS, 24, Options(**how)) == want
     assert not decode.failed_kernels
@@ -84,7 +84,7 @@ def test_texts_as_on_a_cpu(family, how):
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom", "gpt_neo", "gpt_neox", "bart", "t5"])
 def test_steps_are_recorded(family):
-    f = model(family).to("cuda")
+    f = build_decoder(family).to("cuda")
     runner = Runner(f, 4, 40, [*SOURCES, *SOURCES] if f.is_encoder_decoder else None)
     runner.score_next(PROMPTS)
     for i in range(5):
@@ -94,7 +94,7 @@ def test_steps_are_recorded(family):
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom", "gpt_neo", "gpt_neox"])
 def test_a_recorded_step_serves_the_next_texts(family):
-    f, other = model(family), [[5, 5, 5, 5], [6], [1, 2], [8, 9, 8]]
+    f, other = build_decoder(family), [[5, 5, 5, 5], [6], [1, 2], [8, 9, 8]]
     want = [continue_ids(f, prompts, 24, GREEDY) for prompts in (PROMPTS, other)]
     f.to("cuda")
     assert [continue_ids(f, prompts, 24, GREEDY) for prompts in (PROMPTS, other)] == want
@@ -110,10 +110,10 @@ def test_a_recorded_step_serves_the_next_texts(family):
     assert f.model not in runner_module._cached_graphs
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", SIZES)
 def test_rows_follow_any_parents(family):
     """The logits of a CPU, along the same parents; rows that end go on without a word."""
-    f, told = model(family), {}
+    f, told = build_decoder(family), {}
     for device in ("cpu", "cuda"):
         f.to(device)
         generator, found = torch.Generator().manual_seed(3), []
@@ -132,7 +132,7 @@ def test_rows_follow_any_parents(family):
 
 
 def test_requests_and_drafts():
-    f = model("gpt2").to("cuda")
+    f = build_decoder("gpt2").to("cuda")
     want = continue_ids(f, PROMPTS, 12, GREEDY)
     engine = Engine(f, num_slots=2, cache_size=40)
     asked = [engine.submit(p, 12, GREEDY) for p in PROMPTS]
@@ -162,7 +162,7 @@ def test_bf16_says_how_far_it_is(capsys):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_scores_that_are_not_finite_are_noticed(options, value):
     """Also where steps are recorded and the host looks at many tokens at once."""
-    f = model("gpt2").to("cuda")
+    f = build_decoder("gpt2").to("cuda")
     with torch.no_grad():
         for parameter in f.model.parameters():
             parameter.fill_(value)

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 
 import pytest
 import torch
 
 import formers
-from formers.batch import Batch, Layout
+from formers.batch import Batch
 from formers.nn.attention import dispatch
 from formers.nn.attention.context import AttentionContext
 from formers.nn.attention.dispatch import AttentionCall, attend, choose_kernel, force_kernel
 from formers.nn.attention.masks import WindowMask, build_alibi, causal, combine_masks
 from formers.nn.attention.positions import BucketBias
+from tests.nn.packing import make_layout
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 H, D = 4, 64
 SHAPES = {"ragged": [100, 1, 257, 40, 0, 130], "uniform": [128, 128, 128], "short": [3, 5, 2]}
 KINDS = ["nothing", "causal", "window", "alibi", "buckets", "buckets causal"]
-
-
-def layout(lengths):
-    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device="cuda")
-    return Layout(starts, max(lengths), sum(lengths))
 
 
 def kind_of(name, dtype):
@@ -42,8 +37,8 @@ def kind_of(name, dtype):
     return mask, bias.to(dtype)
 
 
-def run(path, shape, kind, dtype, tensors, pull):
-    here = layout(SHAPES[shape])
+def run_kernel(path, shape, kind, dtype, tensors, pull):
+    here = make_layout(SHAPES[shape], device="cuda")
     mask, bias = kind_of(kind, dtype)
     q, k, v = (t.to(dtype).detach().requires_grad_() for t in tensors)
     with force_kernel(path):
@@ -59,19 +54,19 @@ def test_every_path_agrees(kind, shape, dtype):
     n = sum(SHAPES[shape])
     tensors = [torch.randn(n, H, D, device="cuda") for _ in range(3)]
     pull = torch.randn(n, H, D, device="cuda")
-    want = run("dense", shape, kind, torch.float64, tensors, pull)
+    want = run_kernel("dense", shape, kind, torch.float64, tensors, pull)
     paths = ["dense", "per_document", *(["flex"] if shape == "ragged" else [])]  # compiling it takes a while
     if kind in ("nothing", "causal", "window") and dtype == torch.bfloat16:
         paths.append("varlen")
     if kind != "window" and dtype == torch.bfloat16:
         paths.append("biased_flash")
     if kind in ("nothing", "causal") and shape == "uniform":
-        paths += ["sdpa", *(["cudnn"] if dtype == torch.bfloat16 and dispatch._is_hopper() else [])]
+        paths += ["sdpa", *(["cudnn"] if dtype == torch.bfloat16 and dispatch.is_hopper() else [])]
     limit = 2e-2 if dtype == torch.bfloat16 else 2e-3
     for path in paths:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            got = run(path, shape, kind, dtype, tensors, pull)
+            got = run_kernel(path, shape, kind, dtype, tensors, pull)
         for part, (a, b) in enumerate(zip(got, want, strict=True)):
             assert a.isfinite().all(), (path, part)
             error = (a.double() - b).norm() / b.norm()
@@ -80,8 +75,11 @@ def test_every_path_agrees(kind, shape, dtype):
 
 def test_packed_kernels_are_chosen():
     q = torch.zeros(sum(SHAPES["ragged"]), H, D, device="cuda", dtype=torch.bfloat16)
-    assert choose_kernel(AttentionCall(q, q, q, AttentionContext(layout(SHAPES["ragged"])), 1.0)) == "varlen"
-    sloped = AttentionContext(layout(SHAPES["ragged"]), bias=build_alibi(H))
+    assert (
+        choose_kernel(AttentionCall(q, q, q, AttentionContext(make_layout(SHAPES["ragged"], device="cuda")), 1.0))
+        == "varlen"
+    )
+    sloped = AttentionContext(make_layout(SHAPES["ragged"], device="cuda"), bias=build_alibi(H))
     assert choose_kernel(AttentionCall(q, q, q, sloped, 1.0)) == "flex"
     assert dispatch.list_available_kernels(q) >= {"sdpa", "dense", "varlen", "flex", "biased_flash"}
 
@@ -140,7 +138,7 @@ def test_cache_on_the_gpu():
 def test_flash_with_dropout_draws_the_mask_again_in_the_backward_pass(mask):
     n, rate = sum(SHAPES["ragged"]), 0.4
     q, k, v, pull = (torch.randn(n, H, D, device="cuda", dtype=torch.bfloat16) for _ in range(4))
-    here = AttentionContext(layout(SHAPES["ragged"]), mask=mask)
+    here = AttentionContext(make_layout(SHAPES["ragged"], device="cuda"), mask=mask)
     assert choose_kernel(AttentionCall(q, k, v, here, 0.125, rate)) == "varlen"
     whole = attend(q, k, v, here, 0.125).float()
     v.requires_grad_()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import formers
-from tests.nn.attention.test_kv_cache import packed
+from tests.nn.packing import pack_rows
 
 pytestmark = pytest.mark.gpu
 MODELS = {
@@ -18,13 +18,13 @@ MODELS = {
 }
 
 
-def answer(name, device, dtype, compiled=False):
+def compute_step(name, device, dtype, compiled=False):
     family, more = MODELS[name]
     small = {"embed": 24} if family == "textcnn" else {"dim": 24}
     f = formers.build(family, vocab=50, **{**small, **more, "init": 0.3, "dropout": 0.0}).to(device, dtype)
-    batch = packed([[5, 6, 7, 8], [9], [3, 4, 5, 6, 7, 8, 9]])
+    batch = pack_rows([[5, 6, 7, 8], [9], [3, 4, 5, 6, 7, 8, 9]])
     if family != "textcnn":
-        batch = batch.replace(source=packed([[3, 4], [5, 6, 7, 8, 9, 10], [11]]))
+        batch = batch.replace(source=pack_rows([[3, 4], [5, 6, 7, 8, 9, 10], [11]]))
     batch = batch.to(device)
 
     def run(model, batch):
@@ -39,8 +39,8 @@ def answer(name, device, dtype, compiled=False):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_as_on_a_cpu(name, dtype, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    want = answer(name, "cpu", torch.float64)
-    for got, expected in zip(answer(name, "cuda", dtype), want, strict=True):
+    want = compute_step(name, "cpu", torch.float64)
+    for got, expected in zip(compute_step(name, "cuda", dtype), want, strict=True):
         error = (got.double().cpu() - expected).norm() / expected.norm()
         assert error < (1e-4 if dtype == torch.float32 else 0.2), error
 
@@ -50,6 +50,6 @@ def test_as_on_a_cpu(name, dtype, monkeypatch):
 @pytest.mark.parametrize("name", ["additive", "gnmt", "textcnn"])
 def test_compiled(name):
     torch._dynamo.reset()
-    want = answer(name, "cpu", torch.float64)
-    for got, expected in zip(answer(name, "cuda", torch.float32, compiled=True), want, strict=True):
+    want = compute_step(name, "cpu", torch.float64)
+    for got, expected in zip(compute_step(name, "cuda", torch.float32, compiled=True), want, strict=True):
         assert (got.double().cpu() - expected).norm() / expected.norm() < 1e-3

@@ -15,9 +15,8 @@ from formers.data.plans import TokenSource
 from formers.training.distributed.process_group import ProcessGroup
 from formers.training.train_config import TrainConfig
 from formers.training.trainer import Trainer
-from tests.training.test_every_family import source
-from tests.training.test_every_family import trainer as small
-from tests.training.test_training import GOAL, STORE, Odd, model
+from tests.training.family_trainers import build_family_trainer, load_family_batches
+from tests.training.toy_trainer import OBJECTIVE, STORE, NonFiniteObjective, build_toy_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 CUDA = ProcessGroup(device=torch.device("cuda"))
@@ -26,7 +25,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic run
 
 def on_gpu(name, **more):
     """The same trainer on the GPU."""
-    cpu = small(name)
+    cpu = build_family_trainer(name)
     for part in cpu.model.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
@@ -37,7 +36,7 @@ def on_gpu(name, **more):
         },
         **more,
     }
-    gpu = small(name)
+    gpu = build_family_trainer(name)
     for part in gpu.model.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
@@ -47,8 +46,8 @@ def on_gpu(name, **more):
 @pytest.mark.parametrize("name", ["gpt2", "bert", "t5", "xlnet", "transformer_xl"])
 def test_as_on_a_cpu(name):
     cpu, gpu = on_gpu(name)
-    want = [r.loss for r in cpu.train(source(cpu))]
-    got = [r.loss for r in gpu.train(source(gpu))]
+    want = [r.loss for r in cpu.train(load_family_batches(cpu))]
+    got = [r.loss for r in gpu.train(load_family_batches(gpu))]
     assert gpu.executor.is_compiled
     carried = name in ("xlnet", "transformer_xl")
     assert bool(gpu.executor.cuda_graphs) == (not carried)
@@ -59,8 +58,10 @@ def test_as_on_a_cpu(name):
 
 def test_goes_on_from_its_state():
     def make():
-        t = Trainer(model().cuda(), [GOAL], TrainConfig(steps=16, batch_tokens=128, seq_length=16, lr=1e-2), CUDA)
-        return t, lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)
+        t = Trainer(
+            build_toy_model().cuda(), [OBJECTIVE], TrainConfig(steps=16, batch_tokens=128, seq_length=16, lr=1e-2), CUDA
+        )
+        return t, lambda phase, position: load_batches(TokenSource(STORE, OBJECTIVE), 128, 0, position)
 
     whole, src = make()
     want = [r.loss for r in whole.train(src)]
@@ -74,11 +75,11 @@ def test_goes_on_from_its_state():
 
 @pytest.mark.parametrize("kind", [math.nan, math.inf])
 def test_what_is_no_number_leaves_no_trace(kind):
-    t = Trainer(model(dropout=0.0).cuda(), [Odd({3, 4, 9}, kind)], TrainConfig(
+    t = Trainer(build_toy_model(dropout=0.0).cuda(), [NonFiniteObjective({3, 4, 9}, kind)], TrainConfig(
         steps=14, batch_tokens=128, seq_length=16, lr=1e-2, max_bad_steps=3, compile=False), CUDA)  # fmt: skip
     assert t.executor.skips_on_device
     skipped, frozen = [], None
-    for report in t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)):
+    for report in t.train(lambda phase, position: load_batches(TokenSource(STORE, OBJECTIVE), 128, 0, position)):
         groups = t.get_state()[0]
         now = {**{f"m{k}": v for k, v in groups["model"].items()}, **groups["optimizer"]}
         if report.is_skipped:

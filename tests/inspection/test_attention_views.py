@@ -21,14 +21,14 @@ from formers.nn.attention.context import Capture
 from formers.nn.attention.dispatch import force_kernel
 from formers.nn.block import TransformerBody
 from formers.registry import FAMILIES
-from tests.nn.reference import alibi_slopes, bucket
-from tests.test_verbs import model
+from tests.nn.reference import alibi_slopes, compute_bucket
+from tests.small_models import get_verb_model as model
 
 TEXT = "the cat sat on the mat"
 ATTENTIVE = [name for name in FAMILIES if name not in ("vectors", "seq2seq", "gnmt", "textcnn", "elmo")]
 
 
-def pretrained(name):
+def get_pretrained_model(name):
     return model(name, FAMILIES[name].definition.pretraining_head)
 
 
@@ -89,7 +89,7 @@ def compute_plain_weights(f, kind, block, x, memory):
                     score = score + alibi_slopes(heads)[h] * (j - i)
                 if f.family in ("t5", "mt5", "switch") and kind != "cross":
                     stack = body.encoder if kind == "encoder" else body.decoder
-                    at = bucket(j - i, config.buckets, config.far, kind == "encoder")
+                    at = compute_bucket(j - i, config.buckets, config.far, kind == "encoder")
                     score = score + stack.bias.weight[at, h]
                 table[h, i, j] = score
     return table.softmax(-1)
@@ -119,7 +119,7 @@ def compute_window(f, block):
 @torch.no_grad()
 def test_weights_are_the_plain_formula(name, dtype, limit):
     """The weights of every layer and side are those of the formula in float64, on the same states and weights."""
-    f = convert(pretrained(name), dtype)
+    f = convert(get_pretrained_model(name), dtype)
     second = "the mat" if f.is_encoder_decoder else None
     maps = attention(f, TEXT, second).maps
     inputs = encode_inputs(f, TEXT, second)
@@ -183,7 +183,7 @@ def test_capture_changes_nothing_on_any_kernel(name, head):
 @pytest.mark.parametrize("name", ["bert", "gptj", "t5", "xlnet"])
 def test_norms_are_those_of_the_projected_values(name):
     """||weight · value · output projection||, by hand for one pair."""
-    f = pretrained(name)
+    f = get_pretrained_model(name)
     one = next(iter(attention(f, TEXT).maps.items()))
     kind, shown = one[0], one[1]
     recording = record_pass(f, encode_inputs(f, TEXT), with_attention=True)
@@ -225,7 +225,7 @@ def test_summaries_of_heads():
 @pytest.mark.parametrize("name", ["bert", "gptj", "transformer_xl", "xlnet"])
 def test_scores_by_dimension(name):
     """Queries and keys of one head give its scores, up to what positions add."""
-    f = pretrained(name)
+    f = get_pretrained_model(name)
     one = next(iter(attention(f, TEXT).maps.values()))
     view = one.get_neurons(1, 2)
     scores = view.queries @ view.keys.T * view.scale
@@ -252,7 +252,7 @@ def test_a_pruned_head_has_no_weights():
 
 @pytest.mark.parametrize("name", ["transformer_xl", "xlnet"])
 def test_memory_comes_before_the_text(name):
-    f = pretrained(name)
+    f = get_pretrained_model(name)
     view = f.inspect("the cat sat", before="on the mat", views="attention")
     side = view.sides["text"]
     assert [token.text.strip() for token in side.memory if token.text.strip()] == ["on", "the", "mat"]

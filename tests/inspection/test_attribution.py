@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+
 import pytest
 import torch
 
@@ -10,7 +13,7 @@ from formers.inspection.attribution import METHODS, Explainer, attribute, choose
 from formers.inspection.sides import encode_inputs
 from formers.nn.head_pruning import find_attentions
 from formers.registry import FAMILIES
-from tests.test_verbs import model
+from tests.small_models import get_verb_model as model
 
 SENTENCES = ["the cat sat on the mat", "오늘은 날씨가 좋습니다", "log the cat"]
 HEADS = [
@@ -180,3 +183,16 @@ def test_refusals():
     with pytest.raises(Error, match="no label 'good'"):
         explain(model("bert", "classify"), target="good")
     assert explain(model("bert", "none")) is None
+
+
+@pytest.mark.parametrize("kind", ["fp32", "int8"])
+def test_a_frozen_model_has_no_gradients(kind):
+    """Gradients through prepacked layers would be wrong in silence."""
+    f = model("bert", "mlm")
+    f = dataclasses.replace(f, model=copy.deepcopy(f.model)).freeze(kind)
+    with pytest.raises(Error, match="frozen for inference has no gradients"):
+        explain(f)
+    assert explain(f, methods=["occlusion", "value_zeroing"]).methods["occlusion"].sides["text"].abs().max() > 0
+    view = f.inspect(SENTENCES[0])
+    assert (view.attention["encoder"].value_norms is None) == (kind == "int8")
+    assert view.to_dict()["attention"]["encoder"]["weights"]

@@ -11,49 +11,14 @@ import torch
 import formers
 from formers import Error
 from formers.inspection.embed import SpanVectors
-from formers.registry import FAMILIES, train_tokenizer
+from formers.registry import FAMILIES
 from formers.tasks.encoding import find_nearest_window
-from tests.models.test_family import make
-
-TEXTS = [
-    "The cat sat on the mat, and the bank was closed.",
-    "배를 타고 강을 건넜다.",
-    unicodedata.normalize("NFD", "배가 아파서 병원에 갔다."),
-    "x",
-    "👩‍👩‍👧 ❤️ 좋아요 don't",
-]
-
-
-def tokenizer_of(f):
-    """A small tokenizer of the kind that a family reads."""
-    made = train_tokenizer(f.family, [t for t in TEXTS for _ in range(4)], 300)
-    assert len(made) <= f.config.vocab
-    return made
-
-
-def member(name, **more):
-    sizes = {"vocab": 400, "cutoffs": (), "characters": 262, "slots": 50, "context": 40, **more}
-    known = {k: v for k, v in sizes.items() if k in FAMILIES[name].definition.config_class.__dataclass_fields__}
-    f = make(
-        name,
-        "none" if "none" in FAMILIES[name].definition.build_heads(FAMILIES[name].definition.config_class()) else "auto",
-        **known,
-    )
-    if name == "vectors":
-        from formers.interop.word_vectors import build_vectors_model
-
-        words = ["the", "cat", "배를", "bank", "좋아요", "x", "강을", "아파서"]
-        return build_vectors_model(
-            words, torch.randn(len(words), 12, generator=torch.Generator().manual_seed(0)), lower=True
-        )
-    if not hasattr(f.config, "slots"):
-        f.tokenizer = tokenizer_of(f)
-    return f
+from tests.small_models import TEXTS, build_embedding_model, build_small
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_in_any_batch(name):
-    f = member(name)
+    f = build_embedding_model(name)
     whole = f.embed(TEXTS, batch=5)
     assert whole.shape[0] == len(TEXTS)
     assert whole.dtype == torch.float32
@@ -71,12 +36,12 @@ def test_every_family_in_any_batch(name):
 
 @pytest.fixture(scope="module")
 def bert():
-    return member("bert", layers=3)
+    return build_embedding_model("bert", layers=3)
 
 
 @pytest.fixture(scope="module")
 def gpt():
-    return member("gpt2")
+    return build_embedding_model("gpt2")
 
 
 def test_pools_and_layers_by_hand(bert):
@@ -153,7 +118,7 @@ def test_refusals(bert, gpt):
         (lambda: bert.embed("x", window=2), "no room"),
         (lambda: bert.embed("x", batch=0), "batch"),
         (lambda: gpt.embed(["x", ""]), "text 2 is empty"),
-        (lambda: make("gpt2").embed("x"), "no tokenizer"),
+        (lambda: build_small("gpt2").embed("x"), "no tokenizer"),
     ):
         with pytest.raises(Error, match=word):
             call()

@@ -16,7 +16,7 @@ from formers import Error
 from formers.inspection.heads import measure_heads
 from formers.inspection.sides import encode_inputs
 from formers.inspection.states import project
-from tests.test_verbs import model
+from tests.small_models import get_verb_model as model
 
 TEXT = "the cat sat on the mat"
 

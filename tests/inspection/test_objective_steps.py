@@ -10,7 +10,7 @@ from formers import Error
 from formers.inspection.objective_steps import explain_objectives, find_dropped, get_own_objective
 from formers.objectives.registry import OBJECTIVES
 from formers.registry import FAMILIES
-from tests.test_verbs import model
+from tests.small_models import get_verb_model as model
 
 TEXT = "the cat sat on the mat. the log is here and the cat is on it. we will see."
 KOREAN = "오늘은 날씨가 좋습니다. 안녕하세요 여러분 오늘은 날씨가 좋습니다."
@@ -83,7 +83,10 @@ def test_turns_of_a_permutation():
         asked = [i for i, token in enumerate(step.tokens) if token.state == "target"]
         assert len(asked) == 1
         assert asked[0] in targets
-    assert turns[0].tokens != turns[-1].tokens
+    places = [next(i for i, token in enumerate(step.tokens) if token.state == "target") for step in turns]
+    for number, step in enumerate(turns):  # what has had its turn is visible, what has not is hidden
+        assert all(step.tokens[at].state in ("kept", "special") for at in places[:number])
+        assert all(step.tokens[at].state == "hidden" for at in places[number + 1 :])
 
 
 def test_pairs_have_a_question_and_single_sentences_none():

@@ -16,7 +16,7 @@ from formers.inspection.recording import find_final_norm, record_pass
 from formers.inspection.sides import encode_inputs
 from formers.registry import FAMILIES
 from formers.verbs import LM_PARTS
-from tests.test_verbs import model
+from tests.small_models import get_verb_model as model
 
 TEXT = "the cat sat on the mat"
 LANGUAGE_MODELS = [

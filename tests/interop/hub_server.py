@@ -23,7 +23,7 @@ import formers
 SOURCE = Path(formers.__file__).parents[1]
 
 
-def digest(*parts: object) -> str:
+def compute_digest(*parts: object) -> str:
     """Forty hexadecimal digits, as git has them."""
     found = hashlib.sha1()
     for part in parts:
@@ -42,13 +42,13 @@ class Repo:
 
     def commit(self, files: dict[str, bytes], *names: str) -> str:
         """Add a commit under some names (main, if none is given)."""
-        sha = digest(len(self.commits), *(part for entry in sorted(files.items()) for part in entry))
+        sha = compute_digest(len(self.commits), *(part for entry in sorted(files.items()) for part in entry))
         self.commits[sha] = files
         self.refs |= dict.fromkeys(names or ("main",), sha)
         return sha
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     """All files below a folder, as a commit holds them."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
@@ -81,7 +81,7 @@ class Hub:
         """A commit to a repository, which is made if it is not there."""
         return self.repos.setdefault(name, Repo()).commit(content, *names)
 
-    def asked(self, start: str = "", end: str = "") -> list[tuple[str, str, str | None]]:
+    def list_requests(self, start: str = "", end: str = "") -> list[tuple[str, str, str | None]]:
         """What was asked between two marks that the child set, without the marks and the client's own curiosity."""
         paths = [path for _, path, _ in self.log]
         low = paths.index(f"/mark/{start}") if start else 0
@@ -90,7 +90,7 @@ class Hub:
 
     def downloads(self, start: str = "", end: str = "") -> list[str]:
         """The files that were downloaded between two marks."""
-        asked = (path.split("/resolve/") for method, path, _ in self.asked(start, end) if method == "GET")
+        asked = (path.split("/resolve/") for method, path, _ in self.list_requests(start, end) if method == "GET")
         return sorted(rest[0].partition("/")[2] for _, *rest in asked if rest)
 
 
@@ -136,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
         if raw:
             return self.file(repo, sha, unquote(raw[3]))
         if api[2] == "tree":
-            return self.answer(200, json.dumps(tree(content)).encode())
+            return self.answer(200, json.dumps(list_tree(content)).encode())
         about = {"id": name, "modelId": name, "sha": sha, "private": False, "gated": repo.gated, "tags": []}
         return self.answer(200, json.dumps(about | {"siblings": [{"rfilename": f} for f in content]}).encode())
 
@@ -147,7 +147,7 @@ class Handler(BaseHTTPRequestHandler):
         data = repo.commits[sha].get(name)
         if data is None:
             return self.failure(404, "EntryNotFound", **{"X-Repo-Commit": sha})
-        headers = {"ETag": f'"{digest(data)}"', "X-Repo-Commit": sha, "Accept-Ranges": "bytes"}
+        headers = {"ETag": f'"{compute_digest(data)}"', "X-Repo-Commit": sha, "Accept-Ranges": "bytes"}
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         if not asked or self.command == "HEAD":
             return self.answer(200, data, name, **headers)
@@ -178,11 +178,11 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.close()
 
 
-def tree(content: dict[str, bytes]) -> list[dict[str, object]]:
+def list_tree(content: dict[str, bytes]) -> list[dict[str, object]]:
     """The listing of a commit."""
     folders = {str(parent) for name in content for parent in Path(name).parents} - {"."}
-    return [{"type": "directory", "path": f, "size": 0, "oid": digest(f)} for f in sorted(folders)] + [
-        {"type": "file", "path": name, "size": len(data), "oid": digest(data)} for name, data in content.items()
+    return [{"type": "directory", "path": f, "size": 0, "oid": compute_digest(f)} for f in sorted(folders)] + [
+        {"type": "file", "path": name, "size": len(data), "oid": compute_digest(data)} for name, data in content.items()
     ]
 
 
@@ -247,7 +247,7 @@ for line in sys.stdin:
 """
 
 
-def environment(home: Path, endpoint: str, **more: str) -> dict[str, str]:
+def make_environment(home: Path, endpoint: str, **more: str) -> dict[str, str]:
     """What a child sees: its own cache, this hub, no proxy, no token."""
     return {
         "PATH": os.environ.get("PATH", ""), "PYTHONPATH": str(SOURCE), "HOME": str(home), "HF_HOME": str(home),
@@ -264,7 +264,7 @@ class Child:
         self.output = folder / "output"
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error::UserWarning", "-c", PROGRAM, str(model)],
-            env=environment(folder, "http://127.0.0.1:9"),
+            env=make_environment(folder, "http://127.0.0.1:9"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -286,7 +286,7 @@ class Child:
     def __call__(self, home: Path, endpoint: str, code: str, **more: str) -> str:
         """Run a piece of code; what it wrote to the terminal."""
         self.output.write_text("")
-        where = environment(home, endpoint, **more)
+        where = make_environment(home, endpoint, **more)
         self.process.stdin.write(
             json.dumps({"code": dedent(code), "output": str(self.output), "environment": where}) + "\n"
         )

@@ -32,7 +32,7 @@ OPTIONS = {  # in the words of the published files, with training's own left in
 TEXT = ["나는", "cats", "좋아한다"]
 
 
-def shapes():
+def list_shapes():
     found = {"char_embed": (261, 4), "CNN_proj/W_proj": (9, 6), "CNN_proj/b_proj": (6,)}
     for i, (width, count) in enumerate(OPTIONS["char_cnn"]["filters"]):
         found |= {f"CNN/W_cnn_{i}": (1, width, 4, count), f"CNN/b_cnn_{i}": (count,)}
@@ -46,49 +46,49 @@ def shapes():
 
 
 @pytest.fixture
-def published(tmp_path):
+def published_files(tmp_path):
     """A directory as bilm-tf writes it, made without formers, and its arrays."""
     where = tmp_path / "published"
     where.mkdir()
     (where / "options.json").write_text(json.dumps(OPTIONS))
     draw = np.random.default_rng(0)
-    arrays = {name: (draw.standard_normal(shape) * 0.6).astype(np.float32) for name, shape in shapes().items()}
+    arrays = {name: (draw.standard_normal(shape) * 0.6).astype(np.float32) for name, shape in list_shapes().items()}
     with h5py.File(where / "elmo_weights.hdf5", "w") as file:
         for name, array in arrays.items():
             file.create_dataset(name, array.shape, dtype="float32")[...] = array
     return where, arrays
 
 
-def content(path):
+def read_content(path):
     found = {}
     with h5py.File(path, "r") as file:
         file.visititems(lambda name, item: found.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
     return found
 
 
-def test_a_published_directory(published):
-    where, arrays = published
+def test_a_published_directory(published_files):
+    where, arrays = published_files
     f = formers.load(where)
     assert (f.family, f.head) == ("elmo", "none")
     assert (f.config.dim, f.config.cell, f.config.vocab, f.config.clip) == (12, 10, 458, 3.0)
     weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
     ids = word_level.encode_sentence(TEXT)
-    want, _ = reference.sentence(weights, OPTIONS, ids.tolist())
+    want, _ = reference.read_sentence(weights, OPTIONS, ids.tolist())
     torch.testing.assert_close(f.hidden(ids[None], layer=None)[:, 0], want, atol=1e-5, rtol=1e-5)
 
 
-def test_no_bit_is_lost(published, tmp_path):
-    where, arrays = published
+def test_no_bit_is_lost(published_files, tmp_path):
+    where, arrays = published_files
     formers.save(formers.load(where), tmp_path / "own")
     formers.export(formers.load(tmp_path / "own"), tmp_path / "back")
-    again = content(tmp_path / "back" / "weights.hdf5")
+    again = read_content(tmp_path / "back" / "weights.hdf5")
     assert set(again) == set(arrays)
     assert all(np.array_equal(again[name], array) and again[name].dtype == np.float32 for name, array in arrays.items())
     assert json.loads((tmp_path / "back" / "options.json").read_text()) == OPTIONS | {"dropout": 0.1}
 
 
-def test_the_softmax_travels_too(published, tmp_path):
-    where, _ = published
+def test_the_softmax_travels_too(published_files, tmp_path):
+    where, _ = published_files
     with pytest.warns(UserWarning, match=r"new, untrained: heads.lm.out.bias, heads.lm.out.weight"):
         f = formers.load(where, head="lm")
     formers.export(f, tmp_path / "lm")
@@ -102,21 +102,21 @@ def test_the_softmax_travels_too(published, tmp_path):
     assert torch.equal(formers.load(tmp_path / "half", dtype=torch.bfloat16).logits(ids), half.logits(ids))
 
 
-def test_a_task_starts_from_the_file(published):
+def test_a_task_starts_from_the_file(published_files):
     with pytest.warns(UserWarning, match="heads.tag.mix.scale, heads.tag.mix.weight, heads.tag.out.bias"):
-        f = formers.load(published[0], head="tag", labels=["O", "B"])
+        f = formers.load(published_files[0], head="tag", labels=["O", "B"])
     assert f.logits(word_level.encode_sentence(TEXT)[None]).shape == (1, 5, 2)
 
 
-def test_by_command(published, tmp_path, capsys):
-    app(["import", str(published[0]), str(tmp_path / "own")], result_action="return_value")
+def test_by_command(published_files, tmp_path, capsys):
+    app(["import", str(published_files[0]), str(tmp_path / "own")], result_action="return_value")
     assert "elmo, head none" in capsys.readouterr().out
     app(["export", str(tmp_path / "own"), str(tmp_path / "back")], result_action="return_value")
-    assert formers.load(tmp_path / "back").config == formers.load(published[0]).config
+    assert formers.load(tmp_path / "back").config == formers.load(published_files[0]).config
 
 
-def test_options_of_a_training_run(published):
-    where, _ = published
+def test_options_of_a_training_run(published_files):
+    where, _ = published_files
     options = json.loads(json.dumps(OPTIONS))
     options["char_cnn"]["n_characters"] = 261  # what training calls it
     (where / "options.json").write_text(json.dumps(options))
@@ -142,8 +142,8 @@ def test_options_of_a_training_run(published):
         ("a.b", {"c.d": 5}, "unknown key 'c.d'"),
     ],
 )
-def test_options_that_do_not_fit(published, path, value, message):
-    where, _ = published
+def test_options_that_do_not_fit(published_files, path, value, message):
+    where, _ = published_files
     options = json.loads(json.dumps(OPTIONS))
     *folders, last = path.split(".")
     here = options
@@ -156,7 +156,7 @@ def test_options_that_do_not_fit(published, path, value, message):
     assert message in str(caught.value)
 
 
-def outside(tmp_path):
+def write_outside_file(tmp_path):
     """An honest file elsewhere, which nobody should open."""
     with h5py.File(tmp_path / "secret.hdf5", "w") as file:
         file["x"] = np.ones((9, 6), np.float32)
@@ -164,62 +164,62 @@ def outside(tmp_path):
 
 
 def external_link(file, tmp_path):
-    file["CNN_proj/W_proj"] = h5py.ExternalLink(str(outside(tmp_path)), "x")
+    file["CNN_proj/W_proj"] = h5py.ExternalLink(str(write_outside_file(tmp_path)), "x")
 
 
 def soft_link(file, tmp_path):
     file["CNN_proj/W_proj"] = h5py.SoftLink("/char_embed")
 
 
-def virtual(file, tmp_path):
+def write_virtual(file, tmp_path):
     layout = h5py.VirtualLayout(shape=(9, 6), dtype="float32")
-    layout[...] = h5py.VirtualSource(str(outside(tmp_path)), "x", shape=(9, 6))
+    layout[...] = h5py.VirtualSource(str(write_outside_file(tmp_path)), "x", shape=(9, 6))
     file.create_virtual_dataset("CNN_proj/W_proj", layout)
 
 
-def elsewhere(file, tmp_path):
+def write_external(file, tmp_path):
     (tmp_path / "raw").write_bytes(np.ones(54, np.float32).tobytes())
     file.create_dataset("CNN_proj/W_proj", (9, 6), dtype="float32", external=[(str(tmp_path / "raw"), 0, 216)])
 
 
-def squeezed(file, tmp_path):
+def write_compressed(file, tmp_path):
     file.create_dataset("CNN_proj/W_proj", data=np.zeros((9, 6), np.float32), compression="gzip")
 
 
-def bomb(file, tmp_path):
+def write_huge_chunks(file, tmp_path):
     file.create_dataset("CNN_proj/W_proj", (2**20, 2**20), dtype="float32", chunks=(1024, 1024))
 
 
-def hollow(file, tmp_path):
+def write_hollow(file, tmp_path):
     file.create_dataset("CNN_proj/W_proj", (2**20, 2**20), dtype="float32")
 
 
-def cycle(file, tmp_path):
+def write_cycle(file, tmp_path):
     file["CNN_proj/again"] = file["CNN_proj"]
 
 
-def copies(file, tmp_path):
+def write_links(file, tmp_path):
     for i in range(200):
         file[f"more/{i}"] = file["char_embed"]
 
 
-def whole(file, tmp_path):
+def write_integers(file, tmp_path):
     file["CNN_proj/W_proj"] = np.ones((9, 6), np.int32)
 
 
-def backwards(file, tmp_path):
+def write_big_endian(file, tmp_path):
     file["CNN_proj/W_proj"] = np.ones((9, 6), ">f4")
 
 
-def words(file, tmp_path):
+def write_string(file, tmp_path):
     file["CNN_proj/W_proj"] = "text"
 
 
-def kind(file, tmp_path):
+def write_type(file, tmp_path):
     file["CNN_proj/W_proj"] = np.dtype("f4")
 
 
-def unknown(file, tmp_path):
+def write_unknown_name(file, tmp_path):
     file["CNN_proj/W_other"] = np.ones((9, 6), np.float32)
 
 
@@ -228,23 +228,23 @@ def unknown(file, tmp_path):
     [
         (external_link, "'CNN_proj/W_proj' is a link to elsewhere"),
         (soft_link, "'CNN_proj/W_proj' is a link to elsewhere"),
-        (virtual, "packed or lies in pieces"),
-        (elsewhere, "lies in another file"),
-        (squeezed, "packed or lies in pieces"),
-        (bomb, "packed or lies in pieces"),
-        (hollow, "does not have 0 bytes"),
-        (cycle, "more names than any model"),
-        (copies, "its arrays claim"),
-        (whole, "is of type int32"),
-        (backwards, "is of type >f4"),
-        (words, "is of type object"),
-        (kind, "neither a folder nor an array"),
-        (unknown, "'CNN_proj/W_proj' is missing"),
+        (write_virtual, "packed or lies in pieces"),
+        (write_external, "lies in another file"),
+        (write_compressed, "packed or lies in pieces"),
+        (write_huge_chunks, "packed or lies in pieces"),
+        (write_hollow, "does not have 0 bytes"),
+        (write_cycle, "more names than any model"),
+        (write_links, "its arrays claim"),
+        (write_integers, "is of type int32"),
+        (write_big_endian, "is of type >f4"),
+        (write_string, "is of type object"),
+        (write_type, "neither a folder nor an array"),
+        (write_unknown_name, "'CNN_proj/W_proj' is missing"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_hostile_files(published, tmp_path, attack, message):
-    where, _ = published
+def test_hostile_files(published_files, tmp_path, attack, message):
+    where, _ = published_files
     with h5py.File(where / "elmo_weights.hdf5", "r+") as file:
         del file["CNN_proj/W_proj"]
         attack(file, tmp_path)
@@ -254,16 +254,16 @@ def test_hostile_files(published, tmp_path, attack, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_link_out_of_the_folder(published, tmp_path):
-    where, _ = published
+def test_a_link_out_of_the_folder(published_files, tmp_path):
+    where, _ = published_files
     (where / "elmo_weights.hdf5").rename(tmp_path / "away.hdf5")
     (where / "elmo_weights.hdf5").symlink_to(tmp_path / "away.hdf5")
     with pytest.raises(Error, match="out of"):
         formers.load(where)
 
 
-def test_broken_files_never_bring_the_house_down(published, full):
-    where, _ = published
+def test_broken_files_never_bring_the_house_down(published_files, full):
+    where, _ = published_files
     path = where / "elmo_weights.hdf5"
     data, draw = path.read_bytes(), random.Random(0)
     said = []
@@ -283,8 +283,8 @@ def test_broken_files_never_bring_the_house_down(published, full):
         formers.load(where)
 
 
-def test_which_file_is_meant(published):
-    where, _ = published
+def test_which_file_is_meant(published_files):
+    where, _ = published_files
     (where / "embeddings.hdf5").write_bytes(b"")
     with pytest.raises(Error, match="there are 2 hdf5 files, 'elmo_weights.hdf5' and 'embeddings.hdf5'"):
         formers.load(where)
@@ -294,12 +294,12 @@ def test_which_file_is_meant(published):
         formers.load(where)
 
 
-def test_what_cannot_be_exported(published, tmp_path):
+def test_what_cannot_be_exported(published_files, tmp_path):
     with pytest.warns(UserWarning, match="untrained"):
-        tagger = formers.load(published[0], head="tag")
+        tagger = formers.load(published_files[0], head="tag")
     with pytest.raises(Error, match="hold no head 'tag'"):
         formers.export(tagger, tmp_path / "out")
-    bare = formers.load(published[0])
+    bare = formers.load(published_files[0])
     with pytest.raises(Error, match="float32, not bfloat16"):
         formers.export(bare, tmp_path / "out", dtype=torch.bfloat16)
     wide = formers.build("elmo", "none", dim=20, cell=10, filters=((1, 4),))
@@ -308,16 +308,16 @@ def test_what_cannot_be_exported(published, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_without_the_extra(published, tmp_path, monkeypatch):
-    bare = formers.load(published[0])
+def test_without_the_extra(published_files, tmp_path, monkeypatch):
+    bare = formers.load(published_files[0])
     monkeypatch.setitem(sys.modules, "h5py", None)
-    for call in (lambda: formers.load(published[0]), lambda: formers.export(bare, tmp_path / "out")):
+    for call in (lambda: formers.load(published_files[0]), lambda: formers.export(bare, tmp_path / "out")):
         with pytest.raises(Error, match=r"need h5py. pip install 'formers\[elmo\]'"):
             call()
 
 
-def test_the_process_has_limits(published, monkeypatch):
+def test_the_process_has_limits(published_files, monkeypatch):
     monkeypatch.setattr(sandbox, "TIMEOUT_SECONDS", 1)
     monkeypatch.setattr(sandbox, "CONVERTER_CODE", "import time; time.sleep(60)")
     with pytest.raises(Error, match="converting the hdf5 file took more than 1 s"):
-        formers.load(published[0])
+        formers.load(published_files[0])

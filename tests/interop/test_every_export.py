@@ -47,7 +47,7 @@ TRAIN = {
 }  # fmt: skip
 
 
-def text() -> str:
+def read_bundled_text() -> str:
     """Some documents of the bundled text, in two languages."""
     parts = []
     for language in ("en", "ko"):
@@ -57,10 +57,10 @@ def text() -> str:
     return "\n\n".join(parts)
 
 
-def trained(name: str, folder: Path, said: list[str]):
+def train_family(name: str, folder: Path, said: list[str]):
     """The folder of a run of two steps with the family's default settings."""
     source = folder / "text.txt"
-    documents = text().split("\n\n")
+    documents = read_bundled_text().split("\n\n")
     pairs = FAMILIES[name].definition.objective == "seq2seq"
     rows = [f"{a[:80]}\t{b[:80]}" for a, b in itertools.pairwise(documents)] if pairs else documents
     source.write_text(("\n" if pairs else "\n\n").join(rows), encoding="utf-8")
@@ -73,10 +73,10 @@ def trained(name: str, folder: Path, said: list[str]):
     return made.folder
 
 
-def judged(name: str, folder: Path) -> dict[str, str]:
+def judge_export(name: str, folder: Path) -> dict[str, str]:
     """Train, export, open, compare, and import again: what was found, by column; an assertion where it is wrong."""
     said: list[str] = []
-    run = trained(name, folder, said)
+    run = train_family(name, folder, said)
     former, out = formers.load(run), folder / "export"
     notes = [line for line in said if line.startswith("export:")]
     if name in NO_FORMAT:
@@ -105,7 +105,7 @@ def judged(name: str, folder: Path) -> dict[str, str]:
     assert "text.txt" in body
     assert "| training steps | 2 |" in body
     assert ("add_special_tokens=False" in body) == (name in ("gpt", "xlnet", "transformer_xl")), "a prompt has no end"
-    imported(name, former, out)
+    check_import(name, former, out)
     if name in GONE:
         return {"opens": "no: transformers 4.35.2"}
     cases = make_cases(former)
@@ -123,10 +123,10 @@ def judged(name: str, folder: Path) -> dict[str, str]:
         assert known["pad"] is not None
     found["generation"] = "yes" if (out / "generation_config.json").exists() else "–"
     assert (found["generation"] == "yes") == (former.head == "lm")
-    return found | sentences(former, folder / "sentences")
+    return found | check_sentence_model(former, folder / "sentences")
 
 
-def imported(name: str, former, out: Path) -> None:
+def check_import(name: str, former, out: Path) -> None:
     """The export comes back as it was."""
     back = formers.load(out)
     assert (back.family, back.head, back.labels) == (former.family, former.head, former.labels)
@@ -141,7 +141,7 @@ def imported(name: str, former, out: Path) -> None:
     assert back.tokenizer.special == former.tokenizer.special
 
 
-def sentences(former, out: Path) -> dict[str, str]:
+def check_sentence_model(former, out: Path) -> dict[str, str]:
     """The same model as sentence-transformers has it."""
     pytest.importorskip("sentence_transformers")
     if former.is_encoder_decoder and former.family not in ("t5", "mt5"):
@@ -160,13 +160,13 @@ def sentences(former, out: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_opens_elsewhere_and_comes_back(name, tmp_path):
-    judged(name, tmp_path)
+    judge_export(name, tmp_path)
 
 
-def classifier(name: str):
+def build_classifier(name: str):
     """A classifier with random weights of the family's quick sizes, and a tokenizer of its style."""
     family = FAMILIES[name].definition
-    tokenizer = train_tokenizer(name, text().split("\n\n"), 500)
+    tokenizer = train_tokenizer(name, read_bundled_text().split("\n\n"), 500)
     known = {field.name for field in dataclasses.fields(family.config_class)}
     roles = {role: tokenizer.id(role) for role in ("pad", "bos", "eos") if role in known}
     former = formers.build(name, head="classify", **get_recipe(name).model, **roles, vocab=len(tokenizer))
@@ -174,20 +174,20 @@ def classifier(name: str):
     return former
 
 
-def classifies(name: str) -> bool:
+def has_classifier(name: str) -> bool:
     """There is a class for it in transformers."""
     form = FAMILIES[name].definition.hf_format
     return form is not None and name not in GONE and "classify" in form.architectures.values()
 
 
-CLASSIFIERS = [name for name in NAMES if classifies(name)]
+CLASSIFIERS = [name for name in NAMES if has_classifier(name)]
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_a_classifier_reads_what_it_learnt_to_read(name, tmp_path):
     """Also in batches, and where formers itself puts an end mark behind a text that the tokenizer has no template for:
     transformers used to read something else, in silence."""
-    former = classifier(name)
+    former = build_classifier(name)
     formers.export(former, tmp_path / "out")
     cases = make_cases(former)
     facts, tensors = run_transformers(str(tmp_path / "out"), cases)
@@ -204,5 +204,5 @@ if __name__ == "__main__":
     print("| family | " + " | ".join(COLUMNS) + " |\n|" + "---|" * (len(COLUMNS) + 1))
     for _name in NAMES:
         with tempfile.TemporaryDirectory() as _folder:
-            _row = judged(_name, Path(_folder))
+            _row = judge_export(_name, Path(_folder))
         print(f"| {_name} | " + " | ".join(_row.get(column, "–") for column in COLUMNS) + " |", flush=True)

@@ -10,7 +10,6 @@ import torch
 
 import formers
 from formers import Error
-from formers.cli.main import main
 from formers.former import count_trainable
 from formers.interop import export_check
 from formers.interop.export_check import (
@@ -21,24 +20,24 @@ from formers.interop.export_check import (
     check_vllm_support,
     truncate_lengths,
 )
-from formers.registry import FAMILIES
-from formers.text.trainers.pair_merging import train_wordpiece
+from formers.registry import FAMILIES, train_tokenizer
 from formers.training.recipes import get_recipe
+from tests.command_line import run_command
 
 WORDS = ["The cat sat on the mat.", "It was 7 o'clock, and nobody came.", "한국어 문장도 읽습니다. 아무도 오지 않았다."]
 needs_transformers = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
 
 
-def small(family, head="auto", tokenizer=False, **more):
+def build_model(family, head="auto", tokenizer=False, **more):
     known = FAMILIES[family].definition.config_class()
     own = {"pad": 0, "bos": None, "eos": None, "vocab": 100}
     sizes = {**get_recipe(family).model, **{k: v for k, v in own.items() if k in known.__dataclass_fields__}, **more}
     f = formers.build(family, head=FAMILIES[family].definition.pretraining_head if head == "auto" else head, **sizes)
-    f.tokenizer = train_wordpiece(WORDS, 100) if tokenizer else None
+    f.tokenizer = train_tokenizer("wordpiece", WORDS, 100) if tokenizer else None
     return f
 
 
-def expected(former, reader):
+def predict_verdict(former, reader):
     """What is known without the reader."""
     try:
         check_reader_support(former, reader)
@@ -64,8 +63,8 @@ def test_transformers_has_the_classes_that_are_named():
         if not member.definition.objective:
             continue
         for head in member.definition.build_heads(member.definition.config_class()):
-            former = small(family, head)
-            if expected(former, "transformers") == "yes":
+            former = build_model(family, head)
+            if predict_verdict(former, "transformers") == "yes":
                 assert hasattr(transformers, export_check.find_architecture(former))
                 yes.add(family)
     pretrained = {name for name, member in FAMILIES.items() if member.definition.objective}
@@ -99,19 +98,21 @@ def test_transformers_has_the_classes_that_are_named():
     ],
 )
 def test_who_can_load_what(family, head, reader, words):
-    assert words.lower() in expected(small(family, head, tokenizer=True), reader).lower()
+    assert words.lower() in predict_verdict(build_model(family, head, tokenizer=True), reader).lower()
 
 
 def test_it_looks_at_the_model_itself(tmp_path):
-    assert "scale_attn_by_inverse_layer_idx = False only" in expected(small("gpt2", scale_by_layer=True), "vllm")
-    assert "scale_attn_weights = True only" in expected(small("gpt2", scale=False), "vllm")
-    assert expected(small("gpt2", scale=False), "transformers") == "yes"
-    assert "hidden_act quick_gelu" in expected(small("bert", tokenizer=True, act="gelu_quick"), "tei")
-    assert "needs a tokenizer.json" in expected(small("bert"), "tei")
-    assert "--skip-tokenizer-init" in expected(small("gpt2"), "vllm")
-    pruned = small("bert", "none")
+    assert "scale_attn_by_inverse_layer_idx = False only" in predict_verdict(
+        build_model("gpt2", scale_by_layer=True), "vllm"
+    )
+    assert "scale_attn_weights = True only" in predict_verdict(build_model("gpt2", scale=False), "vllm")
+    assert predict_verdict(build_model("gpt2", scale=False), "transformers") == "yes"
+    assert "hidden_act quick_gelu" in predict_verdict(build_model("bert", tokenizer=True, act="gelu_quick"), "tei")
+    assert "needs a tokenizer.json" in predict_verdict(build_model("bert"), "tei")
+    assert "--skip-tokenizer-init" in predict_verdict(build_model("gpt2"), "vllm")
+    pruned = build_model("bert", "none")
     pruned.prune({0: [1]})
-    assert expected(pruned, "transformers") == "yes", "heads that were taken out are written as empty ones"
+    assert predict_verdict(pruned, "transformers") == "yes", "heads that were taken out are written as empty ones"
 
 
 @pytest.mark.parametrize(
@@ -131,11 +132,11 @@ def test_it_looks_at_the_model_itself(tmp_path):
 )
 def test_a_setting_without_a_word_is_refused_at_export_too(family, setting, words, tmp_path):
     """It used to be written all the same, and the other side computed something else."""
-    former = small(family, **setting)
+    former = build_model(family, **setting)
     if words is None:
         formers.export(former, tmp_path / "out")
         return
-    assert words in expected(former, "transformers")
+    assert words in predict_verdict(former, "transformers")
     with pytest.raises(Error) as refused:
         formers.export(former, tmp_path / "out")
     assert words in str(refused.value)
@@ -144,11 +145,11 @@ def test_a_setting_without_a_word_is_refused_at_export_too(family, setting, word
 
 def test_a_head_that_transformers_has_no_class_for(tmp_path):
     with pytest.raises(Error, match=r"no class for a bert with the head 'classify@second'.*--head none"):
-        formers.export(small("bert", "classify@second"), tmp_path / "out")
+        formers.export(build_model("bert", "classify@second"), tmp_path / "out")
 
 
 def test_both_texts_of_a_pair_are_cut_as_the_tokenizers_library_cuts_them():
-    rust = train_wordpiece(WORDS, 100).backend
+    rust = train_tokenizer("wordpiece", WORDS, 100).backend
     for one, two, room in ((10, 10, 17), (3, 20, 12), (20, 3, 12), (20, 9, 13), (9, 20, 5), (12, 12, 12)):
         rust.enable_truncation(room)
         made = rust.encode("a" + " 한" * (one - 1), "a" + " 한" * (two - 1), add_special_tokens=False)
@@ -157,18 +158,15 @@ def test_both_texts_of_a_pair_are_cut_as_the_tokenizers_library_cuts_them():
             assert truncate_lengths(one, two, room) == tuple(lengths)
 
 
-def run(capsys, *words):
-    with pytest.raises(SystemExit) as end:
-        main(["export", *map(str, words)])
-    out = capsys.readouterr()
-    return end.value.code, out.out, out.err
+def run_export(capsys, *words):
+    return run_command(capsys, "export", *words)
 
 
 @needs_transformers
 def test_the_command_opens_it(capsys, tmp_path):
     """In a process of its own."""
-    formers.save(small("bert", tokenizer=True), tmp_path / "bert")
-    code, out, err = run(capsys, tmp_path / "bert", "--check", "transformers")
+    formers.save(build_model("bert", tokenizer=True), tmp_path / "bert")
+    code, out, err = run_export(capsys, tmp_path / "bert", "--check", "transformers")
     assert code == 0, err
     assert out.startswith("transformers: yes: BertForPreTraining opens in transformers ")
     assert "a text, a pair, an over-long text" in out
@@ -179,7 +177,7 @@ def test_the_command_opens_it(capsys, tmp_path):
 def test_segments_that_the_other_side_would_not_read_are_noticed(tmp_path):
     from formers.interop.export_check import run_transformers
 
-    former = small("bert", tokenizer=True)
+    former = build_model("bert", tokenizer=True)
     formers.export(former, tmp_path / "hf")
     options = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
     del options["model_input_names"]
@@ -210,7 +208,7 @@ def test_segments_that_the_other_side_would_not_read_are_noticed(tmp_path):
 def test_what_differs_is_named(damage, words, tmp_path):
     from formers.interop.export_check import run_transformers
 
-    former = small("bert", tokenizer=True, layers=1)
+    former = build_model("bert", tokenizer=True, layers=1)
     formers.export(former, tmp_path / "hf")
     cases = export_check.make_cases(former)
     facts, tensors = run_transformers(str(tmp_path / "hf"), cases)
@@ -238,7 +236,7 @@ def test_every_kind_of_head_is_compared(family, head, tokenizer, tmp_path):
     from formers.interop.export_check import run_transformers
 
     roles = {"eos": 3, "start": 1} if hasattr(FAMILIES[family].definition.config_class, "start") else {}
-    former = small(family, head, tokenizer=tokenizer, layers=2, **roles)
+    former = build_model(family, head, tokenizer=tokenizer, layers=2, **roles)
     formers.export(former, tmp_path / "hf")
     cases = export_check.make_cases(former)
     facts, tensors = run_transformers(str(tmp_path / "hf"), cases)
@@ -248,24 +246,24 @@ def test_every_kind_of_head_is_compared(family, head, tokenizer, tmp_path):
 
 
 def test_what_is_not_installed_is_not_checked(capsys, tmp_path, monkeypatch):
-    formers.save(small("bert", "none", tokenizer=True), tmp_path / "bert")
+    formers.save(build_model("bert", "none", tokenizer=True), tmp_path / "bert")
     for reader in ("vllm", "tei"):
-        code, out, _ = run(capsys, tmp_path / "bert", "--check", reader)
+        code, out, _ = run_export(capsys, tmp_path / "bert", "--check", reader)
         assert code == 0
         assert out.startswith(f"{reader}: not checked: {READER_NAMES[reader]} is not installed; it has a class")
-    code, _, err = run(capsys, tmp_path / "bert", "--check", "vllm", "--head", "pretraining")
+    code, _, err = run_export(capsys, tmp_path / "bert", "--check", "vllm", "--head", "pretraining")
     assert code == 2
     assert "vLLM cannot open it" in err
     monkeypatch.setattr(export_check.importlib.util, "find_spec", lambda name: None)
     for reader in ("transformers", "sentence-transformers"):
-        code, out, _ = run(capsys, tmp_path / "bert", tmp_path / reader, "--check", reader)
+        code, out, _ = run_export(capsys, tmp_path / "bert", tmp_path / reader, "--check", reader)
         assert code == 0
         assert out.endswith(f"{reader}: not checked: {reader} is not installed\n")
         assert (tmp_path / reader / "config.json").is_file()
 
 
 def test_a_process_that_hangs_or_dies_is_an_error(tmp_path, monkeypatch):
-    former = small("bert", tokenizer=True)
+    former = build_model("bert", tokenizer=True)
     if importlib.util.find_spec("transformers") is None:
         monkeypatch.setattr(export_check.importlib.util, "find_spec", lambda name: name)
     with pytest.raises(Error, match="did not open it within 0 s"):
@@ -276,8 +274,8 @@ def test_a_process_that_hangs_or_dies_is_an_error(tmp_path, monkeypatch):
 
 
 def test_options_of_vectors_belong_to_sentence_transformers(capsys, tmp_path):
-    formers.save(small("bert", tokenizer=True), tmp_path / "bert")
-    code, _, err = run(capsys, tmp_path / "bert", tmp_path / "out", "--normalise")
+    formers.save(build_model("bert", tokenizer=True), tmp_path / "bert")
+    code, _, err = run_export(capsys, tmp_path / "bert", tmp_path / "out", "--normalise")
     assert code == 2
     assert "add --to sentence-transformers" in err.lower()
     with pytest.raises(Error, match="there is no export to 'onnx'"):
@@ -285,14 +283,14 @@ def test_options_of_vectors_belong_to_sentence_transformers(capsys, tmp_path):
     with pytest.raises(Error, match="has no pooling 'sum'"):
         formers.export(formers.load(tmp_path / "bert"), tmp_path / "out", to="sentence-transformers", pool="sum")
     with pytest.raises(Error, match="needs a tokenizer"):
-        formers.export(small("bert"), tmp_path / "out", to="sentence-transformers")
+        formers.export(build_model("bert"), tmp_path / "out", to="sentence-transformers")
 
 
 def test_an_export_of_sentences_says_what_was_written_and_is_overwritten(capsys, tmp_path):
     """It named the head that was left out, and took its own 1_Pooling for a stranger's folder."""
-    former = small("bert", tokenizer=True)
+    former = build_model("bert", tokenizer=True)
     formers.save(former, tmp_path / "bert")
-    _, said, _ = run(capsys, tmp_path / "bert", tmp_path / "out", "--to", "sentence-transformers")
+    _, said, _ = run_export(capsys, tmp_path / "bert", tmp_path / "out", "--to", "sentence-transformers")
     assert "head none" in said
     assert f"{count_trainable(formers.load(tmp_path / 'out').model):,} parameters" in said
     formers.export(former, tmp_path / "out", to="sentence-transformers", normalise=True, overwrite=True)
@@ -306,7 +304,7 @@ def test_vectors_are_those_of_embed(pool, normalise, tmp_path):
     pytest.importorskip("sentence_transformers")
     from formers.interop.export_check import run_sentence_transformers
 
-    former = small("roberta", "mlm", tokenizer=True, layers=1, context=48)
+    former = build_model("roberta", "mlm", tokenizer=True, layers=1, context=48)
     formers.export(former, tmp_path / "out", to="sentence-transformers", pool=pool, normalise=normalise)
     cases = [{"name": str(i), "text": text} for i, text in enumerate(WORDS)]
     _, tensors = run_sentence_transformers(str(tmp_path / "out"), cases)

@@ -18,7 +18,7 @@ import torch
 import formers
 from formers import Error
 from formers.interop import hub as client
-from tests.interop.hub_server import Child, Hub, digest, environment, files
+from tests.interop.hub_server import Child, Hub, compute_digest, make_environment, read_files
 
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden"
 EXTRA = (
@@ -51,7 +51,7 @@ def home(tmp_path):
 
 
 @pytest.fixture
-def small(tmp_path):
+def small_model(tmp_path):
     """A Hugging Face directory with a tokenizer."""
     folder = tmp_path / "small"
     shutil.copytree(GOLDEN / "BertForPreTraining-0", folder, ignore=shutil.ignore_patterns("expected*"))
@@ -61,7 +61,7 @@ def small(tmp_path):
     return folder
 
 
-def changed(folder, path, seed):
+def copy_with_other_weights(folder, path, seed):
     """A copy of a model with other weights."""
     former = formers.load(folder)
     torch.manual_seed(seed)
@@ -71,16 +71,16 @@ def changed(folder, path, seed):
     return path
 
 
-def cached(home, name, content, *, shared=(), listing=None, ref="main"):
+def write_cache(home, name, content, *, shared=(), listing=None, ref="main"):
     """A repository as the client keeps it: links in snapshots/COMMIT to blobs, and for files in `shared` from there on
     to the blobs that all repositories share (what comes by Xet); `listing` is what the client knows to be there."""
-    root, sha = home / "hub" / ("models--" + name.replace("/", "--")), digest(name)
+    root, sha = home / "hub" / ("models--" + name.replace("/", "--")), compute_digest(name)
     for file, data in content.items():
-        blob, pointer = root / "blobs" / digest(data), root / "snapshots" / sha / file
+        blob, pointer = root / "blobs" / compute_digest(data), root / "snapshots" / sha / file
         blob.parent.mkdir(parents=True, exist_ok=True)
         pointer.parent.mkdir(parents=True, exist_ok=True)
         if file in shared:
-            store = home / "hub" / "blobs" / digest(data)[:2] / (digest(data) + "0" * 24)
+            store = home / "hub" / "blobs" / compute_digest(data)[:2] / (compute_digest(data) + "0" * 24)
             store.parent.mkdir(parents=True, exist_ok=True)
             store.write_bytes(data)
             blob.symlink_to(f"../../blobs/{store.parent.name}/{store.name}")
@@ -91,13 +91,13 @@ def cached(home, name, content, *, shared=(), listing=None, ref="main"):
     (root / "refs" / ref).write_text(sha)
     if listing is not None:
         (root / "trees").mkdir()
-        known = {file: {"size": 1, "blob_id": digest(file)} for file in listing}
+        known = {file: {"size": 1, "blob_id": compute_digest(file)} for file in listing}
         (root / "trees" / f"{sha}.json").write_text(json.dumps({"format_version": 1, "files": known}))
     return sha
 
 
-def test_a_download_equals_the_directory_fetches_what_is_needed_and_is_kept(run, hub, home, small):
-    needed = files(small)
+def test_a_download_equals_the_directory_fetches_what_is_needed_and_is_kept(run, hub, home, small_model):
+    needed = read_files(small_model)
     hub.add("lab/small", needed | dict.fromkeys(EXTRA, b"never asked for"))
     hub.add("lab/other", needed)
     run(
@@ -105,19 +105,21 @@ def test_a_download_equals_the_directory_fetches_what_is_needed_and_is_kept(run,
         hub.address,
         f"""
         mark("first")
-        former = same("hub:lab/small", {str(small)!r})
+        former = same("hub:lab/small", {str(small_model)!r})
         assert former.tokenizer.encode("a 한국") == [2, 5, 12, 3]
         mark("second")
-        same("hub:lab/small", {str(small)!r})
+        same("hub:lab/small", {str(small_model)!r})
         mark("broken")  # the hub answers 500 from now on
-        same("hub:lab/small", {str(small)!r})
+        same("hub:lab/small", {str(small_model)!r})
         refused("hub:lab/other", "lab/other is not in the cache, and the hub cannot be reached (HfHubHTTPError", "500",
                 "Check the connection")
         """,
     )
     assert hub.downloads("first", "second") == sorted(needed)
-    assert {path.split("/resolve/")[-1][41:] for method, path, _ in hub.asked("first") if method == "HEAD"} == {*needed}
-    again = hub.asked("second", "broken")
+    assert {path.split("/resolve/")[-1][41:] for method, path, _ in hub.list_requests("first") if method == "HEAD"} == {
+        *needed
+    }
+    again = hub.list_requests("second", "broken")
     assert [method for method, _, _ in again] == ["GET"]  # which commit is main now? and nothing else
     assert again[0][1] == "/api/models/lab/small/revision/main"
 
@@ -126,8 +128,8 @@ def test_a_download_equals_the_directory_fetches_what_is_needed_and_is_kept(run,
         home,
         hub.address,
         f"""
-        same("hub:lab/small", {str(small)!r})
-        same("hub:lab/small@main", {str(small)!r})
+        same("hub:lab/small", {str(small_model)!r})
+        same("hub:lab/small@main", {str(small_model)!r})
         refused("hub:lab/other", "lab/other is not in the cache, and HF_HUB_OFFLINE is set. Unset it once to download")
         refused("hub:lab/small@v2", "lab/small@v2 is not in the cache", "HF_HUB_OFFLINE")
         """,
@@ -135,8 +137,8 @@ def test_a_download_equals_the_directory_fetches_what_is_needed_and_is_kept(run,
     )
     assert len(hub.log) == asked
 
-    formers.export(formers.load(small), shards := home / "shards", shard=3000)
-    cached(home, "lab/shards", files(shards))
+    formers.export(formers.load(small_model), shards := home / "shards", shard=3000)
+    write_cache(home, "lab/shards", read_files(shards))
     with socket.socket() as nobody:  # bound and not listening: the connection is refused
         nobody.bind(("127.0.0.1", 0))
         run(
@@ -145,7 +147,7 @@ def test_a_download_equals_the_directory_fetches_what_is_needed_and_is_kept(run,
             f"""
             import time
             start = time.monotonic()
-            same("hub:lab/small", {str(small)!r})
+            same("hub:lab/small", {str(small_model)!r})
             same("hub:lab/shards", {str(shards)!r})
             refused("hub:lab/other", "lab/other is not in the cache, and the hub cannot be reached (ConnectError",
                     "Check the connection, and HF_ENDPOINT")
@@ -154,19 +156,19 @@ def test_a_download_equals_the_directory_fetches_what_is_needed_and_is_kept(run,
         )
 
 
-def test_revisions_and_names(run, hub, home, small, tmp_path):
-    old, new, side = (changed(small, tmp_path / f"v{n}", n) for n in (1, 2, 3))
-    first = hub.add("lab/many", files(old), "v1.0")
-    hub.add("lab/many", files(side), "refs/pr/1", "feature/한국-x+1")
-    hub.add("lab/many", files(new))
+def test_revisions_and_names(run, hub, home, small_model, tmp_path):
+    old, new, side = (copy_with_other_weights(small_model, tmp_path / f"v{n}", n) for n in (1, 2, 3))
+    first = hub.add("lab/many", read_files(old), "v1.0")
+    hub.add("lab/many", read_files(side), "refs/pr/1", "feature/한국-x+1")
+    hub.add("lab/many", read_files(new))
     hub.moved["many"] = "lab/many"
-    hub.add("lab/gated", files(small))
+    hub.add("lab/gated", read_files(small_model))
     hub.repos["lab/gated"].gated = True
     for name, *closed in (
         ("lab/token", 401, "Invalid credentials in Authorization header"),
         ("lab/closed", 403, "Access to this resource is disabled."),
     ):
-        hub.add(name, files(small))
+        hub.add(name, read_files(small_model))
         hub.repos[name].closed = closed
     hub.add("lab/words", {"README.md": b"no model here"})
     hub.add("lab/half", {"README.md": b"", "vocab.txt": b"a"})
@@ -196,25 +198,25 @@ def test_revisions_and_names(run, hub, home, small, tmp_path):
             refused("hub:" + name, "is not the name of a model. Write hub:owner/name or hub:owner/name@revision")
         """,
     )
-    assert hub.asked("malformed") == []
+    assert hub.list_requests("malformed") == []
 
 
 def test_a_connection_that_breaks_is_taken_up_where_it_broke(run, hub, home, tmp_path):
     large = tmp_path / "large"
     formers.export(formers.build("gpt2", vocab=50000, context=16, dim=128, layers=1, heads=2), large)
-    hub.add("lab/large", files(large))
+    hub.add("lab/large", read_files(large))
     size = (large / "model.safetensors").stat().st_size
     assert size > 25_000_000  # the client writes pieces of 10 MiB
     hub.cut["model.safetensors"] = 15_000_000
     run(home, hub.address, f"same('hub:lab/large', {str(large)!r})")
-    ranges = [r for method, path, r in hub.asked() if method == "GET" and path.endswith("/model.safetensors")]
+    ranges = [r for method, path, r in hub.list_requests() if method == "GET" and path.endswith("/model.safetensors")]
     assert ranges == [None, f"bytes={10 * 2**20}-"]
     assert not hub.cut
 
 
-def test_shards_and_what_is_complete_is_not_fetched_again(run, hub, home, small, tmp_path):
-    formers.export(formers.load(small), tmp_path / "shards", shard=3000)
-    content = files(tmp_path / "shards")
+def test_shards_and_what_is_complete_is_not_fetched_again(run, hub, home, small_model, tmp_path):
+    formers.export(formers.load(small_model), tmp_path / "shards", shard=3000)
+    content = read_files(tmp_path / "shards")
     parts = sorted(name for name in content if name.startswith("model-"))
     assert 2 < len(parts) <= 8
     hub.add("lab/shards", content | dict.fromkeys(EXTRA, b"never asked for"))
@@ -239,19 +241,19 @@ def test_shards_and_what_is_complete_is_not_fetched_again(run, hub, home, small,
     )
     assert hub.downloads(end="second") == sorted(name for name in content if not name.startswith("README"))
     assert hub.downloads("second", "wrong") == [parts[1]]
-    assert not any(path.endswith(tuple(parts)) for _, path, _ in hub.asked("wrong"))
+    assert not any(path.endswith(tuple(parts)) for _, path, _ in hub.list_requests("wrong"))
     run(home, hub.address, f"same('hub:lab/shards', {str(tmp_path / 'shards')!r})", HF_HUB_OFFLINE="1")
 
 
-def test_pickles_only_on_request_and_only_without_safetensors(run, hub, home, small, tmp_path):
+def test_pickles_only_on_request_and_only_without_safetensors(run, hub, home, small_model, tmp_path):
     from safetensors.torch import load_file
 
-    state = load_file(small / "model.safetensors")
+    state = load_file(small_model / "model.safetensors")
     torch.save(state, tmp_path / "pytorch_model.bin")
-    about = {name: data for name, data in files(small).items() if name != "model.safetensors"}
+    about = {name: data for name, data in read_files(small_model).items() if name != "model.safetensors"}
     pickled = {"pytorch_model.bin": (tmp_path / "pytorch_model.bin").read_bytes()}
     hub.add("lab/old", about | pickled)
-    hub.add("lab/both", files(small) | pickled)
+    hub.add("lab/both", read_files(small_model) | pickled)
     shards = {f"pytorch_model-0000{n}-of-00002.bin": b"bytes %d" % n for n in (1, 2)}
     index = {"weight_map": {name: sorted(shards)[n % 2] for n, name in enumerate(state)}}
     hub.add("lab/large", about | shards | {"pytorch_model.bin.index.json": json.dumps(index).encode(), "x.bin": b""})
@@ -261,9 +263,9 @@ def test_pickles_only_on_request_and_only_without_safetensors(run, hub, home, sm
         f"""
         refused("hub:lab/old", "no model.safetensors", "--pickle", "pickle=True")
         mark("with")
-        same("hub:lab/old", {str(small)!r}, pickle=True)
+        same("hub:lab/old", {str(small_model)!r}, pickle=True)
         mark("both")
-        same("hub:lab/both", {str(small)!r}, pickle=True)
+        same("hub:lab/both", {str(small_model)!r}, pickle=True)
         mark("large")
         names = {{path.name for path in fetch_model("hub:lab/large", pickle=True).iterdir()}}
         assert names == {{*{[*about]}, *{[*shards]}, "pytorch_model.bin.index.json"}}, names
@@ -271,12 +273,12 @@ def test_pickles_only_on_request_and_only_without_safetensors(run, hub, home, sm
     )
     assert hub.downloads(end="with") == sorted(about)
     assert hub.downloads("with", "both") == ["pytorch_model.bin"]
-    assert hub.downloads("both", "large") == sorted(files(small))
+    assert hub.downloads("both", "large") == sorted(read_files(small_model))
 
 
-def test_a_formers_directory_on_the_hub(run, hub, home, small, tmp_path):
-    formers.save(formers.load(small), tmp_path / "own", shard=3000)
-    content = files(tmp_path / "own")
+def test_a_formers_directory_on_the_hub(run, hub, home, small_model, tmp_path):
+    formers.save(formers.load(small_model), tmp_path / "own", shard=3000)
+    content = read_files(tmp_path / "own")
     assert {"formers.json", "tokenizer.json", "huggingface/config.json", "huggingface/vocab.txt"} <= {*content}
     hub.add("lab/own", content | dict.fromkeys(EXTRA, b"never asked for"))
     plain = {name: data for name, data in content.items() if "/" not in name}
@@ -296,16 +298,16 @@ def test_a_formers_directory_on_the_hub(run, hub, home, small, tmp_path):
     assert hub.downloads("own") == sorted(content)
 
 
-def test_a_cache_on_the_disk(run, home, small):
+def test_a_cache_on_the_disk(run, home, small_model):
     """As other programs leave it, without any hub."""
-    content = files(small)
-    sha = cached(home, "lab/cached", content)
-    cached(home, "lab/tagged", content, ref="v1")
-    cached(home, "lab/listed", content, listing=[*content, *EXTRA])
-    cached(home, "lab/part", {k: v for k, v in content.items() if k != "vocab.txt"}, listing=[*content, *EXTRA])
-    cached(home, "lab/begun", {k: v for k, v in content.items() if k != "model.safetensors"})
+    content = read_files(small_model)
+    sha = write_cache(home, "lab/cached", content)
+    write_cache(home, "lab/tagged", content, ref="v1")
+    write_cache(home, "lab/listed", content, listing=[*content, *EXTRA])
+    write_cache(home, "lab/part", {k: v for k, v in content.items() if k != "vocab.txt"}, listing=[*content, *EXTRA])
+    write_cache(home, "lab/begun", {k: v for k, v in content.items() if k != "model.safetensors"})
     (home / "secret").write_bytes(content["model.safetensors"])
-    cached(home, "lab/link", content)
+    write_cache(home, "lab/link", content)
     [link] = home.glob("hub/models--lab--link/snapshots/*/model.safetensors")
     link.unlink()
     link.symlink_to(home / "secret")
@@ -313,10 +315,10 @@ def test_a_cache_on_the_disk(run, home, small):
         home,
         "http://127.0.0.1:9",
         f"""
-        same("hub:lab/cached", {str(small)!r})
-        same("hub:lab/cached@{sha}", {str(small)!r})
-        same("hub:lab/tagged@v1", {str(small)!r})
-        same("hub:lab/listed", {str(small)!r})
+        same("hub:lab/cached", {str(small_model)!r})
+        same("hub:lab/cached@{sha}", {str(small_model)!r})
+        same("hub:lab/tagged@v1", {str(small_model)!r})
+        same("hub:lab/listed", {str(small_model)!r})
         refused("hub:lab/tagged", "lab/tagged is not in the cache, and HF_HUB_OFFLINE is set")
         refused("hub:lab/part", "lab/part is only in part in the cache, and HF_HUB_OFFLINE is set")
         refused("hub:lab/begun", "no model.safetensors")
@@ -326,17 +328,17 @@ def test_a_cache_on_the_disk(run, home, small):
     )
 
 
-def test_a_cache_whose_blobs_are_shared_between_models(run, home, small):
+def test_a_cache_whose_blobs_are_shared_between_models(run, home, small_model):
     """What came by Xet is a link to a link: snapshots/COMMIT/file → blobs/HASH → blobs/XX/HASH beside all models."""
-    cached(home, "lab/shared", files(small), shared=("model.safetensors",))
-    run(home, "http://127.0.0.1:9", f"same('hub:lab/shared', {str(small)!r})", HF_HUB_OFFLINE="1")
+    write_cache(home, "lab/shared", read_files(small_model), shared=("model.safetensors",))
+    run(home, "http://127.0.0.1:9", f"same('hub:lab/shared', {str(small_model)!r})", HF_HUB_OFFLINE="1")
 
 
-def test_the_command_line(run, hub, home, small, tmp_path):
-    hub.add("lab/small", files(small))
+def test_the_command_line(run, hub, home, small_model, tmp_path):
+    hub.add("lab/small", read_files(small_model))
     done = subprocess.run(
         [sys.executable, "-m", "formers.cli.main", "import", "hub:lab/small", str(tmp_path / "out")],
-        env=environment(home, hub.address),
+        env=make_environment(home, hub.address),
         capture_output=True,
         text=True,
         timeout=100,
@@ -345,7 +347,7 @@ def test_the_command_line(run, hub, home, small, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "bert, head pretraining" in done.stdout
     assert "with its tokenizer" in done.stdout
-    out, known = formers.load(tmp_path / "out"), formers.load(small)
+    out, known = formers.load(tmp_path / "out"), formers.load(small_model)
     assert all(map(torch.equal, out.model.state_dict().values(), known.model.state_dict().values()))
     assert out.source_files == known.source_files
     said = run(

@@ -12,26 +12,25 @@ import formers
 from formers import Error
 from formers.cli.main import main
 from formers.interop.model_card import CARD_TEXTS, detect_language
-from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
-from formers.text.trainers.unigram import train_unigram
+from formers.registry import train_tokenizer
 
 ENGLISH = ["The cat sat on the mat.", "It was seven o'clock, and nobody came."]
 KOREAN = ["고양이가 매트 위에 앉아 있다.", "일곱 시였지만 아무도 오지 않았다."]
 
 
-def made(texts=ENGLISH, **more):
+def build_model(texts=ENGLISH, **more):
     f = formers.build("bert", vocab=120, context=16, dim=8, layers=1, heads=2, ff=16, **more)
-    f.tokenizer = train_wordpiece(texts, 120)
+    f.tokenizer = train_tokenizer("wordpiece", texts, 120)
     return f
 
 
-def parts(folder, name="README.md"):
+def read_card(folder, name="README.md"):
     _, front, body = (folder / name).read_text(encoding="utf-8").split("---\n", 2)
     return yaml.safe_load(front), body
 
 
 def test_the_card_says_what_the_run_knows(tmp_path):
-    f = made(head="classify", labels=["no", "yes|maybe"])
+    f = build_model(head="classify", labels=["no", "yes|maybe"])
     f.training_info = {
         "steps": 1200, "task": "classify", "init": "hub:lab/base", "validation": {"accuracy": 0.91234, "loss": 0.3},
         "data": {"sources": ["reviews.csv"], "documents": 5000},
@@ -40,7 +39,7 @@ def test_the_card_says_what_the_run_knows(tmp_path):
     again = formers.load(tmp_path / "own")
     assert again.training_info == f.training_info
     formers.export(again, tmp_path / "hf", dtype=torch.bfloat16)
-    front, body = parts(tmp_path / "hf")
+    front, body = read_card(tmp_path / "hf")
     assert front == {
         "language": "en", "license": None, "library_name": "transformers", "pipeline_tag": "text-classification",
         "tags": ["formers", "bert"],
@@ -58,13 +57,13 @@ def test_the_card_says_what_the_run_knows(tmp_path):
 
 
 def test_facts_that_nobody_vouches_for_do_no_harm(tmp_path):
-    formers.save(made(), tmp_path / "own")
+    formers.save(build_model(), tmp_path / "own")
     path = tmp_path / "own" / "formers.json"
     about = {key: value for key, value in json.loads(path.read_text()).items() if key != "seal"}  # it is edited
     odd = {"steps": "many", "init": "<script>\n---\n# x", "data": [1], "validation": {"a": "b", "c": True, "d": 1}}
     path.write_text(json.dumps(about | {"training": odd}))
     formers.export(formers.load(tmp_path / "own"), tmp_path / "hf")
-    front, body = parts(tmp_path / "hf")
+    front, body = read_card(tmp_path / "hf")
     assert front["library_name"] == "transformers"
     assert "| started from | &lt;script> --- # x |" in body
     assert "| validation | d 1 |" in body
@@ -75,9 +74,9 @@ def test_facts_that_nobody_vouches_for_do_no_harm(tmp_path):
 
 
 def test_a_korean_card_for_korean_text(tmp_path, capsys):
-    f = made(KOREAN)
+    f = build_model(KOREAN)
     formers.export(f, tmp_path / "hf")
-    front, body = parts(tmp_path / "hf")
+    front, body = read_card(tmp_path / "hf")
     assert front["language"] == "ko"
     assert "README.ko.md" in body
     korean = (tmp_path / "hf" / "README.ko.md").read_text(encoding="utf-8")
@@ -94,7 +93,7 @@ def test_a_korean_card_for_korean_text(tmp_path, capsys):
 
 
 def test_the_values_of_a_korean_card_are_korean(tmp_path):
-    f = made(KOREAN, head="classify", labels=["부정", "긍정"])
+    f = build_model(KOREAN, head="classify", labels=["부정", "긍정"])
     f.training_info = {
         "steps": 1200, "task": "classify", "objective": "mlm", "validation": {"accuracy": 0.91234, "odd": 0.3},
         "data": {"sources": ["reviews.csv"], "documents": 5000, "tokens": 70000},
@@ -121,14 +120,14 @@ def test_every_head_task_and_objective_has_a_korean_name(family):
 
 
 def test_the_vocabulary_tells_the_language():
-    for train in (train_bpe, train_unigram, train_wordpiece):
-        assert detect_language(train(KOREAN * 3, 330)) == "ko"
-        assert detect_language(train(ENGLISH * 3, 330)) == "en"
+    for kind in ("bpe", "unigram", "wordpiece"):
+        assert detect_language(train_tokenizer(kind, KOREAN * 3, 330)) == "ko"
+        assert detect_language(train_tokenizer(kind, ENGLISH * 3, 330)) == "en"
     assert detect_language(None) == "en"
 
 
 def test_the_card_of_a_sentence_encoder(tmp_path):
-    formers.export(made(), tmp_path / "st", to="sentence-transformers")
-    front, body = parts(tmp_path / "st")
+    formers.export(build_model(), tmp_path / "st", to="sentence-transformers")
+    front, body = read_card(tmp_path / "st")
     assert (front["library_name"], front["pipeline_tag"]) == ("sentence-transformers", "sentence-similarity")
     assert 'SentenceTransformer("path/to/st")' in body

@@ -19,8 +19,8 @@ import formers
 from formers import Error, atomic_files
 from formers.interop import safe_files
 from formers.interop.safe_files import Weights, write_weights
+from formers.registry import train_tokenizer
 from formers.text.tokenizer import Tokenizer
-from formers.text.trainers.pair_merging import train_bpe
 
 DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -28,7 +28,7 @@ DTYPES = (
 )  # fmt: skip
 
 
-def every(*, empty: bool = True) -> dict[str, torch.Tensor]:
+def make_every_dtype(*, empty: bool = True) -> dict[str, torch.Tensor]:
     """A tensor of every type that we read, of random bits: no value is rounded or normalised on the way."""
     tensors = {}
     for dtype in DTYPES:
@@ -38,13 +38,13 @@ def every(*, empty: bool = True) -> dict[str, torch.Tensor]:
     return tensors | {name: torch.randn(shape) for name, shape in shapes.items()}
 
 
-def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+def has_equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """The same bits, not a number included."""
     raw = one.contiguous().reshape(-1).view(torch.uint8), other.contiguous().reshape(-1).view(torch.uint8)
     return one.dtype == other.dtype and one.shape == other.shape and torch.equal(*raw)
 
 
-def write(folder: Path, tensors: dict[str, torch.Tensor], shard: int) -> None:
+def write_shards(folder: Path, tensors: dict[str, torch.Tensor], shard: int) -> None:
     groups = ({name: value} for name, value in tensors.items())
     write_weights(folder, groups, [t.nbytes for t in tensors.values()], shard)
 
@@ -135,12 +135,12 @@ def file_of(path: Path, table: object, data: bytes = b"") -> Path:
     return path
 
 
-def one(shape, span, dtype="F32"):
+def make_header(shape, span, dtype="F32"):
     return {"x": {"dtype": dtype, "shape": shape, "data_offsets": span}}
 
 
 def test_header_of_an_honest_file(tmp_path):
-    tensors = every()
+    tensors = make_every_dtype()
     save_file(tensors, tmp_path / "m", metadata={"format": "pt"})
     assert safe_files.read_tensor_shapes(tmp_path / "m") == {name: tuple(t.shape) for name, t in tensors.items()}
     assert safe_files.read_tensor_shapes(file_of(tmp_path / "none", {})) == {}
@@ -154,24 +154,24 @@ def test_header_of_an_honest_file(tmp_path):
         (b"x" * 10, b"", "not valid JSON"),
         (b'"xx"', b"", "a JSON object is expected"),
         (b"\xff\xff", b"", "not UTF-8"),
-        (one([1], [0, 4]), b"123", "4 bytes of data are declared, 3 are there"),
-        (one([1], [0, 4]), b"12345", "4 bytes of data are declared, 5 are there"),
-        (one([2], [0, 4]), b"1234", r"tensor 'x' of shape \(2,\) does not have 4 bytes"),
-        (one([1], [4, 0]), b"1234", "does not have -4 bytes"),
-        (one([1], [1, 5]), b"12345", "a gap or an overlap at byte 1"),
-        (one([True], [0, 4]), b"1234", "tensor 'x' is described by"),
-        (one([1.0], [0, 4]), b"1234", "tensor 'x' is described by"),
-        (one("1", [0, 4]), b"1234", "tensor 'x' is described by"),
-        (one([1], [0, 4, 4]), b"1234", "tensor 'x' is described by"),
-        (one([1], [0]), b"1234", "tensor 'x' is described by"),
-        (one([2**63, 0], [0, 0]), b"", "tensor 'x' is described by"),
-        (one([1] * 9, [0, 4]), b"1234", "tensor 'x' is described by"),
-        (one([1], [0, 4], "F4"), b"1234", "tensor 'x' is of type 'F4', which formers does not read"),
-        (one([1], [0, 4], ["F32"]), b"1234", "tensor 'x' is described by"),
+        (make_header([1], [0, 4]), b"123", "4 bytes of data are declared, 3 are there"),
+        (make_header([1], [0, 4]), b"12345", "4 bytes of data are declared, 5 are there"),
+        (make_header([2], [0, 4]), b"1234", r"tensor 'x' of shape \(2,\) does not have 4 bytes"),
+        (make_header([1], [4, 0]), b"1234", "does not have -4 bytes"),
+        (make_header([1], [1, 5]), b"12345", "a gap or an overlap at byte 1"),
+        (make_header([True], [0, 4]), b"1234", "tensor 'x' is described by"),
+        (make_header([1.0], [0, 4]), b"1234", "tensor 'x' is described by"),
+        (make_header("1", [0, 4]), b"1234", "tensor 'x' is described by"),
+        (make_header([1], [0, 4, 4]), b"1234", "tensor 'x' is described by"),
+        (make_header([1], [0]), b"1234", "tensor 'x' is described by"),
+        (make_header([2**63, 0], [0, 0]), b"", "tensor 'x' is described by"),
+        (make_header([1] * 9, [0, 4]), b"1234", "tensor 'x' is described by"),
+        (make_header([1], [0, 4], "F4"), b"1234", "tensor 'x' is of type 'F4', which formers does not read"),
+        (make_header([1], [0, 4], ["F32"]), b"1234", "tensor 'x' is described by"),
         ({"x": None}, b"", "tensor 'x' is described by None"),
         ({"x": {}}, b"", "tensor 'x' is described by"),
-        (one([1], [0, 4]) | {"y": one([1], [0, 4])["x"]}, b"1234", "a gap or an overlap at byte 0"),
-        (one([1], [0, 4]) | {"y": one([1], [2, 6])["x"]}, b"123456", "a gap or an overlap at byte 2"),
+        (make_header([1], [0, 4]) | {"y": make_header([1], [0, 4])["x"]}, b"1234", "a gap or an overlap at byte 0"),
+        (make_header([1], [0, 4]) | {"y": make_header([1], [2, 6])["x"]}, b"123456", "a gap or an overlap at byte 2"),
     ],
 )
 def test_headers_that_lie(tmp_path, table, data, said):
@@ -233,8 +233,8 @@ def test_shards_groups_by_file(tmp_path):
 
 @pytest.mark.parametrize(("shard", "files"), [(10**9, 1), (100, 6), (1, 12)])
 def test_weights_come_back_bit_for_bit(tmp_path, shard, files):
-    tensors = every(empty=False)
-    write(tmp_path, tensors, shard)
+    tensors = make_every_dtype(empty=False)
+    write_shards(tmp_path, tensors, shard)
     found = sorted(p.name for p in tmp_path.glob("*.safetensors"))
     assert len(found) == files
     index = tmp_path / "model.safetensors.index.json"
@@ -250,7 +250,7 @@ def test_weights_come_back_bit_for_bit(tmp_path, shard, files):
     assert "nothing" not in weights
     for name, value in tensors.items():
         assert weights.shapes[name] == tuple(value.shape)
-        assert equal(weights.get_tensor(name), value), name
+        assert has_equal_bits(weights.get_tensor(name), value), name
 
 
 def test_empty_tensors_and_views(tmp_path):
@@ -261,9 +261,9 @@ def test_empty_tensors_and_views(tmp_path):
         "row": base[1].clone(),
         "parameter": torch.nn.Parameter(base),
     }
-    write(tmp_path, tensors, 10**9)
+    write_shards(tmp_path, tensors, 10**9)
     weights = Weights(tmp_path)
-    assert all(equal(weights.get_tensor(name), value.detach()) for name, value in tensors.items())
+    assert all(has_equal_bits(weights.get_tensor(name), value.detach()) for name, value in tensors.items())
 
 
 def test_equal(tmp_path):
@@ -362,9 +362,9 @@ def test_a_place_where_one_may_not_write(tmp_path, monkeypatch, step):
     assert not list(tmp_path.iterdir())
 
 
-def small() -> formers.Former:
+def build_model() -> formers.Former:
     former = formers.build("gpt2", vocab=11, context=8, dim=8, layers=1, heads=2, bos=None, eos=None)
-    former.tokenizer = train_bpe(["a b"], 270)
+    former.tokenizer = train_tokenizer("bpe", ["a b"], 270)
     former.source_files = {"generation_config.json": b"{}"}
     return former
 
@@ -384,7 +384,7 @@ def test_a_full_disk_at_every_step(tmp_path, monkeypatch, verb, step):
         "rename": (atomic_files.os, "rename"), "write_bytes": (Path, "write_bytes"),
         "tokenizer": (Tokenizer, "save"),
     }[step]  # fmt: skip
-    former = small()
+    former = build_model()
     with monkeypatch.context() as patch, pytest.raises(Error) as caught:  # noqa: PT012
         patch.setattr(place, name, full)
         getattr(formers, verb)(former, tmp_path / "new" / "out")
@@ -401,7 +401,7 @@ def test_a_full_disk_as_the_rust_library_tells_it(tmp_path, monkeypatch):
 
     monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(Error, match=r"writing failed \(.*No space left on device \(os error 28\)\). Is the disk full"):
-        formers.save(small(), tmp_path / "out")
+        formers.save(build_model(), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 

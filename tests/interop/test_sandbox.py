@@ -40,11 +40,11 @@ def temporary(tmp_path, monkeypatch):
     return where
 
 
-def tensors() -> dict[str, torch.Tensor]:
+def load_golden_tensors() -> dict[str, torch.Tensor]:
     return load((GOLDEN / NAME / "model.safetensors").read_bytes())
 
 
-def pickled(folder: Path, files: dict[str, object], *, legacy: tuple[str, ...] = ()) -> Path:
+def write_pickles(folder: Path, files: dict[str, object], *, legacy: tuple[str, ...] = ()) -> Path:
     """A directory with the config of a golden one and its weights in these pickles."""
     folder.mkdir()
     shutil.copy(GOLDEN / NAME / "config.json", folder)
@@ -53,7 +53,7 @@ def pickled(folder: Path, files: dict[str, object], *, legacy: tuple[str, ...] =
     return folder
 
 
-def same(folder: Path, known: dict[str, torch.Tensor], tmp_path: Path) -> None:
+def check_same_load(folder: Path, known: dict[str, torch.Tensor], tmp_path: Path) -> None:
     """What loads from the pickle is what loads from a safetensors file of the same tensors."""
     plain = tmp_path / "plain"
     shutil.rmtree(plain, ignore_errors=True)
@@ -70,16 +70,16 @@ def same(folder: Path, known: dict[str, torch.Tensor], tmp_path: Path) -> None:
 
 def test_one_file_with_tied_tensors(tmp_path, temporary):
     """As old transformers wrote it: an OrderedDict, the head sharing the storage of the table, leftover buffers."""
-    state = OrderedDict(tensors())
+    state = OrderedDict(load_golden_tensors())
     for name in list(state):
         state[name] = torch.nn.Parameter(state[name])
     state["lm_head.weight"] = state["transformer.wte.weight"]
     state["transformer.h.0.attn.bias"] = torch.ones(24, 24, dtype=torch.uint8).tril()[None, None]
     positions = state["transformer.wpe.weight"].detach()
     state["transformer.wpe.weight"] = torch.cat([positions, positions])[: len(positions)]  # half of a storage
-    folder = pickled(tmp_path / "pickled", {"pytorch_model.bin": state})
+    folder = write_pickles(tmp_path / "pickled", {"pytorch_model.bin": state})
     known = {k: v.detach().clone() for k, v in state.items() if k != "transformer.h.0.attn.bias"}
-    same(folder, known, tmp_path)
+    check_same_load(folder, known, tmp_path)
     with pytest.raises(Error, match="no model.safetensors and no .*A pytorch_model.bin is read only if you say so"):
         formers.load(folder)
     assert not list(temporary.glob("formers-*"))
@@ -87,22 +87,22 @@ def test_one_file_with_tied_tensors(tmp_path, temporary):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_the_older_format_and_half_precision(tmp_path, temporary, dtype):
-    known = {name: value.to(dtype) for name, value in tensors().items()}
+    known = {name: value.to(dtype) for name, value in load_golden_tensors().items()}
     wrapped = {"state_dict": known, "epoch": 3} if dtype == torch.float16 else known
-    folder = pickled(tmp_path / "pickled", {"pytorch_model.bin": wrapped}, legacy=("pytorch_model.bin",))
+    folder = write_pickles(tmp_path / "pickled", {"pytorch_model.bin": wrapped}, legacy=("pytorch_model.bin",))
     assert (folder / "pytorch_model.bin").read_bytes()[:2] != b"PK"
-    same(folder, known, tmp_path)
+    check_same_load(folder, known, tmp_path)
     assert not list(temporary.glob("formers-*"))
 
 
 def test_shards(tmp_path, temporary):
-    known = tensors()
+    known = load_golden_tensors()
     names = sorted(known)
     parts = {f"pytorch_model-0000{n + 1}-of-00002.bin": {k: known[k] for k in names[n::2]} for n in (0, 1)}
-    folder = pickled(tmp_path / "pickled", parts, legacy=("pytorch_model-00002-of-00002.bin",))
+    folder = write_pickles(tmp_path / "pickled", parts, legacy=("pytorch_model-00002-of-00002.bin",))
     index = {"metadata": {}, "weight_map": {name: part for part, state in parts.items() for name in state}}
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
-    same(folder, known, tmp_path)
+    check_same_load(folder, known, tmp_path)
     with pytest.raises(Error, match="no model.safetensors and no .*--pickle"):
         formers.load(folder)
     (folder / "pytorch_model-00001-of-00002.bin").unlink()
@@ -112,7 +112,7 @@ def test_shards(tmp_path, temporary):
 
 
 def test_safetensors_go_before_a_pickle(tmp_path, monkeypatch):
-    folder = pickled(tmp_path / "both", {"pytorch_model.bin": tensors()})
+    folder = write_pickles(tmp_path / "both", {"pytorch_model.bin": load_golden_tensors()})
     shutil.copy(GOLDEN / NAME / "model.safetensors", folder)
 
     def never(*_):
@@ -197,7 +197,7 @@ FILES = {  # what a file holds, and what is said about it
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory):
+def exit_codes(tmp_path_factory):
     """How each of the above ends: exit status and last words, all from forks of one process that has torch ready."""
     where = tmp_path_factory.mktemp("confined")
     (where / "folder").mkdir()
@@ -227,31 +227,31 @@ def ended(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_the_hook_ends_the_process(ended, name):
-    code, said = ended[name]
+def test_the_hook_ends_the_process(exit_codes, name):
+    code, said = exit_codes[name]
     assert code == 1, (code, said)
     assert re.match(ENDED[name][1], said), said
 
 
 @pytest.mark.parametrize("name", LIMITED)
-def test_the_system_sets_limits(ended, name):
-    code, said = ended[name]
+def test_the_system_sets_limits(exit_codes, name):
+    code, said = exit_codes[name]
     assert code == 3, (code, said)
     assert re.search(LIMITED[name][1], said), said
 
 
-def test_time_has_a_limit(ended):
-    assert ended["time"][0] in (-24, -9)  # SIGXCPU, SIGKILL
+def test_time_has_a_limit(exit_codes):
+    assert exit_codes["time"][0] in (-24, -9)  # SIGXCPU, SIGKILL
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_what_it_has_to_do_it_may(ended, name):
-    assert ended[name] == (0, "")
+def test_what_it_has_to_do_it_may(exit_codes, name):
+    assert exit_codes[name] == (0, "")
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_files_that_hold_something_else(ended, name):
-    code, said = ended[f"file {name}"]
+def test_files_that_hold_something_else(exit_codes, name):
+    code, said = exit_codes[f"file {name}"]
     assert code == 1, (code, said)
     assert re.match(FILES[name][1], said), said
     assert said.isprintable()
@@ -262,10 +262,10 @@ def test_files_that_hold_something_else(ended, name):
 
 @pytest.fixture
 def honest(tmp_path, temporary):
-    return pickled(tmp_path / "pickled", {"pytorch_model.bin": tensors()})
+    return write_pickles(tmp_path / "pickled", {"pytorch_model.bin": load_golden_tensors()})
 
 
-def refused(folder: Path, said: str) -> None:
+def expect_refusal(folder: Path, said: str) -> None:
     with pytest.raises(Error, match=said) as caught:
         formers.load(folder, pickle=True)
     assert "pytorch_model.bin: " in str(caught.value) or "shard-0.safetensors: " in str(caught.value)
@@ -280,7 +280,7 @@ def test_a_process_that_hangs_is_ended(honest, monkeypatch):
     monkeypatch.setattr(sandbox, "CONVERTER_CODE", code)
     monkeypatch.setattr(sandbox, "TIMEOUT_SECONDS", 1)
     began = time.monotonic()
-    refused(honest, "converting the pickle took more than 1 s. Do not use this file")
+    expect_refusal(honest, "converting the pickle took more than 1 s. Do not use this file")
     assert time.monotonic() - began < 10
     with pytest.raises(ProcessLookupError):
         os.kill(int(note.read_text()), 0)
@@ -303,7 +303,7 @@ def test_a_process_that_hangs_is_ended(honest, monkeypatch):
 def test_a_process_that_ends_otherwise(honest, monkeypatch, code, said):
     monkeypatch.setenv("TOKEN", "secret")
     monkeypatch.setattr(sandbox, "CONVERTER_CODE", code)
-    refused(honest, said)
+    expect_refusal(honest, said)
 
 
 def test_no_place_and_no_process(honest, monkeypatch):
@@ -312,7 +312,7 @@ def test_no_place_and_no_process(honest, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", full)
-        refused(honest, r"the converter cannot run \(No space left on device\)")
+        expect_refusal(honest, r"the converter cannot run \(No space left on device\)")
     monkeypatch.setattr(tempfile, "mkdtemp", full)
     with pytest.raises(Error, match=r"there is no place for temporary files \(No space left on device\). Set TMPDIR"):
         formers.load(honest, pickle=True)

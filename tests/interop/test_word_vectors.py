@@ -74,7 +74,7 @@ def test_words_with_spaces_in_glove(tmp_path):
         write_word_vectors(f, tmp_path / "w")
 
 
-def subword():
+def build_subword_model():
     buckets = 30
     table = torch.randn(4 + buckets, 5, generator=torch.Generator().manual_seed(1))
     return build_vectors_model(
@@ -83,7 +83,7 @@ def subword():
 
 
 def test_fasttext_there_and_back(tmp_path):
-    f = subword()
+    f = build_subword_model()
     write_word_vectors(f, tmp_path / "v.bin", "fasttext")
     again = read_word_vectors(tmp_path / "v.bin")
     assert again.config == f.config
@@ -94,7 +94,7 @@ def test_fasttext_there_and_back(tmp_path):
 
 
 def test_a_word_of_a_fasttext_file_is_the_mean_of_its_rows(tmp_path):
-    f = subword()
+    f = build_subword_model()
     write_word_vectors(f, tmp_path / "v.bin", "fasttext")
     data = (tmp_path / "v.bin").read_bytes()
     start = data.index(struct.pack("<?qq", False, 34, 5)) + 17
@@ -170,7 +170,7 @@ def test_packed_files(tmp_path):
 
 
 def fasttext_file(tmp_path):
-    write_word_vectors(subword(), tmp_path / "v.bin", "fasttext")
+    write_word_vectors(build_subword_model(), tmp_path / "v.bin", "fasttext")
     return (tmp_path / "v.bin").read_bytes()
 
 

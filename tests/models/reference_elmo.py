@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 
-def word(w, options, ids):
+def embed_word(w, options, ids):
     """The vector of one word out of its character ids (slots,)."""
     cnn = options["char_cnn"]
     table = torch.cat((torch.zeros_like(w["char_embed"][:1]), w["char_embed"]))  # id 0 is no character
@@ -36,7 +36,7 @@ def word(w, options, ids):
     return y @ w["CNN_proj/W_proj"] + w["CNN_proj/b_proj"]
 
 
-def step(w, options, name, x, h, c):
+def run_step(w, options, name, x, h, c):
     """One step of one LSTM; the weights hold the gates in the order i, j, f, o."""
     lstm = options["lstm"]
     i, j, f, o = (torch.cat((x, h)) @ w[f"{name}/W_0"] + w[f"{name}/B"]).chunk(4)
@@ -46,13 +46,13 @@ def step(w, options, name, x, h, c):
     return h.clamp(-lstm["proj_clip"], lstm["proj_clip"]), c
 
 
-def sentence(w, options, ids, state=None):
+def read_sentence(w, options, ids, state=None):
     """Character ids (T, slots) → hidden states (layers + 1, T, 2 · projection), and the state after the sentence.
 
     The state is a dict (direction, layer) → (h, c); the next sentence may begin with it.
     """
     lstm, state = options["lstm"], dict(state or {})
-    words = [word(w, options, row) for row in ids]
+    words = [embed_word(w, options, row) for row in ids]
     layers = [[torch.cat((x, x)) for x in words]]
     outputs = {}
     for direction in (0, 1):
@@ -62,7 +62,7 @@ def sentence(w, options, ids, state=None):
             h, c = state.get((direction, layer), (zero(lstm["projection_dim"]), zero(lstm["dim"])))
             found = []
             for x in inputs:
-                h, c = step(w, options, f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell", x, h, c)
+                h, c = run_step(w, options, f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell", x, h, c)
                 found.append(h + x if layer > 0 and lstm["use_skip_connections"] else h)
             state[direction, layer] = h, c
             outputs[direction, layer] = found if direction == 0 else found[::-1]
@@ -73,7 +73,7 @@ def sentence(w, options, ids, state=None):
     return torch.stack([torch.stack(layer) for layer in layers]), state
 
 
-def mixed(layers, s, gamma):
+def mix_layers(layers, s, gamma):
     """Eq. 1: the task's own weighting of all layers."""
     weights = torch.exp(s) / torch.exp(s).sum()
     return gamma * sum(weights[i] * layers[i] for i in range(len(layers)))

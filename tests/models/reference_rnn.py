@@ -11,7 +11,7 @@ import math
 import torch
 
 
-def cell(kind, p, name, x, state):
+def run_cell(kind, p, name, x, state):
     """One step: (h,) or (h, c) → the new one. The gates' rows lie one below the other."""
     h = state[0]
     a = p[f"{name}.read.weight"] @ x + p[f"{name}.read.bias"]
@@ -30,35 +30,35 @@ def cell(kind, p, name, x, state):
     return o * torch.tanh(c), c
 
 
-def zeros(kind, dim):
+def make_zeros(kind, dim):
     return tuple(torch.zeros(dim) for _ in range(2 if kind == "lstm" else 1))
 
 
-def read(kind, p, name, xs, dim):
+def read_text(kind, p, name, xs, dim):
     """A whole text in one direction: the outputs and the last state."""
-    state, ys = zeros(kind, dim), []
+    state, ys = make_zeros(kind, dim), []
     for x in xs:
-        state = cell(kind, p, name, x, state)
+        state = run_cell(kind, p, name, x, state)
         ys.append(state[0])
     return ys, state
 
 
-def layer(kind, p, name, xs, dim, both):
+def run_layer(kind, p, name, xs, dim, both):
     """One layer, in one or both directions."""
-    ahead, last = read(kind, p, f"{name}.ahead", xs, dim)
+    ahead, last = read_text(kind, p, f"{name}.ahead", xs, dim)
     if not both:
         return ahead, last
-    behind, first = read(kind, p, f"{name}.behind", xs[::-1], dim)
+    behind, first = read_text(kind, p, f"{name}.behind", xs[::-1], dim)
     ys = [torch.cat(pair) for pair in zip(ahead, behind[::-1], strict=True)]
     return ys, tuple(torch.cat(pair) for pair in zip(last, first, strict=True))
 
 
-def softmax(scores):
+def compute_softmax(scores):
     e = torch.exp(scores - scores.max())
     return e / e.sum()
 
 
-def look(p, c, s, memory, t):
+def attend_to_source(p, c, s, memory, t):
     """Where a state looks: the context and the weights over the source."""
     kind = c.score if c.attention == "local" else c.attention
     name, length = "decoder.align.score", len(memory)
@@ -70,7 +70,7 @@ def look(p, c, s, memory, t):
         w = torch.cat((p[f"{name}.query.weight"], p[f"{name}.memory.weight"]), 1)  # W [s; h]
         scores = [p[f"{name}.out.weight"][0] @ torch.tanh(w @ torch.cat((s, h))) for h in memory]
     if c.attention != "local":
-        weights = softmax(torch.stack(scores))
+        weights = compute_softmax(torch.stack(scores))
         return sum(w * h for w, h in zip(weights, memory, strict=True)), weights
     if c.predict:
         inner = torch.tanh(p["decoder.align.local.inner.weight"] @ s)
@@ -78,7 +78,7 @@ def look(p, c, s, memory, t):
     else:
         centre = torch.tensor(float(min(t + 1, length)))
     window = [i for i in range(length) if abs(i + 1 - centre.item()) <= c.window]
-    inside, weights = softmax(torch.stack([scores[i] for i in window])), [torch.tensor(0.0)] * length
+    inside, weights = compute_softmax(torch.stack([scores[i] for i in window])), [torch.tensor(0.0)] * length
     for i, w in zip(window, inside, strict=True):
         sigma = c.window / 2
         weights[i] = w * torch.exp(-((i + 1 - centre) ** 2) / (2 * sigma**2)) if c.predict else w
@@ -86,80 +86,80 @@ def look(p, c, s, memory, t):
     return sum(w * h for w, h in zip(weights, memory, strict=True)), weights
 
 
-def linear(p, name, x):
+def apply_linear(p, name, x):
     y = p[f"{name}.weight"] @ x
     return y + p[f"{name}.bias"] if f"{name}.bias" in p else y
 
 
-def maxout(p, *parts):
-    y = linear(p, "decoder.readout", torch.cat(parts))
+def apply_maxout(p, *parts):
+    y = apply_linear(p, "decoder.readout", torch.cat(parts))
     return torch.stack([torch.maximum(y[2 * i], y[2 * i + 1]) for i in range(len(y) // 2)])
 
 
-def embedded(p, c, target):
+def get_embeddings(p, c, target):
     name = "embed" if c.shared or not target else "target"
     return p[f"{name}.token.weight"]
 
 
-def seq2seq(p, c, source, target):
+def run_seq2seq(p, c, source, target):
     """What goes into the output layer at each target word, and the weights over the source."""
-    xs = [embedded(p, c, False)[i] for i in source]
+    xs = [get_embeddings(p, c, False)[i] for i in source]
     memory, lasts = xs[::-1] if c.reverse else xs, []
     for i in range(c.layers):
-        memory, last = layer(c.cell, p, f"encoder.layers.{i}", memory, c.dim, c.bidirectional)
+        memory, last = run_layer(c.cell, p, f"encoder.layers.{i}", memory, c.dim, c.bidirectional)
         lasts.append(last)
     memory = memory[::-1] if c.reverse else memory
     cho = c.attention == "none" and c.feed
     parts = len(lasts[0])
     if cho:
-        fixed = torch.tanh(linear(p, "decoder.context", lasts[-1][0]))
+        fixed = torch.tanh(apply_linear(p, "decoder.context", lasts[-1][0]))
         lasts = [(fixed,) * parts for _ in lasts]
     elif c.attention == "additive" and c.bidirectional:
         lasts = [tuple(s[c.dim :] for s in last) for last in lasts]
     states = [
         tuple(
-            torch.tanh(linear(p, f"decoder.bridge.{i * parts + k}", s)) if cho or c.bidirectional else s
+            torch.tanh(apply_linear(p, f"decoder.bridge.{i * parts + k}", s)) if cho or c.bidirectional else s
             for k, s in enumerate(last)
         )
         for i, last in enumerate(lasts)
     ]
     fed, hidden, seen = torch.zeros(c.dim), [], []
     for t, word in enumerate(target):
-        x = embedded(p, c, True)[word]
+        x = get_embeddings(p, c, True)[word]
         inner, context, weights = x, None, None
         if cho:
             inner = torch.cat((x, fixed))
         elif c.attention == "additive":
-            context, weights = look(p, c, states[-1][0], memory, t)
+            context, weights = attend_to_source(p, c, states[-1][0], memory, t)
             inner = torch.cat((x, context))
         elif c.feed:
             inner = torch.cat((x, fed))
         for i in range(c.layers):
-            states[i] = cell(c.cell, p, f"decoder.layers.{i}.ahead", inner, states[i])
+            states[i] = run_cell(c.cell, p, f"decoder.layers.{i}.ahead", inner, states[i])
             inner = states[i][0]
         if cho:
-            out = maxout(p, inner, x, fixed)
+            out = apply_maxout(p, inner, x, fixed)
         elif c.attention == "additive":
-            out = maxout(p, inner, x, context)
+            out = apply_maxout(p, inner, x, context)
         elif c.attention == "none":
             out = inner
         else:
-            context, weights = look(p, c, inner, memory, t)
-            out = fed = torch.tanh(linear(p, "decoder.readout", torch.cat((context, inner))))
+            context, weights = attend_to_source(p, c, inner, memory, t)
+            out = fed = torch.tanh(apply_linear(p, "decoder.readout", torch.cat((context, inner))))
         hidden.append(out)
         seen.append(weights)
     return torch.stack(hidden), seen
 
 
-def gnmt(p, c, source, target):
+def run_gnmt(p, c, source, target):
     """Wu et al. 2016, §3: residual connections from the third layer on, the context for every decoder layer."""
-    xs = [embedded(p, c, False)[i] for i in source]
+    xs = [get_embeddings(p, c, False)[i] for i in source]
     for i in range(c.layers):
-        ys, _ = layer("lstm", p, f"encoder.layers.{i}", xs, c.dim, both=i == 0)
+        ys, _ = run_layer("lstm", p, f"encoder.layers.{i}", xs, c.dim, both=i == 0)
         xs = [x + y for x, y in zip(xs, ys, strict=True)] if i >= 2 else ys
     memory, hidden, seen = xs, [], []
     names = ["decoder.bottom.ahead", *(f"decoder.layers.{i}.ahead" for i in range(c.num_decoder_layers - 1))]
-    states = [zeros("lstm", c.dim) for _ in names]
+    states = [make_zeros("lstm", c.dim) for _ in names]
     for word in target:
         score = "decoder.align.score"
         scores = [
@@ -167,18 +167,18 @@ def gnmt(p, c, source, target):
             @ torch.tanh(p[f"{score}.query.weight"] @ states[0][0] + p[f"{score}.memory.weight"] @ h)
             for h in memory
         ]
-        weights = softmax(torch.stack(scores))
+        weights = compute_softmax(torch.stack(scores))
         context = sum(w * h for w, h in zip(weights, memory, strict=True))
-        x = embedded(p, c, True)[word]
+        x = get_embeddings(p, c, True)[word]
         for i, name in enumerate(names):
-            states[i] = cell("lstm", p, name, torch.cat((x, context)), states[i])
+            states[i] = run_cell("lstm", p, name, torch.cat((x, context)), states[i])
             x = x + states[i][0] if i >= 2 else states[i][0]
         hidden.append(x)
         seen.append(weights)
     return torch.stack(hidden), seen
 
 
-def textcnn(p, c, words):
+def run_textcnn(p, c, words):
     """Kim 2014, eq. 2 to 4: the largest value of each filter."""
     found = []
     for number, h in enumerate(c.widths):
@@ -205,3 +205,16 @@ def max_norm(rows, most):
         length = math.sqrt(sum(x * x for x in row))
         out.append([x * most / length for x in row] if length > most else row)
     return torch.tensor(out)
+
+
+def draw_large_weights(f, seed=0, scale=0.5):
+    """Draw weights large enough that a wrong term shows; return the model."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in f.model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) * scale
+    return f
+
+
+def copy_weights(f):
+    """Return the weights by name, as the functions here take them."""
+    return {name.removeprefix("body."): w.detach().clone().requires_grad_() for name, w in f.model.named_parameters()}

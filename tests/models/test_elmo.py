@@ -10,8 +10,7 @@ from formers import Error
 from formers.models.elmo import build_key_map
 from formers.nn.recurrent.projected_lstm import LSTMState
 from formers.text import word_level
-
-from . import reference_elmo as reference
+from tests.models import reference_elmo as reference
 
 SMALL = {
     "vocab": 31, "char_dim": 5, "filters": ((1, 4), (2, 5), (3, 6), (7, 8)), "dim": 16, "cell": 14,
@@ -25,7 +24,7 @@ TEXTS = [
 ]
 
 
-def make(head="none", seed=3, **more):
+def build_elmo(head="none", seed=3, **more):
     f = formers.build("elmo", head, seed=seed, **{**SMALL, **more})
     g = torch.Generator().manual_seed(seed)
     for parameter in f.model.parameters():  # large enough that some states are clipped
@@ -34,7 +33,7 @@ def make(head="none", seed=3, **more):
     return f
 
 
-def theirs(f):
+def rename_weights(f):
     """The weights under bilm-tf's names, and its options."""
     found = {}
     parameters = dict(f.model.named_parameters())
@@ -52,14 +51,14 @@ def theirs(f):
 @pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_equal_to_the_reference(layers, skip):
-    f = make(layers=layers, skip=skip)
-    weights, options = theirs(f)
+    f = build_elmo(layers=layers, skip=skip)
+    weights, options = rename_weights(f)
     ids, keep = word_level.encode_sentences(TEXTS)
     got = f.hidden(ids, keep, layer=None)
     assert got.shape == (layers + 1, 4, 9, 16)
     clipped = False
     for row, text in enumerate(TEXTS):
-        want, state = reference.sentence(weights, options, word_level.encode_sentence(text).tolist())
+        want, state = reference.read_sentence(weights, options, word_level.encode_sentence(text).tolist())
         torch.testing.assert_close(got[:, row, : len(text) + 2], want, atol=1e-5, rtol=1e-5)
         assert not got[:, row, len(text) + 2 :].any()
         clipped |= any((h.abs() == 0.4).any() and (c.abs() == 0.6).any() for h, c in state.values())
@@ -67,8 +66,8 @@ def test_equal_to_the_reference(layers, skip):
 
 
 def test_gradients_equal_the_reference():
-    f = make()
-    weights, options = theirs(f)
+    f = build_elmo()
+    weights, options = rename_weights(f)
     for tensor in weights.values():
         tensor.requires_grad_()
     ids, keep = word_level.encode_sentences(TEXTS)
@@ -76,7 +75,7 @@ def test_gradients_equal_the_reference():
     (f.hidden(ids, keep, layer=None) * factors).sum().backward()
     total = 0
     for row, text in enumerate(TEXTS):
-        want, _ = reference.sentence(weights, options, word_level.encode_sentence(text).tolist())
+        want, _ = reference.read_sentence(weights, options, word_level.encode_sentence(text).tolist())
         total = total + (want * factors[:, row, : len(text) + 2]).sum()
     total.backward()
     parameters = dict(f.model.named_parameters())
@@ -91,21 +90,21 @@ def test_gradients_equal_the_reference():
 
 
 def test_both_directions_share_the_softmax():
-    f = make("lm")
-    weights, options = theirs(f)
+    f = build_elmo("lm")
+    weights, options = rename_weights(f)
     ids, keep = word_level.encode_sentences(TEXTS[:2])
     logits = f.logits(ids, keep)
     assert logits.shape == (2, 7, 2, 31)
     for row, text in enumerate(TEXTS[:2]):
-        layers, _ = reference.sentence(weights, options, word_level.encode_sentence(text).tolist())
+        layers, _ = reference.read_sentence(weights, options, word_level.encode_sentence(text).tolist())
         for way, half in enumerate(layers[-1].chunk(2, -1)):
             want = half @ weights["softmax/W"].T + weights["softmax/b"]
             torch.testing.assert_close(logits[row, : len(text) + 2, way], want, atol=1e-5, rtol=1e-5)
 
 
 def test_the_state_is_carried_from_batch_to_batch():
-    f = make()
-    weights, options = theirs(f)
+    f = build_elmo()
+    weights, options = rename_weights(f)
     batches = [TEXTS[:3], [["다시"], ["one", "more", "time"]], [["x"], ["y", "z"], ["끝", "."], ["new"]]]
     state, known = LSTMState(), {}
     with torch.no_grad():
@@ -113,7 +112,7 @@ def test_the_state_is_carried_from_batch_to_batch():
             ids, keep = word_level.encode_sentences(texts)
             got = f.hidden(ids, keep, layer=None, memory=state)
             for row, text in enumerate(texts):
-                want, known[row] = reference.sentence(
+                want, known[row] = reference.read_sentence(
                     weights, options, word_level.encode_sentence(text).tolist(), known.get(row)
                 )
                 torch.testing.assert_close(got[:, row, : len(text) + 2], want, atol=1e-5, rtol=1e-5)
@@ -123,7 +122,7 @@ def test_the_state_is_carried_from_batch_to_batch():
 
 
 def test_a_state_passes_no_gradient_on():
-    f, state = make(), LSTMState()
+    f, state = build_elmo(), LSTMState()
     f.hidden(*word_level.encode_sentences([["a", "b"]]), memory=state)
     f.hidden(*word_level.encode_sentences([["c"]]), memory=state).sum().backward()
     assert all(p.grad is not None for p in f.model.parameters())
@@ -131,29 +130,29 @@ def test_a_state_passes_no_gradient_on():
 
 
 def test_the_mix_of_layers():
-    f = make("tag", labels=3)
-    weights, options = theirs(f)
+    f = build_elmo("tag", labels=3)
+    weights, options = rename_weights(f)
     part = f.model.parts["tag"]
     got = f.logits(*word_level.encode_sentences(TEXTS[:1]))
-    layers, _ = reference.sentence(weights, options, word_level.encode_sentence(TEXTS[0]).tolist())
-    mixed = reference.mixed(layers, part.mix.weight, part.mix.scale)
+    layers, _ = reference.read_sentence(weights, options, word_level.encode_sentence(TEXTS[0]).tolist())
+    mixed = reference.mix_layers(layers, part.mix.weight, part.mix.scale)
     want = mixed @ part.out.weight.T + part.out.bias
     torch.testing.assert_close(got[0], want, atol=1e-5, rtol=1e-5)
     assert torch.equal(
         f.hidden(*word_level.encode_sentences(TEXTS[:1])),
-        make("none").hidden(*word_level.encode_sentences(TEXTS[:1])),
+        build_elmo("none").hidden(*word_level.encode_sentences(TEXTS[:1])),
     )
 
 
 def test_the_mix_with_norms():
     ids, keep = word_level.encode_sentences(TEXTS)
-    plain = make("none").hidden(ids, keep, layer=None)[:, torch.from_numpy(keep)]  # (layers, N, dim)
+    plain = build_elmo("none").hidden(ids, keep, layer=None)[:, torch.from_numpy(keep)]  # (layers, N, dim)
     for norm, axes in (("token", (2,)), ("batch", (1, 2))):
-        f = make("tag", mix=norm)
+        f = build_elmo("tag", mix=norm)
         part = f.model.parts["tag"]
         mean = plain.mean(axes, keepdim=True)
         layers = (plain - mean) / ((plain - mean) ** 2).mean(axes, keepdim=True).sqrt()
-        want = reference.mixed(layers, part.mix.weight, part.mix.scale) @ part.out.weight.T + part.out.bias
+        want = reference.mix_layers(layers, part.mix.weight, part.mix.scale) @ part.out.weight.T + part.out.bias
         torch.testing.assert_close(f.logits(ids, keep)[torch.from_numpy(keep)], want, atol=1e-4, rtol=1e-4)
 
 
@@ -182,15 +181,15 @@ IDS, KEEP = word_level.encode_sentences(TEXTS[:2])
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: make("lm").logits(IDS[:, :, :40]), "ids must be (rows, words, 50), got"),
-        (lambda: make("lm").logits(IDS[0]), "got (7, 50). formers.text.word_level.encode_sentences"),
-        (lambda: make("lm").logits(IDS + 1), "is 262, outside the characters of 262"),
-        (lambda: make("lm").logits(IDS, KEEP[:, :3]), "keep (2, 3) does not fit ids (2, 7, 50)"),
-        (lambda: make("lm").logits(IDS, KEEP & False), "row 0 of ids has no token at all"),
-        (lambda: make("lm").logits(IDS, heads=torch.ones(2, 2)), "no attention heads that could be masked"),
-        (lambda: make("lm").logits(IDS, segments=KEEP * 0), "does not read segments"),
-        (lambda: make().logits(IDS), "a bare elmo has no logits"),
-        (lambda: make("answer"), "ELMo has no head 'answer'"),
+        (lambda: build_elmo("lm").logits(IDS[:, :, :40]), "ids must be (rows, words, 50), got"),
+        (lambda: build_elmo("lm").logits(IDS[0]), "got (7, 50). formers.text.word_level.encode_sentences"),
+        (lambda: build_elmo("lm").logits(IDS + 1), "is 262, outside the characters of 262"),
+        (lambda: build_elmo("lm").logits(IDS, KEEP[:, :3]), "keep (2, 3) does not fit ids (2, 7, 50)"),
+        (lambda: build_elmo("lm").logits(IDS, KEEP & False), "row 0 of ids has no token at all"),
+        (lambda: build_elmo("lm").logits(IDS, heads=torch.ones(2, 2)), "no attention heads that could be masked"),
+        (lambda: build_elmo("lm").logits(IDS, segments=KEEP * 0), "does not read segments"),
+        (lambda: build_elmo().logits(IDS), "a bare elmo has no logits"),
+        (lambda: build_elmo("answer"), "ELMo has no head 'answer'"),
         (lambda: formers.build("elmo", dim=7), "dim must be even"),
         (lambda: formers.build("elmo", clip=0.0), "a clip must be above 0"),
         (lambda: formers.build("elmo", filters=[[51, 2]]), "filters must be pairs (width, number) with widths up to"),
@@ -209,11 +208,11 @@ def test_it_does_not_continue_text():
     from formers.generation.decoding import continue_ids
 
     with pytest.raises(Error, match="does not continue text"):
-        continue_ids(make("lm"), [[1, 2]], 3)
+        continue_ids(build_elmo("lm"), [[1, 2]], 3)
 
 
 def test_several_texts_for_each_row():
-    f = make("classify", labels=2)
+    f = build_elmo("classify", labels=2)
     ids = torch.from_numpy(IDS)
     pairs = torch.stack((ids, ids.flip(0)))
     assert f.logits(pairs).shape == (2, 2, 2)

@@ -14,26 +14,18 @@ from formers.generation.decoding import Options, continue_ids
 from formers.inputs import ModelInputs
 from formers.nn.head_pruning import find_attentions
 from formers.registry import FAMILIES
+from tests.small_models import (
+    HEADS,
+    add_declared_fields,
+    build_small,
+    list_heads,
+    make_inputs,
+    sum_outputs,
+    to_model_ids,
+)
 from tests.tolerance import assert_equal_weights, assert_near
 
-# A size of each kind of setting that all tests can share; what a config does not have is left out.
-SIZES = {
-    "vocab": 47, "context": 20, "dim": 12, "layers": 2, "heads": 3, "head_dim": 5, "ff": 18, "buckets": 8, "far": 10,
-    "rotary": 4, "rotary_fraction": 0.5, "window": 3, "halves": True, "experts": 3, "sparse": 1, "capacity": 9,
-    "embed": 12, "shrink": 2, "cutoffs": (11, 23), "filters": 7, "slots": 9, "char_dim": 4,
-    "segments": 2, "dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0, "summary_dropout": 0.0,
-    "head_dropout": 0.0, "bos": 1, "eos": 1, "pad": 0,
-}  # fmt: skip
-OWN = {"elmo": {"filters": ((1, 5), (2, 6), (4, 7)), "cell": 10}}  # where one word means different things
-
-
-def heads_of(name):
-    family = FAMILIES[name].definition
-    return list(family.build_heads(family.config_class()))
-
-
-ALL = [(name, head) for name in FAMILIES for head in heads_of(name)]
-every_head = pytest.mark.parametrize(("name", "head"), ALL, ids=[f"{n}-{h}" for n, h in ALL])
+every_head = pytest.mark.parametrize(("name", "head"), HEADS, ids=[f"{n}-{h}" for n, h in HEADS])
 every_member = pytest.mark.parametrize("name", FAMILIES)
 
 
@@ -49,84 +41,40 @@ def test_a_config_answers_what_other_rooms_read(name):
     assert config.num_decoder_layers == (config.layers if layers is None else layers)
 
 
-def make(name, head="auto", seed=0, **more):
-    known = {field.name for field in dataclasses.fields(FAMILIES[name].definition.config_class)}
-    sizes = {key: value for key, value in {**SIZES, **OWN.get(name, {})}.items() if key in known}
-    f = formers.build(name, head=head, seed=seed, **{**sizes, **more})
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in f.model.parameters():  # larger than at the start of training, so that nothing is lost in the noise
-        with torch.no_grad():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
-    return f
-
-
-def read(f, ids):
-    """Tokens as the member reads them: as they are, or each as a word of characters."""
-    if not f.definition.reads_characters:
-        return ids
-    return (ids[..., None] * torch.arange(1, f.config.slots + 1)) % (f.config.characters - 1) + 1
-
-
-def ahead(f, logits):
+def select_next(f, logits):
     """What is said of the next token; a bidirectional language model also says something of the one before."""
     return logits[..., 0, :] if f.definition.reads_characters else logits
 
 
-def rows(f, lengths=(7, 4, 6), seed=5):
-    g = torch.Generator().manual_seed(seed)
-    ids = torch.randint(2, 47, (len(lengths), max(lengths)), generator=g)
-    keep = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    ids[torch.arange(len(lengths)), torch.tensor(lengths) - 1] = 1  # every row ends with the end mark
-    given = {"ids": read(f, ids), "keep": keep}
-    if f.is_encoder_decoder and f.head in ("lm", "none"):
-        given |= {"target": ids.flip(0)[:, :5].contiguous(), "target_keep": keep.flip(0)[:, :5].contiguous()}
-    return given
+def compute_outputs(f, given):
+    return compute_masked_outputs(f, given, None)
 
 
-def answers(f, given):
-    return answers_with(f, given, None)
-
-
-def answers_with(f, given, heads):
+def compute_masked_outputs(f, given, heads):
     if f.head == "none":
         return [f.hidden(**given, heads=heads)]
     out = f.logits(**given, heads=heads)
     return list(out.values()) if isinstance(out, dict) else [out]
 
 
-def whole(f, batch):
-    """The batch with all that the model has parameters for: segments, and an order for the second of two streams."""
-    if any("segment" in name for name, _ in f.model.named_parameters()):
-        batch = batch.replace(segments=batch.ids % 2)
-    return batch.replace(order=torch.arange(len(batch.ids)) % 5) if f.definition.is_two_stream else batch
-
-
-def energy(model, batch):
-    """A number that depends on everything the model says."""
-    hidden = model(batch)
-    if not model.parts:  # word vectors: there is no head at all
-        return (hidden**2).sum()
-    return sum((model.logits(hidden, batch, part) ** 2).sum() for part in model.parts)
-
-
 def assert_same_model(got, want, given):
     """Bit-equal weights, and answers that differ by rounding alone: memory that is mapped is aligned otherwise."""
     assert_equal_weights(got, want)
-    for a, b in zip(answers(got, given), answers(want, given), strict=True):
+    for a, b in zip(compute_outputs(got, given), compute_outputs(want, given), strict=True):
         assert_near(a, b, want.model)
 
 
 @every_head
 def test_packed_equals_padded_equals_one_by_one(name, head):
-    f = make(name, head)
-    given = rows(f)
-    together = answers(f, given)
+    f = build_small(name, head)
+    given = make_inputs(f)
+    together = compute_outputs(f, given)
     for row in range(3):
         single = {}
         for key, value in given.items():
             keep = given["target_keep" if key.startswith("target") else "keep"][row]
             single[key] = value[row][keep][None]
-        for whole, one in zip(together, answers(f, single), strict=True):
+        for whole, one in zip(together, compute_outputs(f, single), strict=True):
             part = whole[row]
             if part.dim() == one[0].dim() and part.shape != one[0].shape:
                 assert not part[one.shape[1] :].any()
@@ -136,14 +84,14 @@ def test_packed_equals_padded_equals_one_by_one(name, head):
 
 @every_head
 def test_a_gradient_reaches_every_parameter(name, head):
-    f = make(name, head)
-    given = rows(f)
-    out = sum((o * torch.randn_like(o)).sum() for o in answers(f, given) if o.is_floating_point())
+    f = build_small(name, head)
+    given = make_inputs(f)
+    out = sum((o * torch.randn_like(o)).sum() for o in compute_outputs(f, given) if o.is_floating_point())
     batch, _ = f.pack_inputs(ModelInputs(**given))
     if f.head == "none" and f.model.heads:  # the pooler of a bare BERT
         out = out + f.model.logits(f.model(batch), batch).sum()
     if hasattr(f.model.body, "blank"):
-        hidden = f.model(whole(f, batch))
+        hidden = f.model(add_declared_fields(f, batch))
         out = out + (hidden * torch.randn_like(hidden)).sum()
     out.backward()
     for parameter_name, parameter in f.model.named_parameters():
@@ -154,10 +102,10 @@ def test_a_gradient_reaches_every_parameter(name, head):
 @pytest.mark.filterwarnings("ignore:transformers 5 has no Transformer-XL")
 @every_head
 def test_save_load_export_import(name, head, tmp_path):
-    f = make(name, head)
+    f = build_small(name, head)
     formers.save(f, tmp_path / "own")
     again = formers.load(tmp_path / "own")
-    given = rows(f)
+    given = make_inputs(f)
     assert_same_model(again, f, given)
     family = FAMILIES[name].definition
     if family.hf_format is not None or (family.bilm_format is not None and head in ("none", "lm")):
@@ -167,25 +115,29 @@ def test_save_load_export_import(name, head, tmp_path):
         assert back.head == head
         if family.hf_format is not None:
             assert_same_model(back, f, given)
-        for a, b in zip(answers(back, given), answers(f, given), strict=True):  # bilm leaves a row out that is not read
+        for a, b in zip(
+            compute_outputs(back, given), compute_outputs(f, given), strict=True
+        ):  # bilm leaves a row out that is not read
             assert_near(a, b, f.model)
 
 
 @every_member
 def test_determined_by_the_seed(name):
-    first, second = make(name, seed=3), make(name, seed=3)
-    given = rows(first)
-    assert all(torch.equal(a, b) for a, b in zip(answers(first, given), answers(second, given), strict=True))
-    assert not torch.equal(answers(first, given)[0], answers(make(name, seed=4), given)[0])
+    first, second = build_small(name, seed=3), build_small(name, seed=3)
+    given = make_inputs(first)
+    assert all(
+        torch.equal(a, b) for a, b in zip(compute_outputs(first, given), compute_outputs(second, given), strict=True)
+    )
+    assert not torch.equal(compute_outputs(first, given)[0], compute_outputs(build_small(name, seed=4), given)[0])
 
 
 @every_member
 def test_bf16_is_finite_and_near(name):
-    f = make(name)
-    given = rows(f)
-    exact = answers(f, given)
+    f = build_small(name)
+    given = make_inputs(f)
+    exact = compute_outputs(f, given)
     f.to(dtype=torch.bfloat16)
-    for got, want in zip(answers(f, given), exact, strict=True):
+    for got, want in zip(compute_outputs(f, given), exact, strict=True):
         assert got.isfinite().all()
         assert (got.float() - want).norm() / want.norm() < 0.05
 
@@ -194,11 +146,13 @@ def test_bf16_is_finite_and_near(name):
 @pytest.mark.parametrize("shape", ["ragged", "uniform"])
 def test_compiles_without_a_break(name, shape):
     torch._dynamo.reset()
-    f = make(name)
-    given = rows(f, (4, 2, 3) if shape == "ragged" else (3, 3, 3))  # steps of recurrent ones are compiled one by one
-    batch = whole(f, f.pack_inputs(ModelInputs(**given))[0])
-    compiled = torch.compile(energy, fullgraph=True, backend="aot_eager")
-    expected = energy(f.model, batch)
+    f = build_small(name)
+    given = make_inputs(
+        f, (4, 2, 3) if shape == "ragged" else (3, 3, 3)
+    )  # steps of recurrent ones are compiled one by one
+    batch = add_declared_fields(f, f.pack_inputs(ModelInputs(**given))[0])
+    compiled = torch.compile(sum_outputs, fullgraph=True, backend="aot_eager")
+    expected = sum_outputs(f.model, batch)
     expected.backward()
     trained = [p for p in f.model.parameters() if p.requires_grad]
     gradients = [p.grad.clone() for p in trained]
@@ -211,17 +165,17 @@ def test_compiles_without_a_break(name, shape):
         assert_near(p.grad, gradient, f.model, largest)
 
 
-def decoders():
-    return [name for name in FAMILIES if "lm" in heads_of(name)]
+def list_decoders():
+    return [name for name in FAMILIES if "lm" in list_heads(name)]
 
 
-@pytest.mark.parametrize("name", decoders())
+@pytest.mark.parametrize("name", list_decoders())
 def test_no_gradient_from_the_future(name):
     more = {"causal": True} if hasattr(FAMILIES[name].definition.config_class(), "causal") else {}
-    f = make(name, "lm", **more)
+    f = build_small(name, "lm", **more)
     embed = getattr(f.model.body, "target", None) or f.model.body.embed
     table = getattr(embed, "token", embed)
-    ids = read(f, torch.arange(10, 18)[None])
+    ids = to_model_ids(f, torch.arange(10, 18)[None])
     given = {"ids": torch.tensor([[2, 3, 1]]), "target": ids} if f.is_encoder_decoder else {"ids": ids}
     for t in range(8):
         seen = []
@@ -232,55 +186,55 @@ def test_no_gradient_from_the_future(name):
 
         hook = table.register_forward_hook(keep)
         f.model.zero_grad()
-        ahead(f, f.logits(**given))[0, t].sum().backward()
+        select_next(f, f.logits(**given))[0, t].sum().backward()
         hook.remove()
         reached = seen[-1].grad.abs().sum(-1) > 0
         assert reached[: t + 1].all()
         assert not reached[t + 1 :].any()
 
 
-@pytest.mark.parametrize("name", decoders())
+@pytest.mark.parametrize("name", list_decoders())
 def test_with_a_cache_as_without(name):
     more = {"causal": True} if hasattr(FAMILIES[name].definition.config_class(), "causal") else {}
-    f = make(name, "lm", **more)
-    ids = rows(f, (6, 6))["ids"]
+    f = build_small(name, "lm", **more)
+    ids = make_inputs(f, (6, 6))["ids"]
     source = {"ids": torch.tensor([[2, 3, 1], [4, 5, 1]])}
     with torch.no_grad():
-        whole = f.logits(**source, target=ids) if f.is_encoder_decoder else ahead(f, f.logits(ids))
+        whole = f.logits(**source, target=ids) if f.is_encoder_decoder else select_next(f, f.logits(ids))
         cache, parts = f.create_state(2, 6), []
         for piece in ids.split([1, 3, 2], 1):
             given = {**source, "target": piece} if f.is_encoder_decoder else {"ids": piece}
             part = f.logits(**given, memory=cache)
-            parts.append(part if f.is_encoder_decoder else ahead(f, part))
+            parts.append(part if f.is_encoder_decoder else select_next(f, part))
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=1e-5)
 
 
-def left_to_right(name, **more):
-    return make(
+def build_left_to_right(name, **more):
+    return build_small(
         name, "lm", **({"causal": True} if hasattr(FAMILIES[name].definition.config_class(), "causal") else {}), **more
     )
 
 
-@pytest.mark.parametrize("name", decoders())
+@pytest.mark.parametrize("name", list_decoders())
 def test_a_state_belongs_to_one_kind_of_model(name):
-    f = left_to_right(name)
-    ids = read(f, torch.tensor([[5, 6, 7], [8, 9, 10]]))
+    f = build_left_to_right(name)
+    ids = to_model_ids(f, torch.tensor([[5, 6, 7], [8, 9, 10]]))
     given = {"ids": ids, "target": ids} if f.is_encoder_decoder else {"ids": ids}
     state = f.create_state(2, 9)
     with torch.no_grad():
         f.logits(**given, memory=state)
         changes = [{key: value} for key, value in (("heads", 1), ("layers", 3)) if hasattr(f.config, key)]
-        others = [left_to_right(name, **change) for change in changes]
+        others = [build_left_to_right(name, **change) for change in changes]
         others += [
             o
-            for o in map(left_to_right, decoders())
+            for o in map(build_left_to_right, list_decoders())
             if o.state_class is f.state_class and o.is_encoder_decoder == f.is_encoder_decoder
         ]
         for other in (o for o in others if o.config != f.config):
             with pytest.raises(formers.Error, match=f"this {f.state_class.__name__} is of a model with"):
                 other.logits(**given, memory=state)
         f.logits(**given, memory=state)
-        if name in with_heads():
+        if name in list_with_heads():
             f.prune({"decoder": {0: [1]}} if f.is_encoder_decoder else {0: [1]})
             with pytest.raises(formers.Error, match="is of a model with pruned"):
                 f.logits(**given, memory=state)
@@ -289,9 +243,9 @@ def test_a_state_belongs_to_one_kind_of_model(name):
             f.create_state(rows, size)
 
 
-@pytest.mark.parametrize("name", [n for n in decoders() if FAMILIES[n].definition.config_class().context])
+@pytest.mark.parametrize("name", [n for n in list_decoders() if FAMILIES[n].definition.config_class().context])
 def test_a_full_context_is_each_rows_own_matter(name):
-    f = left_to_right(name, eos=None)
+    f = build_left_to_right(name, eos=None)
     with torch.no_grad():
         for p in f.model.parameters():  # so that the next token depends on all that is seen
             p.mul_(3)
@@ -319,24 +273,24 @@ def masks_of(f, gone):
     return masks if hasattr(f.model.body, "encoder") else next(iter(masks.values()))
 
 
-def with_heads():
-    return [name for name in FAMILIES if find_attentions(make(name).model.body)]
+def list_with_heads():
+    return [name for name in FAMILIES if find_attentions(build_small(name).model.body)]
 
 
 @pytest.mark.filterwarnings("ignore:transformers 5 has no Transformer-XL")
 @pytest.mark.filterwarnings("ignore:layers .* share one block")
-@pytest.mark.parametrize("name", with_heads())
+@pytest.mark.parametrize("name", list_with_heads())
 def test_pruned_as_masked(name, tmp_path):
-    f, whole = make(name), make(name)
-    given, gone = rows(f), some_heads(f)
+    f, whole = build_small(name), build_small(name)
+    given, gone = make_inputs(f), some_heads(f)
     if name == "albert":  # one block for all layers: the same heads are gone everywhere
         gone = {"encoder": {0: [0, 2], 1: [0, 2]}}
     before = sum(p.numel() for p in f.model.parameters())
     assert f.prune(gone if f.is_encoder_decoder else next(iter(gone.values()))) is f
     assert sum(p.numel() for p in f.model.parameters()) < before
     with torch.no_grad():
-        masked = answers_with(whole, given, masks_of(whole, gone))
-        for got, want in zip(answers(f, given), masked, strict=True):
+        masked = compute_masked_outputs(whole, given, masks_of(whole, gone))
+        for got, want in zip(compute_outputs(f, given), masked, strict=True):
             torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
     formers.save(f, tmp_path / "own")
     again = formers.load(tmp_path / "own")
@@ -347,7 +301,7 @@ def test_pruned_as_masked(name, tmp_path):
         formers.export(f, tmp_path / "hf")
         back = formers.load(tmp_path / "hf")
         assert sum(p.numel() for p in back.model.parameters()) == before
-        for got, want in zip(answers(back, given), answers(f, given), strict=True):
+        for got, want in zip(compute_outputs(back, given), compute_outputs(f, given), strict=True):
             torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
     with pytest.raises(formers.Error, match="no head 3"):
         f.prune({"decoder": {0: [3]}} if f.is_encoder_decoder else {0: [3]})
@@ -368,27 +322,27 @@ def test_pruned_as_masked(name, tmp_path):
             f.prune({0: [1]})
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in with_heads()])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in list_with_heads()])
 def test_without_heads_there_is_nothing_to_prune(name):
     with pytest.raises(formers.Error, match="no attention heads"):
-        make(name).prune({0: [0]})
+        build_small(name).prune({0: [0]})
 
 
 @pytest.mark.parametrize("name", [n for n, m in FAMILIES.items() if hasattr(m.definition.config_class, "dropout")])
 def test_train_mode_draws_dropout(name):
-    f = make(name, dropout=0.4)
-    given = rows(f)
+    f = build_small(name, dropout=0.4)
+    given = make_inputs(f)
     f.model.train()
-    assert not torch.equal(answers(f, given)[0], answers(f, given)[0])
+    assert not torch.equal(compute_outputs(f, given)[0], compute_outputs(f, given)[0])
     f.model.eval()
-    assert torch.equal(answers(f, given)[0], answers(f, given)[0])
+    assert torch.equal(compute_outputs(f, given)[0], compute_outputs(f, given)[0])
 
 
 @every_member
 def test_dummy_documents_change_nothing(name):
     """Training batches are filled up with documents of their own, and starts with empty ones."""
-    f = make(name)
-    ids = read(f, torch.randint(2, 47, (9,)))
+    f = build_small(name)
+    ids = to_model_ids(f, torch.randint(2, 47, (9,)))
     plain = Batch(ids, torch.tensor([0, 4, 9], dtype=torch.int32), 5)
     filled = Batch(
         torch.cat((ids, torch.zeros_like(ids[:3]))), torch.tensor([0, 4, 9, 12, 12, 12], dtype=torch.int32), 5
@@ -410,7 +364,7 @@ def test_presets_build(name):
 @every_member
 def test_declared_abilities_match_the_settings(name):
     """What a family declares to read agrees with its config's settings and with its body."""
-    f = make(name)
+    f = build_small(name)
     fields = {field.name for field in dataclasses.fields(f.config)}
     named = {"causal": "can_be_causal", "slots": "reads_characters", "use_tasks": "reads_tasks"}
     assert {key: getattr(f.definition, ability) for key, ability in named.items()} == {k: k in fields for k in named}

@@ -17,6 +17,7 @@ import torch
 import formers
 from formers.config import ConfigMap, check_rates, check_sizes
 from formers.family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
+from formers.interop.tokenizer_files import load_tokenizer
 from formers.keymap import KeyMap
 from formers.nn.attention.attention import Attention
 from formers.nn.attention.masks import causal
@@ -24,8 +25,9 @@ from formers.nn.block import Block, BlockStack, TransformerBody
 from formers.nn.layers import Embeddings, FeedForward, LayerNorm
 from formers.registry import FAMILIES, FamilyEntry, train_tokenizer
 from formers.task import find_head
-from formers.text.tokenizer_kinds import TokenizerStyle
+from formers.text.tokenizer_kinds import PublishedForm, TokenizerStyle
 from formers.training.recipes import get_recipe
+from tests.text.sentencepiece_messages import SMALL_MODEL, encode_message, encode_piece
 from tests.tolerance import assert_equal_weights
 
 STEPS = {"steps": 6, "eval_every": 3, "save_every": 6, "warmup_steps": 1, "batch_tokens": 256, "seq_length": 32}
@@ -99,7 +101,10 @@ def build_key_map(c: ToyConfig, head: str) -> KeyMap:
     )
 
 
-STYLE = TokenizerStyle("toy", {"bos": "<toy>", "eos": "</toy>"}, ("<toy>", "</toy>"), (), "<toy> $A </toy>")
+STYLE = TokenizerStyle(
+    "toy", {"bos": "<toy>", "eos": "</toy>"}, ("<toy>", "</toy>"), (), "<toy> $A </toy>",
+    published_forms=(PublishedForm(("spiece.model",), ("<toy>",)),),
+)  # fmt: skip
 FAMILY = Family(
     ToyConfig, Toy, build_heads, pretraining_head="lm", counted_head="lm",
     build_init_rules=lambda c: {"*": c.init}, presets={"toy-wide": {"dim": 64}},
@@ -153,6 +158,25 @@ def test_a_member_declares_its_own_template(toy):
     assert made.encode("the cat") == [0, *made.encode("the cat", special=False), 1]
     assert train_tokenizer("bpe", ["the red cat"] * 3, 300, style="toy").json_text == made.json_text
     assert train_tokenizer("gpt2", ["the red cat"] * 3, 300).special == {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}
+
+
+def test_a_members_published_tokenizer_is_recognised(toy, tmp_path):
+    """By what its style declares: pieces in a file of SentencePiece, special tokens in a bare tokenizer.json."""
+    marks = [encode_piece("<toy>", 0.0, 3), encode_piece("</toy>", 0.0, 3)]
+    for name, pieces in (("toy", [*marks, *SMALL_MODEL]), ("t5", SMALL_MODEL)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "spiece.model").write_bytes(encode_message(*pieces))
+    made = load_tokenizer(tmp_path / "toy")
+    assert made.special == STYLE.special
+    assert made.encode("a") == [0, 4, 1]
+    assert load_tokenizer(tmp_path / "t5").special == {"eos": "</s>", "unk": "<unk>"}
+    (tmp_path / "tokenizer.json").write_text(train_tokenizer("toy", ["the red cat"] * 3, 300).json_text)
+    assert load_tokenizer(tmp_path / "tokenizer.json").special == STYLE.special
+
+
+def test_a_member_without_a_korean_summary_has_a_card(toy):
+    assert FAMILIES["toy"].card.korean == ""
+    assert FAMILIES["toy"].card.shapes.startswith("ids (N,)")
 
 
 def test_a_member_is_found_by_name(toy):

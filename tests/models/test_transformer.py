@@ -14,7 +14,7 @@ from formers.nn.attention.positions import SinusoidalPositions
 SIZES = {"vocab": 31, "dim": 24, "layers": 2, "heads": 3, "ff": 40, "dropout": 0.0}
 
 
-def copied(ours, theirs, decoder):
+def copy_weights(ours, theirs, decoder):
     """Our weights in one of torch's layers, which are post-norm with relu by default."""
     pairs = [
         (theirs.self_attn.in_proj_weight, ours.attn.qkv.weight),
@@ -52,17 +52,17 @@ def test_layers_of_torch_without_the_final_norms(halves):
     source, target = torch.randint(31, (2, 7), generator=g), torch.randint(31, (2, 5), generator=g)
     keep = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
 
-    def embedded(ids):
+    def embed_ids(ids):
         return body.embed.token(ids) * math.sqrt(24) + SinusoidalPositions(24, halves)(torch.arange(ids.shape[1]))
 
-    x, y = embedded(source), embedded(target)
+    x, y = embed_ids(source), embed_ids(target)
     for block in body.encoder.blocks:
         layer = nn.TransformerEncoderLayer(24, 3, 40, 0.0, batch_first=True, layer_norm_eps=c.eps)
-        x = copied(block, layer, False)(x, src_key_padding_mask=~keep)
+        x = copy_weights(block, layer, False)(x, src_key_padding_mask=~keep)
     causal = nn.Transformer.generate_square_subsequent_mask(5)
     for block in body.decoder.blocks:
         layer = nn.TransformerDecoderLayer(24, 3, 40, 0.0, batch_first=True, layer_norm_eps=c.eps)
-        y = copied(block, layer, True)(y, x, tgt_mask=causal, memory_key_padding_mask=~keep)
+        y = copy_weights(block, layer, True)(y, x, tgt_mask=causal, memory_key_padding_mask=~keep)
     torch.testing.assert_close(f.hidden(source, keep) * keep[..., None], x * keep[..., None], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(f.hidden(source, keep, target=target), y, atol=1e-5, rtol=1e-5)
     want = y @ body.embed.token.weight.T + f.model.heads["lm"].out.bias

@@ -7,7 +7,7 @@ import math
 import torch
 
 
-def attention(q, k, v, q_starts, k_starts, scale, see=lambda h, i, j: True, bias=lambda h, i, j: 0.0, past=None):
+def attend(q, k, v, q_starts, k_starts, scale, see=lambda h, i, j: True, bias=lambda h, i, j: 0.0, past=None):
     """softmax over the visible keys of the query's own document; i and j count inside the document."""
     rows, weights = [], []
     for d in range(len(q_starts) - 1):
@@ -30,7 +30,7 @@ def attention(q, k, v, q_starts, k_starts, scale, see=lambda h, i, j: True, bias
     return torch.stack(rows), weights
 
 
-def bucket(distance, count, far, bidirectional):
+def compute_bucket(distance, count, far, bidirectional):
     """T5's bucket of a distance key - query (Raffel et al. 2019, and its released code)."""
     base = 0
     if bidirectional:
@@ -54,3 +54,21 @@ def alibi_slopes(heads):
     first = [2.0 ** (-8.0 * (i + 1) / lower) for i in range(lower)]
     double = [2.0 ** (-8.0 * (i + 1) / (2 * lower)) for i in range(2 * lower)]
     return (first + double[::2])[:heads]
+
+
+def attend_to_cache(q, k, v, lengths, scale, table, bias, width):
+    """Attend with one query for each row over the row's own slots of a cache, the last `width` of them if not 0."""
+    each, out = q.shape[0] // k.shape[0], torch.zeros_like(q)
+    for n in range(q.shape[0]):
+        row, length = n // each, int(lengths[n // each])
+        first = max(0, length - width) if width else 0
+        held = [row if table is None else int(table[row, j]) for j in range(first, length)]
+        if not held:
+            continue
+        slots = list(range(first, length))
+        for h in range(q.shape[1]):
+            s = k[held, slots, h] @ q[n, h] * scale
+            if bias is not None:
+                s = s + bias[h, [length - 1 - j for j in slots]]
+            out[n, h] = s.softmax(0) @ v[held, slots, h]
+    return out

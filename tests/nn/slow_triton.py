@@ -20,7 +20,7 @@ class Array(np.ndarray):
         return int(self.item())
 
 
-def array(x):
+def to_array(x):
     return np.atleast_1d(np.asarray(x)).view(Array)
 
 
@@ -38,7 +38,7 @@ class Pointer:
         return Pointer(self.memory, self.at[index])
 
 
-def pointer(tensor):
+def make_pointer(tensor):
     tensor = tensor.detach()
     size = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
     return Pointer(tensor.as_strided((size,), (1,)).numpy())
@@ -46,10 +46,10 @@ def pointer(tensor):
 
 def load(p, mask=None, other=0):
     if mask is None:
-        return array(p.memory[p.at])
+        return to_array(p.memory[p.at])
     at, mask = np.broadcast_arrays(p.at, mask)
     assert ((at >= 0) & (at < len(p.memory)))[mask].all(), "a read outside"
-    return array(np.where(mask, p.memory[np.where(mask, at, 0)], np.array(other, p.memory.dtype)))
+    return to_array(np.where(mask, p.memory[np.where(mask, at, 0)], np.array(other, p.memory.dtype)))
 
 
 def store(p, value, mask=True):
@@ -68,7 +68,7 @@ class Kernel:
 
     def __getitem__(self, grid):
         def launch(*given, num_warps, num_stages, **named):
-            given = [pointer(g) if isinstance(g, torch.Tensor) else g for g in given]
+            given = [make_pointer(g) if isinstance(g, torch.Tensor) else g for g in given]
             with np.errstate(all="ignore"):
                 for place in itertools.product(*(range(size) for size in grid)):
                     self.where[:] = place
@@ -77,17 +77,17 @@ class Kernel:
         return launch
 
 
-def kernels(module="attention.kernels.biased_flash_triton"):
+def load_kernels(module="attention.kernels.biased_flash_triton"):
     """A module of kernels, made with this in place of triton."""
     where = []
     tl = types.ModuleType("triton.language")
     tl.constexpr, tl.load, tl.store = float, load, store
     tl.int32, tl.int64, tl.uint32, tl.float32 = np.int32, np.int64, np.uint32, np.float32
-    tl.program_id = lambda axis: array(where[axis])
-    tl.arange, tl.zeros = lambda a, b: array(np.arange(a, b)), lambda shape, t: array(np.zeros(shape, t))
-    tl.full = lambda shape, value, t: array(np.full(shape, value, t))
+    tl.program_id = lambda axis: to_array(where[axis])
+    tl.arange, tl.zeros = lambda a, b: to_array(np.arange(a, b)), lambda shape, t: to_array(np.zeros(shape, t))
+    tl.full = lambda shape, value, t: to_array(np.full(shape, value, t))
     tl.dot = lambda a, b, c=0: a @ b + c
-    tl.trans, tl.where = (lambda x: x.T), (lambda c, a, b: array(np.where(c, a, b)))
+    tl.trans, tl.where = (lambda x: x.T), (lambda c, a, b: to_array(np.where(c, a, b)))
     tl.max, tl.sum, tl.maximum = (lambda x, axis: x.max(axis)), (lambda x, axis: x.sum(axis)), np.maximum
     tl.minimum = np.minimum
     tl.exp2, tl.log2, tl.sqrt, tl.exp, tl.log = np.exp2, np.log2, np.sqrt, np.exp, np.log

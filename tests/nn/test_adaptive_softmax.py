@@ -8,7 +8,8 @@ import torch
 import formers
 from formers.nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, VocabClusters
 from formers.objectives.token_losses import compute_token_loss
-from tests.nn.attention.test_segment_memory import SMALL, packed
+from tests.nn.packing import pack_rows
+from tests.small_models import TRANSFORMER_XL_SIZES
 
 SHAPES = {
     "shrinking": VocabClusters(30, 8, 8, (7, 19), 2), "wider": VocabClusters(30, 8, 12, (7, 19), 3),
@@ -17,7 +18,7 @@ SHAPES = {
 }  # fmt: skip
 
 
-def build(clusters, tied=True, ups=None):
+def build_pair(clusters, tied=True, ups=None):
     ups = (False, *[True] * (clusters.num_clusters - 1)) if ups is None else ups
     pair = AdaptiveEmbedding(clusters), AdaptiveSoftmax(clusters, tied=tied, projection_ties=ups)
     for module in pair:
@@ -28,7 +29,7 @@ def build(clusters, tied=True, ups=None):
 
 def test_equal_to_torch():
     clusters = VocabClusters(30, 8, 8, (7, 19), 2)
-    embedding, ours = build(clusters, tied=False, ups=(False,) * 3)
+    embedding, ours = build_pair(clusters, tied=False, ups=(False,) * 3)
     theirs = torch.nn.AdaptiveLogSoftmaxWithLoss(8, 30, [7, 19], div_value=2.0, head_bias=True).double()
     with torch.no_grad():
         ours.downs["0"].weight.copy_(torch.eye(8))  # torch does not project the first cluster,
@@ -49,7 +50,7 @@ def test_equal_to_torch():
 def test_the_definition(shape, tied, ups):
     clusters = SHAPES[shape]
     same = {"all": (True,) * clusters.num_clusters, "none": (False,) * clusters.num_clusters}.get(ups)
-    embedding, softmax = build(clusters, tied, same)
+    embedding, softmax = build_pair(clusters, tied, same)
     same = softmax.projection_ties
     ids = torch.arange(30)
     spans = list(zip([0, *clusters.cutoffs], [*clusters.cutoffs, 30], strict=True))
@@ -86,7 +87,7 @@ def test_the_definition(shape, tied, ups):
 
 @pytest.mark.parametrize("only", [slice(0, 7), slice(7, 19), slice(19, 30), slice(0, 30)])
 def test_losses_have_the_gradients_of_the_whole(only):
-    embedding, softmax = build(SHAPES["shrinking"])
+    embedding, softmax = build_pair(SHAPES["shrinking"])
     x = torch.randn(30, 8, dtype=torch.float64, requires_grad=True)
     labels = torch.arange(30)[only]
     leaves = [x, *softmax.parameters(), *embedding.parameters()]
@@ -101,8 +102,8 @@ def test_losses_have_the_gradients_of_the_whole(only):
 
 
 def test_the_objective_computes_only_what_it_needs():
-    f = formers.build("transformer_xl", seed=1, **{**SMALL, "init": 0.3, "dropout": 0.0})
-    batch = packed([[3, 4, 5, 30], [6, 45, 8]])
+    f = formers.build("transformer_xl", seed=1, **{**TRANSFORMER_XL_SIZES, "init": 0.3, "dropout": 0.0})
+    batch = pack_rows([[3, 4, 5, 30], [6, 45, 8]])
     batch = batch.replace(labels=torch.tensor([4, 5, 30, -100, 45, 8, -100]))
     loss, count = compute_token_loss(f.model, batch, "lm")
     scores = f.model.logits(f.model(batch))

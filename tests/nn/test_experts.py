@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
 import torch
 
 import formers
-from formers.batch import Batch, Layout
+from formers.batch import Batch
 from formers.nn.attention.context import AttentionContext, Capture
 from formers.nn.experts import Experts, compute_balance_loss
+from tests.nn.packing import make_layout
 
 DIM, WIDE, COUNT = 6, 10, 4
 LENGTHS = [9, 1, 24, 5]
 
 
-def made(**more):
+def build_experts(**more):
     layer = Experts(DIM, WIDE, COUNT, **more)
     g = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -26,12 +26,7 @@ def made(**more):
     return layer
 
 
-def layout(lengths=LENGTHS):
-    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
-    return Layout(starts, max(lengths), sum(lengths))
-
-
-def reference(layer, x, lengths, capacity):
+def route_documents(layer, x, lengths, capacity):
     """Each document on its own: route, count, skip what is over, multiply by the probability."""
     rows, start = [], 0
     for n in lengths:
@@ -64,10 +59,10 @@ def by_factor(factor):
     ids=["fixed", "fixed train", "eval", "train", "other factors"],
 )
 def test_outputs_gradients_and_dropped_tokens(more, training, capacity):
-    layer = made(**more).train(training)
+    layer = build_experts(**more).train(training)
     x = (torch.randn(sum(LENGTHS), DIM) + layer.router.weight[1].detach()).requires_grad_()  # one expert is liked most
-    out = layer(x, AttentionContext(layout()))
-    want = reference(layer, x, LENGTHS, capacity)
+    out = layer(x, AttentionContext(make_layout(LENGTHS)))
+    want = route_documents(layer, x, LENGTHS, capacity)
     torch.testing.assert_close(out, want, atol=1e-5, rtol=1e-5)
     leaves = [x, *layer.parameters()]
     pull = torch.randn_like(out)
@@ -81,9 +76,9 @@ def test_outputs_gradients_and_dropped_tokens(more, training, capacity):
 def test_with_a_cache_nothing_is_dropped():
     from formers.nn.attention.kv_cache import KVCache
 
-    layer, x = made(capacity=1), torch.randn(9, DIM)
-    out = layer(x, AttentionContext.start_pass(layout([9]), cache=KVCache(1, 9)))
-    torch.testing.assert_close(out, reference(layer, x, [9], lambda n: n), atol=1e-5, rtol=1e-5)
+    layer, x = build_experts(capacity=1), torch.randn(9, DIM)
+    out = layer(x, AttentionContext.start_pass(make_layout([9]), cache=KVCache(1, 9)))
+    torch.testing.assert_close(out, route_documents(layer, x, [9], lambda n: n), atol=1e-5, rtol=1e-5)
 
 
 def test_balance_loss():
@@ -114,10 +109,10 @@ def test_routing_is_seen_before_overflow():
 
 
 def test_jitter_is_on_the_routers_input_alone():
-    layer = made(jitter=0.4, capacity=99).train()
+    layer = build_experts(jitter=0.4, capacity=99).train()
     x = torch.randn(400, DIM)
     seen = Capture(routing=[])
-    out = layer(x, AttentionContext(layout([400]), capture=seen))
+    out = layer(x, AttentionContext(make_layout([400]), capture=seen))
     probability, chosen = seen.routing[0]
     exact = torch.softmax(x @ layer.router.weight.T, -1)
     assert not torch.allclose(probability, exact, atol=1e-3)
@@ -135,10 +130,10 @@ def test_jitter_is_on_the_routers_input_alone():
 
 
 def test_the_router_stays_in_fp32():
-    layer = made().to(torch.bfloat16)
+    layer = build_experts().to(torch.bfloat16)
     assert layer.route(torch.randn(3, DIM, dtype=torch.bfloat16)).dtype == torch.float32
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert made().route(torch.randn(3, DIM)).dtype == torch.float32
+        assert build_experts().route(torch.randn(3, DIM)).dtype == torch.float32
 
 
 def test_sizes_and_first_weights():

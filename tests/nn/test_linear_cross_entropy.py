@@ -6,13 +6,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from formers.nn import layers
 from formers.nn import linear_cross_entropy as fused
+from formers.nn.layers import is_slow_width, pad_outputs
 from tests.nn import slow_triton
 
 
 @pytest.fixture
 def numpy_kernel(monkeypatch):
-    found = slow_triton.kernels("linear_cross_entropy_triton")
+    found = slow_triton.load_kernels("linear_cross_entropy_triton")
     monkeypatch.setattr(fused, "load_kernels", lambda: found)
     monkeypatch.setattr(fused, "COLUMNS", 16)  # several blocks, the last one not full
 
@@ -50,3 +52,16 @@ def test_huge_logits_do_not_overflow(numpy_kernel):
 def test_not_on_a_cpu_nor_without_gradients():
     x, weight = torch.randn(2, 4), torch.nn.Parameter(torch.randn(8192, 4))
     assert not fused.can_fuse_loss(x, weight)
+
+
+def test_the_output_layer_is_padded_by_one_rule(numpy_kernel, monkeypatch):
+    """Generation and the fused loss take widths from layers.py: with another multiple, the loss's rows are longer."""
+    weight, bias = torch.randn(37, 8), torch.randn(37)
+    assert [t.shape for t in pad_outputs(weight, bias)] == [(64, 8), (64,)]
+    assert pad_outputs(weight[:3], None)[1] is None
+    assert [is_slow_width(n) for n in (50257, 50304, 8, 63)] == [True, False, False, True]
+    widths, mm = [], torch.mm
+    monkeypatch.setattr(torch, "mm", lambda a, b, **more: widths.append(a.shape[1]) or mm(a, b, **more))
+    monkeypatch.setattr(layers, "VOCAB_MULTIPLE", 40)
+    fused.fused_loss(torch.randn(2, 8), weight, bias, torch.tensor([1, 2]), 0.0)
+    assert widths == [40]

@@ -16,14 +16,13 @@ from formers.objectives.causal import CausalLM
 from formers.objectives.masking import MaskedLM
 from formers.objectives.registry import OBJECTIVES, build_objective
 from formers.registry import FAMILIES
-from tests.models.test_family import OWN, SIZES
 from tests.objectives import toys
+from tests.objectives.toys import OBJECTIVE_OPTIONS, TOKENIZER
+from tests.small_models import select_sizes
 
-TOKENIZER = toys.tokenizer(60, sentinels=20)
-PLAIN = toys.random_store(3, documents=60, end=TOKENIZER.id("eos"))
-TEXT = toys.with_units(PLAIN, np.random.default_rng(0).integers(0, 4, len(PLAIN.tokens)).astype(np.uint8))
-PAIRS = toys.store([[9, 7], [5, 6], [3, 4], [8, 8]] * 8)
-MORE = {"bidirectional": {"slots": 9}, "ernie-units": {"stage": "phrase"}}
+PLAIN = toys.build_random_store(3, documents=60, end=TOKENIZER.id("eos"))
+TEXT = toys.add_units(PLAIN, np.random.default_rng(0).integers(0, 4, len(PLAIN.tokens)).astype(np.uint8))
+PAIRS = toys.build_store([[9, 7], [5, 6], [3, 4], [8, 8]] * 8)
 
 
 def store_of(name):
@@ -33,11 +32,9 @@ def store_of(name):
 @pytest.mark.parametrize("name", [name for name, member in FAMILIES.items() if member.definition.objective])
 def test_a_family_learns_by_its_own_objective(name):
     family = FAMILIES[name].definition
-    known = {field.name for field in dataclasses.fields(family.config_class)}
-    sizes = {k: v for k, v in {**SIZES, **OWN.get(name, {}), "vocab": 80, "context": 24}.items() if k in known}
-    sizes |= {"pad": TOKENIZER.id("pad")} if "pad" in known else {}
+    sizes = select_sizes(name, vocab=80, context=24, pad=TOKENIZER.id("pad"))
     f = formers.build(name, head=family.pretraining_head, seed=0, **sizes)
-    goal = build_objective(family.objective, TOKENIZER, 24, **MORE.get(family.objective, {}))
+    goal = build_objective(family.objective, TOKENIZER, 24, **OBJECTIVE_OPTIONS.get(family.objective, {}))
     batch = next(load_batches(TokenSource(store_of(family.objective), goal), 96))[0].to("cpu")
     before = {key: value.detach().clone() for key, value in f.model.named_parameters()}
     optimizer, seen = torch.optim.Adam(f.model.parameters(), lr=0.01), []
@@ -61,21 +58,19 @@ def test_a_family_learns_by_its_own_objective(name):
     assert set(losses) == wanted.get(name, set(losses) & {"lm", "mlm"})
 
 
-def tiny(name):
+def build_fitting_model(name):
     """A small model of the first family whose pretraining an objective fits."""
     given_to = {"bidirectional": "elmo", "nsp": "bert", "sop": "albert", "plm": "xlnet", "switch": "switch"}
     kind = OBJECTIVES[name].objective_class
     member = given_to.get(name, "bert" if issubclass(kind, MaskedLM) else "gpt2" if kind is CausalLM else "t5")
     family = FAMILIES[member].definition
-    known = {field.name for field in dataclasses.fields(family.config_class)}
-    sizes = {k: v for k, v in {**SIZES, **OWN.get(member, {}), "vocab": 80, "context": 24}.items() if k in known}
-    return formers.build(member, head=family.pretraining_head, seed=0, **sizes)
+    return formers.build(member, head=family.pretraining_head, seed=0, **select_sizes(member, vocab=80, context=24))
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_counts_are_known_before_the_model_runs(name):
-    f, goal = tiny(name), build_objective(name, TOKENIZER, 24, **MORE.get(name, {}))
+    f, goal = build_fitting_model(name), build_objective(name, TOKENIZER, 24, **OBJECTIVE_OPTIONS.get(name, {}))
     some = [b for b, _ in load_batches(TokenSource(store_of(name), goal), 96, epochs=1)]
     for batch in (*some[:2], some[-1], blank_batch(some[0])):
         losses = goal.loss(f.model, batch.to("cpu"))
@@ -93,11 +88,13 @@ def test_counts_of_streams_and_of_a_mixture():
     )
     for name, goal in zip(("causal", "bidirectional"), streams, strict=True):
         batch = next(load_batches(TokenSource(TEXT, goal), 24))[0]
-        assert goal.count_labels(batch) == {"lm": int(goal.loss(tiny(name).model, batch.to("cpu"))["lm"][1])}
+        assert goal.count_labels(batch) == {
+            "lm": int(goal.loss(build_fitting_model(name).model, batch.to("cpu"))["lm"][1])
+        }
     goals = build_objective("nsp", TOKENIZER, 24), build_objective("sop", TOKENIZER, 24)
     mixed = Mixture(tuple(TokenSource(TEXT, goal) for goal in goals))
     batch = next(load_batches(mixed, 96))[0]
-    losses = goals[0].loss(tiny("nsp").model, batch.to("cpu"))
+    losses = goals[0].loss(build_fitting_model("nsp").model, batch.to("cpu"))
     assert goals[0].count_labels(batch) == {part: int(count) for part, (_, count) in losses.items()}
 
 
@@ -119,7 +116,7 @@ def test_a_head_without_the_part_is_refused():
             goal.loss(f.model, batch)
 
 
-def fields(batch, row):
+def list_fields(batch, row):
     """All that a batch says of one example, in a form that can be compared."""
     low, high = (int(x) for x in batch.starts[row : row + 2])
     said = {"ids": batch.ids[low:high].tolist()}
@@ -142,7 +139,7 @@ def fields(batch, row):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_the_same_in_any_batch_and_anew_in_the_next_epoch(name):
     length = 64 if name in ("span-corruption", "switch") else 24  # a short text has one gap only, always at its end
-    goal, data = build_objective(name, TOKENIZER, length, **MORE.get(name, {})), store_of(name)
+    goal, data = build_objective(name, TOKENIZER, length, **OBJECTIVE_OPTIONS.get(name, {})), store_of(name)
     plan = goal.plan(data, 7, 0)
     seen = {}
     for size in (1, 7, 32):
@@ -150,18 +147,18 @@ def test_the_same_in_any_batch_and_anew_in_the_next_epoch(name):
         for low in range(0, min(len(plan), 64), size):
             numbers = np.arange(low, min(low + size, len(plan), 64))
             batch = goal.corrupt(gather_examples(data, plan, numbers, numbers), 7)
-            said |= {int(sample): fields(batch, row) for row, sample in enumerate(batch.sample)}
+            said |= {int(sample): list_fields(batch, row) for row, sample in enumerate(batch.sample)}
         seen[size] = said
     assert seen[1] == seen[7] == seen[32]
     through = {}
     for batch, position in load_batches(TokenSource(data, goal), 128, 7, epochs=1):
         assert position <= len(plan)
-        through |= {int(s): fields(batch, row) for row, s in enumerate(batch.sample) if s >= 0}
+        through |= {int(s): list_fields(batch, row) for row, s in enumerate(batch.sample) if s >= 0}
     assert {n: through[n] for n in seen[1]} == seen[1], "and through the loader"
     assert position == len(plan)
     if name not in ("causal", "seq2seq", "bidirectional"):  # which have nothing to draw
         later = goal.corrupt(gather_examples(data, plan, np.arange(32), len(plan) + np.arange(32)), 7)
-        assert any(fields(later, row) != seen[1][row] for row in range(32)), "anew in the next epoch"
+        assert any(list_fields(later, row) != seen[1][row] for row in range(32)), "anew in the next epoch"
     other = goal.plan(data, 7, 1)
     assert len(other) == len(plan)
     assert not np.array_equal(other.begin, plan.begin)
@@ -169,7 +166,7 @@ def test_the_same_in_any_batch_and_anew_in_the_next_epoch(name):
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_sizes_are_bounds_and_batches_have_one_shape(name):
-    goal, data = build_objective(name, TOKENIZER, 24, **MORE.get(name, {})), store_of(name)
+    goal, data = build_objective(name, TOKENIZER, 24, **OBJECTIVE_OPTIONS.get(name, {})), store_of(name)
     plan = goal.plan(data, 1, 0)
     assert {type(size) for size in dataclasses.astuple(goal.choose_shape(100, plan))} == {int}, "plain numbers"
     numbers = np.arange(len(plan))
@@ -198,7 +195,7 @@ def test_the_same_for_any_number_of_workers_and_ranks(name):
             load_batches(TokenSource(TEXT, goal), 96, 3, epochs=1, rank=rank, **how)
             for rank in range(how.get("ranks", 1))
         ]
-        return {int(s): fields(b, row) for run in runs for b, _ in run for row, s in enumerate(b.sample) if s >= 0}
+        return {int(s): list_fields(b, row) for run in runs for b, _ in run for row, s in enumerate(b.sample) if s >= 0}
 
     alone = said()
     assert len(alone) == len(goal.plan(TEXT, 3, 0))

@@ -16,7 +16,7 @@ from formers.data.plans import TokenSource
 from formers.objectives.registry import build_objective
 from tests.objectives import toys
 
-TOKENIZER = toys.tokenizer(60, sentinels=20)
+TOKENIZER = toys.build_tokenizer(60, sentinels=20)
 CASES = {
     "causal": {}, "causal across": {"across_documents": True}, "causal streams": {"num_streams": 3}, "prefix": {},
     "seq2seq": {"label_smoothing": 0.1}, "bidirectional": {"slots": 9}, "mlm": {},
@@ -76,7 +76,7 @@ mixture pairs f214cce2b354
 """
 
 
-def numbers(count, below, seed):
+def make_numbers(count, below, seed):
     """Whole numbers that need no library."""
     made = []
     for _ in range(count):
@@ -85,27 +85,33 @@ def numbers(count, below, seed):
     return made
 
 
-def store(seed=1, end=TOKENIZER.id("eos")):
-    sizes = iter(numbers(400, 16, seed))
-    data = toys.store([[1 + next(sizes) for _ in range(1 + count)] for count in numbers(40, 7, seed + 1)], end=end)
-    data.tokens[data.tokens != end] = [7 + n for n in numbers(int((data.tokens != end).sum()), 53, seed + 2)]
-    return toys.with_units(data, np.array(numbers(len(data.tokens), 4, seed + 3), np.uint8))
+def build_store(seed=1, end=TOKENIZER.id("eos")):
+    sizes = iter(make_numbers(400, 16, seed))
+    data = toys.build_store(
+        [[1 + next(sizes) for _ in range(1 + count)] for count in make_numbers(40, 7, seed + 1)], end=end
+    )
+    data.tokens[data.tokens != end] = [7 + n for n in make_numbers(int((data.tokens != end).sum()), 53, seed + 2)]
+    return toys.add_units(data, np.array(make_numbers(len(data.tokens), 4, seed + 3), np.uint8))
 
 
-PAIRS = toys.store([[9, 7], [5, 6], [3, 4], [8, 8]] * 8)
+PAIRS = toys.build_store([[9, 7], [5, 6], [3, 4], [8, 8]] * 8)
 
 
 def made_source(case):
     name = case.split()[0]
     if name == "mixture":
         tasks = [build_objective(task, TOKENIZER, *more) for task, *more in CASES[case]["tasks"]]
-        stores = [PAIRS if task == "seq2seq" else store(10 * n) for n, (task, _) in enumerate(CASES[case]["tasks"])]
+        stores = [
+            PAIRS if task == "seq2seq" else build_store(10 * n) for n, (task, _) in enumerate(CASES[case]["tasks"])
+        ]
         return Mixture(tuple(map(TokenSource, stores, tasks)), cap=40, epoch_examples=90)
     long = 64 if name in ("span-corruption", "switch", "denoising", "plm") else 24
-    return TokenSource(PAIRS if name == "seq2seq" else store(), build_objective(name, TOKENIZER, long, **CASES[case]))
+    return TokenSource(
+        PAIRS if name == "seq2seq" else build_store(), build_objective(name, TOKENIZER, long, **CASES[case])
+    )
 
 
-def digest(case):
+def compute_digest(case):
     """Over the plans of two epochs, the shape, and what the loader gives."""
     source = made_source(case)
     whole = hashlib.sha256()
@@ -129,9 +135,9 @@ def digest(case):
 @pytest.mark.parametrize("case", CASES)
 def test_a_seed_gives_the_same_batches_in_every_version(case):
     known = dict(line.rsplit(" ", 1) for line in SUMS.strip().split("\n"))
-    assert digest(case) == known[case]
+    assert compute_digest(case) == known[case]
 
 
 if __name__ == "__main__":
     for case in CASES:
-        print(case, digest(case))
+        print(case, compute_digest(case))

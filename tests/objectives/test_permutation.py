@@ -19,11 +19,11 @@ from formers.objectives.permutation import PermutationLM
 from formers.objectives.registry import build_objective
 from tests.objectives import toys
 
-TOKENIZER = toys.tokenizer()
+TOKENIZER = toys.build_tokenizer()
 SEP, CLS = TOKENIZER.id("sep"), TOKENIZER.id("cls")
 
 
-def made(rows, length, seed=0, **more):
+def make_three_spans(rows, length, seed=0, **more):
     """Examples of three spans: the first half, A and B."""
     r = np.random.default_rng(seed)
     half = length // 2
@@ -41,7 +41,7 @@ def made(rows, length, seed=0, **more):
     return raw, build_objective("plm", TOKENIZER, length, **more)
 
 
-def sampled(goal, begins, free, count, seed, sample, side):
+def sample_as_released(goal, begins, free, count, seed, sample, side):
     """_sample_mask of the released code for one half, with spans of n pieces."""
     mask, found, at, step = np.zeros(len(begins), bool), 0, 0, 0
     pvals = np.cumsum([1 / n for n in range(1, goal.max_ngram + 1)])
@@ -71,7 +71,7 @@ def sampled(goal, begins, free, count, seed, sample, side):
 
 @given(st.integers(10, 80), st.integers(0, 10**6))
 def test_targets_equal_the_released_procedure(length, seed):
-    raw, goal = made(2, length, seed)
+    raw, goal = make_three_spans(2, length, seed)
     batch = goal.corrupt(raw, seed)
     words = np.array([not TOKENIZER.get_token_text(i).startswith("##") for i in range(60)])
     total = max(2, round(length * 85 / 512))
@@ -89,7 +89,7 @@ def test_targets_equal_the_released_procedure(length, seed):
         begins |= first
         half = length // 2
         for side, part, goal_count in ((0, slice(0, half), total - total // 2), (1, slice(half, None), total // 2)):
-            spans = sampled(goal, begins[part], inner[part], goal_count, seed, int(raw.sample[row]), side)
+            spans = sample_as_released(goal, begins[part], inner[part], goal_count, seed, int(raw.sample[row]), side)
             chosen = mine[part]
             assert chosen[spans].all(), "the spans are targets"
             assert chosen.sum() == min(goal_count, inner[part].sum()), "topped up to exactly the number"
@@ -97,7 +97,7 @@ def test_targets_equal_the_released_procedure(length, seed):
 
 
 def test_the_published_numbers():
-    raw, goal = made(20, 512)
+    raw, goal = make_three_spans(20, 512)
     batch = goal.corrupt(raw, 3)
     assert np.diff(batch.starts).tolist() == [512] * 20
     place = batch.chosen % 512
@@ -126,7 +126,7 @@ def may_see(targets, marks, half, rank, released):
 @given(st.integers(10, 50), st.integers(0, 10**6), st.booleans())
 @settings(max_examples=60)
 def test_every_token_sees_exactly_what_it_may(length, seed, released):
-    raw, goal = made(2, length, seed, as_released=released)
+    raw, goal = make_three_spans(2, length, seed, as_released=released)
     batch = goal.corrupt(raw, seed).to("cpu")
     content, query = build_order_masks(batch.order, batch.layout)
     for row in range(2):
@@ -142,11 +142,11 @@ def test_every_token_sees_exactly_what_it_may(length, seed, released):
 
 
 def test_segments_and_labels():
-    raw, goal = made(3, 40)
+    raw, goal = make_three_spans(3, 40)
     batch = goal.corrupt(raw, 0)
     assert np.array_equal(batch.ids[batch.chosen], batch.labels), "nothing is replaced: the streams hide it"
     for row in range(3):
-        ids, segments = (toys.rows(x, batch.starts)[row] for x in (batch.ids, batch.segments))
+        ids, segments = (toys.split_rows(x, batch.starts)[row] for x in (batch.ids, batch.segments))
         a = int((raw.span_index[raw.starts[row] : raw.starts[row + 1]] == 1).sum())
         assert ids[20 + a] == ids[38] == SEP
         assert ids[39] == CLS
@@ -154,7 +154,7 @@ def test_segments_and_labels():
 
 
 def test_the_plan_follows_the_text():
-    data = toys.random_store(4, documents=60)
+    data = toys.build_random_store(4, documents=60)
     goal = build_objective("plm", TOKENIZER, 64)
     plan = goal.plan(data, 1, 0)
     spans = np.stack((plan.begin, plan.end), 1).reshape(-1, 3, 2)
@@ -174,7 +174,7 @@ def test_the_plan_follows_the_text():
 
 
 def test_statistics_of_a_million_tokens():
-    raw, goal = made(2000, 512)
+    raw, goal = make_three_spans(2000, 512)
     batch = goal.corrupt(raw, 1)
     counts = np.bincount(np.repeat(np.arange(4000), 256)[batch.chosen])
     assert (counts[::2] == 43).all()
@@ -193,7 +193,7 @@ def test_statistics_of_a_million_tokens():
 
 
 def test_streams_go_on_where_they_stopped():
-    data = toys.random_store(4, documents=60)
+    data = toys.build_random_store(4, documents=60)
     goal = build_objective("plm", TOKENIZER, 64, num_streams=3)
     made_ = [batch for batch, _ in load_batches(TokenSource(data, goal), 1, epochs=1)]
     assert {(len(b.starts) - 1, len(b.ids), int((b.sample < 0).sum())) for b in made_} == {(3, 192, 0)}
@@ -205,7 +205,7 @@ def test_streams_go_on_where_they_stopped():
 
 
 def test_the_second_half_of_streams_reads_back_to_front():
-    data = toys.random_store(4, documents=60)
+    data = toys.build_random_store(4, documents=60)
     goal = build_objective("plm", TOKENIZER, 64, num_streams=4, reversed=True)
     plan = goal.plan(data, 0, 0)
     assert plan.label.reshape(-1, 4).tolist() == [[0, 0, 1, 1]] * (len(plan) // 4)
@@ -227,7 +227,7 @@ def test_a_model_with_reversed_rows_reads_them_as_if_they_stood_right():
     """Its distances have the other sign there: the same as the plain model on rows that are turned around."""
     sizes = {"vocab": 60, "dim": 8, "layers": 2, "heads": 2, "ff": 16, "dropout": 0.0, "init": 0.5}
     goal = build_objective("plm", TOKENIZER, 32, num_streams=4, reversed=True)
-    batch = next(load_batches(TokenSource(toys.random_store(4), goal), 1))[0].to("cpu")
+    batch = next(load_batches(TokenSource(toys.build_random_store(4), goal), 1))[0].to("cpu")
     around = torch.arange(128).view(4, 32)
     around[2:] = around[2:].flip(1)
     around = around.flatten()
@@ -246,30 +246,30 @@ def test_a_model_with_reversed_rows_reads_them_as_if_they_stood_right():
 def test_an_end_mark_is_a_token_like_others():
     """Released: only <sep> and <cls> are never targets."""
     end = TOKENIZER.id("eos")
-    _, _, batch = toys.examples(build_objective("plm", TOKENIZER, 64), toys.random_store(4, most=1, end=end))
+    _, _, batch = toys.make_examples(build_objective("plm", TOKENIZER, 64), toys.build_random_store(4, most=1, end=end))
     assert end in batch.labels
     assert not np.isin(batch.labels, [SEP, CLS]).any()
 
 
 def test_errors():
     with pytest.raises(Error, match="no <sep> and <cls>"):
-        build_objective("plm", toys.tokenizer(roles={"pad": "<pad>", "unk": "<unk>"}), 32)
+        build_objective("plm", toys.build_tokenizer(roles={"pad": "<pad>", "unk": "<unk>"}), 32)
     with pytest.raises(Error, match="no room for two halves"):
         build_objective("plm", TOKENIZER, 9)
     with pytest.raises(Error, match="20 tokens are too few for examples of 32"):
-        build_objective("plm", TOKENIZER, 32).plan(toys.store([[10, 10]]), 0, 0)
+        build_objective("plm", TOKENIZER, 32).plan(toys.build_store([[10, 10]]), 0, 0)
     for streams in (0, 3):
         with pytest.raises(Error, match="an even number of streams"):
             build_objective("plm", TOKENIZER, 32, reversed=True, num_streams=streams)
     for streams in (90, 10**15):
         with pytest.raises(Error, match=f"too few for {streams} streams"):
-            build_objective("plm", TOKENIZER, 32, num_streams=streams).plan(toys.store([[300, 10]]), 0, 0)
+            build_objective("plm", TOKENIZER, 32, num_streams=streams).plan(toys.build_store([[300, 10]]), 0, 0)
 
 
 def test_a_target_never_reaches_its_own_prediction():
     """By gradient, through a real model: the loss at a target does not depend on tokens that it may not see."""
     f = formers.build("xlnet", vocab=60, dim=8, layers=2, heads=2, ff=16, dropout=0.0)
-    raw, goal = made(1, 24)
+    raw, goal = make_three_spans(1, 24)
     batch = goal.corrupt(raw, 0).to("cpu")
     weight = f.model.body.embed.token.weight
     for slot in batch.chosen.tolist():

@@ -26,19 +26,19 @@ SMALL = {
 }
 
 
-def some(seed=0):
+def draw_documents(seed=0):
     """Documents of different lengths."""
     draw = np.random.RandomState(seed)
     return [draw.randint(5, 40, size) for size in (3, 9, 5, 12, 4, 7, 11, 6)]
 
 
-def bert(head, labels=3):
+def build_bert(head, labels=3):
     return formers.build("bert", head=head, labels=labels, **SMALL)
 
 
-def sheet(kind):
+def collect_examples(kind):
     made = ExampleCollector()
-    for number, ids in enumerate(some()):
+    for number, ids in enumerate(draw_documents()):
         answer, marks = None, None
         if kind == "class":
             answer = np.int64(number % 3)
@@ -60,7 +60,7 @@ def sheet(kind):
     return made.pack()
 
 
-def expected(kind, former, rows):
+def compute_expected_loss(kind, former, rows):
     """The same by plain torch, a row at a time."""
     total = 0.0
     scores = [former.logits(torch.tensor(ids)[None])[0] for ids in rows]
@@ -91,10 +91,10 @@ HEADS = {"class": "classify", "number": "classify", "many": "classify", "span": 
 @pytest.mark.parametrize("kind", HEADS)
 def test_the_loss_is_that_of_plain_torch(kind):
     head = HEADS[kind]
-    former = bert(head, 1 if kind == "number" else 3)
-    data = sheet(kind)
+    former = build_bert(head, 1 if kind == "number" else 3)
+    data = collect_examples(kind)
     goal = Supervised(EncodedSource(data), kind, head, target_std=2.0)
-    want = expected(kind, former, some())
+    want = compute_expected_loss(kind, former, draw_documents())
     for cut in (lambda batch: batch, drop_dummy_documents):
         total, count = 0.0, 0
         for batch, _ in load_batches(goal.source, 24, epochs=1):
@@ -113,7 +113,7 @@ def test_dummies_leave_no_trace_in_gradients():
                                               "dropout": 0.0, "head_dropout": 0.0, "eos": 1, "start": 0}  # fmt: skip
         former = formers.build(pool, head="classify", labels=3, **sizes)
         made = ExampleCollector()
-        for number, ids in enumerate(some()):
+        for number, ids in enumerate(draw_documents()):
             made.add_document([*ids, 1], None, np.int64(number % 3))
             made.add_example(number)
         goal = Supervised(
@@ -130,8 +130,8 @@ def test_dummies_leave_no_trace_in_gradients():
 
 
 def test_both_orders_are_added():
-    former = bert("classify", 3)
-    rows, made = some(), ExampleCollector()
+    former = build_bert("classify", 3)
+    rows, made = draw_documents(), ExampleCollector()
     for number in range(0, 8, 2):
         made.add_document(rows[number], None, np.int64(1))
         made.add_document(rows[number + 1], None, np.int64(IGNORE_INDEX))
@@ -149,12 +149,12 @@ def test_both_orders_are_added():
 def test_the_language_model_helps_by_its_share():
     sizes = {"vocab": 40, "context": 32, "dim": 16, "layers": 1, "heads": 2}
     former = formers.build("gpt", head="classify+lm", labels=3, **sizes)
-    goal = Supervised(EncodedSource(sheet("class")), "class", "classify", lm_weight=0.5)
+    goal = Supervised(EncodedSource(collect_examples("class")), "class", "classify", lm_weight=0.5)
     plain = formers.build("gpt", head="lm", **sizes)
     plain.model.load_state_dict({n: t for n, t in former.model.state_dict().items() if "classify" not in n})
     want = sum(
         F.cross_entropy(plain.logits(torch.tensor(ids)[None])[0, :-1], torch.tensor(ids[1:]), reduction="sum")
-        for ids in some()
+        for ids in draw_documents()
     )
     total, count = 0.0, 0
     for batch, _ in load_batches(goal.source, 30, epochs=1):
@@ -162,14 +162,14 @@ def test_the_language_model_helps_by_its_share():
         assert int(places) == goal.count_labels(batch)["lm"]
         total, count = total + value.detach().item(), count + int(places)
     assert total == pytest.approx(0.5 * want.detach().item(), rel=1e-5)
-    assert count == sum(len(ids) - 1 for ids in some())
+    assert count == sum(len(ids) - 1 for ids in draw_documents())
 
 
 def test_weights_of_classes():
     weights = compute_class_weights(np.array([0, 0, 0, 1, -100]), 2)
     assert weights == pytest.approx((4 / 6, 2.0))
     assert sum(weights[c] for c in (0, 0, 0, 1)) == pytest.approx(4)
-    former, data = bert("classify", 3), sheet("class")
+    former, data = build_bert("classify", 3), collect_examples("class")
     heavy = Supervised(EncodedSource(data), "class", "classify", class_weights=(2.0, 2.0, 2.0))
     batch = drop_dummy_documents(next(load_batches(heavy.source, 200, epochs=1))[0]).to("cpu")
     light = Supervised(EncodedSource(data), "class", "classify")
@@ -182,7 +182,7 @@ def test_weights_of_several_labels():
     answers = np.array([[1, 0], [0, 0], [0, 1], [0, 0], [-100, -100]], np.float32)
     weights = compute_label_weights(answers, 2)
     assert weights == pytest.approx((2, 2, 4 / 6, 4 / 6))
-    former, data = bert("classify", 3), sheet("many")
+    former, data = build_bert("classify", 3), collect_examples("many")
     light, heavy = (
         Supervised(EncodedSource(data), "many", "classify", class_weights=w)
         for w in ((), (3.0, 1.0, 1.0, 1.0, 1.0, 1.0))

@@ -14,11 +14,11 @@ B, T, W, K, D = 2, 6, 2, 5, 7
 S = T + 2 * W
 
 
-def sigma(x):
+def compute_sigmoid(x):
     return 1 / (1 + math.exp(-x))
 
 
-def inputs(seed=0):
+def draw_inputs(seed=0):
     r = np.random.default_rng(seed)
     left, right = r.integers(0, W + 1, (B, T)), r.integers(0, W + 1, (B, T))
     left[0, 3] = right[0, 3] = 0  # a word without neighbours
@@ -26,7 +26,7 @@ def inputs(seed=0):
     return left, right, words, around, drawn
 
 
-def neighbours(left, right, b, t):
+def list_neighbours(left, right, b, t):
     return [t + W + o for o in range(-left[b, t], right[b, t] + 1) if o]
 
 
@@ -36,13 +36,13 @@ def skipgram_reference(left, right, words, around, drawn, share):
     for b in range(B):
         for t in range(T):
             v = words[b, t]
-            for s in neighbours(left, right, b, t):
-                p = sigma(around[b, s] @ v)
+            for s in list_neighbours(left, right, b, t):
+                p = compute_sigmoid(around[b, s] @ v)
                 loss -= math.log(p)
                 dw[b, t] += (p - 1) * around[b, s]
                 da[b, s] += (p - 1) * v
                 for k in range(K):
-                    q = sigma(drawn[b, k] @ v)
+                    q = compute_sigmoid(drawn[b, k] @ v)
                     loss -= share * math.log(1 - q)
                     dw[b, t] += share * q * drawn[b, k]
                     dd[b, k] += share * q * v
@@ -55,16 +55,16 @@ def cbow_reference(left, right, words, around, drawn, share):
     loss, dw, da, dd = 0.0, np.zeros_like(words), np.zeros_like(around), np.zeros_like(drawn)
     for b in range(B):
         for t in range(T):
-            near = neighbours(left, right, b, t)
+            near = list_neighbours(left, right, b, t)
             if not near:
                 continue
             h = sum(around[b, s] for s in near) / len(near)
-            p = sigma(words[b, t] @ h)
+            p = compute_sigmoid(words[b, t] @ h)
             loss -= math.log(p)
             dw[b, t] += (p - 1) * h
             dh = (p - 1) * words[b, t]
             for k in range(K):
-                q = sigma(drawn[b, k] @ h)
+                q = compute_sigmoid(drawn[b, k] @ h)
                 loss -= share * math.log(1 - q)
                 dh = dh + share * q * drawn[b, k]
                 dd[b, k] += share * q * h
@@ -76,7 +76,7 @@ def cbow_reference(left, right, words, around, drawn, share):
 @pytest.mark.parametrize("share", [1.0, 0.4])
 @pytest.mark.parametrize("kind", ["skipgram", "cbow"])
 def test_word2vec_equals_the_equations(kind, share):
-    left, right, words, around, drawn = inputs()
+    left, right, words, around, drawn = draw_inputs()
     reference = {"skipgram": skipgram_reference, "cbow": cbow_reference}[kind]
     loss, dw, da, dd = reference(left, right, words, around, drawn, share)
     near = word_vector_losses.build_window_mask(torch.from_numpy(left), torch.from_numpy(right), W)
@@ -90,7 +90,7 @@ def test_word2vec_equals_the_equations(kind, share):
 
 def test_gradients_are_those_of_the_loss():
     """By autograd, in double precision: the written-out gradient of skip-gram is the derivative of its loss."""
-    left, right, *arrays = inputs(1)
+    left, right, *arrays = draw_inputs(1)
     near = word_vector_losses.build_window_mask(torch.from_numpy(left), torch.from_numpy(right), W)
     words, around, drawn = (torch.from_numpy(x).requires_grad_() for x in arrays)
     true, false = words @ around.mT, words @ drawn.mT

@@ -18,8 +18,11 @@ ROLES = {
 PLAIN = 7  # the first id that is no special token
 
 
-def tokenizer(pieces: int = 60, sentinels: int = 0, roles: dict[str, str] | None = None, inside: int = 3) -> Tokenizer:
-    """Words w7, w8 …; every `inside`-th piece goes on ("##"). Sentinels come last, the first of them highest."""
+def build_tokenizer(
+    pieces: int = 60, sentinels: int = 0, roles: dict[str, str] | None = None, inside: int = 3
+) -> Tokenizer:
+    """Build a tokenizer of words w7, w8 …; every `inside`-th piece goes on ("##"). Sentinels come last, the first of
+    them highest."""
     special = ROLES if roles is None else roles
     names = [*special.values()]
     names += [f"##w{i}" if inside and i % inside == 0 else f"w{i}" for i in range(len(names), pieces)]
@@ -31,8 +34,12 @@ def tokenizer(pieces: int = 60, sentinels: int = 0, roles: dict[str, str] | None
     return Tokenizer(rust.to_str(), special)
 
 
-def store(documents, vocab: int = 60, end: int | None = None, units=None) -> Store:
-    """Documents are lists of sentences, which are lists of ids (or lengths, which get running ids)."""
+TOKENIZER = build_tokenizer(60, sentinels=20)
+OBJECTIVE_OPTIONS = {"bidirectional": {"slots": 9}, "ernie-units": {"stage": "phrase"}}  # those without a default
+
+
+def build_store(documents, vocab: int = 60, end: int | None = None, units=None) -> Store:
+    """Build a store; documents are lists of sentences, which are lists of ids (or lengths, which get running ids)."""
     count, tokens, starts, sentences = 0, [], [0], []
     for document in documents:
         for sentence in document:
@@ -48,18 +55,18 @@ def store(documents, vocab: int = 60, end: int | None = None, units=None) -> Sto
     return Store(np.array(tokens, np.uint16), np.array(starts), vocab, "toy", np.array([*sentences, len(tokens)]), bits)
 
 
-def random_store(seed=0, documents=30, most=12, longest=20, vocab=60, **more) -> Store:
-    """Documents of random sentences."""
+def build_random_store(seed=0, documents=30, most=12, longest=20, vocab=60, **more) -> Store:
+    """Build a store of documents of random sentences."""
     r = np.random.default_rng(seed)
     made = [
         [r.integers(PLAIN, vocab, r.integers(1, longest + 1)).tolist() for _ in range(r.integers(1, most + 1))]
         for _ in range(documents)
     ]
-    return store(made, vocab, **more)
+    return build_store(made, vocab, **more)
 
 
-def raw(lengths, samples=None, seed: int = 0, vocab: int = 60, sentences: float = 0.2) -> RawExamples:
-    """Examples of one span of random tokens, with random sentences."""
+def draw_raw_examples(lengths, samples=None, seed: int = 0, vocab: int = 60, sentences: float = 0.2) -> RawExamples:
+    """Draw examples of one span of random tokens, with random sentences."""
     r = np.random.default_rng(seed)
     total = int(np.sum(lengths))
     starts = np.concatenate(([0], np.cumsum(lengths)))
@@ -70,19 +77,26 @@ def raw(lengths, samples=None, seed: int = 0, vocab: int = 60, sentences: float 
     return RawExamples(ids, starts, np.zeros(total, np.int64), first, None, np.full(len(lengths), -1), samples)
 
 
-def with_units(data: Store, units) -> Store:
-    """The same store, with units."""
+def add_units(data: Store, units) -> Store:
+    """Return the store with units."""
     return Store(data.tokens, data.starts, data.vocab, data.fingerprint, data.sentences, units)
 
 
-def rows(values, starts):
-    """Packed values as a list for each example."""
+def split_rows(values, starts):
+    """Return packed values as a list for each example."""
     return [values[a:b].tolist() for a, b in itertools.pairwise(starts)]
 
 
-def examples(goal, data: Store, seed: int = 0, epoch: int = 0, numbers=None):
-    """Some examples of a plan (all of them by default): the plan, what the store has of them, and the batch."""
+def make_examples(goal, data: Store, seed: int = 0, epoch: int = 0, numbers=None):
+    """Make some examples of a plan (all of them by default): the plan, what the store has of them, and the batch."""
     plan = goal.plan(data, seed, epoch)
     numbers = np.arange(len(plan)) if numbers is None else np.asarray(numbers)
     found = gather_examples(data, plan, numbers, epoch * len(plan) + numbers)
     return plan, found, goal.corrupt(found, seed)
+
+
+def draw_text(lengths, samples=None, seed=0, low=5):
+    """Draw examples of these lengths from a vocabulary of 100 whose tokens from `low` on are words."""
+    made = draw_raw_examples(lengths, samples, seed, 100)
+    made.ids[:] = np.random.default_rng(seed).integers(low, 100, len(made.ids))
+    return made

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-from tests.tolerance import Margins
+from formers.nn.head_pruning import find_attentions
+from formers.registry import find_family
+from tests.tolerance import Margins, bound_rounding
 
 VOCAB = 61
 COMMON = ("Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
@@ -79,7 +81,7 @@ CASES = [
 ]
 
 
-def config(case: Case) -> dict[str, Any]:
+def make_config(case: Case) -> dict[str, Any]:
     """Odd shapes: head counts that are no power of two, other eps and activations, tied and untied, plain and gated."""
     r = random.Random(f"{case.family}-{case.seed}")
     heads, width = r.choice([1, 3, 5]), r.choice([4, 6, 7])
@@ -184,11 +186,11 @@ def config(case: Case) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def reference(case: Case) -> Any:
+def build_reference(case: Case) -> Any:
     """Their model, with weights that are nowhere zero."""
     import transformers
 
-    made = getattr(transformers, f"{case.family}Config")(**config(case))
+    made = getattr(transformers, f"{case.family}Config")(**make_config(case))
     model = getattr(transformers, case.family + case.ending)(made)
     if (
         case.family in ("T5", "MT5") and case.ending == "ForConditionalGeneration" and case.seed % 2
@@ -215,12 +217,12 @@ def is_clear(case: Case, model: Any) -> bool:
     """Whether a model's ReLUs and routers decide clearly on the inputs of its case. At 1e-7, rounding decides which
     side of a kink is taken: the outputs agree, the gradients do not, and neither is wrong."""
     with Margins() as margins:
-        for side in sides(case):
-            theirs(case, model, inputs(case, side))
+        for side in list_padding_sides(case):
+            run_transformers(case, model, draw_inputs(case, side))
     return margins.is_clear()
 
 
-def sides(case: Case) -> list[str]:
+def list_padding_sides(case: Case) -> list[str]:
     """Padding on the left as well, except where transformers pools the first or the last column, padded or not, and
     where it counts the padding and cannot be handed positions (BART)."""
     pooled = ("ForPreTraining", "ForNextSentencePrediction", "ForMultipleChoice", "DoubleHeadsModel")
@@ -228,7 +230,7 @@ def sides(case: Case) -> list[str]:
     return ["right"] if first or case.family in ("Bart", "MBart", "Marian", "SwitchTransformers") else ["right", "left"]
 
 
-def inputs(case: Case, side: str = "right") -> dict[str, torch.Tensor]:
+def draw_inputs(case: Case, side: str = "right") -> dict[str, torch.Tensor]:
     """Padded rows of different lengths."""
     g = torch.Generator().manual_seed(case.seed + 7)
     shape = (2, 3, 11) if case.choices else (3, 11)
@@ -236,7 +238,7 @@ def inputs(case: Case, side: str = "right") -> dict[str, torch.Tensor]:
     keep = torch.ones(shape, dtype=torch.bool)
     keep[-1, ..., 7:] = False
     keep[0, ..., 9:] = False
-    if case.ending == "DoubleHeadsModel" and config(case)["summary_type"] == "mean":
+    if case.ending == "DoubleHeadsModel" and make_config(case)["summary_type"] == "mean":
         keep[:] = True  # transformers averages over the padding as well
     if case.shifts:
         ids[..., 6] = 1  # one end mark in each row, before the padding
@@ -249,7 +251,7 @@ def inputs(case: Case, side: str = "right") -> dict[str, torch.Tensor]:
     given = {"ids": ids, "keep": keep}
     if case.family in ("GPT2", "Bert", "Roberta", "Albert", "Ernie", "OpenAIGPT"):
         given["segments"] = torch.randint(0, 3, shape, generator=g)
-    if config(case).get("use_task_id"):
+    if make_config(case).get("use_task_id"):
         given["tasks"] = torch.randint(0, 4, shape, generator=torch.Generator().manual_seed(case.seed))
     if case.pair and not case.shifts:
         given["target"] = torch.randint(5, VOCAB - 4, (3, 8), generator=g)
@@ -260,18 +262,18 @@ def inputs(case: Case, side: str = "right") -> dict[str, torch.Tensor]:
     return given
 
 
-def beside(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def rename_extra_inputs(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """What is read beside the tokens, by their names."""
     names = {"segments": "token_type_ids", "tasks": "task_type_ids"}
     return {theirs: given[ours] for ours, theirs in names.items() if ours in given}
 
 
-def theirs(case: Case, model: Any, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def run_transformers(case: Case, model: Any, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Their outputs by our names, zero where there is padding."""
     keep = given["keep"]
     pad = model.config.pad_token_id
     call = {"input_ids": torch.where(keep, given["ids"], pad), "attention_mask": keep.long()}
-    call |= beside(given)
+    call |= rename_extra_inputs(given)
     if not case.pair and case.family not in (*PAIRS, "Bloom"):
         first = keep.long().argmax(-1, keepdim=True)
         positions = (torch.arange(keep.shape[-1]) - first).clamp(min=0)
@@ -309,7 +311,7 @@ def theirs(case: Case, model: Any, given: dict[str, torch.Tensor]) -> dict[str, 
     return {"logits": out.logits * real if out.logits.shape[:-1] == keep.shape or "target" in given else out.logits}
 
 
-def ours(former: Any, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def run_formers(former: Any, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Our outputs by the same names."""
     if former.head == "none":
         return {"hidden": former.hidden(**given)}
@@ -317,7 +319,37 @@ def ours(former: Any, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     return got if isinstance(got, dict) else {"answer" if former.head == "answer" else "logits": got}
 
 
-def pulled(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
+def pull_outputs(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
     """One number that depends on every output."""
     g = torch.Generator().manual_seed(11)
     return sum((o * torch.randn(o.shape, generator=g, dtype=o.dtype)).sum() for _, o in sorted(outputs.items()))
+
+
+def compare_gradients(model, former):
+    """Check that every parameter of ours has the gradient of its counterpart in transformers' model."""
+    keys = find_family(former.family).definition.hf_format.build_key_map(former.config, former.head)
+    parameters = dict(former.model.named_parameters())
+    # The largest is the scale: a gradient that is small, or 0 (a key's bias), is a sum of large ones.
+    bound = bound_rounding(
+        model, max(1.0, *(float(p.grad.abs().max()) for p in model.parameters() if p.grad is not None))
+    )
+    seen = 0
+    for move in keys.map_tensors(parameters):
+        if parameters[move.ours].grad is None:
+            continue
+        for name, grad in move.save(parameters[move.ours].grad).items():
+            expected = model.get_parameter(RENAMED.get(name, name)).grad
+            if expected is None:  # an expert that no token took
+                assert not grad.any(), name
+                continue
+            assert (grad - expected).abs().max() <= bound, name
+            seen += 1
+    assert seen >= len([p for p in model.parameters() if p.grad is not None and p.grad.any()])
+
+
+def prune_one_head_per_layer(former) -> None:
+    """Prune a head of every attention, another one in each layer."""
+    gone: dict = {}
+    for (kind, layer), (_, attention) in find_attentions(former.model.body).items():
+        gone.setdefault(kind, {})[layer] = [layer % attention.original_heads]
+    former.prune(gone if hasattr(former.model.body, "encoder") else next(iter(gone.values())))

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from tests.parity.cases import Case, inputs, pulled, reference, theirs
-from tests.parity.test_minilm import NOTED, SENTENCES, real
+from tests.parity.cases import Case, build_reference, draw_inputs, pull_outputs, run_transformers
+from tests.parity.minilm import RECORDED_VECTORS, SENTENCES, embed_with_package
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = [
@@ -54,18 +54,18 @@ def main() -> None:
     for case in CASES:
         folder = GOLDEN / case.name
         shutil.rmtree(folder, ignore_errors=True)
-        model = reference(case).eval()
+        model = build_reference(case).eval()
         model.save_pretrained(folder)
-        given = inputs(case)
-        outputs = theirs(case, model, given)
-        pulled(outputs).backward()
+        given = draw_inputs(case)
+        outputs = run_transformers(case, model, given)
+        pull_outputs(outputs).backward()
         kept = {f"input.{name}": value for name, value in given.items()}
         kept |= {f"output.{name}": value.detach().contiguous() for name, value in outputs.items()}
         kept |= {f"gradient.{n}": p.grad.contiguous() for n, p in model.named_parameters() if p.grad is not None}
         save_file(kept, folder / "expected.safetensors", metadata={"transformers": transformers.__version__})
         print(f"{case.name}: {sum(f.stat().st_size for f in folder.iterdir()):,} bytes, torch {torch.__version__}")
-    vectors = real(SENTENCES)[:, :12]
-    NOTED.write_text(json.dumps([[round(x, 6) for x in row] for row in vectors.tolist()]) + "\n")
+    vectors = embed_with_package(SENTENCES)[:, :12]
+    RECORDED_VECTORS.write_text(json.dumps([[round(x, 6) for x in row] for row in vectors.tolist()]) + "\n")
 
 
 if __name__ == "__main__":

@@ -45,44 +45,46 @@ CASES = {
 PIECES = (5, 3, 7)  # the last is longer than most memories
 
 
-def segments() -> list[torch.Tensor]:
+def draw_segments() -> list[torch.Tensor]:
     """Two rows of text in three pieces; no id is 0, which a classifier takes for padding."""
     return list(torch.randint(1, 41, (2, sum(PIECES)), generator=torch.Generator().manual_seed(1)).split(PIECES, 1))
 
 
-def pulled(outputs: list[torch.Tensor]) -> torch.Tensor:
+def pull_outputs(outputs: list[torch.Tensor]) -> torch.Tensor:
     """One number that depends on every output; the same in the test."""
     g = torch.Generator().manual_seed(11)
     return sum((o * torch.randn(o.shape, generator=g)).sum() for o in outputs)
 
 
-def read(model: torch.nn.Module, start: list[torch.Tensor] | None) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def read_segments(
+    model: torch.nn.Module, start: list[torch.Tensor] | None
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The outputs for each segment, and the memory that is left."""
     outputs, mems = [], start
-    for ids in segments():
+    for ids in draw_segments():
         out = model(ids, mems=mems)
         outputs.append(out[0])
         mems = out.mems
     return outputs, mems
 
 
-def expected(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def compute_expected(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """All that is compared."""
-    config, kept = model.config, {f"ids.{i}": ids for i, ids in enumerate(segments())}
+    config, kept = model.config, {f"ids.{i}": ids for i, ids in enumerate(draw_segments())}
     empty = [torch.zeros(0, 2, config.d_model) for _ in range(config.n_layer)]
     for name, start in (("zeros", None), ("empty", empty)):
-        outputs, mems = read(model, start)
+        outputs, mems = read_segments(model, start)
         kept |= {f"{name}.output.{i}": o.detach() for i, o in enumerate(outputs)}
         kept |= {f"{name}.memory.{i}": m.transpose(0, 1) for i, m in enumerate(mems or [])}  # none without a length
         model.zero_grad()
-        pulled(outputs).backward()
+        pull_outputs(outputs).backward()
         kept |= {f"{name}.gradient.{n}": p.grad.clone() for n, p in model.named_parameters()}
         if hasattr(model, "crit"):
             with torch.no_grad():
-                out = model(segments()[2], mems=mems, labels=segments()[2])
+                out = model(draw_segments()[2], mems=mems, labels=draw_segments()[2])
             kept |= {f"{name}.loss": out.loss, f"{name}.losses": out.losses}
     if hasattr(model, "score"):
-        ids = segments()[2] * (torch.arange(7) < torch.tensor([[7], [4]]))
+        ids = draw_segments()[2] * (torch.arange(7) < torch.tensor([[7], [4]]))
         kept |= {"padded.ids": ids, "padded.output": model(ids).logits.detach()}
     return {name: value.contiguous() for name, value in kept.items()}
 
@@ -104,7 +106,11 @@ def main() -> None:
         folder = GOLDEN / f"TransfoXL-{name}"
         shutil.rmtree(folder, ignore_errors=True)
         model.save_pretrained(folder, safe_serialization=not name.endswith("-old"))
-        save_file(expected(model), folder / "segments.safetensors", metadata={"transformers": transformers.__version__})
+        save_file(
+            compute_expected(model),
+            folder / "segments.safetensors",
+            metadata={"transformers": transformers.__version__},
+        )
         print(f"{folder.name}: {sum(f.stat().st_size for f in folder.iterdir()):,} bytes, torch {torch.__version__}")
 
 

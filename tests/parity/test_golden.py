@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 
 import formers
 from formers.registry import find_family
-from tests.parity.cases import RENAMED, ours, pulled
-from tests.tolerance import rounding
+from tests.parity.cases import RENAMED, pull_outputs, run_formers
+from tests.tolerance import bound_rounding
 
 FOLDERS = sorted((Path(__file__).parent / "golden").glob("*/expected.safetensors"))
 
@@ -24,13 +24,13 @@ def test_golden(path):
     expected = load_file(path)
     former = formers.load(path.parent)
     given = {name.removeprefix("input."): t for name, t in expected.items() if name.startswith("input.")}
-    got = ours(former, given)
+    got = run_formers(former, given)
     for name, value in got.items():
         assert (value - expected[f"output.{name}"]).abs().max() <= 1e-5, name
-    pulled(got).backward()
+    pull_outputs(got).backward()
     parameters = dict(former.model.named_parameters())
     gradients = {name.removeprefix("gradient."): t for name, t in expected.items() if name.startswith("gradient.")}
-    bound = rounding(former.model, max(1.0, *(float(t.abs().max()) for t in gradients.values())))
+    bound = bound_rounding(former.model, max(1.0, *(float(t.abs().max()) for t in gradients.values())))
     compared = set()
     for move in (
         find_family(former.family)

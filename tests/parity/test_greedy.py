@@ -8,7 +8,7 @@ import torch
 import formers
 from formers.generation.decoding import Options, continue_ids
 from tests.parity import cases
-from tests.parity.cases import CASES, VOCAB, Case, inputs, ours, reference
+from tests.parity.cases import CASES, VOCAB, Case, build_reference, draw_inputs, run_formers
 from tests.tolerance import Margins
 
 transformers = pytest.importorskip("transformers")
@@ -20,7 +20,7 @@ GENERATES = [case for case in CASES if case.ending in ENDINGS]
 
 @pytest.mark.parametrize("case", GENERATES, ids=lambda case: case.name)
 def test_token_for_token(case, tmp_path):
-    model = reference(case).eval()
+    model = build_reference(case).eval()
     model.save_pretrained(tmp_path / "hf")
     f = formers.load(tmp_path / "hf")
     g = torch.Generator().manual_seed(case.seed)
@@ -34,7 +34,7 @@ def test_token_for_token(case, tmp_path):
             more |= {"decoder_start_token_id": start}
         if case.family == "Roberta":
             with Margins() as margins:
-                want = slowly(model, ids, 9)
+                want = decode_without_cache(model, ids, 9)
         else:
             how = {"do_sample": False, "num_beams": 1, "max_new_tokens": 9, "pad_token_id": 0}
             with Margins() as margins:
@@ -48,7 +48,7 @@ def test_token_for_token(case, tmp_path):
 
 
 @torch.no_grad()
-def slowly(model, ids, tokens):
+def decode_without_cache(model, ids, tokens):
     """Without a cache, and with the positions that RoBERTa was trained with: with a cache, theirs begin anew."""
     for _ in range(tokens):
         positions = torch.arange(ids.shape[1])[None] + model.config.pad_token_id + 1
@@ -59,9 +59,9 @@ def slowly(model, ids, tokens):
 
 @pytest.mark.parametrize("family", ["Bart", "MBart"])
 def test_without_a_start_generation_begins_with_the_begin_mark(family, tmp_path, monkeypatch):
-    plain = cases.config
+    plain = cases.make_config
     monkeypatch.setattr(cases, "config", lambda case: plain(case) | {"decoder_start_token_id": None, "bos_token_id": 7})
-    model = reference(Case(family, "ForConditionalGeneration", 0)).eval()
+    model = build_reference(Case(family, "ForConditionalGeneration", 0)).eval()
     model.save_pretrained(tmp_path / "hf")
     f, ids = formers.load(tmp_path / "hf"), torch.tensor([[9, 8, 7, 1]])
     assert f.config.start is None
@@ -75,16 +75,16 @@ def test_without_a_start_generation_begins_with_the_begin_mark(family, tmp_path,
 def test_classifiers_shift_as_theirs_do(family, tmp_path):
     """BART puts the start token first, mBART the last token of each row."""
     case = Case(family, "ForSequenceClassification", 0)
-    model, given = reference(case).eval(), inputs(case)
+    model, given = build_reference(case).eval(), draw_inputs(case)
     model.save_pretrained(tmp_path / "hf")
     padded = torch.where(given["keep"], given["ids"], model.config.pad_token_id)
     with torch.no_grad():
         want = model(padded, attention_mask=given["keep"].long()).logits
-        assert (ours(formers.load(tmp_path / "hf"), given)["logits"] - want).abs().max() <= 1e-5
+        assert (run_formers(formers.load(tmp_path / "hf"), given)["logits"] - want).abs().max() <= 1e-5
 
 
 def test_the_end_mark_of_a_generation_config(tmp_path):
-    model = reference(Case("GPT2", "LMHeadModel", 0)).eval()
+    model = build_reference(Case("GPT2", "LMHeadModel", 0)).eval()
     want = model.generate(torch.tensor([[9, 8]]), do_sample=False, max_new_tokens=9)[0, 2:].tolist()
     model.generation_config.eos_token_id = [want[4], 59]
     model.save_pretrained(tmp_path / "hf")

@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture
-def published(tmp_path):
+def write_published(tmp_path):
     """A golden directory to change: (name, change of tensors, change of config) → path, and the untouched model."""
 
     def make(name, tensors=lambda t: t, config=lambda c: c):
@@ -33,7 +33,7 @@ def published(tmp_path):
     return make
 
 
-def same(one, other):
+def assert_same_model(one, other):
     for (name, value), (again, copy) in zip(
         one.model.state_dict().items(), other.model.state_dict().items(), strict=True
     ):
@@ -42,7 +42,7 @@ def same(one, other):
     assert one.config == other.config
 
 
-def renamed(*pairs):
+def rename_tensors(*pairs):
     def change(tensors):
         out = {}
         for name, value in tensors.items():
@@ -54,67 +54,67 @@ def renamed(*pairs):
     return change
 
 
-def test_gamma_and_beta(published):
-    change = renamed(("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
-    folder, known = published("BertForPreTraining-0", change)
+def test_gamma_and_beta(write_published):
+    change = rename_tensors(("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
+    folder, known = write_published("BertForPreTraining-0", change)
     assert any("gamma" in name for name in load_file(folder / "model.safetensors"))
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
 
 
 @pytest.mark.parametrize(
     ("name", "prefix"),
     [("BertForPreTraining-0", "bert."), ("GPT2LMHeadModel-0", "transformer."), ("RobertaForMaskedLM-0", "roberta.")],
 )
-def test_missing_base_prefix(published, name, prefix):
-    folder, known = published(name, renamed((prefix, "")))
-    same(formers.load(folder), known)
+def test_missing_base_prefix(write_published, name, prefix):
+    folder, known = write_published(name, rename_tensors((prefix, "")))
+    assert_same_model(formers.load(folder), known)
 
 
-def test_a_base_prefix_where_none_is_written_today(published):
+def test_a_base_prefix_where_none_is_written_today(write_published):
     def change(tensors):
         return {name if name == "lm_head.weight" else "transformer." + name: value for name, value in tensors.items()}
 
-    folder, known = published("T5ForConditionalGeneration-1", change)
-    same(formers.load(folder), known)
+    folder, known = write_published("T5ForConditionalGeneration-1", change)
+    assert_same_model(formers.load(folder), known)
 
 
-def test_leftover_buffers_of_gpt2(published):
+def test_leftover_buffers_of_gpt2(write_published):
     def change(tensors):
         return tensors | {
             "transformer.h.0.attn.bias": torch.ones(1, 1, 24, 24).tril(),
             "transformer.h.0.attn.masked_bias": torch.tensor(-1e4),
         }
 
-    folder, known = published("GPT2LMHeadModel-0", change)
-    same(formers.load(folder), known)
+    folder, known = write_published("GPT2LMHeadModel-0", change)
+    assert_same_model(formers.load(folder), known)
 
 
-def test_leftover_buffers_of_bert_and_roberta(published):
-    folder, known = published(
+def test_leftover_buffers_of_bert_and_roberta(write_published):
+    folder, known = write_published(
         "BertForPreTraining-0", lambda t: t | {"bert.embeddings.position_ids": torch.arange(27)[None]}
     )
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
 
 
-def test_leftover_bias_table_of_t5(published):
+def test_leftover_bias_table_of_t5(write_published):
     extra = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": torch.randn(8, 3)}
-    folder, known = published("T5ForConditionalGeneration-0", lambda t: t | extra)
-    same(formers.load(folder), known)
+    folder, known = write_published("T5ForConditionalGeneration-0", lambda t: t | extra)
+    assert_same_model(formers.load(folder), known)
 
 
-def test_tied_copies(published, tmp_path):
+def test_tied_copies(write_published, tmp_path):
     def copies(tensors):
         table = tensors["shared.weight"]
         names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
         return tensors | {name: table.clone() for name in names}
 
-    folder, known = published("T5ForConditionalGeneration-0", copies)
-    same(formers.load(folder), known)
+    folder, known = write_published("T5ForConditionalGeneration-0", copies)
+    assert_same_model(formers.load(folder), known)
     shutil.rmtree(folder)
-    folder, known = published(
+    folder, known = write_published(
         "GPT2LMHeadModel-0", lambda t: t | {"lm_head.weight": t["transformer.wte.weight"].clone()}
     )
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
     shutil.rmtree(folder)
 
     def bert(tensors):
@@ -123,30 +123,32 @@ def test_tied_copies(published, tmp_path):
             "cls.predictions.decoder.bias": tensors["cls.predictions.bias"].clone(),
         }
 
-    folder, known = published("BertForPreTraining-0", bert)
-    same(formers.load(folder), known)
+    folder, known = write_published("BertForPreTraining-0", bert)
+    assert_same_model(formers.load(folder), known)
 
 
-def test_a_tied_copy_alone_is_enough(published):
-    change = renamed(("shared.weight", "encoder.embed_tokens.weight"))
-    folder, known = published("T5ForConditionalGeneration-0", change)
-    same(formers.load(folder), known)
+def test_a_tied_copy_alone_is_enough(write_published):
+    change = rename_tensors(("shared.weight", "encoder.embed_tokens.weight"))
+    folder, known = write_published("T5ForConditionalGeneration-0", change)
+    assert_same_model(formers.load(folder), known)
 
 
-def test_a_copy_that_differs_is_an_error_that_names_it(published):
-    folder, _ = published("GPT2LMHeadModel-0", lambda t: t | {"lm_head.weight": t["transformer.wte.weight"] + 1e-3})
+def test_a_copy_that_differs_is_an_error_that_names_it(write_published):
+    folder, _ = write_published(
+        "GPT2LMHeadModel-0", lambda t: t | {"lm_head.weight": t["transformer.wte.weight"] + 1e-3}
+    )
     with pytest.raises(Error, match="'lm_head.weight' should be a copy of 'transformer.wte.weight' and is not"):
         formers.load(folder)
 
 
-def test_t5_whose_config_says_tied_and_whose_file_says_otherwise(published):
+def test_t5_whose_config_says_tied_and_whose_file_says_otherwise(write_published):
     """transformers 5 writes tie_word_embeddings: true for every T5; the tensors tell."""
-    folder, known = published("T5ForConditionalGeneration-1", config=lambda c: c | {"tie_word_embeddings": True})
+    folder, known = write_published("T5ForConditionalGeneration-1", config=lambda c: c | {"tie_word_embeddings": True})
     assert not known.config.tied
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
 
 
-def test_t5_v11_as_first_published(published):
+def test_t5_v11_as_first_published(write_published):
     """No scale_decoder_outputs, tie_word_embeddings false: the head is neither tied nor scaled."""
 
     def old(config):
@@ -154,37 +156,37 @@ def test_t5_v11_as_first_published(published):
             config.pop(key, None)
         return config | {"tie_word_embeddings": False, "n_positions": 512, "output_past": True}
 
-    folder, known = published("T5ForConditionalGeneration-1", config=old)
+    folder, known = write_published("T5ForConditionalGeneration-1", config=old)
     model = formers.load(folder)
-    same(model, known)
+    assert_same_model(model, known)
     assert not model.config.scaled
 
 
-def test_old_config_keys(published):
+def test_old_config_keys(write_published):
     def gpt2(config):
         return config | {
             "n_ctx": 24, "n_special": 0, "predict_special_tokens": True, "output_past": True, "torch_dtype": "float32",
             "task_specific_params": {"text-generation": {"do_sample": True}}, "gradient_checkpointing": False,
         }  # fmt: skip
 
-    folder, known = published("GPT2LMHeadModel-0", config=gpt2)
-    same(formers.load(folder), known)
+    folder, known = write_published("GPT2LMHeadModel-0", config=gpt2)
+    assert_same_model(formers.load(folder), known)
     shutil.rmtree(folder)
 
     def bert(config):
         keys = ("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_type")
         return config | dict.fromkeys(keys, 768) | {"position_embedding_type": "absolute", "finetuning_task": "sst-2"}
 
-    folder, known = published("BertForPreTraining-0", config=bert)
-    same(formers.load(folder), known)
+    folder, known = write_published("BertForPreTraining-0", config=bert)
+    assert_same_model(formers.load(folder), known)
 
 
-def test_config_without_model_type(published):
+def test_config_without_model_type(write_published):
     def strip(config):
         return {k: v for k, v in config.items() if k not in ("model_type", "transformers_version")}
 
-    folder, known = published("BertForPreTraining-0", config=strip)
-    same(formers.load(folder), known)
+    folder, known = write_published("BertForPreTraining-0", config=strip)
+    assert_same_model(formers.load(folder), known)
     about = json.loads((folder / "config.json").read_text())
     del about["architectures"]
     (folder / "config.json").write_text(json.dumps(about))
@@ -196,25 +198,25 @@ def test_config_without_model_type(published):
     torch.testing.assert_close(bare.hidden(ids), known.hidden(ids))
 
 
-def test_aliases_of_config_keys(published):
+def test_aliases_of_config_keys(write_published):
     def change(config):
         config["hidden_size"] = config.pop("n_embd")
         config["num_hidden_layers"] = config["n_layer"]
         return config
 
-    folder, known = published("GPT2LMHeadModel-0", config=change)
-    same(formers.load(folder), known)
+    folder, known = write_published("GPT2LMHeadModel-0", config=change)
+    assert_same_model(formers.load(folder), known)
     about = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(about | {"num_hidden_layers": 17}))
     with pytest.raises(Error, match="num_hidden_layers and n_layer contradict each other"):
         formers.load(folder)
 
 
-def test_a_bare_bert_without_its_pooler(published, tmp_path):
+def test_a_bare_bert_without_its_pooler(write_published, tmp_path):
     def change(tensors):
         return {k.removeprefix("bert."): v for k, v in tensors.items() if k.startswith("bert.") and "pooler" not in k}
 
-    folder, known = published("BertForPreTraining-0", change, lambda c: c | {"architectures": ["BertModel"]})
+    folder, known = write_published("BertForPreTraining-0", change, lambda c: c | {"architectures": ["BertModel"]})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bare = formers.load(folder)
@@ -226,15 +228,15 @@ def test_a_bare_bert_without_its_pooler(published, tmp_path):
     assert not any("pooler" in name for name in load_file(tmp_path / "hf" / "model.safetensors"))
 
 
-def test_untied_bert_with_the_older_name_of_its_bias(published):
+def test_untied_bert_with_the_older_name_of_its_bias(write_published):
     """Before version 4.4x an untied head had one bias, named cls.predictions.bias."""
 
     def change(tensors):
         tensors["cls.predictions.bias"] = tensors.pop("cls.predictions.decoder.bias")
         return tensors
 
-    folder, known = published("BertForMaskedLM-1", change)
-    same(formers.load(folder), known)
+    folder, known = write_published("BertForMaskedLM-1", change)
+    assert_same_model(formers.load(folder), known)
 
 
 LEFTOVERS = {
@@ -252,17 +254,19 @@ LEFTOVERS = {
 
 
 @pytest.mark.parametrize("name", LEFTOVERS)
-def test_leftovers_of_the_others(published, name):
-    folder, known = published(name, lambda t: t | {key: torch.ones(shape) for key, shape in LEFTOVERS[name].items()})
-    same(formers.load(folder), known)
+def test_leftovers_of_the_others(write_published, name):
+    folder, known = write_published(
+        name, lambda t: t | {key: torch.ones(shape) for key, shape in LEFTOVERS[name].items()}
+    )
+    assert_same_model(formers.load(folder), known)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_positions_that_are_computed_must_be_the_files(published, dtype):
+def test_positions_that_are_computed_must_be_the_files(write_published, dtype):
     table = marian_positions(24, 15).to(dtype)
     extra = {f"model.{side}.embed_positions.weight": table.clone() for side in ("encoder", "decoder")}
-    folder, known = published("MarianMTModel-0", lambda t: t | extra)
-    same(formers.load(folder), known)
+    folder, known = write_published("MarianMTModel-0", lambda t: t | extra)
+    assert_same_model(formers.load(folder), known)
     name = "model.decoder.embed_positions.weight"
     for wrong in (table.flip(1), table + 0.1, table[:, :-1], torch.ones(24, 15), torch.ones(())):
         tensors = load_file(folder / "model.safetensors")
@@ -286,9 +290,9 @@ def marian_positions(rows, width):
     ],
     ids=str,
 )  # fmt: skip
-def test_rotary_settings_of_old_files(published, old):
+def test_rotary_settings_of_old_files(write_published, old):
     transformers = pytest.importorskip("transformers")
-    folder, _ = published(
+    folder, _ = write_published(
         "GPTNeoXForCausalLM-0", config=lambda c: {k: v for k, v in c.items() if k != "rope_parameters"} | old
     )
     (folder / "model.safetensors").unlink()
@@ -306,32 +310,34 @@ def test_rotary_settings_of_old_files(published, old):
     assert (f.config.dropout, f.config.attention_dropout) == (config.hidden_dropout, config.attention_dropout)
 
 
-def test_bloom_without_biases_is_refused(published):
+def test_bloom_without_biases_is_refused(write_published):
     """transformers' slow_but_exact leaves out two biases of each layer."""
-    folder, known = published("BloomForCausalLM-0", config=lambda c: c | {"slow_but_exact": True, "pretraining_tp": 2})
+    folder, known = write_published(
+        "BloomForCausalLM-0", config=lambda c: c | {"slow_but_exact": True, "pretraining_tp": 2}
+    )
     with pytest.raises(Error, match="slow_but_exact: formers cannot honour True"):
         formers.load(folder)
-    same(formers.load(folder, ignore=["slow_but_exact"]), known)
+    assert_same_model(formers.load(folder, ignore=["slow_but_exact"]), known)
 
 
-def test_gamma_and_beta_of_berts_children(published):
+def test_gamma_and_beta_of_berts_children(write_published):
     for name in ("AlbertForPreTraining-1", "ErnieForPreTraining-1"):
-        change = renamed(("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
-        folder, known = published(name, change)
-        same(formers.load(folder), known)
+        change = rename_tensors(("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
+        folder, known = write_published(name, change)
+        assert_same_model(formers.load(folder), known)
         shutil.rmtree(folder)
 
 
-def test_older_configs_of_the_others(published, tmp_path):
+def test_older_configs_of_the_others(write_published, tmp_path):
     def neox(config):
         rope = config.pop("rope_parameters")
         old = {"rotary_pct": rope["partial_rotary_factor"], "rotary_emb_base": int(rope["rope_theta"])}
         return config | old | {"rope_scaling": None, "model_type": "gpt_neox"}
 
-    folder, known = published("GPTNeoXForCausalLM-0", config=neox)
-    same(formers.load(folder), known)
+    folder, known = write_published("GPTNeoXForCausalLM-0", config=neox)
+    assert_same_model(formers.load(folder), known)
     formers.export(formers.load(folder), tmp_path / "neox")
-    same(formers.load(tmp_path / "neox"), known)
+    assert_same_model(formers.load(tmp_path / "neox"), known)
     (folder / "config.json").write_text(
         json.dumps(json.loads((folder / "config.json").read_text()) | {"rope_scaling": {"type": "linear", "factor": 2}})
     )
@@ -344,52 +350,54 @@ def test_older_configs_of_the_others(published, tmp_path):
         config["num_attention_heads"] = config.pop("n_head")
         return config | {"masked_softmax_fusion": True, "bias_dropout_fusion": True, "offset_alibi": 100}
 
-    folder, known = published("BloomForCausalLM-0", config=bloom)
-    same(formers.load(folder), known)
+    folder, known = write_published("BloomForCausalLM-0", config=bloom)
+    assert_same_model(formers.load(folder), known)
     shutil.rmtree(folder)
-    folder, known = published(
+    folder, known = write_published(
         "BartForConditionalGeneration-0",
         config=lambda c: c | {"normalize_before": False, "add_final_layer_norm": False, "classif_dropout": 0.0,
                               "extra_pos_embeddings": 2, "add_bias_logits": False},
     )  # fmt: skip
-    same(formers.load(folder), known)
+    assert_same_model(formers.load(folder), known)
 
 
-def test_bart_without_its_bias_of_zeros(published):
-    def less(tensors):
+def test_bart_without_its_bias_of_zeros(write_published):
+    def drop_tensors(tensors):
         assert not tensors.pop("final_logits_bias").any()
         return tensors
 
-    folder, known = published("BartForConditionalGeneration-0", less)
+    folder, known = write_published("BartForConditionalGeneration-0", drop_tensors)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        same(formers.load(folder), known)
+        assert_same_model(formers.load(folder), known)
 
 
-def test_a_checkpoint_of_another_family(published):
-    folder, _ = published("GPTNeoForCausalLM-0", config=lambda c: c | {"model_type": "gptj", "architectures": None})
+def test_a_checkpoint_of_another_family(write_published):
+    folder, _ = write_published(
+        "GPTNeoForCausalLM-0", config=lambda c: c | {"model_type": "gptj", "architectures": None}
+    )
     with pytest.raises(Error, match="gptj|unknown key"):
         formers.load(folder)
     shutil.rmtree(folder)
-    folder, _ = published("BertForPreTraining-0")
+    folder, _ = write_published("BertForPreTraining-0")
     shutil.copy(GOLDEN / "ErnieForPreTraining-1" / "model.safetensors", folder / "model.safetensors")
     with pytest.raises(Error, match="is missing|unknown tensor"):
         formers.load(folder)
 
 
-def test_what_is_unknown_or_missing_is_named(published):
-    folder, _ = published(
+def test_what_is_unknown_or_missing_is_named(write_published):
+    folder, _ = write_published(
         "BertForPreTraining-0", lambda t: t | {"bert.encoder.layer.7.output.dense.bias": torch.zeros(4)}
     )
     with pytest.raises(Error, match="unknown tensor 'bert.encoder.layer.7.output.dense.bias'"):
         formers.load(folder)
     shutil.rmtree(folder)
 
-    def less(tensors):
+    def drop_tensors(tensors):
         del tensors["bert.encoder.layer.0.attention.self.key.weight"]
         return tensors
 
-    folder, _ = published("BertForPreTraining-0", less)
+    folder, _ = write_published("BertForPreTraining-0", drop_tensors)
     with pytest.raises(Error, match="'encoder.layer.0.attention.self.key.weight' is missing"):
         formers.load(folder)
 
@@ -415,25 +423,25 @@ def test_what_is_unknown_or_missing_is_named(published):
         ("vocab_size", None, "vocab_size: setting 'vocab' must be int"),
     ],
 )
-def test_configs_that_cannot_be_honoured(published, key, value, message):
-    folder, _ = published("GPT2LMHeadModel-0", config=lambda c: c | {key: value})
+def test_configs_that_cannot_be_honoured(write_published, key, value, message):
+    folder, _ = write_published("GPT2LMHeadModel-0", config=lambda c: c | {key: value})
     with pytest.raises(Error, match=message) as caught:
         formers.load(folder)
     assert "config.json" in str(caught.value) or "heads do not divide" in message or "must be at least" in message
 
 
-def test_an_unknown_key_can_be_ignored_and_survives_export(published, tmp_path):
-    folder, known = published(
+def test_an_unknown_key_can_be_ignored_and_survives_export(write_published, tmp_path):
+    folder, known = write_published(
         "GPT2LMHeadModel-0", config=lambda c: c | {"my_note": {"한국어": 1}, "add_cross_attention": True}
     )
     model = formers.load(folder, ignore=("my_note", "add_cross_attention"))
-    same(model, known)
+    assert_same_model(model, known)
     formers.save(model, tmp_path / "own")
     formers.export(formers.load(tmp_path / "own"), tmp_path / "hf")
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["my_note"] == {"한국어": 1}
 
 
-def test_what_belongs_to_a_checkpoint_survives_import_and_export(published, tmp_path):
+def test_what_belongs_to_a_checkpoint_survives_import_and_export(write_published, tmp_path):
     def change(config):
         return config | {
             "id2label": {str(i): name for i, name in enumerate("가나다라마")},
@@ -441,7 +449,7 @@ def test_what_belongs_to_a_checkpoint_survives_import_and_export(published, tmp_
             "problem_type": "single_label_classification", "hidden_act": "gelu_pytorch_tanh", "sep_token_id": 9,
         }  # fmt: skip
 
-    folder, _ = published("RobertaForSequenceClassification-1", config=change)
+    folder, _ = write_published("RobertaForSequenceClassification-1", config=change)
     beside = {
         "generation_config.json": b'{"max_length": 7}',
         "special_tokens_map.json": b'{"mask_token": "<mask>"}',
@@ -463,8 +471,8 @@ def test_what_belongs_to_a_checkpoint_survives_import_and_export(published, tmp_
     assert out == original
 
 
-def test_other_heads_take_what_they_can_and_start_the_rest_anew(published):
-    folder, known = published("BertForPreTraining-0")
+def test_other_heads_take_what_they_can_and_start_the_rest_anew(write_published):
+    folder, known = write_published("BertForPreTraining-0")
     with pytest.warns(UserWarning, match=r"new, untrained: heads.classify.out.bias, heads.classify.out.weight"):
         classify = formers.load(folder, head="classify", labels=["no", "yes", "maybe"])
     assert torch.equal(classify.model.heads["classify"].dense.weight, known.model.heads["nsp"].dense.weight)
@@ -476,8 +484,8 @@ def test_other_heads_take_what_they_can_and_start_the_rest_anew(published):
         formers.load(folder, head="double")
 
 
-def test_a_tagger_does_not_inherit_a_classifiers_last_layer(published, tmp_path):
-    folder, known = published("RobertaForSequenceClassification-1")
+def test_a_tagger_does_not_inherit_a_classifiers_last_layer(write_published, tmp_path):
+    folder, known = write_published("RobertaForSequenceClassification-1")
     with pytest.warns(UserWarning, match="heads.tag.out"):
         tag = formers.load(folder, head="tag")
     assert not torch.equal(tag.model.heads["tag"].out.weight, known.model.heads["classify"].out.weight)
@@ -486,16 +494,16 @@ def test_a_tagger_does_not_inherit_a_classifiers_last_layer(published, tmp_path)
         formers.load(tmp_path / "own", head="tag")
 
 
-def test_our_own_directory_with_another_head(published, tmp_path):
-    _, known = published("BertForPreTraining-0")
+def test_our_own_directory_with_another_head(write_published, tmp_path):
+    _, known = write_published("BertForPreTraining-0")
     formers.save(known, tmp_path / "own")
     with pytest.warns(UserWarning, match="heads.choose.out"):
         choose = formers.load(tmp_path / "own", head="choose")
     assert torch.equal(choose.model.heads["choose"].dense.weight, known.model.heads["nsp"].dense.weight)
 
 
-def test_half_precision_and_shards(published, tmp_path):
-    _, known = published("BertForPreTraining-0")
+def test_half_precision_and_shards(write_published, tmp_path):
+    _, known = write_published("BertForPreTraining-0")
     formers.export(known, tmp_path / "hf", dtype=torch.bfloat16, shard=900)
     files = sorted(p.name for p in (tmp_path / "hf").glob("*.safetensors"))
     assert len(files) > 2
@@ -509,4 +517,4 @@ def test_half_precision_and_shards(published, tmp_path):
     assert formers.load(tmp_path / "hf", dtype=torch.float32).dtype == torch.float32
     formers.save(known, tmp_path / "own", shard=900)
     assert (tmp_path / "own" / "model.safetensors.index.json").exists()
-    same(formers.load(tmp_path / "own"), known)
+    assert_same_model(formers.load(tmp_path / "own"), known)

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 import formers
 from formers import Error
-from formers.batch import Layout
 from formers.generation.decoding import Options, continue_ids
 from formers.nn.attention.attention import Attention
 from formers.nn.attention.context import AttentionContext, RelativeInputs
@@ -21,19 +20,20 @@ from formers.nn.attention.masks import WindowMask, causal, combine_masks
 from formers.nn.attention.positions import RelativeScores, SinusoidalPositions
 from formers.nn.attention.segment_memory import SegmentMemory
 from formers.registry import find_family
-from tests.parity.make_golden_xl import pulled
+from tests.nn.packing import make_layout
+from tests.parity.make_golden_xl import pull_outputs
 
 FOLDERS = sorted((Path(__file__).parent / "golden").glob("TransfoXL-*"))
 BIN = "pytorch_model.bin"
 
 
-def load(folder):
+def load_golden(folder):
     return formers.load(folder, pickle=(folder / BIN).exists())
 
 
 @pytest.fixture(scope="module", params=FOLDERS, ids=lambda folder: folder.name)
 def golden(request):
-    return load(request.param), load_file(request.param / "segments.safetensors"), request.param
+    return load_golden(request.param), load_file(request.param / "segments.safetensors"), request.param
 
 
 def test_there_are_golden_files():
@@ -41,7 +41,7 @@ def test_there_are_golden_files():
     assert sum(f.stat().st_size for folder in FOLDERS for f in folder.iterdir()) < 1_000_000
 
 
-def answer(f, ids, memory):
+def compute_outputs(f, ids, memory):
     return f.hidden(ids, memory=memory) if f.head == "none" else f.logits(ids, memory=memory)
 
 
@@ -53,7 +53,7 @@ def test_segments_with_a_memory(golden, start, training):
     f.model.zero_grad()
     memory, outputs = SegmentMemory(2, f.config.memory, zeros=start == "zeros"), []
     for i in range(3):
-        outputs.append(answer(f, kept[f"ids.{i}"], memory))
+        outputs.append(compute_outputs(f, kept[f"ids.{i}"], memory))
         want = kept[f"{start}.output.{i}"]
         assert want.abs().max() > 0.05, "a comparison of nothing"
         assert outputs[-1].shape == want.shape
@@ -63,7 +63,7 @@ def test_segments_with_a_memory(golden, start, training):
         assert memory.hidden_states[layer].shape == want.shape
         assert (memory.hidden_states[layer] - want).abs().max() <= 1e-5
         assert not memory.hidden_states[layer].requires_grad
-    pulled(outputs).backward()
+    pull_outputs(outputs).backward()
     compare_gradients(f, {n.split(".gradient.")[1]: g for n, g in kept.items() if n.startswith(f"{start}.gradient.")})
     if f"{start}.losses" in kept:
         last = kept["ids.2"]
@@ -89,7 +89,7 @@ def compare_gradients(f, gradients):
 
 def test_a_padded_row_is_classified_by_its_last_token():
     folder = next(f for f in FOLDERS if "Classification" in f.name)
-    f, kept = load(folder), load_file(folder / "segments.safetensors")
+    f, kept = load_golden(folder), load_file(folder / "segments.safetensors")
     ids = kept["padded.ids"]
     got = f.logits(ids, ids != 0, memory=SegmentMemory(2, f.config.memory, zeros=True))
     assert (got - kept["padded.output"]).abs().max() <= 1e-5
@@ -198,7 +198,7 @@ def test_what_cannot_work_is_refused(settings, message):
     assert "\n" not in str(error.value)
 
 
-def paper(attention, x, held, lengths, remembered, clamp, width):
+def attend_as_in_paper(attention, x, held, lengths, remembered, clamp, width):
     """One layer's attention as the paper's §3.3 writes it, one pair of tokens at a time: the four terms (a) to (d).
 
     x (N, dim) has documents of these lengths, held (rows, M, dim) what the rows remember, at the right end.
@@ -242,7 +242,7 @@ def test_the_equations_of_the_paper(lengths, seen):
     for parameter in attention.parameters():
         torch.nn.init.normal_(parameter)
     memory, states = SegmentMemory(len(lengths), 5), torch.randn(sum(seen), dim, dtype=torch.float64)
-    before = layout(seen)
+    before = make_layout(seen)
     memory.start_batch(before)
     memory.recall_layer(0, states)
     memory.advance(before)
@@ -250,25 +250,20 @@ def test_the_equations_of_the_paper(lengths, seen):
     far = torch.arange(memory.used_slots + max(lengths) - 1, -2, -1)
     encodings = SinusoidalPositions(dim, halves=True)(far.clamp(max=clamp)).double()
     attn_context = AttentionContext.start_pass(
-        layout(lengths), mask=combine_masks(causal, WindowMask(width)), segment_memory=memory,
+        make_layout(lengths), mask=combine_masks(causal, WindowMask(width)), segment_memory=memory,
         relative=RelativeInputs(encodings),
     )  # fmt: skip
     held = memory.recall_layer(0, x)
-    got, want = attention(x, attn_context, 0, held), paper(attention, x, held, lengths, seen, clamp, width)
+    got, want = attention(x, attn_context, 0, held), attend_as_in_paper(attention, x, held, lengths, seen, clamp, width)
     torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-6)  # the places are in single precision
     leaves, pull = [x, *attention.parameters()], torch.randn_like(want)
     for one, other in zip(*(torch.autograd.grad(o, leaves, pull) for o in (got, want)), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
-def layout(lengths):
-    starts = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
-    return Layout(starts, max(lengths), sum(lengths))
-
-
 def test_without_a_memory_all_tokens_are_read_again():
     """What transformers' generate does where nothing is kept: every step reads the whole text."""
-    f = load(next(folder for folder in FOLDERS if folder.name.endswith("-alike")))
+    f = load_golden(next(folder for folder in FOLDERS if folder.name.endswith("-alike")))
     ids = [3, 17, 5]
     for _ in range(4):
         ids.append(int(f.logits(torch.tensor([ids]))[0, -1].argmax()))

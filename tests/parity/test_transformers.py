@@ -8,22 +8,22 @@ from safetensors.torch import load_file
 
 import formers
 from formers.inputs import ModelInputs
-from formers.nn.head_pruning import find_attentions
 from formers.registry import find_family
 from tests.parity.cases import (
     CASES,
-    RENAMED,
     Case,
-    beside,
-    config,
-    inputs,
-    ours,
-    pulled,
-    reference,
-    sides,
-    theirs,
+    build_reference,
+    compare_gradients,
+    draw_inputs,
+    list_padding_sides,
+    make_config,
+    prune_one_head_per_layer,
+    pull_outputs,
+    rename_extra_inputs,
+    run_formers,
+    run_transformers,
 )  # fmt: skip
-from tests.tolerance import assert_near, rounding
+from tests.tolerance import assert_near
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -37,7 +37,7 @@ OTHERWISE = ("num_decoder_layers", "num_sparse_decoder_layers", "share_encoder_d
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
 def pair(request, tmp_path_factory):
     case: Case = request.param
-    model = reference(case)
+    model = build_reference(case)
     path = tmp_path_factory.mktemp(case.name) / "hf"
     model.save_pretrained(path)
     return case, model, formers.load(path), path
@@ -48,38 +48,19 @@ def test_outputs_and_gradients(pair, training):
     case, model, former, _ = pair
     model.train(training)
     former.model.train(training)
-    for side in sides(case):
-        given = inputs(case, side)
+    for side in list_padding_sides(case):
+        given = draw_inputs(case, side)
         model.zero_grad()
         former.model.zero_grad()
-        want, got = theirs(case, model, given), ours(former, given)
+        want, got = run_transformers(case, model, given), run_formers(former, given)
         assert want.keys() == got.keys()
         for name in want:
             assert want[name].shape == got[name].shape
             assert want[name].abs().max() > 0.05, "a comparison of nothing"
             assert (want[name] - got[name]).abs().max() <= 1e-5, (side, name)
-        pulled(want).backward()
-        pulled(got).backward()
+        pull_outputs(want).backward()
+        pull_outputs(got).backward()
         compare_gradients(model, former)
-
-
-def compare_gradients(model, former):
-    keys = find_family(former.family).definition.hf_format.build_key_map(former.config, former.head)
-    parameters = dict(former.model.named_parameters())
-    # The largest is the scale: a gradient that is small, or 0 (a key's bias), is a sum of large ones.
-    bound = rounding(model, max(1.0, *(float(p.grad.abs().max()) for p in model.parameters() if p.grad is not None)))
-    seen = 0
-    for move in keys.map_tensors(parameters):
-        if parameters[move.ours].grad is None:
-            continue
-        for name, grad in move.save(parameters[move.ours].grad).items():
-            expected = model.get_parameter(RENAMED.get(name, name)).grad
-            if expected is None:  # an expert that no token took
-                assert not grad.any(), name
-                continue
-            assert (grad - expected).abs().max() <= bound, name
-            seen += 1
-    assert seen >= len([p for p in model.parameters() if p.grad is not None and p.grad.any()])
 
 
 def test_export_loads_in_transformers_and_agrees(pair, tmp_path):
@@ -95,9 +76,9 @@ def test_export_loads_in_transformers_and_agrees(pair, tmp_path):
             assert torch.equal(value, state[name]), name
     model.eval()
     again.eval()
-    given = inputs(case)
+    given = draw_inputs(case)
     with torch.no_grad():
-        first, second = theirs(case, model, given), theirs(case, again, given)
+        first, second = run_transformers(case, model, given), run_transformers(case, again, given)
     for name in first:
         assert_near(second[name], first[name], model)
     for key, value in model.config.to_dict().items():
@@ -140,12 +121,12 @@ def test_hidden_states_of_every_layer(pair):
     case, model, former, _ = pair
     if case.choices or case.shifts:
         pytest.skip("covered by the other heads")
-    given = inputs(case)
+    given = draw_inputs(case)
     keep = given.get("target_keep", given["keep"])
     model.eval()
     former.model.eval()
     call = {"input_ids": given["ids"], "attention_mask": given["keep"].long(), "output_hidden_states": True}
-    call |= beside(given)
+    call |= rename_extra_inputs(given)
     if case.family == "Roberta":
         call["position_ids"] = torch.arange(11)[None] + model.config.pad_token_id + 1
     if "target" in given:
@@ -167,14 +148,14 @@ def test_attention_weights(pair):
         pytest.skip("covered by the other heads")
     from formers.nn.attention.context import Capture
 
-    given = inputs(case)
+    given = draw_inputs(case)
     if case.family == "Roberta":
         given["keep"] = torch.ones_like(given["keep"])
         given["ids"][given["ids"] <= 2] = 9
     model.eval().set_attn_implementation("eager")
     former.model.eval()
     call = {"input_ids": given["ids"], "attention_mask": given["keep"].long(), "output_attentions": True}
-    call |= beside(given)
+    call |= rename_extra_inputs(given)
     if "target" in given:
         call |= {"decoder_input_ids": given["target"], "decoder_attention_mask": given["target_keep"].long()}
     with torch.no_grad():
@@ -198,38 +179,34 @@ def test_attention_weights(pair):
             assert ((want - padded) * real).abs().max() <= 1e-5
 
 
-def several(case: Case) -> bool:
+def has_several_heads(case: Case) -> bool:
     """There is more than one head."""
-    settings = config(case)
+    settings = make_config(case)
     names = ("n_head", "num_heads", "num_attention_heads", "encoder_attention_heads")
     return all(settings.get(name, 2) > 1 for name in names)
 
 
-PRUNED = {(case.family, case.ending): case for case in CASES if several(case)}
-
-
-def take_out(former) -> None:
-    """A head of every attention, another one in each layer."""
-    gone: dict = {}
-    for (kind, layer), (_, attention) in find_attentions(former.model.body).items():
-        gone.setdefault(kind, {})[layer] = [layer % attention.original_heads]
-    former.prune(gone if hasattr(former.model.body, "encoder") else next(iter(gone.values())))
+PRUNED = {(case.family, case.ending): case for case in CASES if has_several_heads(case)}
 
 
 @pytest.mark.filterwarnings("ignore:layers .* share one block")
 @pytest.mark.parametrize("case", PRUNED.values(), ids=lambda case: case.name)
 def test_what_is_pruned_loads_in_transformers_and_agrees(case, tmp_path):
-    model, given = reference(case).eval(), inputs(case)
+    model, given = build_reference(case).eval(), draw_inputs(case)
     model.save_pretrained(tmp_path / "hf")
     former = formers.load(tmp_path / "hf")
     if case.family == "Albert":  # a block that layers share loses the heads of all of them
         former.prune({0: [0]})
     else:
-        take_out(former)
+        prune_one_head_per_layer(former)
     formers.export(former, tmp_path / "out")
     again = type(model).from_pretrained(tmp_path / "out").eval()
     with torch.no_grad():
-        whole, want, got = theirs(case, model, given), theirs(case, again, given), ours(former, given)
+        whole, want, got = (
+            run_transformers(case, model, given),
+            run_transformers(case, again, given),
+            run_formers(former, given),
+        )
     for name in want:
         assert (want[name] - whole[name]).abs().max() > 1e-3, "nothing was pruned"
         assert (want[name] - got[name]).abs().max() <= 1e-5, name

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import random
 
 import pytest
 import torch
@@ -18,15 +17,14 @@ from formers.generation.decoding import Options, continue_ids
 from formers.inputs import ModelInputs
 from formers.nn.attention.context import Capture
 from formers.nn.attention.segment_memory import SegmentMemory
-from tests.parity.cases import pulled
-from tests.parity.test_transformers import compare_gradients, take_out
+from tests.parity.cases import compare_gradients, prune_one_head_per_layer, pull_outputs
+from tests.parity.xlnet_reference import VOCAB, build_reference
 from tests.tolerance import assert_near
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
-VOCAB = 61
 CLASSES = {
     "Model": "none", "LMHeadModel": "lm", "ForSequenceClassification": "classify", "ForTokenClassification": "tag",
     "ForMultipleChoice": "choose", "ForQuestionAnsweringSimple": "answer", "ForQuestionAnswering": "beam",
@@ -34,33 +32,12 @@ CLASSES = {
 EVERY = [(ending, seed) for ending in CLASSES for seed in (0, 1, 2)]
 
 
-def reference(ending, seed, **more):
-    """Their model of an odd shape, with weights that are nowhere zero."""
-    r = random.Random(seed)
-    n_head, d_head = [(3, 4), (1, 6), (5, 2)][seed]
-    given = {
-        "vocab_size": VOCAB, "d_model": n_head * d_head, "n_layer": [2, 3, 1][seed], "n_head": n_head,
-        "d_inner": r.choice([13, 30]), "ff_activation": r.choice(["gelu", "relu", "silu"]),
-        "layer_norm_eps": [1e-12, 1e-3, 1e-5][seed], "clamp_len": [-1, 3, -1][seed], "dropout": 0.0,
-        "summary_last_dropout": 0.0, "summary_type": ["last", "cls_index", "first"][seed],
-        "summary_use_proj": seed != 1, "summary_activation": ["tanh", "", "gelu_new"][seed],
-        "tie_word_embeddings": seed != 1, "start_n_top": 3, "end_n_top": 2, "mem_len": 6,
-        "num_labels": 2 if ending == "ForQuestionAnsweringSimple" else 5, "use_mems_train": True, **more,
-    }  # fmt: skip
-    model = getattr(transformers, "XLNet" + ending)(transformers.XLNetConfig(**given)).eval()
-    generator = torch.Generator().manual_seed(seed + 100)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.copy_(torch.randn(p.shape, generator=generator) * 0.25 + float(p.dim() == 1 and p.mean() > 0.5))
-    return model
-
-
-def loaded(model, path):
+def save_and_load(model, path):
     model.save_pretrained(path)
     return formers.load(path)
 
 
-def inputs(seed=0, choices=False, tokens=9, pad="left"):
+def draw_inputs(seed=0, choices=False, tokens=9, pad="left"):
     """Rows of different lengths and three segments."""
     g = torch.Generator().manual_seed(seed + 7)
     shape = (2, 3, tokens) if choices else (4, tokens)
@@ -70,12 +47,12 @@ def inputs(seed=0, choices=False, tokens=9, pad="left"):
     return {"ids": ids, "keep": keep.flip(-1) if pad == "right" else keep, "segments": segments}
 
 
-def call(given):
+def rename_inputs(given):
     return {"input_ids": given["ids"], "attention_mask": given["keep"].float(), "token_type_ids": given["segments"]}
 
 
-def theirs(ending, model, given, **more):
-    out, real = model(**call(given), **more), given["keep"][..., None]
+def run_transformers(ending, model, given, **more):
+    out, real = model(**rename_inputs(given), **more), given["keep"][..., None]
     if ending == "Model":
         return {"hidden": out.last_hidden_state * real}
     if ending == "ForQuestionAnsweringSimple":
@@ -86,18 +63,18 @@ def theirs(ending, model, given, **more):
     return {"logits": out.logits * real if out.logits.shape[:-1] == given["keep"].shape else out.logits}
 
 
-def ours(former, given, **more):
+def run_formers(former, given, **more):
     if former.head == "none":
         return {"hidden": former.hidden(**given)}
     got = former.logits(**given, **more)
     return got if isinstance(got, dict) else {"answer" if former.head == "answer" else "logits": got}
 
 
-def floats(outputs):
+def select_floats(outputs):
     return {name: value for name, value in outputs.items() if value.is_floating_point()}
 
 
-def agree(model, former, want, got):
+def assert_agreement(model, former, want, got):
     """Outputs and gradients are the same."""
     assert want.keys() == got.keys()
     for name, value in want.items():
@@ -109,22 +86,22 @@ def agree(model, former, want, got):
         assert (value - got[name]).abs().max() <= 1e-5, name
     model.zero_grad()
     former.model.zero_grad()
-    pulled(floats(want)).backward()
-    pulled(floats(got)).backward()
+    pull_outputs(select_floats(want)).backward()
+    pull_outputs(select_floats(got)).backward()
     compare_gradients(model, former)
 
 
 @pytest.fixture(scope="module", params=EVERY, ids=lambda p: f"XLNet{p[0]}-{p[1]}")
 def pair(request, tmp_path_factory):
     ending, seed = request.param
-    model = reference(ending, seed)
+    model = build_reference(ending, seed)
     path = tmp_path_factory.mktemp("xlnet") / "hf"
-    former = loaded(model, path)
+    former = save_and_load(model, path)
     assert former.head == CLASSES[ending]
     return ending, seed, model, former, path
 
 
-def sides(ending, model):
+def list_padding_sides(ending, model):
     """transformers pools the last column or the first, padded or not, and its beam takes padding for tokens."""
     if ending == "ForQuestionAnswering":
         return ["none"]
@@ -138,9 +115,9 @@ def test_outputs_and_gradients(pair, training):
     ending, seed, model, former, _ = pair
     model.train(training)
     former.model.train(training)
-    for side in sides(ending, model):
-        given = inputs(seed, ending == "ForMultipleChoice", pad=side)
-        agree(model, former, theirs(ending, model, given), ours(former, given))
+    for side in list_padding_sides(ending, model):
+        given = draw_inputs(seed, ending == "ForMultipleChoice", pad=side)
+        assert_agreement(model, former, run_transformers(ending, model, given), run_formers(former, given))
 
 
 def test_export_loads_in_transformers_and_agrees(pair, tmp_path):
@@ -157,9 +134,9 @@ def test_export_loads_in_transformers_and_agrees(pair, tmp_path):
     assert all(torch.equal(first[name], second[name]) for name in second)
     assert set(first) - set(second) <= {"lm_loss.weight"}
     model.eval()
-    given = inputs(seed, ending == "ForMultipleChoice", pad=sides(ending, model)[0])
+    given = draw_inputs(seed, ending == "ForMultipleChoice", pad=list_padding_sides(ending, model)[0])
     with torch.no_grad():
-        one, other = theirs(ending, model, given), theirs(ending, again.eval(), given)
+        one, other = run_transformers(ending, model, given), run_transformers(ending, again.eval(), given)
     for name in one:
         assert_near(other[name], one[name], model)
 
@@ -188,21 +165,21 @@ SPECIAL = [
 @pytest.mark.parametrize("special", SPECIAL, ids=str)
 @pytest.mark.parametrize("streams", [False, True], ids=["one-stream", "two-streams"])
 def test_memory_over_three_segments(special, streams, tmp_path):
-    model = reference("LMHeadModel", 0, **special)
-    former = loaded(model, tmp_path)
+    model = build_reference("LMHeadModel", 0, **special)
+    former = save_and_load(model, tmp_path)
     rows = (
         1 if special.get("attn_type") == "uni" else 4
     )  # where transformers cannot add a mask of several rows to its own
     memory, mems = SegmentMemory(rows, former.config.memory or 100, reuse=former.config.reuse), None
     without = []
     for segment in range(3):
-        given = inputs(segment, tokens=[7, 5, 6][segment], pad="none")
-        more = permutation(given["keep"], segment) if streams else {}
+        given = draw_inputs(segment, tokens=[7, 5, 6][segment], pad="none")
+        more = draw_permutation(given["keep"], segment) if streams else {}
         given, more = ({name: value[:rows] for name, value in some.items()} for some in (given, more))
-        out = model(**call(given), **more, mems=mems, use_mems=True)
+        out = model(**rename_inputs(given), **more, mems=mems, use_mems=True)
         got = former.logits(**given, **more, memory=memory)
         if not (streams and segment == 0 and special.get("same_length")):  # where no query may see anything
-            agree(model, former, {"logits": out.logits}, {"logits": got})
+            assert_agreement(model, former, {"logits": out.logits}, {"logits": got})
         mems = out.mems
         assert len(mems) == len(memory.hidden_states)
         for layer, states in enumerate(mems):  # (length, rows, dim)
@@ -213,7 +190,7 @@ def test_memory_over_three_segments(special, streams, tmp_path):
     assert min(without[1:]) > 1e-3, "the memory changed nothing"
 
 
-def permutation(keep, seed, targets=3):
+def draw_permutation(keep, seed, targets=3):
     """A permutation mask in which every target sees something, and where to predict."""
     g = torch.Generator().manual_seed(seed + 50)
     rows, tokens = keep.shape
@@ -230,40 +207,40 @@ def permutation(keep, seed, targets=3):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("pad", ["none", "left", "right"])
 def test_permutation_mask_and_targets(seed, pad, tmp_path):
-    model = reference("LMHeadModel", seed)
-    former = loaded(model, tmp_path)
-    given = inputs(seed, pad=pad)
-    both = permutation(given["keep"], seed)
+    model = build_reference("LMHeadModel", seed)
+    former = save_and_load(model, tmp_path)
+    given = draw_inputs(seed, pad=pad)
+    both = draw_permutation(given["keep"], seed)
     for names in (("perm_mask", "target_mapping"), ("perm_mask",), ("target_mapping",)):
         more = {name: both[name] for name in names}
         for training in (False, True):
             model.train(training)
             former.model.train(training)
-            out, got = model(**call(given), **more).logits, former.logits(**given, **more)
+            out, got = model(**rename_inputs(given), **more).logits, former.logits(**given, **more)
             out = out if "target_mapping" in names else out * given["keep"][..., None]
-            agree(model, former, {"logits": out}, {"logits": got})
+            assert_agreement(model, former, {"logits": out}, {"logits": got})
 
 
 def test_targets_that_ask_for_nothing(tmp_path):
     """Rows of zeros fill a target mapping up; they disturb nobody and answer nothing."""
-    model = reference("LMHeadModel", 0)
-    former = loaded(model, tmp_path)
-    given = inputs(0)
-    more = permutation(given["keep"], 0)
+    model = build_reference("LMHeadModel", 0)
+    former = save_and_load(model, tmp_path)
+    given = draw_inputs(0)
+    more = draw_permutation(given["keep"], 0)
     more["target_mapping"] = torch.cat((more["target_mapping"], torch.zeros(4, 2, 9)), 1)
-    want, got = model(**call(given), **more).logits[:, :3], former.logits(**given, **more)
+    want, got = model(**rename_inputs(given), **more).logits[:, :3], former.logits(**given, **more)
     assert (want - got[:, :3]).abs().max() <= 1e-5
     assert got.shape == (4, 5, VOCAB)
     assert not got[:, 3:].any()
 
 
 def test_hidden_states_and_attention_weights(tmp_path):
-    model = reference("LMHeadModel", 1)
-    former = loaded(model, tmp_path)
-    given = inputs(1, pad="none")
+    model = build_reference("LMHeadModel", 1)
+    former = save_and_load(model, tmp_path)
+    given = draw_inputs(1, pad="none")
     capture = Capture(with_attention=True)
     with torch.no_grad():
-        out = model(**call(given), output_hidden_states=True, output_attentions=True)
+        out = model(**rename_inputs(given), output_hidden_states=True, output_attentions=True)
         states = former.hidden(**given, layer=None)
         former.model(former.pack_inputs(ModelInputs(**given))[0], capture=capture)
         assert len(states) == len(out.hidden_states)
@@ -271,8 +248,8 @@ def test_hidden_states_and_attention_weights(tmp_path):
             assert (want - got).abs().max() <= 1e-5
         for want, got in zip(out.attentions, capture.attention_weights["content"], strict=True):
             assert (want - got).abs().max() <= 1e-5
-        more, capture = permutation(given["keep"], 1), Capture(with_attention=True, with_hidden=True)
-        out = model(**call(given), **more, output_attentions=True, output_hidden_states=True)
+        more, capture = draw_permutation(given["keep"], 1), Capture(with_attention=True, with_hidden=True)
+        out = model(**rename_inputs(given), **more, output_attentions=True, output_hidden_states=True)
         batch = former.pack_inputs(ModelInputs(**given))[0]
         from formers.inputs import apply_permutation
 
@@ -290,22 +267,22 @@ def test_hidden_states_and_attention_weights(tmp_path):
 
 def test_masked_heads(tmp_path):
     """A switched-off head is a zero in the output projection's columns."""
-    model = reference("LMHeadModel", 0)
-    former = loaded(model, tmp_path)
-    given = inputs(0)
+    model = build_reference("LMHeadModel", 0)
+    former = save_and_load(model, tmp_path)
+    given = draw_inputs(0)
     mask = torch.tensor([[1, 0, 1], [0, 1, 1]])
-    more = permutation(given["keep"], 0)
+    more = draw_permutation(given["keep"], 0)
     got = former.logits(**given, **more, heads=mask)
     with torch.no_grad():
         for layer, on in zip(model.transformer.layer, mask, strict=True):
             layer.rel_attn.o *= on[:, None]
-    assert (model(**call(given), **more).logits - got).abs().max() <= 1e-5
+    assert (model(**rename_inputs(given), **more).logits - got).abs().max() <= 1e-5
 
 
 PARTS = ("biases.u", "biases.v", "s", "r.weight", "segment")
 
 
-def paper(f, ids, order, segments=None):
+def run_as_in_paper(f, ids, order, segments=None):
     """The two streams of one document by the paper's equations, one token, head and key at a time (§2.3, §2.5, and the
     four terms of Transformer-XL's scores), with Python loops. Returns h and g of the last layer, (T, dim)."""
     c, state = f.config, dict(f.model.body.named_parameters())
@@ -350,7 +327,7 @@ def paper(f, ids, order, segments=None):
     return torch.stack(h), torch.stack(g)
 
 
-def small(seed):
+def build_small_xlnet(seed):
     f = formers.build("xlnet", vocab=19, dim=6, layers=2, heads=[1, 3, 2][seed], ff=7, dropout=0.0, seed=seed)
     g = torch.Generator().manual_seed(seed)
     for p in f.model.parameters():
@@ -361,20 +338,20 @@ def small(seed):
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_order_by_the_papers_equations(seed):
-    f, g = small(seed), torch.Generator().manual_seed(seed)
+    f, g = build_small_xlnet(seed), torch.Generator().manual_seed(seed)
     lengths = (5, 1, 4)
     orders = [torch.randperm(5, generator=g), torch.tensor([3]), torch.tensor([0, 2, 0, 1])]  # 0 twice: both are given
     ids = [torch.randint(0, 19, (n,), generator=g) for n in lengths]
     segments = [torch.randint(0, 2, (n,), generator=g) for n in lengths]
     starts = torch.tensor([0, 5, 6, 10], dtype=torch.int32)
     batch = Batch(torch.cat(ids), starts, 5, segments=torch.cat(segments), order=torch.cat(orders))
-    want = torch.cat([paper(f, *one)[1] for one in zip(ids, orders, segments, strict=True)])
+    want = torch.cat([run_as_in_paper(f, *one)[1] for one in zip(ids, orders, segments, strict=True)])
     got = f.model(batch)
     assert (want - got).abs().max() <= 1e-5
-    pulled({"g": want}).backward()
+    pull_outputs({"g": want}).backward()
     expected = {name: p.grad.clone() for name, p in f.model.body.named_parameters()}
     f.model.zero_grad()
-    pulled({"g": got}).backward()
+    pull_outputs({"g": got}).backward()
     for name, p in f.model.body.named_parameters():
         assert (expected[name] - p.grad).abs().max() <= 1e-5, name
     some = batch.replace(chosen=torch.tensor([7, 2, 0, 0, 0]))  # filled up with zeros, as objectives do
@@ -391,7 +368,7 @@ def test_order_by_the_papers_equations(seed):
 
 
 def test_order_and_the_same_permutation_mask_agree():
-    f = small(1)
+    f = build_small_xlnet(1)
     ids, order = torch.arange(8).view(2, 4), torch.tensor([[2, 0, 3, 1], [0, 1, 2, 3]])
     keep = torch.tensor([[True] * 4, [False, True, True, True]])
     hidden = (order[:, :, None] <= order[:, None, :]).long()
@@ -401,7 +378,7 @@ def test_order_and_the_same_permutation_mask_agree():
 
 def test_nothing_leaks_from_a_higher_order():
     """By gradient: the query stream at a place depends on the tokens of a lower order only, in every layer."""
-    f, seen = small(2), []
+    f, seen = build_small_xlnet(2), []
     order = torch.tensor([4, 1, 0, 3, 2])
     hook = f.model.body.embed.token.register_forward_hook(lambda m, a, out: seen.append(out) or out.retain_grad())
     for place in range(5):
@@ -414,7 +391,7 @@ def test_nothing_leaks_from_a_higher_order():
 
 def test_memory_of_rows_of_different_lengths():
     """Ragged segments, some rows empty: each row as if it were alone."""
-    f, g = small(0), torch.Generator().manual_seed(3)
+    f, g = build_small_xlnet(0), torch.Generator().manual_seed(3)
     rows = [[torch.randint(0, 19, (n,), generator=g) for n in lengths] for lengths in ((4, 2, 3), (1, 5, 2), (3, 0, 4))]
     memory, got = SegmentMemory(3, 4, reuse=3), []
     for segment in range(3):
@@ -432,7 +409,7 @@ def test_memory_of_rows_of_different_lengths():
 
 
 def test_a_failed_pass_leaves_the_memory_alone():
-    f, memory, ids = small(0), SegmentMemory(2, 4), torch.arange(6).view(2, 3)
+    f, memory, ids = build_small_xlnet(0), SegmentMemory(2, 4), torch.arange(6).view(2, 3)
     first = f.logits(ids, memory=memory)
     before = memory.hidden_states[0].clone()
     with pytest.raises(formers.Error, match="the memory has 2 rows, the batch 1"):
@@ -453,7 +430,7 @@ def test_a_failed_pass_leaves_the_memory_alone():
 )
 def test_errors_of_the_streams(given, message):
     with pytest.raises(formers.Error, match=message):
-        small(0).logits(torch.arange(6).view(2, 3), **given)
+        build_small_xlnet(0).logits(torch.arange(6).view(2, 3), **given)
 
 
 def test_errors_elsewhere():
@@ -465,7 +442,7 @@ def test_errors_elsewhere():
     with pytest.raises(formers.Error, match="keeps earlier tokens in a KVCache"):
         formers.build("gpt2", preset="gpt2-mini").logits(ids, memory=SegmentMemory(2, 3))
     with pytest.raises(formers.Error, match="keeps earlier tokens in a SegmentMemory"):
-        small(0).logits(ids, memory=KVCache(2, 8))
+        build_small_xlnet(0).logits(ids, memory=KVCache(2, 8))
     with pytest.raises(formers.Error, match="cannot reuse 0 tokens"):
         SegmentMemory(1, 4, reuse=0)
     with pytest.raises(formers.Error, match="dim must be even"):
@@ -478,7 +455,7 @@ def test_errors_elsewhere():
 
 def test_beam_of_a_short_text(tmp_path):
     """Fewer tokens than beginnings asked for: the rest has probability 0 and no column; padding is never an answer."""
-    f = loaded(reference("ForQuestionAnswering", 0), tmp_path)
+    f = save_and_load(build_reference("ForQuestionAnswering", 0), tmp_path)
     ids, keep = torch.arange(10).view(2, 5), torch.tensor([[False] * 3 + [True] * 2, [True] * 5])
     got = f.logits(ids, keep)
     assert got["start_index"][0, 2] == -1
@@ -517,7 +494,7 @@ OLDER = {
 
 @pytest.mark.parametrize("kind", ["published", "bare", "gamma", "tied copy", "older"])
 def test_files_as_published(kind, tmp_path):
-    model = reference("LMHeadModel", 0, d_inner=13, ff_activation="gelu")
+    model = build_reference("LMHeadModel", 0, d_inner=13, ff_activation="gelu")
     model.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     changed = {}
@@ -532,8 +509,8 @@ def test_files_as_published(kind, tmp_path):
     config = {k: v for k, v in (PUBLISHED | OLDER).items() if k != "vocab_size"} if kind == "older" else PUBLISHED
     (tmp_path / "config.json").write_text(json.dumps(config))
     f = formers.load(tmp_path)
-    given = inputs(0)
-    assert (theirs("LMHeadModel", model, given)["logits"] - f.logits(**given)).abs().max() <= 1e-5
+    given = draw_inputs(0)
+    assert (run_transformers("LMHeadModel", model, given)["logits"] - f.logits(**given)).abs().max() <= 1e-5
     formers.export(f, tmp_path / "again")
     kept = json.loads((tmp_path / "again" / "config.json").read_text())
     assert {key: kept.get(key, "lost") for key in PUBLISHED if key != "vocab_size"} == {
@@ -560,8 +537,8 @@ def test_a_config_without_sizes_is_the_large_model(tmp_path):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_greedy_token_for_token(more, seed, tmp_path):
     """The query stream guesses the token behind the last, and the last two are read anew at each step."""
-    model = reference("LMHeadModel", seed, **more)
-    f = loaded(model, tmp_path)
+    model = build_reference("LMHeadModel", seed, **more)
+    f = save_and_load(model, tmp_path)
     f.config = dataclasses.replace(f.config, eos=None)
     g, prompts, wants = torch.Generator().manual_seed(seed), [], []
     for length in (1, 2, 5, 9):
@@ -575,13 +552,17 @@ def test_greedy_token_for_token(more, seed, tmp_path):
 
 @pytest.mark.parametrize("ending", CLASSES)
 def test_what_is_pruned_loads_in_transformers_and_agrees(ending, tmp_path):
-    model, given = reference(ending, 0), inputs(choices=ending == "ForMultipleChoice", pad="none")
-    former = loaded(model, tmp_path / "hf")
-    take_out(former)
+    model, given = build_reference(ending, 0), draw_inputs(choices=ending == "ForMultipleChoice", pad="none")
+    former = save_and_load(model, tmp_path / "hf")
+    prune_one_head_per_layer(former)
     formers.export(former, tmp_path / "out")
     again = type(model).from_pretrained(tmp_path / "out").eval()
     with torch.no_grad():
-        whole, want, got = theirs(ending, model, given), theirs(ending, again, given), ours(former, given)
-    assert any((want[name] - whole[name]).abs().max() > 1e-3 for name in floats(want)), "nothing was pruned"
+        whole, want, got = (
+            run_transformers(ending, model, given),
+            run_transformers(ending, again, given),
+            run_formers(former, given),
+        )
+    assert any((want[name] - whole[name]).abs().max() > 1e-3 for name in select_floats(want)), "nothing was pruned"
     for name, value in want.items():
         assert (value - got[name]).abs().max() <= 1e-5, name

@@ -16,7 +16,7 @@ TEXT = ["Anna lives in Seoul, and Bob lives in Paris.", "서울에 사는 안나
 ODD = ["Anna", "안나", "cafe\u0301 👩\u200d🚀!", "a" * 300, "서울에 사는 Bob.", "\u1100\u1161 NFD"]
 
 
-def model(head, family="bert", labels=("no", "yes"), **more):
+def build_model(head, family="bert", labels=("no", "yes"), **more):
     tokenizer = train_tokenizer(family, TEXT, 300)
     sizes = {"dim": 16, "layers": 2, "heads": 2, "ff": 32, "context": 32}
     if family == "t5":
@@ -31,7 +31,7 @@ def model(head, family="bert", labels=("no", "yes"), **more):
 
 @pytest.mark.parametrize("family", ["bert", "t5", "gpt2"])
 def test_classify_one_or_many_in_any_company(family):
-    former = model("classify", family)
+    former = build_model("classify", family)
     many = former.classify(ODD)
     for text, found in zip(ODD, many, strict=True):
         alone = former.classify(text)
@@ -45,7 +45,7 @@ def test_classify_one_or_many_in_any_company(family):
 
 
 def test_pairs_and_long_texts():
-    former = model("classify")
+    former = build_model("classify")
     assert former.classify(("Anna", "Bob")) == former.classify([("Anna", "Bob")])[0]
     assert former.classify(("Anna", "Bob")).probability != former.classify("Anna Bob").probability
     long = " ".join(TEXT * 50)
@@ -58,7 +58,7 @@ def test_pairs_and_long_texts():
 
 
 def test_a_megabyte_is_read():
-    assert model("classify").classify("가나다 라마 " * 60_000).label in ("no", "yes")
+    assert build_model("classify").classify("가나다 라마 " * 60_000).label in ("no", "yes")
 
 
 BROKEN = [
@@ -75,7 +75,7 @@ def test_a_table_is_no_list_of_texts(verb):
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"text": ["a b", "b c"], "label": ["x", "y"]})
     heads = {"embed": "none", "fill": "mlm", "score": "mlm", "generate": "lm"}
-    former = model(heads.get(verb, verb), "gpt2" if verb == "generate" else "bert")
+    former = build_model(heads.get(verb, verb), "gpt2" if verb == "generate" else "bert")
     with pytest.raises(Error, match="a table with the columns 'text', 'label'"):
         getattr(former, verb)(table)
     if verb in ("tag", "embed", "fill", "score", "generate"):
@@ -84,7 +84,7 @@ def test_a_table_is_no_list_of_texts(verb):
 
 
 def test_pairs_or_single_texts_as_learned():
-    former = model("classify")
+    former = build_model("classify")
     former.task = Task(takes_pairs=False, length=32).to_dict()
     assert former.classify("Anna\tBob").label in ("no", "yes")
     with pytest.raises(Error, match="text 2 is a pair, and this model has learned from single texts"):
@@ -93,30 +93,30 @@ def test_pairs_or_single_texts_as_learned():
     assert former.classify(("Anna", "Bob")).label in ("no", "yes")
     with pytest.raises(Error, match="text 1 stands alone, and this model has learned from pairs"):
         former.classify("Anna")
-    assert model("tag").tag([]) == []
+    assert build_model("tag").tag([]) == []
     with pytest.raises(Error, match="question 1 has no context"):
-        model("answer").answer("Who?")
+        build_model("answer").answer("Who?")
 
 
 @pytest.mark.parametrize(("texts", "match"), BROKEN)
 def test_bad_texts_are_one_line(texts, match):
     with pytest.raises(Error, match=match) as error:
-        model("classify").classify(texts)
+        build_model("classify").classify(texts)
     assert "\n" not in str(error.value)
 
 
 def test_score_is_a_number():
-    former = model("classify", labels=("score",))
+    former = build_model("classify", labels=("score",))
     one = former.score(("Anna", "Bob"))
     assert former.score([("Anna", "Bob"), "x"])[0] == pytest.approx(one, abs=1e-5)
     with pytest.raises(Error, match="head 'classify' of 1 label does not classify"):
         former.classify("Anna")
     with pytest.raises(Error, match="head 'classify' of 2 labels does not score"):
-        model("classify").score("Anna")
+        build_model("classify").score("Anna")
 
 
 def test_tags_stand_where_the_words_are():
-    former = model("tag", labels=("O", "X", "Y"))
+    former = build_model("tag", labels=("O", "X", "Y"))
     for text in [*ODD, " ".join(TEXT * 3)]:
         found = former.tag(text)
         assert all(text[w.start : w.end] == w.word for w in found)
@@ -130,7 +130,7 @@ def test_tags_stand_where_the_words_are():
 
 
 def test_answers_stand_in_their_context():
-    former = model("answer")
+    former = build_model("answer")
     context = " ".join(TEXT * 4)
     found = former.answer("where?", context, best=4)
     assert len(found) == 4
@@ -157,7 +157,7 @@ def test_answers_stand_in_their_context():
 
 def test_the_best_span_is_the_best_of_all():
     """Against a plain search over all beginnings and ends of a short context."""
-    former = model("answer")
+    former = build_model("answer")
     context, question = "Anna lives in Seoul, and Bob.", "who?"
     ids = former.tokenizer.encode(question, context)
     made = former.tokenizer.backend.encode(question, context)
@@ -171,7 +171,7 @@ def test_the_best_span_is_the_best_of_all():
 
 
 def test_choices():
-    former = model("choose")
+    former = build_model("choose")
     found = former.choose("Anna lives", ["in Seoul", "in Paris", "two"])
     assert sum(found.probabilities) == pytest.approx(1)
     assert found.text == ["in Seoul", "in Paris", "two"][found.index]
@@ -190,15 +190,15 @@ def test_choices():
 
 def test_a_model_of_another_kind_says_what_to_do():
     with pytest.raises(Error, match="head 'mlm' does not classify. It can .*; to classify, run formers finetune"):
-        model("mlm").classify("Anna")
-    former = model("classify")
+        build_model("mlm").classify("Anna")
+    former = build_model("classify")
     former.task = {"name": "regress"}
     with pytest.raises(Error, match="trained to regress, and does not classify. It can .*score"):
         former.classify("Anna")
 
 
 def test_entities_are_tags_put_together():
-    former = model("tag", labels=("O", "B-PER", "I-PER", "B-LOC"))
+    former = build_model("tag", labels=("O", "B-PER", "I-PER", "B-LOC"))
     for text in (*TEXT[:2], ["Anna", "Kim", "in", "Seoul"], unicodedata.normalize("NFD", TEXT[1])):
         words, found = former.tag([text])[0], former.tag([text], entities=True)[0]
         whole = text if isinstance(text, str) else " ".join(text)
@@ -208,4 +208,4 @@ def test_entities_are_tags_put_together():
         assert all(e.label in ("PER", "LOC") and 0 < e.score <= 1 for e in found)
     assert former.tag(TEXT[0], entities=True) == former.tag([TEXT[0]], entities=True)[0]
     with pytest.raises(Error, match="mark no entities"):
-        model("tag", labels=("NOUN", "VERB")).tag("Anna", entities=True)
+        build_model("tag", labels=("NOUN", "VERB")).tag("Anna", entities=True)

@@ -32,7 +32,7 @@ QUICK = [
 ]
 
 
-def made(pattern, stage="pre_tokenizer"):
+def build_tokenizer(pattern, stage="pre_tokenizer"):
     part = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     part = {"type": "Replace", "pattern": {"Regex": pattern}, "content": ""} if stage != "pre_tokenizer" else part
     model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
@@ -43,7 +43,7 @@ def made(pattern, stage="pre_tokenizer"):
 def test_a_file_with_a_slow_pattern_is_refused(stage):
     """It used to load, and then took more than a minute for 2,000 characters of prose."""
     with pytest.raises(Error, match="is too slow") as error:
-        made(SLOW[0], stage)
+        build_tokenizer(SLOW[0], stage)
     assert "[a-z ]{1,2}" in str(error.value)
 
 
@@ -69,4 +69,4 @@ def test_others_are_tried(pattern):
 
 def test_what_is_no_pattern_is_the_librarys_own_error():
     with pytest.raises(Error, match="the tokenizer failed"):
-        made("(")
+        build_tokenizer("(")

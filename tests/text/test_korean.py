@@ -27,7 +27,7 @@ def _analyser(request):
         pytest.importorskip("kiwipiepy")
 
 
-def named(text):
+def list_units(text):
     return [(text[begin:end], kind) for begin, end, kind in korean.find_units(text)]
 
 
@@ -48,7 +48,7 @@ def test_morphemes_are_written_as_in_the_text():
 
 def test_units():
     text = "삼성전자 이재용 부회장은 2020년 3월 서울에서 국립 중앙 박물관을 봤다. GPT-2로 1.5배 빨라졌다!"
-    assert named(text) == [
+    assert list_units(text) == [
         ("삼성전자 이재용", "entity"),
         ("부회장은", "phrase"),
         ("2020년 3월", "entity"),
@@ -64,11 +64,11 @@ def test_units():
 
 
 def test_a_noun_phrase_is_not_endless():
-    assert max(len(unit.split()) for unit, _ in named("문화 예술 교육 지원 사업 관리 운영 위원회 회의 자료")) <= 5
+    assert max(len(unit.split()) for unit, _ in list_units("문화 예술 교육 지원 사업 관리 운영 위원회 회의 자료")) <= 5
 
 
 def test_no_unit_goes_over_a_line():
-    assert all("\n" not in unit for unit, _ in named("서울\n부산\n국립\n박물관에서"))
+    assert all("\n" not in unit for unit, _ in list_units("서울\n부산\n국립\n박물관에서"))
 
 
 LETTERS = st.sampled_from(

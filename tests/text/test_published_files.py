@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import io
 import json
-import struct
 import tarfile
 import unicodedata
 
@@ -18,15 +17,17 @@ from formers import Error
 from formers.cli.main import main
 from formers.data.readers import load_bundled_corpus
 from formers.interop.tokenizer_files import load_tokenizer, save_tokenizer
+from formers.models import mbart
+from formers.registry import list_tokenizer_styles, train_tokenizer
 from formers.text import published_files
 from formers.text.tokenizer import DecodeStream, Tokenizer
-from formers.text.tokenizer_kinds import MBART_LANGUAGES
-from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
+from tests.text.sentencepiece_messages import SMALL_MODEL, encode_message, encode_piece
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:decomposed Hangul"),
     pytest.mark.filterwarnings("ignore:this tokenizer takes Hangul"),
 ]
+STYLES = list_tokenizer_styles()
 TEXTS = [
     "Hello, World! It's 2024.", "안녕하세요 ㅋㅋ 현행법을 개정", unicodedata.normalize("NFD", "안녕하세요 현행법"),
     "naïve café — 😀👍🏽👨\u200d👩\u200d👧", "  two  spaces\tand\na line \r\n", "a\x00b\x01c\x7f\x85\u200bd\ufeff",
@@ -38,74 +39,75 @@ TEXTS = [
 def test_vocab_txt():
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "The"]
     text = "\n".join(pieces) + "\n"
-    made = published_files.from_vocab_txt(text, {"do_lower_case": True})
+    made = published_files.from_vocab_txt(text, {"do_lower_case": True}, STYLES)
     assert made.encode("The cats") == [2, 5, 6, 7, 3]
     assert made.notes == []
-    cased = published_files.from_vocab_txt(text, {})  # there is a capital in it
+    cased = published_files.from_vocab_txt(text, {}, STYLES)  # there is a capital in it
     assert cased.encode("The cats") == [2, 8, 6, 7, 3]
     assert "there are capitals in the vocabulary" in cased.notes[0]
-    plain = published_files.from_vocab_txt(text.replace("The", "[unused1]\n<S>"), {})
+    plain = published_files.from_vocab_txt(text.replace("The", "[unused1]\n<S>"), {}, STYLES)
     assert plain.encode("The cats") == [2, 5, 6, 7, 3]
     assert "there are no capitals in the vocabulary" in plain.notes[0]
     assert made.encode("the", "cat") == [2, 5, 3, 6, 3]
     assert made.id("mask") == 4
     with pytest.raises(Error, match="is not in the vocabulary"):
-        published_files.from_vocab_txt("the\ncat", {})
+        published_files.from_vocab_txt("the\ncat", {}, STYLES)
 
 
 def test_a_published_vocab_txt_loses_spaces_as_the_reference_does():
     """Only the space before . , ! ? is taken out again; BERT's format does not say where else there was none."""
     vocab = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", *"().,!?:'3"])
-    made = published_files.from_vocab_txt(vocab, {"do_lower_case": False})
+    made = published_files.from_vocab_txt(vocab, {"do_lower_case": False}, STYLES)
     for text, back in (("a, b. a! b?", "a, b. a! b?"), ("(a): a'b", "( a ) : a ' b"), ("3.3 a , b", "3. 3 a, b")):
         assert made.decode(made.encode(text)) == back
 
 
 def test_vocab_json_and_merges():
     vocab = {c: i for i, c in enumerate(["a", "b", "Ġ", "ab", "<|endoftext|>"])}
-    made = published_files.from_merges(json.dumps(vocab), "#version: 0.2\na b\n", {})
+    made = published_files.from_merges(json.dumps(vocab), "#version: 0.2\na b\n", {}, STYLES)
     assert made.encode("ab ab") == [3, 2, 3]
     assert made.id("eos") == 4
     roberta = {c: i for i, c in enumerate(["<s>", "<pad>", "</s>", "<unk>", "a", "b", "Ġ", "ab", "<mask>"])}
-    made = published_files.from_merges(json.dumps(roberta), "a b", {"add_prefix_space": False})
+    made = published_files.from_merges(json.dumps(roberta), "a b", {"add_prefix_space": False}, STYLES)
     assert made.encode("ab") == [0, 7, 2]
     assert made.encode("a", "b") == [0, 4, 2, 2, 5, 2]
     assert made.id("mask") == 8
     for vocab, merges in (("[]", "a b"), ('{"a": 0}', "a b"), ("{", "")):
         with pytest.raises(Error, match="the tokenizer failed|JSON"):
-            published_files.from_merges(vocab, merges, {})
+            published_files.from_merges(vocab, merges, {}, STYLES)
 
 
 def test_roles():
     options = {"pad_token": {"content": "<p>"}, "eos_token": "<e>", "unk_token": None}
     special = published_files.resolve_special_tokens(options, {"unk": "u"})
     assert special == {"unk": "u", "pad": "<p>", "eos": "<e>"}
-    assert published_files.guess_special_tokens(train_wordpiece(["the cat"] * 3, 60).json_text)["mask"] == "[MASK]"
-    assert published_files.guess_special_tokens(train_bpe(["the cat"] * 3, 300).json_text) == {
+    wordpiece, bpe = (train_tokenizer(kind, ["the cat"] * 3, 300).json_text for kind in ("wordpiece", "bpe"))
+    assert published_files.guess_special_tokens(wordpiece, STYLES)["mask"] == "[MASK]"
+    assert published_files.guess_special_tokens(bpe, STYLES) == {
         "bos": "<|endoftext|>",
         "eos": "<|endoftext|>",
         "unk": "<|endoftext|>",
     }
-    assert published_files.guess_special_tokens("no json") == {}
+    assert published_files.guess_special_tokens("no json", STYLES) == {}
 
 
 @functools.cache
-def files(where):
+def read_archive(where):
     with tarfile.open(where / "tokenizers.tar.xz") as archive:
         return {m.name.removeprefix("./"): archive.extractfile(m).read() for m in archive.getmembers() if m.isfile()}
 
 
-def pairs(merges):
+def parse_merges(merges):
     return [tuple(line.split(" ")) for line in merges.split("\n") if line and not line.startswith("#version")]
 
 
 @functools.cache
-def couple(name, where):
+def load_couple(name, where):
     """Our tokenizer and its reference as a function from text to ids."""
     transformers = pytest.importorskip("transformers")
-    has = {k.split("/")[1]: v for k, v in files(where).items() if k.split("/")[0] == name}
+    has = {k.split("/")[1]: v for k, v in read_archive(where).items() if k.split("/")[0] == name}
     if name in ("t5", "albert"):
-        ours = published_files.from_spm(has["spiece.model"], {})
+        ours = published_files.from_spm(has["spiece.model"], {}, STYLES)
         model = published_files.parse_model(has["spiece.model"])
         if name == "albert":
             vocab = [(p, s) for p, s, _ in model.pieces]
@@ -116,19 +118,19 @@ def couple(name, where):
     if name == "gpt-neox-20b":
         text = has["tokenizer.json"].decode()
         rust = tokenizers.Tokenizer.from_str(text)
-        return Tokenizer(text, published_files.guess_special_tokens(text)), lambda t: rust.encode(t).ids
+        return Tokenizer(text, published_files.guess_special_tokens(text, STYLES)), lambda t: rust.encode(t).ids
     if "vocab.txt" in has:
         lower = name in ("bert-base-uncased", "ernie-3.0-base-zh")
         text = has["vocab.txt"].decode()
         rows = [line.split("\t")[0] for line in text.split("\n")]
         vocab = {p: i for i, p in enumerate(rows if rows[-1] else rows[:-1])}
         theirs = transformers.BertTokenizer(vocab=vocab, do_lower_case=lower)
-        return published_files.from_vocab_txt(text, {"do_lower_case": lower}), lambda t: theirs(t)["input_ids"]
+        return published_files.from_vocab_txt(text, {"do_lower_case": lower}, STYLES), lambda t: theirs(t)["input_ids"]
     kind = transformers.OpenAIGPTTokenizer if name == "openai-gpt" else transformers.GPT2Tokenizer
     names = ("encoder.json", "vocab.bpe") if name == "gpt2 as first released" else ("vocab.json", "merges.txt")
     vocab, merges = (has[n].decode() for n in names)
-    theirs = kind(vocab=json.loads(vocab), merges=pairs(merges))
-    return published_files.from_merges(vocab, merges, {}), lambda t: theirs(t)["input_ids"]
+    theirs = kind(vocab=json.loads(vocab), merges=parse_merges(merges))
+    return published_files.from_merges(vocab, merges, {}, STYLES), lambda t: theirs(t)["input_ids"]
 
 
 NAMES = (
@@ -137,7 +139,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def same(name, ours, theirs, text):
+def is_same_cut(name, ours, theirs, text):
     """Equal ids; or, for T5, two ways to cut the text with the same score, where SentencePiece's own choice hangs on
     the last bit of a 32-bit sum (′′ + ′ or ′ + ′′)."""
     mine, want = ours.encode(text), theirs(text)
@@ -154,7 +156,7 @@ def json_scores(made):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_ids_as_the_reference(name, data):
-    ours, theirs = couple(name, data)
+    ours, theirs = load_couple(name, data)
     for text in TEXTS:
         assert ours.encode(text) == theirs(text), (name, text)
     assert ours.encode_batch(TEXTS) == [ours.encode(t) for t in TEXTS]
@@ -168,7 +170,7 @@ ALPHABETS = st.one_of(
 
 
 def check_random(name, where, count):
-    ours, theirs = couple(name, where)
+    ours, theirs = load_couple(name, where)
     seen = []
 
     @settings(max_examples=count, suppress_health_check=list(HealthCheck))
@@ -178,7 +180,7 @@ def check_random(name, where, count):
         for token in ours.added_tokens if name == "t5" else ():  # SentencePiece alone knows no special tokens in a text
             text = text.replace(token, "")
         seen.append(text)
-        assert same(name, ours, theirs, text), (name, text)
+        assert is_same_cut(name, ours, theirs, text), (name, text)
 
     run()
     return len(seen)
@@ -210,13 +212,13 @@ def test_a_bare_vocabulary_says_how_text_was_read(name, lower, data):
     tokenizer_config.json says about case comes first."""
     transformers = pytest.importorskip("transformers")
     cased, strip = FLAGS[name]
-    text = files(data)[f"{name}/vocab.txt"].decode()
+    text = read_archive(data)[f"{name}/vocab.txt"].decode()
     rows = [line.split("\t")[0] for line in text.split("\n")]
     vocab = {p: i for i, p in enumerate(rows if rows[-1] else rows[:-1])}
     flags = {"do_lower_case": cased if lower is None else lower}
     flags["strip_accents"] = strip if lower is None else lower and name != "koelectra"
     theirs = transformers.BertTokenizer(vocab=vocab, **flags)
-    ours = published_files.from_vocab_txt(text, {} if lower is None else {"do_lower_case": lower})
+    ours = published_files.from_vocab_txt(text, {} if lower is None else {"do_lower_case": lower}, STYLES)
     for line in [*TEXTS, "영화 정말 재미있어요. KBS 드라마", "Ñandú ÀÉ Straße"]:
         assert ours.encode(line) == theirs(line)["input_ids"], (name, lower, line)
     if name == "koelectra":
@@ -225,39 +227,39 @@ def test_a_bare_vocabulary_says_how_text_was_read(name, lower, data):
 
 def test_a_lower_case_vocabulary_of_syllables_keeps_them():
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "영화", "##는", "kbs", "cafe"]
-    made = published_files.from_vocab_txt("\n".join(pieces), {})
+    made = published_files.from_vocab_txt("\n".join(pieces), {}, STYLES)
     assert made.encode("영화는 KBS", special=False) == [5, 6, 7]
-    assert published_files.from_vocab_txt("\n".join(pieces), {"do_lower_case": True}).encode(
+    assert published_files.from_vocab_txt("\n".join(pieces), {"do_lower_case": True}, STYLES).encode(
         "영화는 KBS", special=False
     ) == [
         5,
         6,
         7,
     ]
-    silent = published_files.from_vocab_txt("\n".join(pieces), {"do_lower_case": True, "strip_accents": None})
+    silent = published_files.from_vocab_txt("\n".join(pieces), {"do_lower_case": True, "strip_accents": None}, STYLES)
     assert silent.encode("영화는 KBS", special=False) == [5, 6, 7]
     apart = published_files.from_vocab_txt(
-        "\n".join(pieces), {"do_lower_case": True, "strip_accents": True}
+        "\n".join(pieces), {"do_lower_case": True, "strip_accents": True}, STYLES
     )  # said is said
     assert apart.encode("café", special=False) == [8]
 
 
 def test_both_forms_of_gpt2(data):
-    has = files(data)
-    one = published_files.from_merges(has["gpt2/vocab.json"].decode(), has["gpt2/merges.txt"].decode(), {})
-    two = published_files.from_merges(has["gpt2/encoder.json"].decode(), has["gpt2/vocab.bpe"].decode(), {})
+    has = read_archive(data)
+    one = published_files.from_merges(has["gpt2/vocab.json"].decode(), has["gpt2/merges.txt"].decode(), {}, STYLES)
+    two = published_files.from_merges(has["gpt2/encoder.json"].decode(), has["gpt2/vocab.bpe"].decode(), {}, STYLES)
     assert all(one.encode(t) == two.encode(t) for t in TEXTS)
     assert all(one.decode(one.encode(t)) == t for t in TEXTS)
 
 
 def test_t5_and_albert_marks(data):
-    t5 = published_files.from_spm(files(data)["t5/spiece.model"], {})
+    t5 = published_files.from_spm(read_archive(data)["t5/spiece.model"], {}, STYLES)
     assert len(t5) == 32100
     assert t5.encode("a <extra_id_0> b <extra_id_99>")[-2:] == [32000, 1]
     assert t5.backend.token_to_id("<extra_id_0>") == 32099
     assert (t5.id("pad"), t5.id("eos"), t5.id("unk")) == (0, 1, 2)
     assert t5.decode(t5.encode("Hello, you  there")) == "Hello, you there"
-    albert = published_files.from_spm(files(data)["albert/spiece.model"], {})
+    albert = published_files.from_spm(read_archive(data)["albert/spiece.model"], {}, STYLES)
     assert [albert.id(r) for r in ("pad", "unk", "cls", "sep", "mask")] == [0, 1, 2, 3, 4]
     assert albert.encode("Hello", "You") == [
         2,
@@ -266,12 +268,14 @@ def test_t5_and_albert_marks(data):
         *albert.encode("you", special=False),
         3,
     ]
-    cased = published_files.from_spm(files(data)["albert/spiece.model"], {"do_lower_case": False, "keep_accents": True})
+    cased = published_files.from_spm(
+        read_archive(data)["albert/spiece.model"], {"do_lower_case": False, "keep_accents": True}, STYLES
+    )
     assert cased.encode("Café") != albert.encode("Café")
 
 
 def test_sentencepiece_text_leads_back_to_the_original(data):
-    made = published_files.from_spm(files(data)["t5/spiece.model"], {})
+    made = published_files.from_spm(read_archive(data)["t5/spiece.model"], {}, STYLES)
     text = "Hello ½\u0301x " + unicodedata.normalize("NFD", "é") + " end"
     ids, offsets = made.encode_with_offsets(text)
     assert ids == made.encode(text)
@@ -288,7 +292,7 @@ def test_directories(data, tmp_path):
     ):
         (tmp_path / name).mkdir()
         for file in names:
-            (tmp_path / name / file).write_bytes(files(data)[f"{name}/{file}"])
+            (tmp_path / name / file).write_bytes(read_archive(data)[f"{name}/{file}"])
         made = load_tokenizer(tmp_path / name)
         save_tokenizer(made, tmp_path / f"{name}-again")
         again = load_tokenizer(tmp_path / f"{name}-again")
@@ -310,7 +314,7 @@ CORPUS = [load_bundled_corpus("en")[0][0][i : i + 400] for i in range(0, 20_000,
 ]
 
 
-def trained(**options):
+def train_sentencepiece(**options):
     peer, out = pytest.importorskip("sentencepiece"), io.BytesIO()
     peer.SentencePieceTrainer.train(
         sentence_iterator=iter(CORPUS), model_writer=out, minloglevel=2, num_threads=1, **options
@@ -332,8 +336,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_any_sentencepiece_model(case):
-    data, peer = trained(**CASES[case])
-    made = published_files.from_spm(data, {"extra_ids": 0})
+    data, peer = train_sentencepiece(**CASES[case])
+    made = published_files.from_spm(data, {"extra_ids": 0}, STYLES)
     assert len(made) == peer.get_piece_size()
     texts = [*CORPUS[:3], *TEXTS, "the cat<c>sat 현행법", "  a   b  "]
     for text in texts:
@@ -347,25 +351,27 @@ def test_any_sentencepiece_model(case):
 
 def test_fairseq_numbers():
     """mBART and XLM-R: four marks of fairseq, then the model's pieces from the fourth on, languages, <mask>."""
-    data, peer = trained(vocab_size=600)
+    data, peer = train_sentencepiece(vocab_size=600)
     name = "sentencepiece.bpe.model"
-    plain = published_files.from_spm(data, {}, name=name)
+    plain = published_files.from_spm(data, {}, STYLES, name=name)
     want = [i + 1 if i else 3 for i in peer.encode("the cat x")]
     assert plain.encode("the cat x") == [0, *want, 2]
     assert plain.encode("the", "cat")[0] == 0
     assert len(plain) == 600 + 2
-    made = published_files.from_spm(data, {"src_lang": "ko_KR"}, name=name)
+    made = published_files.from_spm(data, {"src_lang": "ko_KR"}, STYLES, name=name)
     code = made.backend.token_to_id("ko_KR")
-    assert code == 601 + MBART_LANGUAGES.index("ko_KR")
+    assert code == 601 + mbart.LANGUAGES.index("ko_KR")
     assert made.encode("the cat x") == [*want, 2, code]
     assert made.id("mask") == len(made) - 1
-    with pytest.raises(Error, match="is not one of mBART's"):
-        published_files.from_spm(data, {"src_lang": "xx"}, name=name)
+    with pytest.raises(Error, match="is not one of mbart's"):
+        published_files.from_spm(data, {"src_lang": "xx"}, STYLES, name=name)
 
 
 def test_xlnet():
-    data, peer = trained(vocab_size=600, control_symbols=["<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"])
-    made = published_files.from_spm(data, {})
+    data, peer = train_sentencepiece(
+        vocab_size=600, control_symbols=["<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
+    )
+    made = published_files.from_spm(data, {}, STYLES)
     ids = peer.encode("the cat")
     assert made.encode("the cat") == [*ids, made.id("sep"), made.id("cls")]
     assert made.is_left_padded
@@ -374,11 +380,11 @@ def test_xlnet():
 
 def test_marian(tmp_path):
     """Two models and one table of numbers: each side reads its own language, both decode all numbers."""
-    source, one = trained(vocab_size=500)
-    target, two = trained(vocab_size=600)
+    source, one = train_sentencepiece(vocab_size=500)
+    target, two = train_sentencepiece(vocab_size=600)
     names = sorted({p for m in (one, two) for p in map(m.id_to_piece, range(m.get_piece_size()))} | {"<pad>", ">>ko<<"})
     vocab = json.dumps({p: i for i, p in enumerate(names)})
-    made = published_files.from_marian(source, target, vocab, {})
+    made = published_files.from_marian(source, target, vocab, {}, STYLES)
     assert made.target is not None
     for text in CORPUS[:3]:
         for side, peer in ((made, one), (made.target, two)):
@@ -394,36 +400,8 @@ def test_marian(tmp_path):
     assert again.fingerprint != Tokenizer(made.json_text, made.special).fingerprint
 
 
-def message(*fields):
-    """A protobuf message: numbers with bytes, floats or ints."""
-    out = b""
-    for number, value in fields:
-        if isinstance(value, bytes):
-            out += bytes([number << 3 | 2]) + varint(len(value)) + value
-        elif isinstance(value, float):
-            out += bytes([number << 3 | 5]) + struct.pack("<f", value)
-        else:
-            out += varint(number << 3) + varint(value)
-    return out
-
-
-def varint(value):
-    out = b""
-    while value >= 128:
-        out += bytes([value & 127 | 128])
-        value >>= 7
-    return out + bytes([value])
-
-
-def piece(text, score=-1.0, kind=1):
-    return 1, message((1, text.encode()), (2, score), (3, kind))
-
-
-PLAIN = [piece("<unk>", 0.0, 2), piece("</s>", 0.0, 3), piece("▁a", -1.0), piece("b", -2.0), piece("▁", -3.0)]
-
-
 def test_a_model_by_hand():
-    made = published_files.from_spm(message(*PLAIN), {"extra_ids": 0})
+    made = published_files.from_spm(encode_message(*SMALL_MODEL), {"extra_ids": 0}, STYLES)
     assert made.encode("ab a") == [2, 3, 2, 1]
     assert made.encode("x") == [4, 0, 1]
 
@@ -431,36 +409,47 @@ def test_a_model_by_hand():
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"\xff" * 40, b"\x0a\xff\xff\xff\x7f", message(*PLAIN[1:]), message(*PLAIN, PLAIN[2]),
-        message(*PLAIN, piece("")),
-        message(*PLAIN, piece("x" * 2000)), message(*PLAIN, (1, 5)), message(*PLAIN, piece("x", float("nan"))),
-        message(*PLAIN, piece("x", 0.0, 9)), message(*PLAIN, (2, message((3, 3)))),
-        message(*PLAIN, (2, message((24, 1)))),
-        message(*PLAIN, (3, message((2, b"\xff\xff\xff\xff")))), message(*PLAIN, (3, message((5, 0)))),
-        message(*PLAIN, (1, message((1, b"\xff")))), message(*PLAIN, (2, message((3, b"x")))),
-        message(*PLAIN, *(piece(chr(0x4E00 + i) * 300) for i in range(2000)), (2, message((3, 2)))),
+        b"",
+        b"\xff" * 40,
+        b"\x0a\xff\xff\xff\x7f",
+        encode_message(*SMALL_MODEL[1:]),
+        encode_message(*SMALL_MODEL, SMALL_MODEL[2]),
+        encode_message(*SMALL_MODEL, encode_piece("")),
+        encode_message(*SMALL_MODEL, encode_piece("x" * 2000)),
+        encode_message(*SMALL_MODEL, (1, 5)),
+        encode_message(*SMALL_MODEL, encode_piece("x", float("nan"))),
+        encode_message(*SMALL_MODEL, encode_piece("x", 0.0, 9)),
+        encode_message(*SMALL_MODEL, (2, encode_message((3, 3)))),
+        encode_message(*SMALL_MODEL, (2, encode_message((24, 1)))),
+        encode_message(*SMALL_MODEL, (3, encode_message((2, b"\xff\xff\xff\xff")))),
+        encode_message(*SMALL_MODEL, (3, encode_message((5, 0)))),
+        encode_message(*SMALL_MODEL, (1, encode_message((1, b"\xff")))),
+        encode_message(*SMALL_MODEL, (2, encode_message((3, b"x")))),
+        encode_message(
+            *SMALL_MODEL, *(encode_piece(chr(0x4E00 + i) * 300) for i in range(2000)), (2, encode_message((3, 2)))
+        ),
     ],
-)  # fmt: skip
+)
 def test_broken_models_are_our_errors(data):
     with pytest.raises(Error):
-        published_files.from_spm(data, {})
+        published_files.from_spm(data, {}, STYLES)
 
 
 def test_absurd_options():
     for options in ({"extra_ids": 10**9}, {"extra_ids": "many"}):
         with pytest.raises(Error):
-            published_files.from_spm(message(*PLAIN), options)
+            published_files.from_spm(encode_message(*SMALL_MODEL), options, STYLES)
     with pytest.raises(Error, match="does not number its pieces"):
-        published_files.from_marian(message(*PLAIN), message(*PLAIN), '{"a": 5}', {})
+        published_files.from_marian(encode_message(*SMALL_MODEL), encode_message(*SMALL_MODEL), '{"a": 5}', {}, STYLES)
 
 
 @pytest.mark.parametrize("name", ["t5", "albert"])
 def test_raw_text_is_what_sentencepiece_makes_of_it(name, data):
     """SentencePiece itself knows no special tokens in a text."""
     sentencepiece_ = pytest.importorskip("sentencepiece")
-    model = files(data)[f"{name}/spiece.model"]
+    model = read_archive(data)[f"{name}/spiece.model"]
     theirs = sentencepiece_.SentencePieceProcessor(model_proto=model)
-    ours = published_files.from_spm(model, {"do_lower_case": False, "keep_accents": True})
+    ours = published_files.from_spm(model, {"do_lower_case": False, "keep_accents": True}, STYLES)
     for token in ("</s>", "<pad>", "<s>", "[CLS]", "[SEP]", "[MASK]", "<extra_id_0>", "<unk>"):
         for text in (token, f"one {token} two", f"one{token}two", f"{token}{token}"):
             control = any(theirs.is_control(i) for i in theirs.encode(text))
@@ -473,13 +462,13 @@ def test_raw_text_is_what_sentencepiece_makes_of_it(name, data):
 
 def test_what_a_vocab_txt_leaves_open_is_said(tmp_path, capsys):
     small = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]", "the", "cat"])
-    (note,) = published_files.from_vocab_txt(small, {}).notes
+    (note,) = published_files.from_vocab_txt(small, {}, STYLES).notes
     assert "text is made lower case" in note
     assert '{"do_lower_case": false}' in note
-    (note,) = published_files.from_vocab_txt(small + "\n##A\nThe", {}).notes
+    (note,) = published_files.from_vocab_txt(small + "\n##A\nThe", {}, STYLES).notes
     assert "text keeps its case" in note
     assert '{"do_lower_case": true}' in note
-    assert published_files.from_vocab_txt(small, {"do_lower_case": True}).notes == []
+    assert published_files.from_vocab_txt(small, {"do_lower_case": True}, STYLES).notes == []
     (tmp_path / "vocab.txt").write_text(small, encoding="utf-8")
     (tmp_path / "t.txt").write_text("the cat\nthe cat the\n", encoding="utf-8")
     for words in (

@@ -162,11 +162,11 @@ GPT-2를 학습했다.| BERT도 학습했다.
 """.strip().split("\n")
 
 
-def parts(case: str) -> list[str]:
+def split_case(case: str) -> list[str]:
     return [part.strip() for part in case.replace("\\n", "\n").split("|")]
 
 
-def whole(case: str) -> str:
+def join_case(case: str) -> str:
     return case.replace("\\n", "\n").replace("|", "")
 
 
@@ -177,14 +177,14 @@ def test_there_are_enough_cases():
 
 @pytest.mark.parametrize("case", ENGLISH)
 def test_english(case):
-    assert split_sentences(whole(case)) == parts(case)
-    assert split_sentences(whole(case), "en") == parts(case)
+    assert split_sentences(join_case(case)) == split_case(case)
+    assert split_sentences(join_case(case), "en") == split_case(case)
 
 
 @pytest.mark.parametrize("case", KOREAN)
 def test_korean(case):
-    assert split_sentences(whole(case)) == parts(case)
-    assert split_sentences(whole(case), "ko") == parts(case)
+    assert split_sentences(join_case(case)) == split_case(case)
+    assert split_sentences(join_case(case), "ko") == split_case(case)
 
 
 ODD = st.sampled_from(

@@ -1,17 +1,19 @@
 """One process of several, for tests: does the jobs of a file one after the other and writes what it saw.
 
-python -m tests.training.ranks JOBS.json, with torchrun's variables. `processes` starts as many as wanted.
+python -m tests.training.ranks JOBS.json, with torchrun's variables. `run_jobs` starts as many as wanted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -71,8 +73,65 @@ def finetune(family, out=None, *, several=None, train=None, data=None, **more):
     return {"folder": str(found.folder), "trials": [trial.runs for trial in found.trials]}
 
 
+def measure_exchange(family, parallel, accumulate=2, steps=2):
+    """What this process holds and sends in a step: bytes of weights, gradients and optimizer state, bytes handed to
+    collective operations by their kind, and the tokens of its last batch."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from formers.training.distributed.process_group import connect_processes
+    from formers.training.runs.prepare_data import prepare_data
+    from formers.training.runs.pretrain import PretrainRun
+
+    sent = {}
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.namespace == "c10d":
+                kind = func.overloadpacket.__name__
+                whole = 0 if "gather" in kind else 1 if "scatter" in kind or "alltoall" in kind else 0
+                given = args[whole]
+                for one in given if isinstance(given, list) else [given]:
+                    if isinstance(one, torch.Tensor):
+                        sent[kind] = sent.get(kind, 0) + one.nbytes
+            return func(*args, **(kwargs or {}))
+
+    config = make_exchange_config(family, parallel, accumulate)
+    world = connect_processes("cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        run = PretrainRun(config, prepare_data(family, config.data, Path(folder), TEXT), world)
+        done = run.trainer.train(run.iter_batches, steps)
+        next(done)
+        with Recorder():
+            for _ in done:
+                pass
+        batch = next(itertools.islice(run.iter_batches(1, 0), steps - 1, None))[0]
+    local = [
+        getattr(p, "_local_tensor", p.data) for p in run.trainer.executor.step_module.parameters() if p.numel() > 1
+    ]
+    state = sum(
+        getattr(t, "_local_tensor", t).nbytes
+        for one in run.trainer.executor.optimizer.state.values() for t in one.values() if t.dim()
+    )  # fmt: skip
+    tokens = len(batch.ids) + (0 if batch.source is None else len(batch.source.ids))
+    vocab = run.former.config.vocab
+    return {"sent": sent, "weights": sum(t.nbytes for t in local), "state": state, "tokens": tokens, "vocab": vocab}
+
+
+def make_exchange_config(family, parallel, accumulate=2):
+    """The settings of measure_exchange."""
+    from formers.registry import FAMILIES
+    from formers.training.config_merge import configure_pretraining
+
+    known = {field.name for field in dataclasses.fields(FAMILIES[family].definition.config_class)}
+    given = {f"model.{key}": value for key, value in SIZES.items() if key in known}
+    given |= {f"train.{key}": value for key, value in TRAIN.items()}
+    given |= {"train.parallel": parallel, "train.accumulate": accumulate, "data.vocab_size": 300}
+    return configure_pretraining(family, None, given)
+
+
 @contextlib.contextmanager
-def watched():
+def watch_steps():
     """The examples that this process learns from, step by step, and how often gradients are exchanged in each."""
     import torch.distributed as dist
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -119,7 +178,7 @@ def watched():
         setattr(dist, name, before[3])
 
 
-def job(about):
+def run_job(about):
     """One run, of all processes or of the first one alone; what was seen goes beside its folder."""
     import torch.distributed as dist
 
@@ -130,10 +189,12 @@ def job(about):
     verb, beside = about.pop("verb", "pretrain"), Path(about.pop("beside", None) or Path(about["out"]).parent)
     if not (alone and rank != "0"):
         os.environ["WORLD_SIZE"] = "1" if alone else size
-        with watched() as (seen, calls):
+        with watch_steps() as (seen, calls):
             try:
                 if verb == "pretrain":
                     pretrain(**about)
+                elif verb == "measure":
+                    result = measure_exchange(**about)
                 else:
                     with contextlib.chdir(beside):  # runs without a name are made here
                         result = finetune(**about)
@@ -145,17 +206,19 @@ def job(about):
     dist.barrier()
 
 
-def port():
+def find_free_port():
     """One that is free."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
 
 
-def start(words, ranks=2, **variables):
+def start_processes(words, ranks=2, **variables):
     """A command in several processes that belong together."""
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port()), "OMP_NUM_THREADS": "1",
-                   "WORLD_SIZE": str(ranks), "CUDA_VISIBLE_DEVICES": "", **variables}  # fmt: skip
+    environment = {
+        **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_port()), "OMP_NUM_THREADS": "1",
+        "WORLD_SIZE": str(ranks), "CUDA_VISIBLE_DEVICES": "", **variables,
+    }  # fmt: skip
     return [
         subprocess.Popen(words, env={**environment, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=subprocess.PIPE,
                          stderr=subprocess.STDOUT, text=True, cwd=Path(__file__).parents[2])
@@ -163,7 +226,7 @@ def start(words, ranks=2, **variables):
     ]  # fmt: skip
 
 
-def ended(started, seconds=120):
+def wait_for_all(started, seconds=120):
     """Their exit codes and words; whoever is still there after some seconds is killed, and that is an error."""
     until = time.monotonic() + seconds
     try:
@@ -176,16 +239,18 @@ def ended(started, seconds=120):
     return [p.returncode for p in started], said
 
 
-def processes(folder, jobs, ranks=2, seconds=120):
+def run_jobs(folder, jobs, ranks=2, seconds=120):
     """Do jobs in several processes; all must end well. What they said."""
     file = Path(folder) / f"jobs-{time.monotonic_ns()}.json"
     file.write_text(json.dumps(jobs))
-    codes, said = ended(start([sys.executable, "-m", "tests.training.ranks", str(file)], ranks), seconds)
+    codes, said = wait_for_all(
+        start_processes([sys.executable, "-m", "tests.training.ranks", str(file)], ranks), seconds
+    )
     assert codes == [0] * ranks, "\n".join(said)
     return said
 
 
-def told(folder, name):
+def read_records(folder, name):
     """What the processes saw in a job, by rank."""
     return [json.loads(path.read_text()) for path in sorted(Path(folder).glob(f"{name}-[0-9].json"))]
 
@@ -196,5 +261,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     for about in json.loads(Path(sys.argv[1]).read_text()):
-        job(about)
+        run_job(about)
     torch.distributed.destroy_process_group()

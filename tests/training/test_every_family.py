@@ -6,82 +6,36 @@ python -m tests.training.test_every_family writes the curves anew.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-import formers
-from formers.data.loader import load_batches
-from formers.data.plans import TokenSource
 from formers.nn.block import BlockStack
-from formers.objectives.registry import OBJECTIVES, build_objective, list_options
 from formers.registry import FAMILIES
 from formers.training.checkpoint.local import Checkpoints
-from formers.training.runs.pretrain import has_carried_state
-from formers.training.train_config import TrainConfig
-from formers.training.trainer import Trainer
-from tests.models.test_family import OWN, SIZES
-from tests.objectives import toys
-from tests.objectives.test_every_family import MORE, TOKENIZER
+from tests.training.family_trainers import (
+    build_family_trainer,
+    collect_losses,
+)
 
+FALL = 0.3  # nats by which the loss falls at least
 CURVES = Path(__file__).parent / "curves.json"
 NAMES = [name for name, member in FAMILIES.items() if member.definition.objective]
-STEPS, FALL = 16, 0.3  # nats by which the loss falls at least
-
-
-def few(seed, documents, sentences):
-    """Text of few words, some of them far more frequent: something to learn within a few steps."""
-    r = np.random.default_rng(seed)
-    word = lambda: (toys.PLAIN + np.minimum(r.geometric(0.3, r.integers(4, 20)), 30)).tolist()  # noqa: E731
-    made = toys.store([[word() for _ in range(sentences(r))] for _ in range(documents)], end=TOKENIZER.id("eos"))
-    return toys.with_units(made, r.integers(0, 4, len(made.tokens)).astype(np.uint8))
-
-
-TEXT = few(0, 60, lambda r: r.integers(1, 12))
-PAIRS = few(1, 60, lambda r: 2)
-
-
-def trainer(name):
-    family = FAMILIES[name].definition
-    known = {field.name for field in dataclasses.fields(family.config_class)}
-    sizes = {k: v for k, v in {**SIZES, **OWN.get(name, {}), "vocab": 80, "context": 24}.items() if k in known}
-    sizes |= {key: value for key, value in {"pad": TOKENIZER.id("pad"), "memory": 12}.items() if key in known}
-    f = formers.build(name, head=family.pretraining_head, seed=0, **sizes)
-    options = dict(MORE.get(family.objective, {}))
-    known = list_options(OBJECTIVES[family.objective].objective_class)
-    if has_carried_state(family) and "num_streams" in known:
-        options |= {"num_streams": 8, "streams_per_batch": 4}
-    goal = build_objective(family.objective, TOKENIZER, 24, **options)
-    return Trainer(
-        f.model, [goal], TrainConfig(steps=STEPS, batch_tokens=96, accumulate=2, seq_length=24, lr=1e-2, warmup_steps=2)
-    )
-
-
-def source(t):
-    goal = t.objectives[0]
-    store = PAIRS if type(goal).__name__ == "Seq2Seq" else TEXT
-    return lambda phase, position: load_batches(TokenSource(store, goal), 96, 0, position)
-
-
-def losses(t, until=None):
-    return [report.losses for report in t.train(source(t), until)]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_learns_twice_the_same_and_goes_on(name, tmp_path):
-    first = trainer(name)
-    seen = losses(first)
-    half = trainer(name)
-    begun = losses(half, 7)
+    first = build_family_trainer(name)
+    seen = collect_losses(first)
+    half = build_family_trainer(name)
+    begun = collect_losses(half, 7)
     kept = Checkpoints(tmp_path)
     kept.save(7, *half.get_state())
-    again = trainer(name)
+    again = build_family_trainer(name)
     again.restore_state(*kept.load(7))
-    assert begun + losses(again) == seen, "two runs, one of them stopped, are equal bit for bit"
+    assert begun + collect_losses(again) == seen, "two runs, one of them stopped, are equal bit for bit"
     for a, b in zip(first.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
     assert first.carried_states.streams == (8 if name in ("elmo", "transformer_xl", "xlnet") else 0)
@@ -95,12 +49,12 @@ def test_it_learns_twice_the_same_and_goes_on(name, tmp_path):
 @pytest.mark.parametrize("name", ["bert", "t5", "switch", "transformer_xl", "xlnet", "bart"])
 def test_checkpointing_gives_the_same(name):
     """Also where layers share a learned bias, and where a memory goes on between the two passes."""
-    kept, again = trainer(name), trainer(name)
+    kept, again = build_family_trainer(name), build_family_trainer(name)
     calls = []
     for stack in (part for part in again.model.modules() if isinstance(part, BlockStack)):
         stack.checkpoint_activations = True
         stack[0].register_forward_pre_hook(lambda *_: calls.append(1))
-    want, got = losses(kept, 4), losses(again, 4)
+    want, got = collect_losses(kept, 4), collect_losses(again, 4)
     assert len(calls) >= 2 * 2 * 4, "every batch computes it twice"
     for a, b in zip(want, got, strict=True):
         assert b == pytest.approx(a, abs=1e-5)
@@ -109,8 +63,9 @@ def test_checkpointing_gives_the_same(name):
 
 
 if __name__ == "__main__":
+    curves = {name: collect_losses(build_family_trainer(name)) for name in NAMES}
     rows = (
-        f'  "{n}": {json.dumps([{k: round(v, 5) for k, v in row.items()} for row in losses(trainer(n))])}'
-        for n in NAMES
+        f'  "{name}": {json.dumps([{k: round(v, 5) for k, v in row.items()} for row in curve])}'
+        for name, curve in curves.items()
     )
     CURVES.write_text("{\n" + ",\n".join(rows) + "\n}\n")

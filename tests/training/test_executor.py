@@ -19,8 +19,7 @@ from formers.training.executor import (
     list_tensors,
 )
 from formers.training.trainer import Diverged
-
-from .test_training import run, same, source, trainer
+from tests.training.toy_trainer import build_toy_trainer, has_equal_weights, load_toy_batches, train_to_end
 
 
 class Graph:
@@ -33,32 +32,32 @@ class Graph:
         self.owner.static_values.fill_(sum(int(t.sum()) for t in list_tensors(self.owner.static_batch)))
 
 
-def batch(fill, size=3):
+def make_batch(fill, size=3):
     ids = torch.full((2, size), fill)
     return Batch.from_padded(ids, source=Batch.from_padded(ids + 1)).replace(labels=ids.flatten())
 
 
 def make_recorded_step():
     replay = GraphedStep(lambda batch: torch.zeros(()))
-    replay.static_batch, replay.static_values, replay.graph = clone_batch(batch(0)), torch.zeros(()), Graph(replay)
+    replay.static_batch, replay.static_values, replay.graph = clone_batch(make_batch(0)), torch.zeros(()), Graph(replay)
     return replay
 
 
 def test_a_replay_reads_the_new_batch_and_leaves_it_alone():
-    replay, given = make_recorded_step(), batch(7)
+    replay, given = make_recorded_step(), make_batch(7)
     starts = int(given.starts.sum())
     assert float(replay(given)) == 6 * (7 + 8 + 7) + 2 * starts
-    assert float(replay(batch(1))) == 6 * (1 + 2 + 1) + 2 * starts
+    assert float(replay(make_batch(1))) == 6 * (1 + 2 + 1) + 2 * starts
     assert given.ids.unique().tolist() == [7]
 
 
 def test_another_shape_is_refused():
     with pytest.raises(Error, match=r"given \(8,\) in place of \(6,\)"):
-        make_recorded_step()(batch(1, size=4))
+        make_recorded_step()(make_batch(1, size=4))
 
 
 def test_a_batch_of_its_own_shares_nothing():
-    first = batch(3)
+    first = make_batch(3)
     second = clone_batch(first)
     for a, b in zip(list_tensors(first), list_tensors(second), strict=True):
         assert torch.equal(a, b)
@@ -89,7 +88,7 @@ def use_graphs(t, monkeypatch, capture):
 def test_recorded_steps_train_as_others(monkeypatch):
     """Batches of unequal numbers of labels too: the weights of losses differ from step to step."""
     settings = {"steps": 8, "dropout": 0.0, "accumulate": 2, "batch_rampup_steps": 6, "ema": 0.5}
-    plain, recorded = trainer(**settings), trainer(**settings)
+    plain, recorded = build_toy_trainer(**settings), build_toy_trainer(**settings)
     captures = []
 
     @contextlib.contextmanager
@@ -101,8 +100,8 @@ def test_recorded_steps_train_as_others(monkeypatch):
             p.grad = grad
 
     use_graphs(recorded, monkeypatch, capture)
-    assert [r.losses for r in run(recorded)] == [r.losses for r in run(plain)]
-    assert same(plain, recorded)
+    assert [r.losses for r in train_to_end(recorded)] == [r.losses for r in train_to_end(plain)]
+    assert has_equal_weights(plain, recorded)
     assert len(captures) == 1
     (graph,) = recorded.executor.cuda_graphs.values()
     assert graph.warmup_left == 0
@@ -117,7 +116,7 @@ def skip_on_device(t, monkeypatch):
 
 
 def test_whole_steps_are_recorded_where_the_device_skips_by_itself(monkeypatch):
-    plain, recorded = (trainer(steps=9, dropout=0.0, ema=0.5) for _ in range(2))
+    plain, recorded = (build_toy_trainer(steps=9, dropout=0.0, ema=0.5) for _ in range(2))
     for t in (plain, recorded):
         skip_on_device(t, monkeypatch)
     captures = []
@@ -136,7 +135,7 @@ def test_whole_steps_are_recorded_where_the_device_skips_by_itself(monkeypatch):
                     optimizer.state[p][name].copy_(value)
 
     use_graphs(recorded, monkeypatch, capture)
-    got, want = run(recorded), run(plain)
+    got, want = train_to_end(recorded), train_to_end(plain)
     assert len(captures) == 1
     assert [key[0] for key in recorded.executor.cuda_graphs] == ["step"]
     torch.testing.assert_close([r.loss for r in got], [r.loss for r in want], rtol=1e-5, atol=0)  # the rate is in fp32
@@ -151,7 +150,7 @@ def test_whole_steps_are_recorded_where_the_device_skips_by_itself(monkeypatch):
 
 def test_outcomes_are_read_after_the_next_launch(monkeypatch):
     """No step waits for its own values, and they come in order, whoever reads them when."""
-    t, events = trainer(steps=5, dropout=0.0), []
+    t, events = build_toy_trainer(steps=5, dropout=0.0), []
     skip_on_device(t, monkeypatch)
     start, read = Executor.start_step, StepValues.read
 
@@ -163,7 +162,7 @@ def test_outcomes_are_read_after_the_next_launch(monkeypatch):
 
     monkeypatch.setattr(Executor, "start_step", note_start)
     monkeypatch.setattr(StepValues, "read", lambda self: events.append(self.number) or read(self))
-    results = run(t)
+    results = train_to_end(t)
     assert events == ["start", "start", 1, "start", 2, "start", 3, "start", 4, 5]
     assert [r.step for r in results] == [1, 2, 3, 4, 5]
     assert results[0].loss > 0
@@ -171,9 +170,9 @@ def test_outcomes_are_read_after_the_next_launch(monkeypatch):
 
 
 def test_a_saved_state_knows_its_last_step(monkeypatch):
-    t = trainer(steps=3, dropout=0.0)
+    t = build_toy_trainer(steps=3, dropout=0.0)
     skip_on_device(t, monkeypatch)
-    next(steps := t.train(source(t)))
+    next(steps := t.train(load_toy_batches(t)))
     with torch.no_grad():
         next(t.model.parameters()).fill_(float("nan"))
     next(steps)
@@ -181,17 +180,17 @@ def test_a_saved_state_knows_its_last_step(monkeypatch):
 
 
 def test_late_reading_ends_a_run_that_diverges(monkeypatch):
-    t = trainer(steps=20, dropout=0.0, max_bad_steps=3)
+    t = build_toy_trainer(steps=20, dropout=0.0, max_bad_steps=3)
     skip_on_device(t, monkeypatch)
     with torch.no_grad():
         next(t.model.parameters()).fill_(float("nan"))
     with pytest.raises(Diverged, match="4 steps in a row .* the last at step 4"):
-        run(t)
+        train_to_end(t)
     assert t.step - t.bad_steps == 0, "checkpoints before the first of them are good"
 
 
 def test_what_cannot_be_recorded_goes_on_without(monkeypatch):
-    plain, t = (trainer(steps=6, dropout=0.0) for _ in range(2))
+    plain, t = (build_toy_trainer(steps=6, dropout=0.0) for _ in range(2))
     attempts = []
 
     @contextlib.contextmanager
@@ -202,6 +201,6 @@ def test_what_cannot_be_recorded_goes_on_without(monkeypatch):
 
     use_graphs(t, monkeypatch, capture)
     with pytest.warns(UserWarning, match="not recorded, and a little slower for it: operation not permitted") as said:
-        assert [r.losses for r in run(t)] == [r.losses for r in run(plain)]
+        assert [r.losses for r in train_to_end(t)] == [r.losses for r in train_to_end(plain)]
     assert len(attempts) == len(said) == 1, "it is tried once"
     assert WARMUP_BATCHES < 6

@@ -15,30 +15,30 @@ from formers import Error
 from formers.training.optimizer import OPTIMIZERS, SCHEDULES, build_optimizer, build_param_groups, build_schedule
 
 
-def layer(seed=0):
+def build_layer(seed=0):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4))
     model[1].weight.data.uniform_(0.5, 2)
     return model
 
 
-def gradients(steps, shape, seed=3):
+def draw_gradients(steps, shape, seed=3):
     return np.random.default_rng(seed).normal(size=(steps, *shape)).astype(np.float32)
 
 
-def moved(name, steps=4, lr=0.1, decay=0.2, **more):
+def move_weights(name, steps=4, lr=0.1, decay=0.2, **more):
     """The weights of a layer after some steps with given gradients, and those before."""
-    model = layer()
+    model = build_layer()
     chosen = build_optimizer(name, model, lr, weight_decay=decay, betas=(0.8, 0.9), eps=1e-6)
     before = [p.detach().numpy().copy() for p in model.parameters()]
     for g in range(steps):
         for number, p in enumerate(model.parameters()):
-            p.grad = torch.from_numpy(gradients(steps, tuple(p.shape), number)[g])
+            p.grad = torch.from_numpy(draw_gradients(steps, tuple(p.shape), number)[g])
         chosen.step()
     return before, [p.detach().numpy() for p in model.parameters()]
 
 
-def adam(w, grads, lr, decay, length):
+def run_adam(w, grads, lr, decay, length):
     m, v = np.zeros_like(w), np.zeros_like(w)
     for t, g in enumerate(grads, 1):
         m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g * g
@@ -57,10 +57,10 @@ LENGTHS = {
 @pytest.mark.parametrize("name", LENGTHS)
 def test_as_the_paper_says(name):
     """Norms and biases do not decay, matrices do."""
-    before, after = moved(name)
+    before, after = move_weights(name)
     for number, (w, got) in enumerate(zip(before, after, strict=True)):
         decay = 0.2 if w.ndim > 1 else 0.0
-        want = adam(w, gradients(4, w.shape, number), 0.1, decay, LENGTHS[name])
+        want = run_adam(w, draw_gradients(4, w.shape, number), 0.1, decay, LENGTHS[name])
         np.testing.assert_allclose(got, want, rtol=2e-4, atol=1e-5)
 
 
@@ -111,7 +111,7 @@ def test_biases_of_more_than_one_axis_do_not_decay(family, names):
 
 
 def test_what_is_frozen_stays():
-    model = layer()
+    model = build_layer()
     model[0].weight.requires_grad_(False)
     assert all(p is not model[0].weight for g in build_optimizer("adamw", model, 1.0).param_groups for p in g["params"])
     with pytest.raises(Error, match="nothing to train"):

@@ -19,7 +19,7 @@ from formers.registry import FAMILIES
 from formers.training.config_merge import configure_pretraining
 from formers.training.recipes import get_recipe
 from formers.training.runs.pretrain import get_tokenizer_config
-from tests.training.runs.test_pretrain import OWN, TEXT
+from tests.training.toy_runs import DATA_SETTINGS, TEXT
 
 LEARNED = [name for name, member in FAMILIES.items() if member.definition.objective]
 
@@ -75,7 +75,7 @@ def test_weak_branches_touch_only_the_last_matrices_of_post_norm_blocks(tmp_path
     }  # fmt: skip
     for family, post in (("bert", True), ("gpt2", False)):
         runs = [
-            formers.pretrain(family, TEXT, out=tmp_path / f"{family}-{factor}", model=sizes, data=OWN,
+            formers.pretrain(family, TEXT, out=tmp_path / f"{family}-{factor}", model=sizes, data=DATA_SETTINGS,
                              train={**train, "residual_init": factor}).former.model
             for factor in (1.0, 0.5)
         ]  # fmt: skip
@@ -93,7 +93,7 @@ def test_the_loop_is_a_plain_one(tmp_path):
         "steps": 20, "batch_tokens": 240, "seq_length": 24, "lr": 3e-3, "schedule": "linear", "warmup_steps": 5,
         "weight_decay": 0.1, "grad_clip": 0.5, "betas": (0.9, 0.98), "samples": 0, "eval_every": 20,
     }  # fmt: skip
-    run = formers.pretrain("bert", TEXT, out=tmp_path / "run", model=sizes, train=train, data=OWN)
+    run = formers.pretrain("bert", TEXT, out=tmp_path / "run", model=sizes, train=train, data=DATA_SETTINGS)
     tokenizer = run.former.tokenizer
     store = formers.Store.open(tmp_path / "run" / "data" / "store")
     goal = build_objective("nsp", tokenizer, 24)

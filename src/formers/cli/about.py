@@ -8,13 +8,13 @@ import platform
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 from rich.text import Text
 from rich.tree import Tree
 
+from ..config import JSONObject
 from ..errors import Error
-from ..registry import FAMILIES
+from ..registry import FAMILIES, find_pretrained_family
 from .common import identify_checkpoint
 from .terminal import SafeConsole, print_json, print_table
 
@@ -40,11 +40,10 @@ def tree(family: str | None = None, *, as_json: bool = False) -> None:
         as_json: Print the same as JSON, for programs.
     """
     from ..former import tree as rows
-    from ..training.word_vectors.vector_run import VECTOR_METHODS
 
-    if family is not None and family not in VECTOR_METHODS:
+    if family is not None and not any(family in member.methods for member in FAMILIES.values()):
         reject_checkpoint(family)
-    members = rows("vectors" if family in VECTOR_METHODS else family)
+    members = rows(None if family is None else find_pretrained_family(family).name)
     if as_json:
         print_json(members if family is None else members[0], indent=2)
         return
@@ -70,7 +69,7 @@ def reject_checkpoint(name: str) -> None:
     raise Error(f"{name!r} is {what}, not a family", fix=shows + where)
 
 
-def add_children(branch: Tree, parent: str, members: list[dict[str, Any]]) -> None:
+def add_children(branch: Tree, parent: str, members: list[JSONObject]) -> None:
     """Hang the children of a member onto its branch, the oldest first."""
     for member in sorted((m for m in members if m["parent"] == parent), key=lambda m: (m["year"], m["name"])):
         about = f"  {member['title']} ({member['year']}): {member['new']}"
@@ -80,12 +79,12 @@ def add_children(branch: Tree, parent: str, members: list[dict[str, Any]]) -> No
         add_children(twig, member["name"], members)
 
 
-def describe_counted_head(size: dict[str, Any]) -> str:
+def describe_counted_head(size: JSONObject) -> str:
     """Say which head a number of parameters includes."""
     return "without a head" if size["head"] == "none" else f"with head {size['head']}"
 
 
-def describe_member(member: dict[str, Any], name_given: str) -> list[str]:
+def describe_member(member: JSONObject, name_given: str) -> list[str]:
     """Describe one member in lines: what it is, its sizes, what it learns, and commands that can be copied."""
     from ..objectives.registry import OBJECTIVES
 
@@ -107,7 +106,7 @@ def describe_member(member: dict[str, Any], name_given: str) -> list[str]:
     return [*lines, "", "begin with:", *(f"  {command}" for command in list_commands(member, name_given))]
 
 
-def list_commands(member: dict[str, Any], name_given: str) -> list[str]:
+def list_commands(member: JSONObject, name_given: str) -> list[str]:
     """Return commands that this member is good for; word vectors are trained by the name of a method."""
     name, heads, tasks = member["name"], member["heads"], member["tasks"]
     pairs = {"translate", "summarise"} & set(tasks)
@@ -125,7 +124,7 @@ def list_commands(member: dict[str, Any], name_given: str) -> list[str]:
     elif "lm" in heads and not FAMILIES[name].definition.reads_characters:
         made.append(f'formers generate {model} "Once upon a time"')
     if FAMILIES[name].definition.is_static:
-        method = "word2vec" if name_given == name else name_given
+        method = next(iter(FAMILIES[name].methods)) if name_given == name else name_given
         model = f"runs/{method}-1"
         made = [f"formers pretrain {method} --data my.txt", f"formers neighbours {model} king"]
     if "none" in heads:
@@ -152,7 +151,7 @@ def describe_machine() -> list[tuple[str | Text, ...]]:
     compiler = next((c for c in ("cc", "gcc", "clang", "cl") if shutil.which(c)), None)
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     capability, memory = torch.backends.cpu.get_cpu_capability(), ""
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+    if sys.platform != "win32" and "SC_PHYS_PAGES" in os.sysconf_names:
         memory = f", {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB memory"
     return [
         ("versions", versions),

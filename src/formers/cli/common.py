@@ -7,6 +7,7 @@ in the docstring of its function (Args).
 from __future__ import annotations
 
 import difflib
+import io
 import re
 import sys
 import warnings
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from ..config import ProgressCallback
+from ..config import ProgressCallback, Settings
 from ..errors import Error
 from ..option_aliases import explain_option, resolve_setting
 from ..registry import FAMILIES, find_published_checkpoint
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ..tasks.example_tables import Table
     from ..text.normalise import CleaningReport
 
+CommandInput = Any  # dynamic: a text, a pair, or a list of words; None for a blank row
 SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 TextUnit = Literal["auto", "line", "block", "file"]  # what is one text in a file
 DtypeName = Literal["float32", "float16", "bfloat16"]
@@ -92,11 +94,11 @@ class TextFileOptions:
         ),
     ] = None
 
-    def to_keywords(self) -> dict[str, Any]:
+    def to_keywords(self) -> Settings:
         """Return the options as keywords of read_documents and formers.prepare."""
         return asdict(self)
 
-    def to_overrides(self) -> dict[str, Any]:
+    def to_overrides(self) -> Settings:
         """Return the options that were given, under the dotted names of settings."""
         usual = asdict(TextFileOptions())
         return {f"data.{key}": value for key, value in asdict(self).items() if value != usual[key]}
@@ -112,8 +114,18 @@ class RunFlags:
     seed: Annotated[
         int | None, Parameter(help="Random seed of new weights, the order of the data, masking and dropout; default 0.")
     ] = None
+    resume: Annotated[
+        bool,
+        Parameter(help="Continue the run in --out; pretrain without --out continues the newest run, or starts one."),
+    ] = False
     overwrite: OverwriteFlag = False
     print_config: Annotated[bool, Parameter(help="Print all settings as YAML, and exit.")] = False
+    dry_run: Annotated[
+        bool,
+        Parameter(
+            help="Print how the data is read and an estimate of size and time, from a few measured steps, and exit."
+        ),
+    ] = False
     tensorboard: Annotated[bool, Parameter(help="Write the metrics for TensorBoard as well (extra track).")] = False
     wandb: Annotated[
         bool,
@@ -128,16 +140,6 @@ class RunFlags:
 class ModelRunFlags(RunFlags):
     """What a run that trains a network takes besides."""
 
-    resume: Annotated[
-        bool,
-        Parameter(help="Continue the run in --out; pretrain without --out continues the newest run, or starts one."),
-    ] = False
-    dry_run: Annotated[
-        bool,
-        Parameter(
-            help="Print how the data is read and an estimate of size and time, from a few measured steps, and exit."
-        ),
-    ] = False
     device: Annotated[str | None, Parameter(help="cuda, cuda:1, mps or cpu; a GPU by default if there is one.")] = None
     dtype: Annotated[
         Literal["fp32", "bf16", "fp16", "float32", "bfloat16", "float16"] | None,
@@ -146,7 +148,7 @@ class ModelRunFlags(RunFlags):
         ),
     ] = None
 
-    def add_settings(self, given: dict[str, Any]) -> None:
+    def add_settings(self, given: Settings) -> None:
         """Put --dtype and --seed among the settings; a --dtype that differs from --train.precision is refused."""
         if self.seed is not None:
             given["train.seed"] = self.seed
@@ -156,6 +158,21 @@ class ModelRunFlags(RunFlags):
         if (other := given.setdefault("train.precision", kind)) != kind:
             what = f"--dtype {self.dtype} and --train.precision {other} contradict each other"
             raise Error(what, fix="give one of them")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class ClusterFlags:
+    """The machines that --dry-run makes a plan for."""
+
+    gpus: Annotated[
+        int | None, Parameter(help="With --dry-run: plan for so many GPUs; nothing is trained, no GPU is needed here.")
+    ] = None
+    gpu: Annotated[str | None, Parameter(help="Their kind: a100, a100-40, h100 (default), h200, b200, l40s, …")] = None
+    gpus_per_node: Annotated[int, Parameter(help="How many of them a machine has.")] = 8
+    network: Annotated[
+        float | None, Parameter(help="GB/s between machines for each GPU, if it is not the usual card.")
+    ] = None
 
 
 def load_model(
@@ -194,7 +211,9 @@ def get_torch_dtype(name: str | None) -> torch.dtype | None:
     return None if name is None else types[SHORT_DTYPES.get(name, name)]
 
 
-def load_with_notes(source: str, *, dtype: DtypeName | None = None, **options: Any) -> Former:
+def load_with_notes(
+    source: str, *, dtype: DtypeName | None = None, **options: Any  # dynamic: the options of load
+) -> Former:  # fmt: skip
     """Load a model; what there is to say about it goes to the terminal."""
     from ..interop.model_directory import load
 
@@ -235,14 +254,14 @@ def identify_checkpoint(name: str) -> tuple[str | None, str | None]:
 
 
 def parse_overrides(
-    words: Sequence[str], command: Callable[..., Any], tables: Collection[str], known: Collection[str] | None = None
-) -> dict[str, Any]:
+    words: Sequence[str], command: Callable[..., object], tables: Collection[str], known: Collection[str] | None = None
+) -> Settings:
     """Parse settings: --model.layers 4 --train.lr=1e-3 gives {"model.layers": "4", "train.lr": "1e-3"}.
 
     `command` has the other options, `tables` are those whose settings it takes, `known` these settings if they are not
     those of a model's run. Synonyms get our names.
     """
-    given: dict[str, Any] = {}
+    given: Settings = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -261,7 +280,7 @@ def parse_overrides(
 
 
 def suggest_option(
-    word: str, command: Callable[..., Any], tables: Collection[str], settings: Collection[str] | None = None
+    word: str, command: Callable[..., object], tables: Collection[str], settings: Collection[str] | None = None
 ) -> str:
     """Suggest what to type instead of an unknown option: what formers calls it, or the nearest one of the command."""
     app = App()
@@ -315,8 +334,8 @@ def read_stdin(encoding: str) -> str:
     if sys.stdin is None or sys.stdin.isatty():
         raise Error("there is no text", fix="give it behind the model, with --file, or by a pipe")
     try:
-        data = getattr(sys.stdin, "buffer", None)
-        text = sys.stdin.read() if data is None else data.read().decode(encoding)
+        is_text = isinstance(sys.stdin, io.StringIO)  # of a caller that put one in its place
+        text = sys.stdin.read() if is_text else sys.stdin.buffer.read().decode(encoding)
     except UnicodeDecodeError as error:
         from ..data.text_files import guess_encoding, make_encoding_error
 
@@ -367,7 +386,7 @@ def read_file_texts(file: Path, reading: TextFileOptions, unit: TextUnit = "line
     if str(file) == "-":
         return ["" if line.isspace() else line for line in read_stdin(reading.encoding).splitlines()]
     path, changes = find_plain_file(file, reading) if unit == "line" else None, CleaningReport()
-    how: dict[str, Any] = {"unit": unit, "keep_empty": unit == "line", "changes": changes, **reading.to_keywords()}
+    how: Settings = {"unit": unit, "keep_empty": unit == "line", "changes": changes, **reading.to_keywords()}
     found = read_lines(path, reading.encoding, changes) if path else list(read_documents(file, **how))
     print_skipped(file, changes)
     if not any(found):
@@ -381,7 +400,7 @@ def print_skipped(file: Path, changes: CleaningReport) -> None:
         SafeConsole(stderr=True).print(f"{escape_line(file)}: {', '.join(losses)}")
 
 
-def read_inputs(file: Path, reading: TextFileOptions, words: bool = False) -> tuple[list[Any], str]:
+def read_inputs(file: Path, reading: TextFileOptions, words: bool = False) -> tuple[list[CommandInput], str]:
     """Read the inputs of a file ("-": a pipe) and a note on how they were read: texts and pairs, or for `words` texts
     and lists of words; a blank line or row is an empty one. A pair has two columns of a table, or a tab in a line."""
     from ..data.readers import read_head_lines
@@ -396,7 +415,7 @@ def read_inputs(file: Path, reading: TextFileOptions, words: bool = False) -> tu
     return extract_words(table, reading) if words else extract_texts(table, reading, pairs=True)
 
 
-def extract_words(table: Table, reading: TextFileOptions) -> tuple[list[Any], str]:
+def extract_words(table: Table, reading: TextFileOptions) -> tuple[list[CommandInput], str]:
     """Extract the words of each row of a table, whatever their tags are; where there are none, its texts."""
     from ..data.readers import resolve_column
     from ..tasks.examples import TablePreview, is_list
@@ -410,7 +429,7 @@ def extract_words(table: Table, reading: TextFileOptions) -> tuple[list[Any], st
     return [[str(word) for word in words if str(word).strip()] for words in lists], ""
 
 
-def extract_texts(table: Table, reading: TextFileOptions, pairs: bool) -> tuple[list[Any], str]:
+def extract_texts(table: Table, reading: TextFileOptions, pairs: bool) -> tuple[list[CommandInput], str]:
     """Extract the texts or pairs of the rows of a table."""
     from ..data.readers import pick_text_column, split_column_names
     from ..tasks.examples import ExampleBuilder, TablePreview, find_unlabelled

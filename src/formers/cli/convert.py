@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..config import parse_byte_size
+from ..config import Settings, parse_byte_size
 from ..errors import Error
 from .common import DtypeName, OverwriteFlag, get_torch_dtype, load_with_notes, summarise_warnings
 from .terminal import SafeConsole, escape_line, show_progress
@@ -95,8 +95,8 @@ def export(
     if out is not None:
         check_output_folder(out, overwrite)
     kind = get_torch_dtype(dtype)
-    vectors: dict[str, Any] = {"pool": pool, "normalise": normalise}
-    files: dict[str, Any] = {"language": language, "overwrite": overwrite}
+    vectors: Settings = {"pool": pool, "normalise": normalise}
+    files: Settings = {"language": language, "overwrite": overwrite}
     with show_progress(SafeConsole(stderr=True), "export", delay_seconds=2) as tell:
         former = load_with_notes(source, head=head, pickle=pickle, tell=tell)
         if out is not None:
@@ -109,7 +109,9 @@ def export(
         print_export_check(former, check, out if fits else None, dtype=kind, **vectors)
 
 
-def print_export_check(former: Former, reader: str, where: Path | None, **how: Any) -> None:
+def print_export_check(
+    former: Former, reader: str, where: Path | None, **how: Any  # dynamic: the options of check_export
+) -> None:  # fmt: skip
     """Open an export in a reader and say what was found."""
     from ..interop.export_check import check_export
 

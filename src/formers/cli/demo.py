@@ -8,13 +8,13 @@ import shutil
 import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from rich.text import Text
 
 from .. import __version__
-from ..config import ProgressCallback
+from ..config import ProgressCallback, Settings
 from ..errors import Error
 from .terminal import SafeConsole, escape_line, print_table, show_progress
 
@@ -91,7 +91,7 @@ def run_demo(console: SafeConsole, where: Path, language: Literal["en", "ko"], s
         plan = DemoPlan(language, seed)
         write_plan(work, plan)
     goals = DEMO_OBJECTIVES.items()
-    tables: dict[str, Any] = {name: {"objective": {"name": goal}, "train": {"seed": seed}} for name, goal in goals}
+    tables: Settings = {name: {"objective": {"name": goal}, "train": {"seed": seed}} for name, goal in goals}
     if not plan.steps:
         plan = choose_steps(console, work, train_texts, valid_texts, plan, tables, began)
         write_plan(work, plan)
@@ -160,7 +160,7 @@ def write_plan(work: Path, plan: DemoPlan) -> None:
 
 def choose_steps(
     console: SafeConsole, work: Path, train_texts: list[str], valid_texts: list[str], plan: DemoPlan,
-    tables: dict[str, Any], began: float,
+    tables: Settings, began: float,
 ) -> DemoPlan:  # fmt: skip
     """Time a few steps of each model on this machine, and choose how many of them fit into the time."""
     from ..training.recipes import get_recipe
@@ -213,7 +213,7 @@ def add_time_left(tell: ProgressCallback, step_seconds: float, seconds_after: fl
 
 
 def show_results(
-    console: SafeConsole, where: Path, runs: dict[str, Any], documents: int, language: Literal["en", "ko"], seed: int
+    console: SafeConsole, where: Path, runs: Settings, documents: int, language: Literal["en", "ko"], seed: int
 ) -> None:
     """Print what the models are worth and what they write, save them, and write the report."""
     from ..generation.api import generate

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from ..config import Settings
 from ..errors import Error
 from . import common
 from .common import FileOption, ModelArgument, OverwriteFlag, Placement, TextFileOptions
 from .terminal import SafeConsole, escape_line, print_text, show_progress
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..inspection.embed import SpanVectors
 
 TEXTS_PER_WRITE = 512  # texts between two writes
 
@@ -58,7 +64,7 @@ def embed(
         raise Error(what, where=out, fix="name it .jsonl")
     common.check_output_file(out, overwrite)
     texts = read_texts(file, text, reading or TextFileOptions())
-    how: dict[str, Any] = {
+    how: Settings = {
         "level": level, "pool": pool, "layers": parse_layers(layers), "mix": mix, "normalise": normalise,
         "special": special, "window": window, "batch": batch,
     }  # fmt: skip
@@ -72,7 +78,7 @@ def embed(
             for low in range(made.records_done, len(texts), TEXTS_PER_WRITE):
                 some = texts[low : low + TEXTS_PER_WRITE]
                 found = former.embed(some, **how)
-                made.write_records(*(format_record(t, v, level, array) for t, v in zip(some, found, strict=True)))
+                made.write_records(*(format_record(t, v, array) for t, v in zip(some, found, strict=True)))
                 tell("texts", made.records_done, len(texts), f"to {out}")
             made.finish(save_npy if array else None)
     SafeConsole().print(f"{escape_line(out)}: {len(texts):,} texts")
@@ -100,7 +106,7 @@ def neighbours(
         k: Number of neighbours.
         layers: A number (-1 is the last), several as 1,2,3, or sum4, mean4, concat4 for the last four.
     """
-    texts, how = None, dict[str, Any]()
+    texts, how = None, Settings()
     if file is not None or text:
         texts = [one for one in read_texts(file, text, reading or TextFileOptions()) if one.strip()]
         how = {"word": word, "same_word": same_word, "layers": parse_layers(layers)}
@@ -129,10 +135,10 @@ def parse_layers(text: str) -> int | list[int] | str:
     return found[0] if len(found) == 1 else found
 
 
-def format_record(text: str, found: Any, level: str, array: bool) -> Any:
-    """Format one record of the output."""
-    if array:
-        return found.numpy().astype("<f4").tobytes()
-    if level == "sentence":
-        return {"text": text, "vector": found.tolist()}
+def format_record(text: str, found: Tensor | SpanVectors, array: bool) -> bytes | dict[str, object]:
+    """Format one record of the output: the vector of a text, or those of its parts."""
+    from ..inspection.embed import SpanVectors
+
+    if not isinstance(found, SpanVectors):
+        return found.numpy().astype("<f4").tobytes() if array else {"text": text, "vector": found.tolist()}
     return {"text": found.text, "names": found.units, "spans": found.spans, "vectors": found.vectors.tolist()}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from cyclopts import Parameter, Token
 
+from ..config import Settings
 from ..errors import Error
 from ..option_aliases import resolve_task_name
 from .common import ColumnRoles, ModelRunFlags, SettingWords, TextFileOptions, parse_overrides
@@ -87,12 +88,12 @@ def finetune(
         words, model = [model, *settings], None
     given = parse_overrides(words, finetune, TABLES) | (reading or TextFileOptions()).to_overrides()
     run.add_settings(given)
-    short: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "lora": lora, "features": features}
+    short: Settings = {"epochs": epochs, "batch_size": batch_size, "lora": lora, "features": features}
     short |= {"vectors": vectors, "vectors_frozen": freeze_vectors or None}
     given |= {f"tune.{name}": value for name, value in short.items() if value is not None}
     if lr is not None:
         given["train.lr"] = lr
-    options: dict[str, Any] = {"task": task, "columns": columns, "config": run.config, "overrides": given, "test": test}
+    options: Settings = {"task": task, "columns": columns, "config": run.config, "overrides": given, "test": test}
     if run.print_config:
         from ..training.runs.finetune import render_settings
 
@@ -113,8 +114,8 @@ def finetune(
 
 
 def run_finetuning(
-    model: str | None, train: str | None, valid: str | None, run: ModelRunFlags, options: dict[str, Any],
-    comparison: dict[str, Any] | None,
+    model: str | None, train: str | None, valid: str | None, run: ModelRunFlags, options: Settings,
+    comparison: Settings | None,
 ) -> None:  # fmt: skip
     """Train once, or once for each fold, seed and setting of a comparison, and print the progress and the result."""
     from ..atomic_files import check_overwrite

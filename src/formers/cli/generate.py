@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from ..config import Settings
 from ..errors import Error
 from ..verbs import can_fill
 from . import common
@@ -57,7 +58,7 @@ class GenerationOptions:
     min_new_tokens: Annotated[int | None, Parameter(help="The fewest tokens to generate.")] = None
     stop: Annotated[tuple[str, ...], Parameter(help="Stop before this string; may be given several times.")] = ()
 
-    def to_keywords(self) -> dict[str, Any]:
+    def to_keywords(self) -> Settings:
         """Return the options as keywords of formers.generate."""
         options = {name: value for name, value in asdict(self).items() if value not in (None, ())}
         if self.early_stopping is not None:
@@ -227,7 +228,7 @@ def augment(
     console = SafeConsole(stderr=True)
     console.print(found.summary)
     words = parse_columns(label_names)[0] if label_names else {}
-    how: dict[str, Any] = {
+    how: Settings = {
         "times": times, "min_probability": min_probability, "top_k": top_k, "temperature": temperature,
         "max_new_tokens": max_new_tokens, "seed": seed, "conditional": teach > 0, "label_names": words,
     }  # fmt: skip
@@ -266,8 +267,9 @@ def load_with_progress(model: str, placement: Placement | None) -> Former:
 
 
 def run_in_batches(
-    verb: str, given: list[str], run: Callable[[list[str]], list[Any]], as_json: bool, keep_blank_lines: bool
-) -> None:
+    verb: str, given: list[str], run: Callable[[list[str]], list[Any]],  # dynamic: texts, or lists of them
+    as_json: bool, keep_blank_lines: bool,
+) -> None:  # fmt: skip
     """Run a verb over texts, some at a time, and print the answers as they come; with `keep_blank_lines`, a blank line
     gives a blank line."""
     several = len(given) > 1

@@ -58,7 +58,7 @@ def inspect(
     if compare is not None and compare_model is not None:
         raise Error("--compare and --compare-model are two comparisons", fix="give one of them")
     common.check_output_file(out, overwrite)
-    how: dict[str, Any] = {  # any: options of several types
+    how: dict[str, Any] = {  # dynamic: options of several types
         "before": before, "kind": kind, "layer": layer, "head": head, "target": target, "contrast": contrast,
         "position": position, "objectives": objectives, "seed": seed, "masked": masked,
         "name": Path(model).name or model,

@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownCommandError, UnknownOptionError
 from rich.text import Text
@@ -71,7 +71,7 @@ def rewrite_message(text: str, arguments: list[str] | None) -> str:
     return rewrite_as_options(text, known, {name: name for name in TuneConfig.__dataclass_fields__} | LONG_ARGUMENT)
 
 
-def run_command(arguments: list[str]) -> Any:
+def run_command(arguments: list[str]) -> object:
     """Parse and run a command; an option of another library is replaced by ours, or is an error that names ours."""
     try:
         return app(arguments, exit_on_error=False, print_error=False)
@@ -113,7 +113,7 @@ def translate_options(arguments: list[str]) -> list[str]:
 def print_warnings(console: SafeConsole, arguments: list[str] | None) -> Iterator[None]:
     """Show warnings as notes of one line, without the file and the code they come from."""
 
-    def print_warning(message: Warning | str, *_: Any, **more: Any) -> None:
+    def print_warning(message: Warning | str, *_: object, **more: object) -> None:
         console.print(f"formers: note: {rewrite_message(' '.join(str(message).split()), arguments)}")
 
     with warnings.catch_warnings():
@@ -121,7 +121,7 @@ def print_warnings(console: SafeConsole, arguments: list[str] | None) -> Iterato
         yield
 
 
-def main(arguments: list[str] | None = None) -> Any:
+def main(arguments: list[str] | None = None) -> object:
     """Run a command; an error is one line and exit code 2 (or its own), Ctrl-C is 130."""
     escape_unencodable()
     out = SafeConsole(stderr=True)

@@ -11,24 +11,36 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from ..config import JSONObject
 from ..errors import Error
 from . import common
-from .common import ColumnRoles, FileOption, JsonFlag, ModelArgument, Placement, TextArgument, TextFileOptions
+from .common import (
+    ColumnRoles,
+    CommandInput,
+    FileOption,
+    JsonFlag,
+    ModelArgument,
+    Placement,
+    TextArgument,
+    TextFileOptions,
+)
 from .terminal import SafeConsole, escape_line, print_json, print_text, show_progress
 
 if TYPE_CHECKING:
     from ..former import Former
 
+Result = Any  # dynamic: what a verb says of a text
 OtherOption = Annotated[str | None, Parameter(help="The second text of a pair, for all texts.")]
 
 
 def run_verb(
-    model: str, verb: str, inputs: str | list[Any], *more: Any, placement: Placement | None, **options: Any
-) -> Any:
+    model: str, verb: str, inputs: str | list[CommandInput], *more: object, placement: Placement | None,
+    **options: object,
+) -> Result:  # fmt: skip
     """Load a model and apply a verb of it; of a list, one result for each text, None for a blank one."""
     with show_progress(SafeConsole(stderr=True), verb, delay_seconds=2.0) as tell, common.summarise_warnings():
         former = common.load_model(model, placement)
-        method = getattr(former, verb)
+        method = getattr(former, verb)  # dynamic: a verb by its name
         if isinstance(inputs, str):
             return method(inputs, *more, tell=tell, **options)
         pairs = can_read_pairs(former)  # with a tab between the two
@@ -46,10 +58,10 @@ def can_read_pairs(former: Former) -> bool:
 
 def collect_inputs(
     texts: Iterable[str], file: Path | None, reading: TextFileOptions | None, other: str | None, words: bool = False
-) -> list[Any]:
+) -> list[CommandInput]:
     """Collect the texts of the command line and of a file; a pair is given with --other, or has a tab between. A blank
     row of a file keeps its place."""
-    found: list[Any] = list(texts)
+    found: list[CommandInput] = list(texts)
     if blank := next((n for n, text in enumerate(found, 1) if not text.strip()), None):
         raise Error(f"text {blank} is empty", fix="leave empty texts out")
     if file is not None:
@@ -68,7 +80,7 @@ def collect_inputs(
     return [(one, other) if one else one for one in found]
 
 
-def print_results(rows: Sequence[Any], format_row: Callable[[int, Any], str], as_json: bool) -> None:
+def print_results(rows: Sequence[Result], format_row: Callable[[int, Result], str], as_json: bool) -> None:
     """Print one line of JSON for each result; on a terminal, unless JSON is asked for, text for people."""
     for number, row in enumerate(rows):
         if as_json or not sys.stdout.isatty():
@@ -99,7 +111,7 @@ def classify(
     rows = [one and asdict(one) for one in run_verb(model, "classify", inputs, placement=placement)]
     wide = max(map(len, next(filter(None, rows))["probabilities"]))
 
-    def format_row(number: int, row: dict[str, Any]) -> str:
+    def format_row(number: int, row: JSONObject) -> str:
         name = ", ".join(row["labels"]) or row["label"]
         return f"{row['probability']:6.1%}  {name:<{wide}}  {format_one_line(inputs[number])}"
 
@@ -152,7 +164,7 @@ def tag(
     inputs = collect_inputs(texts, file, reading, None, words=True)
     rows = run_verb(model, "tag", inputs, entities=entities, placement=placement)
 
-    def format_row(number: int, row: list[dict[str, Any]]) -> str:
+    def format_row(number: int, row: list[JSONObject]) -> str:
         keys = ("score", "text", "label") if entities else ("probability", "word", "tag")
         cells = [tuple(word[key] for key in keys) for word in row]
         wide = max((len(text) for _, text, _ in cells), default=0)
@@ -185,7 +197,7 @@ def answer(
     found = run_verb(model, "answer", question, context, best=best, abstain=abstain, placement=placement)
     rows = [asdict(one) for one in (found if isinstance(found, list) else [found])]
 
-    def format_row(number: int, row: dict[str, Any]) -> str:
+    def format_row(number: int, row: JSONObject) -> str:
         where = f"  ({row['start']}-{row['end']})" if row["start"] >= 0 else "no answer"
         return f"{row['probability']:6.1%}  {format_one_line(row['text'])}{where}"
 
@@ -235,7 +247,7 @@ def evaluate(
     """
     from ..evaluation.api import evaluate as run_evaluation
 
-    options: dict[str, Any] = {"batch": batch, "stride": stride, "memory_length": memory_length, "limit": limit}
+    options: JSONObject = {"batch": batch, "stride": stride, "memory_length": memory_length, "limit": limit}
     options |= (reading or TextFileOptions()).to_keywords()
     with show_progress(SafeConsole(stderr=True), "evaluate", delay_seconds=2) as tell, common.summarise_warnings():
         former = common.load_model(model, placement, tell)

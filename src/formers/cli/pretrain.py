@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from ..config import Settings
 from ..errors import Error
 from ..registry import FAMILIES, FamilyEntry
-from .common import ModelRunFlags, RunFlags, SettingWords, TextFileOptions, identify_checkpoint, parse_overrides
+from .common import (
+    ClusterFlags,
+    ModelRunFlags,
+    RunFlags,
+    SettingWords,
+    TextFileOptions,
+    identify_checkpoint,
+    parse_overrides,
+)
 from .terminal import SafeConsole, escape_line, print_table, print_text, show_progress
 
 if TYPE_CHECKING:
@@ -29,6 +38,7 @@ same command with --resume continues. Any setting can be given by its name: --mo
 {first}
 formers pretrain {name} --data corpus-store --recipe paper --train.steps 100000 --out runs/first
 formers pretrain {name} --resume --out runs/first
+formers pretrain {name} --recipe paper --dry-run --gpus 64 --gpu h100
 
 Exit codes: 2 an error, 3 the loss is not finite; 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP (a
 closed terminal, unless nohup was used): saved, can be resumed.
@@ -52,12 +62,12 @@ def build_family_command(member: FamilyEntry) -> Callable[..., None]:
     def pretrain(
         *settings: SettingWords, data: DataOption = None, recipe: Literal["quick", "paper"] | None = None,
         preset: str | None = None, init: str | None = None, tokenizer: Path | None = None, deterministic: bool = False,
-        run: ModelRunFlags | None = None, reading: TextFileOptions | None = None,
+        run: ModelRunFlags | None = None, cluster: ClusterFlags | None = None, reading: TextFileOptions | None = None,
     ) -> None:  # fmt: skip
-        run = run or ModelRunFlags()
+        run, cluster = run or ModelRunFlags(), cluster or ClusterFlags()
         given = {**(reading or TextFileOptions()).to_overrides(), **parse_overrides(settings, pretrain, TABLES)}
         run.add_settings(given)
-        short: dict[str, Any] = {"train.deterministic": deterministic or None, "data.source": data or None}
+        short: Settings = {"train.deterministic": deterministic or None, "data.source": data or None}
         short["data.tokenizer"] = None if tokenizer is None else str(tokenizer)
         given |= {name: value for name, value in short.items() if value is not None}
         top = {"recipe": recipe, "preset": preset, "init": init}
@@ -65,6 +75,10 @@ def build_family_command(member: FamilyEntry) -> Callable[..., None]:
             from ..training.config_merge import configure_pretraining
 
             print_text(configure_pretraining(member.name, run.config, given, **top).to_yaml().removesuffix("\n"))
+        elif cluster.gpu is not None or cluster.gpus is not None:
+            if not run.dry_run:
+                raise Error("--gpus and --gpu describe machines for a plan", fix="add --dry-run; torchrun starts a run")
+            print_cluster_plan(member.name, run, cluster, given, top)
         elif run.dry_run:
             from ..training.runs.dry_run import dry_run_pretraining
 
@@ -77,6 +91,23 @@ def build_family_command(member: FamilyEntry) -> Callable[..., None]:
     return pretrain
 
 
+def print_cluster_plan(
+    family: str, run: RunFlags, cluster: ClusterFlags, given: Settings, top: dict[str, str | None]
+) -> None:
+    """Print what a run would need on many GPUs, by strategy."""
+    from ..training.config_merge import configure_pretraining
+    from ..training.runs.cluster_plan import PLAN_COLUMNS, describe_cluster, list_plans
+
+    size = cluster.gpus or 1
+    machines = describe_cluster(cluster.gpu or "h100", size, cluster.gpus_per_node, cluster.network)
+    with show_progress(SafeConsole(stderr=True), family) as tell:
+        tell("planning", 0, 1, f"{size} GPUs")
+        rows, notes = list_plans(configure_pretraining(family, run.config, given, **top), machines)
+    print_table(rows, PLAN_COLUMNS)
+    for note in notes:
+        print_text(note)
+
+
 def format_data_example(member: FamilyEntry) -> str:
     """Return the part of the help that says how text is given to a family."""
     if not member.takes_pairs:
@@ -87,7 +118,9 @@ formers pretrain {member.name} --data pairs.txt
 formers pretrain {member.name} --data pairs.csv --column de,en"""
 
 
-def run_pretraining(family: str, overrides: dict[str, Any], run: RunFlags, **more: Any) -> None:
+def run_pretraining(
+    family: str, overrides: Settings, run: RunFlags, **more: Any  # dynamic: the keywords of pretrain
+) -> None:  # fmt: skip
     """Train, and print the progress and the result; `more` are arguments of formers.pretrain."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of a cost that is known
     from ..training.runs.pretrain import pretrain
@@ -96,8 +129,8 @@ def run_pretraining(family: str, overrides: dict[str, Any], run: RunFlags, **mor
     first = os.environ.get("RANK", "0") == "0"
     console = SafeConsole(stderr=True, quiet=not first)
     if isinstance(run, ModelRunFlags):
-        more |= {"resume": run.resume, "device": run.device}
-    more = {"config": run.config} | more
+        more |= {"device": run.device}
+    more = {"config": run.config, "resume": run.resume} | more
     with open_trackers(run.tensorboard and first, run.wandb and first) as hook, show_progress(console, family) as tell:
         done = pretrain(
             family, out=run.out, overrides=overrides, tell=tell, say=console.print, hook=hook, overwrite=run.overwrite,
@@ -116,25 +149,24 @@ def format_score(score: Score) -> str:
     return f"loss {score.loss:.2f}{accuracy}"
 
 
-VECTOR_METHODS = {
-    "word2vec": "word vectors by skip-gram (or CBOW: --model.kind cbow)",
-    "glove": "word vectors from counts of words that occur together",
-    "fasttext": "word vectors made of character n-grams, also for words never seen; good for Korean",
-}
+METHODS = {name: text for member in FAMILIES.values() for name, text in member.methods.items()}  # name → help
 VECTOR_HELP = """{help}.
 
 Splits the text at spaces and punctuation, trains a vector for each word, and writes a model and a report with the
-nearest neighbours of some words. Any setting can be given by its name: --model.window 10, --model.kind cbow,
---model.min_n 2, --train.lr 0.05, --data.column review, --data.encoding cp949.
+nearest neighbours of some words. Ctrl-C saves; the same command with --resume continues. Any setting can be given by
+its name: --model.window 10, --model.kind cbow, --model.min_n 2, --train.lr 0.05, --data.column review,
+--data.encoding cp949.
 
 formers pretrain {name} --data my.txt
 formers pretrain {name} --data reviews.csv --data.column review --dim 300 --min-count 2 --out runs/words
+formers pretrain {name} --resume --out runs/words
 formers neighbours runs/words king
 formers finetune textcnn --vectors runs/words --train reviews.tsv
 
-Exit codes: 2 an error, 3 the vectors are not finite, 130 after Ctrl-C (nothing is saved: there are no checkpoints).
+Exit codes: 2 an error, 3 the vectors are not finite; 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP (a
+closed terminal, unless nohup was used): saved, can be resumed.
 
-One thread (--train.threads 1) with one seed gives the same vectors again; several do not.
+One thread (--train.threads 1) with one seed gives the same vectors again, resumed or not; several do not.
 
 Args:
     data: Files, folders or globs (txt, jsonl, csv, tsv, parquet, also compressed).
@@ -165,10 +197,14 @@ def build_vector_command(method: str) -> Callable[..., None]:
         given |= {name: value for name, value in short.items() if value is not None}
         if run.print_config:
             print_text(configure_vectors(method, run.config, given).to_yaml(), end="")
+        elif run.dry_run:
+            from ..training.runs.dry_run import dry_run_pretraining
+
+            print_table(dry_run_pretraining(method, run.config, given))
         else:
             run_pretraining(method, given, run)
 
-    title = VECTOR_METHODS[method][0].upper() + VECTOR_METHODS[method][1:]
+    title = METHODS[method][0].upper() + METHODS[method][1:]
     pretrain.__doc__ = VECTOR_HELP.format(help=title, name=method)
     return pretrain
 
@@ -181,12 +217,14 @@ def explain_unknown_family(*words: SettingWords) -> None:
         return pretrain.help_print([])
     name = words[0]
     if name.startswith("-"):
-        named = next((word for word in words if word in FAMILIES or word in VECTOR_METHODS), None)
+        named = next((word for word in words if word in FAMILIES or word in METHODS), None)
         rest = [word for word in words if word != named]
         raise Error("the family comes before the options", fix=f"formers pretrain {named or 'FAMILY'} {join(rest)}")
     if name in FAMILIES:  # the others are commands of their own
         if FAMILIES[name].definition.is_static:
-            raise Error("word vectors are trained by their method", fix="choose pretrain word2vec, glove or fasttext")
+            *others, last = FAMILIES[name].methods
+            fix = f"choose pretrain {', '.join(others)} or {last}"
+            raise Error("word vectors are trained by their method", fix=fix)
         what = f"a {FAMILIES[name].card.title} is trained on a task, not pretrained"
         raise Error(what, fix=f"formers finetune {name} --train FILE")
     family, place = identify_checkpoint(name)
@@ -208,7 +246,7 @@ pretrain = App(
     help_format="plaintext",
 )
 pretrain.default(explain_unknown_family)
-for _method in VECTOR_METHODS:
+for _method in METHODS:
     pretrain.command(build_vector_command(_method), name=_method)
 for _member in FAMILIES.values():
     if _member.is_pretrained:

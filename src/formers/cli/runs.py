@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from ..config import JSONObject
 from ..errors import Error
 from .common import ModelRunFlags, SettingWords
 from .pretrain import run_pretraining
@@ -85,7 +86,7 @@ def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = Fal
     run_pretraining(config["family"], given, options, config=config, same=about["data"])
 
 
-def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None, resume: bool) -> None:
+def rerun_task(run: Path, about: JSONObject, out: Path, device: str | None, resume: bool) -> None:
     """Fine-tune once more; examples that came out of memory are in the run's folder."""
     from ..training.runs.finetune import finetune
     from ..training.runs.splits import SPLITS, load_saved_examples
@@ -93,7 +94,7 @@ def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None, 
     config, labels = about["config"], about["data"].get("labels", ())
     try:
         saved_examples = {name: load_saved_examples(run, name, config["task"], labels) for name in SPLITS}
-        given: dict[str, Any] = {name: saved_examples[name] or config["data"][name] for name in SPLITS}
+        given: JSONObject = {name: saved_examples[name] or config["data"][name] for name in SPLITS}
         model = config["source"] or config["preset"] or config["family"]
     except (LookupError, TypeError, AttributeError) as error:
         what = f"does not say how it was fine-tuned ({type(error).__name__}: {error})"

@@ -25,7 +25,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..config import ProgressCallback
+from ..config import ProgressCallback, Settings
 
 # Control characters but newline and tab, marks that turn the direction of text around, and lone surrogates.
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -49,7 +49,7 @@ class SafeConsole(Console):
                 raise
             self.quiet = True
 
-    def render_str(self, text: str, **how: Any) -> Text:
+    def render_str(self, text: str, **how: Any) -> Text:  # dynamic: the options of rich
         """Turn a string into text, control characters shown."""
         return super().render_str(escape_controls(text), **{**how, "markup": False, "emoji": False})
 
@@ -89,7 +89,7 @@ def print_table(
     console = SafeConsole(wrap=True)
     if console.is_terminal:
         columns = [Column(title, no_wrap=title in no_wrap) for title in titles]
-        look: dict[str, Any] = {"title": caption or None, "title_justify": "left", "title_style": "bold"}
+        look: Settings = {"title": caption or None, "title_justify": "left", "title_style": "bold"}
         table = Table(*columns, box=None, pad_edge=False, show_header=bool(titles), **look)
         for row in cells:
             table.add_row(*row)
@@ -107,7 +107,7 @@ def print_table(
 
 def print_json(value: object, indent: int | None = None) -> None:
     """Print a value as JSON, on one line unless `indent` is given; a control character is always an escape of JSON."""
-    wide = str(getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+    wide = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
     text = to_json(value, ensure_ascii=not wide, indent=indent)
     print(CONTROL_CHARACTERS.sub(lambda found: json.dumps(found[0])[1:-1], text), flush=True)
 

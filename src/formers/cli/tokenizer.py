@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import html
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from ..config import parse_byte_size
+from ..config import Settings, parse_byte_size
 from ..errors import Error, get_reason
 from .common import OverwriteFlag, TextFileOptions, check_output_file
 from .terminal import SafeConsole, escape_line, print_table, show_progress
@@ -66,7 +67,7 @@ def train(
     from ..registry import train_tokenizer
 
     check_output_folder(out, overwrite)
-    given: dict[str, Any] = {"style": style, "lower": lower, "alphabet": alphabet, "score": score}
+    given: Settings = {"style": style, "lower": lower, "alphabet": alphabet, "score": score}
     given["morphemes"] = morphemes or None
     console = SafeConsole(wrap=True)
     with show_progress(console, "tokenizer") as tell:
@@ -210,7 +211,7 @@ def prepare(
     unit: Literal["auto", "line", "block", "file"] = "auto",
     splitter: Literal["rules", "kiwi", "tabs", "none"] = "rules",
     units: str | None = None,
-    held_out: str = "0",
+    validation: str = "0",
     deduplicate: Literal["exact", "near", "no"] = "no",
     tests: list[str] | None = None,
     tests_column: str | None = None,
@@ -226,7 +227,7 @@ def prepare(
     the files.
 
     formers prepare corpus.txt.zst --tokenizer my-bert --out corpus-store
-    formers prepare data/*.jsonl --column text --tokenizer tokenizer.json --out store --held-out 1% --workers 8
+    formers prepare data/*.jsonl --column text --tokenizer tokenizer.json --out store --validation 1% --workers 8
     formers prepare old.csv --encoding cp949 --skip --tokenizer my-bert --out store
     formers prepare ko.txt --unit line --splitter kiwi --units kiwi --tokenizer my-ernie --out store
 
@@ -239,7 +240,7 @@ def prepare(
             none.
         units: Mark phrases and entities for ERNIE: kiwi (Korean), learn (phrases of this text), or a file, one phrase a
             line.
-        held_out: The fraction of documents to hold out for validation, as 1% or 0.01: the part "held" of the store.
+        validation: The fraction of documents to hold out for validation, as 1% or 0.01: another part of the store.
         deduplicate: Drop duplicate documents: exact ones, or also near duplicates.
         tests: Test files to check for contamination: how many of their examples share text with the documents is
             reported.
@@ -257,7 +258,7 @@ def prepare(
     found, pieces = find_files(list(files)), load_tokenizer(tokenizer)
     volume = sum(path.stat().st_size for path in found)
     if workers is None:
-        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
         workers = 0 if volume < SMALL_CORPUS_BYTES else workers
     console = SafeConsole(stderr=True)
     try:
@@ -265,7 +266,7 @@ def prepare(
             store = build_store(
                 found, pieces, out, overwrite=overwrite, unit=unit, workers=workers,
                 **(reading or TextFileOptions()).to_keywords(),
-                splitter=None if splitter == "none" else splitter, units=units, held_out=parse_fraction(held_out),
+                splitter=None if splitter == "none" else splitter, units=units, validation=parse_fraction(validation),
                 deduplicate=None if deduplicate == "no" else deduplicate, tests=tests,
                 tests_column=tests_column, drop_tests=drop_tests, tell=tell,
                 shard=max(1, parse_byte_size(shard_size) // 2),  # a token has two bytes
@@ -289,7 +290,7 @@ def prepare(
 def print_store_summary(store: Store | None, out: Path) -> None:
     """Say what is there now."""
     from ..data.preparation.corpus_filters import FILTER_DESCRIPTIONS as LEFT
-    from ..data.preparation.document_encoder import COUNT_DESCRIPTIONS
+    from ..data.preparation.document_encoder import COUNT_DESCRIPTIONS, VALIDATION_PART
     from ..data.store import describe_unknown
     from ..text.normalise import CHANGE_DESCRIPTIONS as CHANGED
 
@@ -300,7 +301,8 @@ def print_store_summary(store: Store | None, out: Path) -> None:
         return
     for part, about in store.directory.metadata["parts"].items():
         sizes = ", ".join(f"{about[name]:,} {name}" for name in ("documents", "sentences", "tokens") if name in about)
-        console.print(f"{where} ({part}): {sizes} in {len(about['shards'])} shards")
+        name = "validation" if part == VALIDATION_PART else part
+        console.print(f"{where} ({name}): {sizes} in {len(about['shards'])} shards")
     counts = {**store.directory.metadata["counts"]}
     notes, seen = counts.pop("notes", []), counts.pop("tests", None)
     if remarks := [f"{count:,} {words.get(name, name)}" for name, count in counts.items() if count] + list(notes):

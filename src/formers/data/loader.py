@@ -16,6 +16,7 @@ import itertools
 import multiprocessing
 import queue
 import signal
+import sys
 import threading
 import warnings
 from collections import deque
@@ -23,14 +24,15 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 
-from ..batch import IGNORE_INDEX, Batch, BatchShape
+from ..batch import IGNORE_INDEX, Array, Batch, BatchShape
 from ..errors import Error
-from ..protocols import ExamplePlan, ExampleSource, PlanType
+from ..protocols import AnySource, ExamplePlan, ExampleSource, PlanType
 from ..text.worker_processes import exit_with_parent
 
 SIZE_BLOCK = 4096  # examples whose sizes are asked for at a time
@@ -57,7 +59,7 @@ def pad_batch(batch: Batch, shape: BatchShape) -> Batch:
     if rest < 0 or rows < 0 or size.sum() < rest:
         raise Error(f"{old} tokens in {documents} documents do not fit into {shape}", fix="take larger batches")
     per_token = ("ids", "positions", "segments", "tasks", "order")
-    changes: dict[str, Any] = {
+    changes: dict[str, Array] = {
         name: pad_array(value, shape.tokens) for name in per_token if (value := vars(batch)[name]) is not None
     }
     changes["starts"] = np.concatenate((batch.starts, batch.starts[-1] + np.cumsum(size))).astype(np.int32)
@@ -87,7 +89,7 @@ class BatchTask:
     is_blank: bool = False
 
 
-def make_batch(source: ExampleSource[Any], shape: BatchShape, seed: int, task: BatchTask) -> Batch:
+def make_batch(source: AnySource, shape: BatchShape, seed: int, task: BatchTask) -> Batch:
     """Make the batch of a task, in this process or in a worker."""
     samples = task.first_sample + np.arange(len(task.plan))
     batch = pad_batch(source.make_batch(task.plan, samples, seed), shape)
@@ -156,7 +158,7 @@ def select_rank_tasks(todo: Iterator[tuple[BatchTask, int]], rank: int, ranks: i
 
 
 def load_batches(
-    source: ExampleSource[Any], batch_tokens: int, seed: int = 0, position: int = 0, epochs: int | None = None, *,
+    source: AnySource, batch_tokens: int, seed: int = 0, position: int = 0, epochs: int | None = None, *,
     workers: int = 0, rank: int = 0, ranks: int = 1, prefetch: int | None = None, pin: bool = False,
     start_method: str | None = None,
 ) -> Iterator[tuple[Batch, int]]:  # fmt: skip
@@ -198,25 +200,28 @@ def load_batches(
 def pin_batch(batch: Batch) -> Batch:
     """Return the batch as torch tensors in page-locked memory, from which a copy to a GPU need not be waited for."""
     arrays = {name: value for name, value in vars(batch).items() if isinstance(value, np.ndarray)}
-    changes: dict[str, Any] = {name: torch.from_numpy(array).pin_memory() for name, array in arrays.items()}
+    changes: dict[str, Array] = {name: torch.from_numpy(array).pin_memory() for name, array in arrays.items()}
     return batch.replace(**changes, source=None if batch.source is None else pin_batch(batch.source))
 
 
 # --- worker processes
 
-WorkFunction = Callable[[Any], Any]
+Work = Any  # dynamic: a task for a worker, or its result
+WorkFunction = Callable[[Work], Work]
+T = TypeVar("T")
 
 
 class WorkerPool:
     """`count` processes that do `work` on tasks; at most `ahead` results wait to be fetched."""
 
     def __init__(self, count: int, work: WorkFunction, ahead: int, start: str | None = None):
-        self.result_queue: queue.Queue[tuple[str, Any]] = queue.Queue(max(1, ahead))
+        self.result_queue: queue.Queue[tuple[str, Work]] = queue.Queue(max(1, ahead))
         self.stop_event, self.thread = threading.Event(), threading.Thread()
         self.pipes: list[Connection] = []
-        self.processes: list[Any] = []
+        self.processes: list[BaseProcess] = []
         methods = multiprocessing.get_all_start_methods()
-        context: Any = multiprocessing.get_context(start or ("fork" if "fork" in methods else "spawn"))
+        kind = start or ("fork" if "fork" in methods else "spawn")
+        context: Any = multiprocessing.get_context(kind)  # dynamic: their common class has no Process
         forked = context.get_start_method() == "fork"
         main = threading.current_thread() is threading.main_thread()
         with warnings.catch_warnings():  # of threads in a process that forks: a worker touches nothing of theirs
@@ -230,7 +235,7 @@ class WorkerPool:
                 self.pipes.append(mine)
                 self.processes.append(process)
 
-    def map(self, tasks: Iterator[Any], finish: WorkFunction = lambda result: result) -> Iterator[Any]:
+    def map(self, tasks: Iterator[Work], finish: WorkFunction = lambda result: result) -> Iterator[Work]:
         """Yield the results of the tasks, in order. `finish` is done to each in a thread of this process."""
         given = (tasks, finish)
         self.thread = threading.Thread(target=self.run_dispatcher, args=given, daemon=True, name="formers-loader")
@@ -243,7 +248,7 @@ class WorkerPool:
                 raise value
             yield value
 
-    def run_dispatcher(self, tasks: Iterator[Any], finish: WorkFunction) -> None:
+    def run_dispatcher(self, tasks: Iterator[Work], finish: WorkFunction) -> None:
         """Hand out tasks, take in results, and put them into order."""
         try:
             for value in self.iterate_results(tasks):
@@ -253,11 +258,11 @@ class WorkerPool:
         except BaseException as error:  # whatever it is, the reader must hear of it
             self.offer_result(("error", error))
 
-    def iterate_results(self, tasks: Iterator[Any]) -> Iterator[Any]:
+    def iterate_results(self, tasks: Iterator[Work]) -> Iterator[Work]:
         """Yield results in order; a worker gets a new task as soon as it has handed in the last."""
-        idle: list[Any] = list(self.pipes)
-        busy: dict[Any, int] = {}  # the number of the task that each has
-        done: dict[int, Any] = {}
+        idle: list[Connection] = list(self.pipes)
+        busy: dict[Connection, int] = {}  # the number of the task that each has
+        done: dict[int, Work] = {}
         given = taken = 0
         more = True
         while more or busy:
@@ -271,8 +276,7 @@ class WorkerPool:
                 self.call_pipe(pipe, functools.partial(pipe.send, task))
                 busy[pipe] = given
                 given += 1
-            ready: list[Any] = wait(list(busy), 0.2)
-            for pipe in ready:
+            for pipe in cast("list[Connection]", wait(list(busy), 0.2)):
                 good, value = self.call_pipe(pipe, pipe.recv)
                 if not good:
                     raise value
@@ -284,7 +288,7 @@ class WorkerPool:
             if self.stop_event.is_set():
                 return
 
-    def call_pipe(self, pipe: Connection, how: Callable[[], Any]) -> Any:
+    def call_pipe(self, pipe: Connection, how: Callable[[], T]) -> T:
         """Send or receive; if the other end is gone, say which worker and how it ended."""
         try:
             return how()
@@ -296,7 +300,7 @@ class WorkerPool:
             fix = "is there enough memory? take fewer workers, and resume from the last position"
             raise Error(f"loader worker {process.pid} {end}", fix=fix) from None
 
-    def offer_result(self, item: tuple[str, Any]) -> bool:
+    def offer_result(self, item: tuple[str, Work]) -> bool:
         """Put something in front of the reader, unless nobody reads any more."""
         while not self.stop_event.is_set():
             with suppress(queue.Full):
@@ -327,7 +331,7 @@ def run_worker(pipe: Connection, work: WorkFunction, others: list[Connection], b
     exit_with_parent(by_main_thread=by_main_thread)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if hasattr(signal, "SIGHUP"):  # a closed terminal sends it to all: the main process decides
+    if sys.platform != "win32":  # a closed terminal sends it to all: the main process decides
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for other in others:
         other.close()

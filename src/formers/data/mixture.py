@@ -9,9 +9,9 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from ..batch import Batch, BatchShape
+from ..batch import Array, Batch, BatchShape
 from ..errors import Error
-from ..protocols import ExamplePlan, ExampleSource
+from ..protocols import AnySource, ExamplePlan
 from ..ragged_arrays import compute_starts
 from .counter_rng import shuffle_indices
 from .plans import TokenSource
@@ -27,7 +27,7 @@ class TaskPlan(ExamplePlan, Protocol):
         """Return a plan of some examples alone, in this order."""
 
     @staticmethod
-    def concatenate(plans: Sequence[Any]) -> Any:
+    def concatenate(plans: Sequence[Any]) -> Any:  # dynamic: plans of the class itself
         """Return one plan of the examples of several plans of one source."""
 
 
@@ -58,7 +58,7 @@ class Mixture:
     All tasks are two-sided, or none is, and they train one part of the head: any task's objective computes the loss.
     """
 
-    sources: tuple[ExampleSource[Any], ...] = field(repr=False)
+    sources: tuple[AnySource, ...] = field(repr=False)
     rates: tuple[float, ...] | None = None
     temperature: float = 1.0
     cap: int | None = None
@@ -129,9 +129,9 @@ class Mixture:
 
 
 def concatenate_batches(batches: Sequence[Batch]) -> Batch:
-    """Packed batches one after the other; they must have the same fields."""
+    """Put packed batches one after the other; they must have the same fields."""
     shift = compute_starts(np.array([len(b.ids) for b in batches]))
-    joined: dict[str, Any] = {}
+    joined: dict[str, Array] = {}
     for name in (f.name for f in dataclasses.fields(Batch)):
         values = [vars(batch)[name] for batch in batches]
         if all(v is None for v in values):

@@ -86,6 +86,14 @@ class RawExamples:
 class TextObjective(Objective, Protocol):
     """An objective that makes its examples out of a token store."""
 
+    @property
+    def length(self) -> int:
+        """The most tokens of an example, on either side."""
+
+    @property
+    def decoder_start(self) -> int | None:
+        """The token that the decoder starts with; None without a decoder."""
+
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
         """Choose the spans that make the examples of an epoch, in the order of their use."""
 

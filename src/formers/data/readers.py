@@ -22,6 +22,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from ..config import Settings
 from ..errors import Error
 from ..text.normalise import CleaningReport, compose_and_count, scrub_text
 from . import text_files
@@ -152,7 +153,7 @@ def describe_suffixes() -> str:
 
 
 def read_documents(
-    source: Any, *, unit: Literal["auto", "line", "block", "file"] = "auto", column: str | None = None,
+    source: object, *, unit: Literal["auto", "line", "block", "file"] = "auto", column: str | None = None,
     changes: CleaningReport | None = None, max_characters: int = MAX_DOCUMENT_CHARACTERS, skip: bool = False,
     encoding: str = "utf-8", delimiter: str | None = None, header: bool | None = None, keep_empty: bool = False,
     hashes: dict[Path, str] | None = None,
@@ -268,7 +269,7 @@ def join_blocks(
         yield "\n".join(block)
 
 
-def clean_values(values: Iterable[Any], longest: int, changes: CleaningReport, blank: bool = False) -> Iterator[str]:
+def clean_values(values: Iterable[str], longest: int, changes: CleaningReport, blank: bool = False) -> Iterator[str]:
     """Yield documents out of a table's values: clean, composed, none too long, nor empty unless `blank` is asked."""
     for value in values:
         text = value.replace("\r\n", "\n").replace("\r", "\n") if "\r" in value else value
@@ -304,7 +305,7 @@ def split_blocks(text: str) -> tuple[list[str], CleaningReport]:
 
 
 def pick_text_column(
-    rows: Sequence[Mapping[str, Any]], column: str | None, changes: CleaningReport, where: object
+    rows: Sequence[Mapping[str, object]], column: str | None, changes: CleaningReport, where: object
 ) -> str:
     """Return the column that holds the text, by its name or as the only one with words in it."""
     names = list(dict.fromkeys(name for row in rows for name in row if name is not None))
@@ -336,7 +337,7 @@ def resolve_column(column: str, names: Sequence[str]) -> str | None:
     return names[int(column)] if column.isdecimal() and column.isascii() and int(column) < len(names) else None
 
 
-def split_column_names(chosen: str, names: Iterable[Any]) -> list[str]:
+def split_column_names(chosen: str, names: Iterable[object]) -> list[str]:
     """Return the columns that are meant: one, or several by commas."""
     return [chosen] if chosen in set(names) else chosen.split(",")
 
@@ -346,12 +347,14 @@ def join_pair(values: Sequence[str]) -> str:
     return values[0] if len(values) == 1 else "\t".join(" ".join(value.split()) for value in values)
 
 
-def format_names(names: Iterable[Any]) -> str:
+def format_names(names: Iterable[object]) -> str:
     """Format names in words."""
     return ", ".join(repr(n) for n in names) or "none"
 
 
-def extract_texts(rows: Iterator[Any], column: str | None, where: object, wants: TableOptions) -> Iterator[str]:
+def extract_texts(
+    rows: Iterator[tuple[int, object]], column: str | None, where: object, wants: TableOptions
+) -> Iterator[str]:
     """Yield the text of each row; a row may be a string itself. Rows are (number, value)."""
     first = list(itertools.islice(rows, SAMPLE_ROWS))
     records = [row for _, row in first if isinstance(row, Mapping)]
@@ -377,7 +380,7 @@ def extract_texts(rows: Iterator[Any], column: str | None, where: object, wants:
 
 
 def number_lines(path: Path, wants: TableOptions) -> Iterator[tuple[int, str]]:
-    """Numbered lines; one that is too long for a row is broken, and is passed over without holding it."""
+    """Yield numbered lines; one that is too long for a row is broken, and is skipped without holding it."""
     number, passing = 1, False
     pieces = decode_chunks(wants.read_limited(path), wants.changes, wants.encoding, path)
     for text, ended in split_lines(pieces, MAX_RECORD_CHARACTERS):
@@ -389,7 +392,7 @@ def number_lines(path: Path, wants: TableOptions) -> Iterator[tuple[int, str]]:
         number, passing = number + ended, not ended
 
 
-def read_json_lines(path: Path, wants: TableOptions) -> Iterator[tuple[int, Any]]:
+def read_json_lines(path: Path, wants: TableOptions) -> Iterator[tuple[int, object]]:
     """Yield the values of a file with JSON in each line."""
     for number, text in number_lines(path, wants):
         if not text.strip():
@@ -412,7 +415,7 @@ def read_delimited_texts(path: Path, wants: TableOptions) -> Iterator[str]:
     """Yield the texts of a csv or tsv file, or of a text file with columns."""
     names, rows = open_delimited(path, str(find_suffix(path)), wants)
     first = list(itertools.islice(rows, SAMPLE_ROWS))
-    records: list[dict[str, Any]] = [dict(zip(names, row, strict=False)) for _, row in first] or [dict.fromkeys(names)]
+    records: list[Settings] = [dict(zip(names, row, strict=False)) for _, row in first] or [dict.fromkeys(names)]
     try:
         chosen = pick_text_column(records, wants.column, wants.changes, path)
     except Error as e:
@@ -426,7 +429,7 @@ def read_delimited_texts(path: Path, wants: TableOptions) -> Iterator[str]:
             wants.report_broken_row(f"a row has {len(row)} fields, the first one {len(names)}", path, number)
 
 
-def suggest_no_header(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+def suggest_no_header(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
     """Advise on an error about the columns of a file whose first row was taken for their names: the option for a
     file without a header, if that row looks like data. One of the names is then a number, a sentence, very long, or a
     value of its own column."""
@@ -526,7 +529,7 @@ def unquote_field(field: str) -> str:
 
 
 @contextmanager
-def open_parquet(path: Path) -> Iterator[Any]:
+def open_parquet(path: Path) -> Iterator[Any]:  # dynamic: pyarrow is optional
     """Open a parquet file; a packed one is unpacked on the disk first."""
     text_files.import_optional("pyarrow", "parquet files")
     import pyarrow
@@ -559,17 +562,19 @@ def read_parquet_texts(path: Path, wants: TableOptions) -> Iterator[str]:
                 yield join_pair([(value or b"").decode("utf-8", "surrogateescape") for value in row])
 
 
-def find_text_columns(schema: Any, pyarrow: Any) -> dict[str, str | None]:
+def find_text_columns(schema: Any, pyarrow: Any) -> dict[str, str | None]:  # dynamic: pyarrow is optional
     """Return the columns, those with strings as if there were words in them."""
     wordy = (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_string_view)
     kinds = {f.name: f.type.value_type if pyarrow.types.is_dictionary(f.type) else f.type for f in schema}
     return {name: "words" if any(is_one(kind) for is_one in wordy) else None for name, kind in kinds.items()}
 
 
-def extract_python_texts(source: Any, column: str | None, changes: CleaningReport, skip: bool = False) -> Iterator[str]:
+def extract_python_texts(
+    source: object, column: str | None, changes: CleaningReport, skip: bool = False
+) -> Iterator[str]:
     """Yield the texts of strings, records, a DataFrame or a dataset."""
     wants = TableOptions(column, changes, skip)
-    rows: Any = source
+    rows: Any = source  # dynamic: a DataFrame or a dataset of a library that need not be installed
     if isinstance(source, Mapping):  # a DatasetDict, a dictionary of lists
         what = f"this holds several parts: {format_names(source)}"
         raise Error(what, fix="hand in one of them, such as data['train']")
@@ -578,19 +583,20 @@ def extract_python_texts(source: Any, column: str | None, changes: CleaningRepor
         raise Error(what, fix="give paths, strings, rows or a dataset")
     if isinstance(source, list | tuple) and source and all(is_file_name(item) for item in source):
         raise Error("these strings look like file names", fix="hand in Path objects, or find_files([...])")
-    if hasattr(source, "iloc") and hasattr(source, "columns"):  # a DataFrame
+    if hasattr(source, "iloc") and hasattr(source, "columns"):  # dynamic: a DataFrame
         first = [*rows.head(SAMPLE_ROWS).to_dict("records"), dict.fromkeys(rows.columns)]
         name = pick_text_column(first, column, changes, None)
         pair = split_column_names(name, rows.columns)
         rows = rows[name] if len(pair) == 1 else rows[pair].to_dict("records")
-    elif hasattr(source, "select_columns") and getattr(source, "features", None):  # a dataset of HF
-        kinds = {n: "words" if "string" in str(getattr(f, "dtype", "")) else None for n, f in rows.features.items()}
+    elif hasattr(source, "select_columns") and getattr(source, "features", None):  # dynamic: a dataset of HF
+        types = {n: str(getattr(f, "dtype", "")) for n, f in rows.features.items()}  # dynamic: lists have none
+        kinds = {name: "words" if "string" in kind else None for name, kind in types.items()}
         column = pick_text_column([kinds], column, changes, None)
         rows = rows.select_columns(split_column_names(column, kinds))
     yield from extract_texts(number_rows(rows, changes), column, "the documents", wants)
 
 
-def number_rows(rows: Iterable[Any], changes: CleaningReport) -> Iterator[tuple[int, Any]]:
+def number_rows(rows: Iterable[object], changes: CleaningReport) -> Iterator[tuple[int, object]]:
     """Number rows from 1, and count them."""
     for number, row in enumerate(rows, 1):
         changes.lines += 1

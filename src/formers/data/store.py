@@ -23,10 +23,11 @@ import numpy.typing as npt
 
 from .. import atomic_files
 from ..atomic_files import FolderKind, read_checked_json, to_checked_json, write_atomically
+from ..config import JSONObject, JSONValue
 from ..errors import Error
 from ..ragged_arrays import compute_starts, expand_ranges
 from ..text.tokenizer import Tokenizer
-from .preparation.document_encoder import UnitFinder, encode_documents, get_splitter
+from .preparation.document_encoder import VALIDATION_PART, UnitFinder, encode_documents, get_splitter
 
 BLOCK_BYTES = 1 << 16
 ALIGNMENT = 64
@@ -39,7 +40,7 @@ LazyArray = np.ndarray | Callable[[], np.ndarray]
 STORE_FOLDER = FolderKind(
     "store",
     ("store.json", "begun.json", "inputs.json", "tokenizer.json", "phrases.txt", "lock", "lock-*", "plans", "train-*",
-     "held-*", "done-*.json", "*.tmp"),
+     f"{VALIDATION_PART}-*", "done-*.json", "*.tmp"),
     ("store.json", "begun.json"), frozenset({"format", "fingerprint", "seal"}), ("store.json", "done-*.json"),
 )  # fmt: skip
 
@@ -54,7 +55,7 @@ class ArrayFileWriter:
 
     def __init__(self, path: Path):
         self.path, self.bytes_written = path, 0
-        self.arrays: dict[str, dict[str, Any]] = {}
+        self.arrays: dict[str, JSONObject] = {}
         self.temporary_path = atomic_files.get_temporary_path(path)
         self.file = open(self.temporary_path, "wb")  # noqa: SIM115
         self.sha256, self.block_crc = hashlib.sha256(), 0
@@ -84,7 +85,7 @@ class ArrayFileWriter:
                 self.block_crc = 0
         self.file.write(data)
 
-    def close(self) -> dict[str, Any]:
+    def close(self) -> JSONObject:
         """Finish the file; what it holds, to be written down."""
         if self.bytes_written % BLOCK_BYTES:
             self.block_crcs.append(self.block_crc)
@@ -106,7 +107,9 @@ class ArrayFileWriter:
 class ArrayFileReader:
     """A memory-mapped file of arrays. `verify`: check each block when it is first read."""
 
-    def __init__(self, path: Path, about: Mapping[str, Any], *, verify: bool = True, allow_truncated: bool = False):
+    def __init__(
+        self, path: Path, about: Mapping[str, JSONValue], *, verify: bool = True, allow_truncated: bool = False
+    ):
         self.path, self.header, self.verify = path, about, verify
         try:
             size = path.stat().st_size
@@ -195,7 +198,7 @@ class ChainedArray:
         self.copy_spans(out, np.array([0]), np.array([len(self)]))
         return out
 
-    def __getitem__(self, where: Any) -> Any:
+    def __getitem__(self, where: Any) -> Any:  # dynamic: as numpy indexes, and returns, arrays or scalars
         if isinstance(where, slice):
             begin, end, step = where.indices(len(self))
             if step < 0:
@@ -322,7 +325,7 @@ class Store:
 
     @staticmethod
     def open(
-        path: str | Path, part: Literal["train", "held"] = "train", *, tokenizer: Tokenizer | None = None,
+        path: str | Path, part: Literal["train", "validation"] = "train", *, tokenizer: Tokenizer | None = None,
         verify: bool = True, damaged: Literal["stop", "skip"] = "stop",
     ) -> Store:  # fmt: skip
         """Memory-map a store. `verify` checks each block when it is first read; `damaged="skip"` reads everything now
@@ -347,7 +350,7 @@ class Store:
             raise Error("a store in memory has no tokenizer of its own", fix=fix)
         return self.directory.load_tokenizer()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., Store], tuple[object, ...]]:
         if self.directory is not None:  # another process maps the same files
             home = self.directory
             return StoreDirectory.reopen_store, (home.path, home.part, home.verify, home.damaged, self.content_hash)
@@ -398,10 +401,10 @@ class StoreDirectory:
             older = isinstance(version, int) and version < STORE_FORMAT
             fix = "prepare the text again" if older else "it was made by a newer formers: pip install --upgrade formers"
             raise Error(f"is a store of format {version!r}; this formers reads {STORE_FORMAT}", where=path, fix=fix)
-        if part not in self.metadata["parts"]:
-            known = " and ".join(self.metadata["parts"])
-            raise Error(f"has no part {part!r}, only {known}", where=path, fix="prepare it with --held-out 1%")
-        self.part_metadata: Mapping[str, Any] = self.metadata["parts"][part]
+        name = VALIDATION_PART if part == "validation" else part
+        if name not in self.metadata["parts"]:
+            raise Error(f"has no part {part!r}", where=path, fix="prepare it with --validation 1%")
+        self.part_metadata: Mapping[str, JSONValue] = self.metadata["parts"][name]
 
     def open_store(self) -> Store:
         """Open the store, with nothing read yet but store.json."""

@@ -96,8 +96,8 @@ def decompress_chunks(raw: IO[bytes], suffix: str) -> Iterator[bytes]:
     if suffix == ".zst":
         yield from decompress_zstd(raw)
         return
-    opener: Any = {".gz": gzip.open, ".xz": lzma.open}.get(suffix)
-    with opener(raw) if opener else nullcontext(raw) as file:
+    opened = gzip.open(raw) if suffix == ".gz" else lzma.open(raw) if suffix == ".xz" else nullcontext(raw)  # noqa: SIM115
+    with opened as file:
         while chunk := file.read(READ_BYTES):
             yield chunk
 
@@ -105,7 +105,7 @@ def decompress_chunks(raw: IO[bytes], suffix: str) -> Iterator[bytes]:
 def decompress_zstd(raw: IO[bytes]) -> Iterator[bytes]:
     """Unpack zstd, frame after frame. Four bytes may unpack to 128 kB, so few are handed over at a time."""
     zstandard = import_optional("zstandard", "zst files")
-    frame: Any = None
+    frame: Any = None  # dynamic: zstandard is optional
     ended = True
     while rest := raw.read(ZSTD_FEED_BYTES):
         while rest:
@@ -122,7 +122,7 @@ def decompress_zstd(raw: IO[bytes]) -> Iterator[bytes]:
         raise EOFError("the last frame has no end")
 
 
-def import_optional(module: str, what: str) -> Any:
+def import_optional(module: str, what: str) -> Any:  # dynamic: a package that need not be installed
     """Import a package of the extra `data`, or say how to install it."""
     try:
         return __import__(module)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Unpack
@@ -17,10 +17,11 @@ from ..tasks.example_tables import FileOptions, Table, read_table
 from ..tasks.examples import Columns, Row, parse_columns, read_examples, resolve_columns
 from ..text.normalise import normalise
 from ..verbs import LM_PARTS, check_verb
-from .likelihood import Likelihood, ScoringOptions, compute_likelihood, safe_exp
+from .likelihood import Likelihood, ScoredText, ScoringOptions, compute_likelihood, compute_likelihoods, safe_exp
 from .task import build_task_objective, evaluate_task, get_metric_signatures
 
 EVALUATION_KINDS = ("perplexity", "pairs", "choices", "cloze", "task")
+PairColumns = dict[str, Any]  # dynamic: by side a column as the caller named it, None if there is none
 PAIR_COLUMNS = {
     "good": ("good", "sentence_good", "acceptable", "right"), "bad": ("bad", "sentence_bad", "unacceptable", "wrong"),
 }  # fmt: skip
@@ -37,7 +38,11 @@ class EvaluationResult:
     signatures: dict[str, str] = field(default_factory=dict)  # how BLEU and chrF were computed
 
 
-def score(former: Former, texts: Any, **how: Any) -> Any:
+def score(
+    former: Former,
+    texts: Any,  # dynamic: texts or pairs, checked where they are read
+    **how: Any,  # dynamic: options of predict_scores or of compute_likelihood, by the model
+) -> float | list[float] | Likelihood | list[Likelihood]:
     """Score a text or each of several: a language model gives a `Likelihood` (total_log_prob, perplexity and tokens), a
     model fine-tuned for regression a number."""
     check_verb(former, "score")
@@ -61,9 +66,9 @@ def is_language_model(former: Former) -> bool:
 
 
 def evaluate(
-    former: Former, data: Any, kind: str | None = None, *, columns: Columns = None, limit: int | None = None,
+    former: Former, data: object, kind: str | None = None, *, columns: Columns = None, limit: int | None = None,
     column: str | None = None, encoding: str = "utf-8", skip: bool = False, delimiter: str | None = None,
-    header: bool | None = None, **how: Any,
+    header: bool | None = None, **how: Any,  # dynamic: options of the kind's own function
 ) -> EvaluationResult:  # fmt: skip
     """Evaluate a model on a file, rows or a dataset.
 
@@ -95,12 +100,12 @@ def evaluate(
     if kind == "choices":
         return EvaluationResult(kind, len(found), found.summary, evaluate_choices(former, found.rows, **how))
     pairs = former.is_encoder_decoder
-    texts: list[Any] = [(row["text"], row["target"]) if pairs else row["text"] for row in found.rows]
-    metrics = (evaluate_cloze if kind == "cloze" else evaluate_perplexity)(former, texts, **how)
-    return EvaluationResult(kind, len(found), found.summary, metrics)
+    texts: list[ScoredText] = [(row["text"], row["target"]) if pairs else row["text"] for row in found.rows]
+    measure: Callable[..., dict[str, float]] = evaluate_cloze if kind == "cloze" else evaluate_perplexity
+    return EvaluationResult(kind, len(found), found.summary, measure(former, texts, **how))
 
 
-def detect_kind(former: Former, data: Any, columns: Columns, reading: FileOptions) -> str:
+def detect_kind(former: Former, data: object, columns: Columns, reading: FileOptions) -> str:
     """Choose the kind of evaluation: the task of a fine-tuned model, else what the columns allow."""
     if not is_language_model(former):
         return "task"
@@ -114,18 +119,18 @@ def detect_kind(former: Former, data: Any, columns: Columns, reading: FileOption
     return "choices" if task == "choose" else "perplexity"
 
 
-def find_pair_columns(data: Any, columns: Columns, reading: FileOptions) -> tuple[Table, dict[str, Any]]:
+def find_pair_columns(data: object, columns: Columns, reading: FileOptions) -> tuple[Table, PairColumns]:
     """Read a table, and find its columns of good and of bad sentences, None where there is none."""
     given, names = parse_columns(columns)
     table = read_table(data, names, **reading)
     given = {side: resolve_columns(column, table.column_names) for side, column in given.items()}
-    found: dict[str, Any] = dict.fromkeys(PAIR_COLUMNS)
+    found: PairColumns = dict.fromkeys(PAIR_COLUMNS)
     for side, known in PAIR_COLUMNS.items():
         found[side] = next((name for name in table.column_names if name.lower() in known), None)
     return table, {**found, **given}
 
 
-def read_pairs(table: Table, sides: dict[str, Any]) -> list[tuple[str, str]]:
+def read_pairs(table: Table, sides: PairColumns) -> list[tuple[str, str]]:
     """Read pairs of a good and a bad sentence; refuse a table without both columns."""
     if missing := [side for side in ("good", "bad") if sides.get(side) not in table.column_names]:
         names = ", ".join(map(repr, table.column_names))
@@ -142,9 +147,9 @@ def read_pairs(table: Table, sides: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def evaluate_perplexity(former: Former, texts: Sequence[Any], **how: Unpack[ScoringOptions]) -> dict[str, float]:
+def evaluate_perplexity(former: Former, texts: Sequence[ScoredText], **how: Unpack[ScoringOptions]) -> dict[str, float]:
     """Compute perplexity per token, word and byte, bits per byte, and the accuracy of the likeliest token."""
-    found: list[Likelihood] = compute_likelihood(former, list(texts), **how)
+    found = compute_likelihoods(former, texts, **how)
     if not (tokens := sum(len(one.log_probs) for one in found)):
         raise Error("there is no token to predict", fix="give longer texts")
     nats = -math.fsum(one.total_log_prob for one in found)
@@ -161,8 +166,9 @@ def evaluate_perplexity(former: Former, texts: Sequence[Any], **how: Unpack[Scor
 def evaluate_pairs(former: Former, rows: Sequence[tuple[str, str]], **how: Unpack[ScoringOptions]) -> dict[str, float]:
     """Compute how often the good sentence is likelier than the bad (Warstadt et al. 2020), in total and per token."""
     sentences = [side for row in rows for side in row]
-    inputs: list[Any] = [(side, side) for side in sentences] if former.is_encoder_decoder else sentences
-    found: list[Likelihood] = compute_likelihood(former, inputs, **how)
+    pairs = former.is_encoder_decoder
+    inputs: list[ScoredText] = [(side, side) if pairs else side for side in sentences]
+    found = compute_likelihoods(former, inputs, **how)
     totals = [one.total_log_prob for one in found]
     means = [total / max(1, len(one.log_probs)) for total, one in zip(totals, found, strict=True)]
     by = {"accuracy": totals, "accuracy_token": means}
@@ -174,14 +180,14 @@ def evaluate_choices(
 ) -> dict[str, float]:
     """Compute how often the right choice is the likeliest continuation of its text: in total, per token and per byte,
     which does not favour short choices. `separator` stands between a text and a choice."""
-    inputs, char_starts = list[Any](), list[int]()
+    inputs, char_starts = list[ScoredText](), list[int]()
     for row in rows:
         front = normalise(" ".join(filter(None, (row["text"], row.get("other")))))
         for choice in map(normalise, row["choices"]):
             whole = f"{front}{separator if front.strip() else ''}{choice}"
             inputs.append((front or " ", choice) if former.is_encoder_decoder else whole)
             char_starts.append(len(whole) - len(choice))
-    found = compute_likelihood(former, inputs, char_starts=None if former.is_encoder_decoder else char_starts, **how)
+    found = compute_likelihoods(former, inputs, char_starts=None if former.is_encoder_decoder else char_starts, **how)
     right, at = {"accuracy": 0, "accuracy_token": 0, "accuracy_byte": 0}, 0
     for row in rows:
         some = found[at : at + len(row["choices"])]
@@ -202,14 +208,14 @@ def evaluate_cloze(former: Former, texts: Sequence[str], **how: Unpack[ScoringOp
     char_starts = [len(text) - len(text.split()[-1]) for text in rows]
     if short := [i for i, text in enumerate(rows, 1) if len(text.split()) < 2]:
         raise Error(f"text {short[0]} has fewer than two words", fix="leave it out")
-    found: list[Likelihood] = compute_likelihood(former, rows, char_starts=char_starts, mask_together=True, **how)
+    found = compute_likelihoods(former, rows, char_starts=char_starts, mask_together=True, **how)
     nats = -math.fsum(one.total_log_prob for one in found)
     right = sum(bool(one.is_top.all()) for one in found)
     return {"accuracy": right / len(found), "perplexity": safe_exp(nats / len(found))}
 
 
 def evaluate_task_file(
-    former: Former, data: Any, columns: Columns, limit: int | None, tell: ProgressCallback | None,
+    former: Former, data: object, columns: Columns, limit: int | None, tell: ProgressCallback | None,
     reading: FileOptions,
 ) -> EvaluationResult:  # fmt: skip
     """Evaluate a fine-tuned model by the metrics of its task."""

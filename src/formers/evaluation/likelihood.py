@@ -7,13 +7,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TypedDict, Unpack, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..batch import Batch
+from ..batch import Array, Batch
 from ..config import ProgressCallback
 from ..errors import Error, NonFinite
 from ..former import Former
@@ -62,6 +62,13 @@ class ScoringOptions(TypedDict, total=False):
     tell: ProgressCallback | None
 
 
+class LikelihoodOptions(ScoringOptions, total=False):
+    """Options of `compute_likelihoods`."""
+
+    char_starts: Sequence[int] | None
+    mask_together: bool
+
+
 @dataclass
 class ScoringRequest:
     """A tokenized text and the first of its tokens that is scored."""
@@ -75,16 +82,25 @@ class ScoringRequest:
         return Likelihood(text.text, text.tokens[first:], text.spans[first:], log_probs, is_top)
 
 
+ScoredText = str | tuple[str, str]  # of an encoder-decoder, source and target
 ScoredRow = tuple[int, Tensor, Tensor, Tensor]  # the number of its text, what is read, the slots that predict, labels
 
 
 def compute_likelihood(
-    former: Former, texts: Any, *, char_starts: Sequence[int] | None = None, mask_together: bool = False,
-    batch: int = 16, stride: int | None = None, memory_length: int | None = None,
+    former: Former, texts: object, **how: Unpack[LikelihoodOptions]
+) -> Likelihood | list[Likelihood]:
+    """Compute the log-probability of every token of a text, or of several, as `compute_likelihoods` does it."""
+    if isinstance(texts, str) or (former.is_encoder_decoder and isinstance(texts, tuple)):
+        return compute_likelihoods(former, [cast(ScoredText, texts)], **how)[0]
+    return compute_likelihoods(former, list_texts(texts), **how)
+
+
+def compute_likelihoods(
+    former: Former, texts: Sequence[ScoredText], *, char_starts: Sequence[int] | None = None,
+    mask_together: bool = False, batch: int = 16, stride: int | None = None, memory_length: int | None = None,
     tell: ProgressCallback | None = None,
-) -> Any:  # fmt: skip
-    """Compute the log-probability of every token of a text, or of several; of an encoder-decoder, of pairs (source,
-    target).
+) -> list[Likelihood]:  # fmt: skip
+    """Compute the log-probability of every token of each text; of an encoder-decoder, of pairs (source, target).
 
     A decoder's text begins with its mark of the beginning (or end) where it has one, else the first token is given and
     not counted. Texts longer than the context are read in windows, of each of which the last `stride` tokens count
@@ -96,8 +112,7 @@ def compute_likelihood(
     if part is None or part not in former.model.parts:
         fix = "load it with head='lm' or head='mlm'"
         raise Error(f"{former.family} with head {former.head!r} is not a language model", fix=fix)
-    alone = isinstance(texts, str) or (former.is_encoder_decoder and isinstance(texts, tuple))
-    rows = [texts] if alone else list_texts(texts)
+    rows = list(texts)
     if char_starts is not None and len(char_starts) != len(rows):
         raise Error(f"there are {len(char_starts)} char_starts for {len(rows)} texts", fix="give one for each")
     if batch < 1 or (stride is not None and stride < 1):
@@ -108,7 +123,9 @@ def compute_likelihood(
         if invalid := [i for i, text in enumerate(rows, 1) if not isinstance(text, str)]:
             raise Error(f"text {invalid[0]} is not a string", fix="give strings")
         requests = []
-        for text, begin in zip(tokenize_texts(former, rows), char_starts or [0] * len(rows), strict=True):
+        for text, begin in zip(
+            tokenize_texts(former, cast(list[str], rows)), char_starts or [0] * len(rows), strict=True
+        ):
             # The first token that ends after the character; it may begin before (with a space, say).
             first = next((i for i, (_, end) in enumerate(text.spans) if end > begin), len(text.spans))
             requests.append(ScoringRequest(text, first))
@@ -118,11 +135,11 @@ def compute_likelihood(
             results = score_with_memory(former, requests, batch, memory_length, get_begin_ids(former), tell)
         else:
             results = score_windowed(former, requests, batch, stride, get_begin_ids(former), tell)
-    return results[0] if alone else results
+    return results
 
 
 def compute_id_log_probs(
-    former: Former, rows: Sequence[Any], *, batch: int = 16, stride: int | None = None, memory: int | None = None,
+    former: Former, rows: Sequence[Array], *, batch: int = 16, stride: int | None = None, memory: int | None = None,
     segment: int | None = None,
 ) -> list[Tensor]:  # fmt: skip
     """Compute the log-probability (T - 1,) of each token but the first, for rows of ids read as they are."""
@@ -135,7 +152,7 @@ def compute_id_log_probs(
 
 
 @torch.inference_mode()
-def score_slots(former: Former, batch: Batch, slots: Tensor, labels: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+def score_slots(former: Former, batch: Batch, slots: Tensor, labels: Tensor, **how: object) -> tuple[Tensor, Tensor]:
     """Compute the log-probability (M,) of labels at slots of a batch, and whether each is the likeliest."""
     part = LM_PARTS[former.head]
     hidden = former.model(batch.to(former.device), **how)[slots.to(former.device)]
@@ -156,7 +173,7 @@ def get_begin_ids(former: Former) -> list[int]:
     """Return the id put before a text: the begin mark, else the end mark, else none."""
     for role in ("bos", "eos"):
         mark = None if former.tokenizer is None else former.tokenizer.id(role)
-        mark = getattr(former.config, role, None) if mark is None else mark  # a config may have no marks (ELMo)
+        mark = vars(former.config).get(role) if mark is None else mark  # a config may have no marks (ELMo)
         if isinstance(mark, int):
             return [mark]
     return []
@@ -298,7 +315,9 @@ def score_masked(
     return score_in_batches(former, requests, rows, batch, tell)
 
 
-def score_seq2seq(former: Former, rows: list[Any], batch: int, tell: ProgressCallback | None) -> list[Likelihood]:
+def score_seq2seq(
+    former: Former, rows: Sequence[ScoredText], batch: int, tell: ProgressCallback | None
+) -> list[Likelihood]:
     """Score with an encoder-decoder: the target with its marks, given the source."""
     if invalid := [i for i, row in enumerate(rows, 1) if not (isinstance(row, tuple | list) and len(row) == 2)]:
         raise Error(f"text {invalid[0]} is not a pair", fix=f"give {former.family} pairs: (source, target)")
@@ -307,7 +326,8 @@ def score_seq2seq(former: Former, rows: list[Any], batch: int, tell: ProgressCal
     writes = former.tokenizer.target or former.tokenizer
     results: list[Likelihood] = []
     for low in range(0, len(rows), batch):
-        some = [(normalise(source), normalise(target)) for source, target in rows[low : low + batch]]
+        pairs = cast(Sequence[tuple[str, str]], rows[low : low + batch])
+        some = [(normalise(source), normalise(target)) for source, target in pairs]
         sources = [former.tokenizer.encode(source, parse_special=False) for source, _ in some]
         targets = [writes.encode_with_offsets(target, parse_special=False) for _, target in some]
         if empty := [i for i, (s, t) in enumerate(zip(sources, targets, strict=True), low + 1) if not s or not t[0]]:

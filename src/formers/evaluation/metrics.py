@@ -19,7 +19,7 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from ..tasks.examples import Row
 from ..tasks.tagging import find_entities, find_scheme
 from ..text.normalise import compose_nfc
 
+Answer = Any  # dynamic: by the task a label, labels, a number, tags, right answers or a text
+Label = TypeVar("Label", bound=Hashable)
+TextReference = str | Sequence[str]  # what is right, or several right ones
 LOWER_IS_BETTER = ("loss", "perplexity", "mse", "mae")
 
 
@@ -38,7 +41,7 @@ def to_cost(name: str, value: float) -> float:
 
 
 def compute_metrics(
-    task: str, references: Sequence[Any], predictions: Sequence[Any], **more: object
+    task: str, references: Sequence[Answer], predictions: Sequence[Answer], **more: object
 ) -> dict[str, float]:
     """Compute the metrics of a task; checkpoints are chosen by the first.
 
@@ -62,8 +65,8 @@ def compute_metrics(
     return METRICS[task](references, predictions, **more)
 
 
-def score_labels(references: list[Any], predictions: list[Any], positive: object = None) -> dict[str, float]:
-    """Accuracy, F1 and Matthews' correlation of one label each; of several labels each, F1 and whole matches."""
+def score_labels(references: list[Answer], predictions: list[Answer], positive: object = None) -> dict[str, float]:
+    """Compute accuracy, F1 and Matthews' correlation of one label each; of several each, F1 and exact matches."""
     if any(is_label_list(v) for v in (*references, *predictions)):
         return score_multilabel(references, predictions)
     right = Counter(t for t, g in zip(references, predictions, strict=True) if t == g)
@@ -81,8 +84,8 @@ def is_label_list(value: object) -> bool:
     return isinstance(value, list | tuple | set | frozenset)
 
 
-def score_multilabel(references: list[Any], predictions: list[Any]) -> dict[str, float]:
-    """Several labels for each example: F1 over all of them, the mean over labels, and how often all are right."""
+def score_multilabel(references: list[Answer], predictions: list[Answer]) -> dict[str, float]:
+    """Score several labels for each example: F1 over all of them, the mean over labels, and how often all are right."""
     if not all(is_label_list(v) for v in (*references, *predictions)):
         raise Error("some examples have one label, others a list", fix="give a list for each")
     pairs = [(set(t), set(g)) for t, g in zip(references, predictions, strict=True)]
@@ -99,13 +102,13 @@ def f1(both: float, said: float, true: float) -> float:
     return 2 * both / (said + true) if said + true else 0.0
 
 
-def f1_by_label(true: Counter[Any], said: Counter[Any], both: Counter[Any]) -> dict[Any, float]:
+def f1_by_label(true: Counter[Label], said: Counter[Label], both: Counter[Label]) -> dict[Label, float]:
     """Compute F1 of each label that is there or was predicted."""
     return {label: f1(both[label], said[label], true[label]) for label in {**true, **said}}
 
 
-def matthews(references: list[Any], predictions: list[Any]) -> float:
-    """Correlation of two labellings, of any number of labels (Gorodkin 2004); 0 where one of them never varies."""
+def matthews(references: Sequence[Hashable], predictions: Sequence[Hashable]) -> float:
+    """Return the correlation of two labellings, of any number of labels (Gorodkin 2004); 0 where one never varies."""
     true, said, n = Counter(references), Counter(predictions), len(references)
     right = sum(bool(t == g) for t, g in zip(references, predictions, strict=True))
     covariance = right * n - sum(true[label] * said[label] for label in true)
@@ -114,7 +117,7 @@ def matthews(references: list[Any], predictions: list[Any]) -> float:
 
 
 def score_numbers(references: list[float], predictions: list[float]) -> dict[str, float]:
-    """Spearman's and Pearson's correlation, mean squared and mean absolute error."""
+    """Compute Spearman's and Pearson's correlation, mean squared and mean absolute error."""
     gaps = [t - g for t, g in zip(references, predictions, strict=True)]
     mse, mae = (math.fsum(values) / len(gaps) for values in ([g * g for g in gaps], map(abs, gaps)))
     spearman = pearson(rank_values(references), rank_values(predictions))
@@ -122,7 +125,7 @@ def score_numbers(references: list[float], predictions: list[float]) -> dict[str
 
 
 def pearson(a: Sequence[float], b: Sequence[float]) -> float:
-    """Pearson's correlation; 0 where one side never varies."""
+    """Return Pearson's correlation; 0 where one side never varies."""
     if min(a) == max(a) or min(b) == max(b):
         return 0.0
     x, y = ([v - math.fsum(side) / len(side) for v in side] for side in (a, b))
@@ -167,7 +170,7 @@ ROUGE_UNITS = ("words", "characters", "morphemes")
 
 
 def score_answers(
-    references: list[Any], predictions: list[str], language: str | None = None, version: int | None = None
+    references: list[TextReference], predictions: list[str], language: str | None = None, version: int | None = None
 ) -> dict[str, float]:
     """Compute F1 and exact match as SQuAD's scripts count them; `language` ko is KorQuAD's, by characters.
 
@@ -225,15 +228,15 @@ def normalise_korean(text: str) -> str:
 
 
 def bleu(
-    references: list[Any], predictions: list[str], tokenize: str | None = None, lowercase: bool = False
+    references: list[TextReference], predictions: list[str], tokenize: str | None = None, lowercase: bool = False
 ) -> dict[str, float]:
     """Compute BLEU and chrF by sacrebleu; a truth is one right translation or a list of them."""
-    scorers, references = make_bleu_scorers(tokenize, lowercase), to_reference_streams(references)
-    return {name: scorer.corpus_score(predictions, references).score for name, scorer in scorers.items()}
+    scorers, streams = make_bleu_scorers(tokenize, lowercase), to_reference_streams(references)
+    return {name: scorer.corpus_score(predictions, streams).score for name, scorer in scorers.items()}
 
 
 def get_signatures(
-    references: list[Any], predictions: list[str], tokenize: str | None = None, lowercase: bool = False
+    references: list[TextReference], predictions: list[str], tokenize: str | None = None, lowercase: bool = False
 ) -> dict[str, str]:
     """Return how BLEU and chrF were computed, in sacrebleu's words; to be quoted with the numbers."""
     found = {}
@@ -243,7 +246,7 @@ def get_signatures(
     return found
 
 
-def to_reference_streams(references: list[Any]) -> list[list[Any]]:
+def to_reference_streams(references: list[TextReference]) -> list[list[str | None]]:
     """Arrange right translations as sacrebleu takes them: the first of every text, the second of every text …."""
     rows = [[t] if isinstance(t, str) else list(t) for t in references]
     if empty := [i for i, row in enumerate(rows, 1) if not row]:
@@ -251,7 +254,7 @@ def to_reference_streams(references: list[Any]) -> list[list[Any]]:
     return [[row[i] if i < len(row) else None for row in rows] for i in range(max(map(len, rows)))]
 
 
-def make_bleu_scorers(tokenize: str | None, lowercase: bool) -> dict[str, Any]:
+def make_bleu_scorers(tokenize: str | None, lowercase: bool) -> dict[str, Any]:  # dynamic: sacrebleu has no types
     """Make the scorers of BLEU and chrF."""
     try:
         from sacrebleu.metrics import BLEU, CHRF
@@ -263,7 +266,7 @@ def make_bleu_scorers(tokenize: str | None, lowercase: bool) -> dict[str, Any]:
         raise Error(f"sacrebleu does not cut texts by {tokenize!r} ({e})", fix="take 13a, char or intl") from None
 
 
-def rouge(references: list[Any], predictions: list[str], units: str = "words") -> dict[str, float]:
+def rouge(references: list[TextReference], predictions: list[str], units: str = "words") -> dict[str, float]:
     """Compute ROUGE-L, -1 and -2 (F1, mean over texts) by words of any script, by characters or by Korean morphemes."""
     if units not in ROUGE_UNITS:
         raise Error(f"ROUGE has no units {units!r}", fix="choose " + ", ".join(ROUGE_UNITS))
@@ -377,9 +380,9 @@ class LinearBaseline:
         tell("baseline", 1, 3, "TF-IDF: a linear model learns")
         features, classifier = self.build_features(train), LogisticRegression(C=10.0, max_iter=300)
         every = {v for label in labels for v in (label if self.is_multilabel else [label])}
-        self.labels: list[Any] = sorted(every) if self.task == "classify" else []
+        self.labels: list[Answer] = sorted(every) if self.task == "classify" else []
         if self.task == "regress":
-            self.model: Any = Ridge(alpha=1.0).fit(features, labels)
+            self.model: Any = Ridge(alpha=1.0).fit(features, labels)  # dynamic: scikit-learn has no types
         elif self.is_multilabel:
             truth = np.array([[name in label for name in self.labels] for label in labels], int)
             self.model = OneVsRestClassifier(classifier).fit(features, truth)
@@ -391,7 +394,7 @@ class LinearBaseline:
         """Return the texts of a row."""
         return [row["text"], row.get("other") or ""] if self.has_pairs else [row["text"]]
 
-    def build_features(self, rows: Sequence[Row]) -> Any:
+    def build_features(self, rows: Sequence[Row]) -> Any:  # dynamic: a matrix of scipy, which has no types
         """(rows, n-grams), sparse; of pairs both sides, their products, and how near they are."""
         from scipy.sparse import csr_matrix, hstack
 
@@ -401,7 +404,7 @@ class LinearBaseline:
         shared = first.multiply(rest[0])
         return hstack([first, rest[0], shared, csr_matrix(shared.sum(1))]).tocsr()
 
-    def predict_labels(self, rows: Sequence[Row]) -> list[Any]:
+    def predict_labels(self, rows: Sequence[Row]) -> list[Answer]:
         """Predict a label, a list of labels or a number for each row."""
         if not rows:
             return []
@@ -420,7 +423,7 @@ class LinearBaseline:
 
 
 def normalise_text(text: str) -> str:
-    """Composed and in lower case: decomposed Hangul would have n-grams of its own."""
+    """Compose a text (NFC) and lower its case: decomposed Hangul would have n-grams of its own."""
     return compose_nfc(text).lower()
 
 

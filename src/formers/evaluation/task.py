@@ -20,7 +20,7 @@ from ..objectives.supervised import Supervised, compute_class_weights, compute_l
 from ..task import Task
 from ..tasks import api
 from ..tasks.examples import Row
-from .metrics import compute_metrics, get_signatures
+from .metrics import Answer, compute_metrics, get_signatures
 
 ExampleRows = Sequence[Row]
 MAX_WORST_EXAMPLES, MAX_CONFUSION_CLASSES, MAX_SHOWN_CHARS = 20, 25, 300  # that a report shows
@@ -30,8 +30,8 @@ MAX_WORST_EXAMPLES, MAX_CONFUSION_CLASSES, MAX_SHOWN_CHARS = 20, 25, 300  # that
 class TaskEvaluation:
     """Predictions beside the references, the confidence in each reference, the metrics and the loss."""
 
-    references: list[Any]
-    predictions: list[Any]
+    references: list[Answer]
+    predictions: list[Answer]
     confidences: list[float] = field(default_factory=list)  # higher is better; CONFIDENCE_COLUMNS says what it is
     metrics: dict[str, float] = field(default_factory=dict)
     loss: float = float("nan")
@@ -64,7 +64,7 @@ def build_task_objective(
 
 def evaluate_task(
     former: Former, task: Task, objective: Supervised, rows: ExampleRows, tell: ProgressCallback | None = None,
-    autocast: Callable[[], AbstractContextManager[Any]] | None = None,
+    autocast: Callable[[], AbstractContextManager[object]] | None = None,
 ) -> TaskEvaluation:  # fmt: skip
     """Evaluate a model on rows, which `objective` holds encoded; its forward passes run inside `autocast`."""
     sums = [0.0, 0.0]
@@ -88,7 +88,7 @@ def evaluate_task(
     return results
 
 
-REFERENCE_READERS: dict[str, Callable[[Row], Any]] = {
+REFERENCE_READERS: dict[str, Callable[[Row], Answer]] = {
     "class": lambda row: str(row["label"]), "many": lambda row: list(row["label"]),
     "number": lambda row: float(row["label"]), "tags": lambda row: list(row["tags"]),
     "span": lambda row: [answer["text"] for answer in row["answers"]], "choice": lambda row: int(row["label"]),
@@ -96,7 +96,7 @@ REFERENCE_READERS: dict[str, Callable[[Row], Any]] = {
 }  # fmt: skip
 
 
-def get_references(task: Task, rows: ExampleRows) -> list[Any]:
+def get_references(task: Task, rows: ExampleRows) -> list[Answer]:
     """Return the reference answers in the form that the metrics compare."""
     return [REFERENCE_READERS["class" if task.label_as_text else task.kind](row) for row in rows]
 
@@ -114,7 +114,7 @@ def evaluate_outputs(
     references = get_references(task, rows)
     if task.kind == "tags":  # a word without a token gets the first tag, the most frequent
         found = api.predict_tags(data, outputs, [len(row["words"]) for row in rows])
-        predictions: list[Any] = [[former.labels[max(0, i)] for i in tags] for tags, _ in found]
+        predictions: list[Answer] = [[former.labels[max(0, i)] for i in tags] for tags, _ in found]
         pairs = zip(references, predictions, strict=True)
         right = [np.mean([a == b for a, b in zip(t, g, strict=True)]) for t, g in pairs]
         return TaskEvaluation(references, predictions, [float(r) for r in right])
@@ -139,7 +139,7 @@ def evaluate_outputs(
     return TaskEvaluation(references, [[name for name, p in row if p > 0.5] for row in named], confidences)
 
 
-def evaluate_classes(labels: Sequence[str], probabilities: np.ndarray, references: list[Any]) -> TaskEvaluation:
+def evaluate_classes(labels: Sequence[str], probabilities: np.ndarray, references: list[Answer]) -> TaskEvaluation:
     """Predict the likeliest label of each row, given (rows, labels) probabilities."""
     index = {label: i for i, label in enumerate(labels)}
     confidences = [float(row[index[t]]) for row, t in zip(probabilities, references, strict=True)]
@@ -166,7 +166,7 @@ def get_metric_signatures(task: Task, evaluation: TaskEvaluation) -> dict[str, s
     return get_signatures(evaluation.references, evaluation.predictions) if task.name == "translate" else {}
 
 
-ReportTable = dict[str, Any]  # title, head, rows
+ReportTable = dict[str, Any]  # dynamic: title, head, and rows of cells of any type
 # What the worst examples are sorted by, and how it is written; answers are right or wrong, and that is all.
 CONFIDENCE_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     **dict.fromkeys(("class", "many", "choice"), ("probability of the truth", "{:.3f}".format)),

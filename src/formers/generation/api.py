@@ -18,14 +18,15 @@ from .decoding import STEPS_AHEAD, DecodingBatch, check_prompts, decode_batch, d
 from .logits_processors import Constraints, build_constraints
 from .options import Options, make_options
 
+GeneratedTexts = Any  # dynamic: a text, a list of them, or of lists, by the prompts and the samples of each
 BATCH_ROWS = 32  # texts at work at a time: more of them gain little and take more memory
 PROMPT_TAIL = 8  # tokens of a prompt that say how the text continues: is there a space?
 
 
 def generate(
     former: Former, prompts: str | Sequence[str], max_new_tokens: int = 64, *, stream: bool = False,
-    draft: Former | None = None, **settings: Any,
-) -> Any:  # fmt: skip
+    draft: Former | None = None, **settings: object,
+) -> GeneratedTexts:  # fmt: skip
     """Continue each prompt, and return the new text alone; of an encoder-decoder, its output for the source.
 
     A string gives a string, a list a list; with `num_samples` above 1, each a list of that many. `stream` yields pieces
@@ -51,7 +52,7 @@ def generate_texts(
     former: Former, prompts: str | Sequence[str], options: Options, *, draft: Former | None = None,
     forced_first: int | None = None, start: int | None = None, id_replacements: Mapping[int, int] | None = None,
     rng_streams: Sequence[Sequence[int]] | None = None,
-) -> Any:  # fmt: skip
+) -> GeneratedTexts:  # fmt: skip
     """Generate texts for prompts, with the options as they are.
 
     For mBART's languages, `forced_first` or `start` is the target's token, and `id_replacements` puts the source's in

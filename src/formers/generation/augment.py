@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..atomic_files import ResumableFile
-from ..config import ProgressCallback, check_sizes, suggest_name
+from ..config import ProgressCallback, Settings, check_sizes, suggest_name
 from ..data.counter_rng import draw_bits
 from ..errors import Error
 from ..former import Former
 from ..tasks.api import get_task
-from ..tasks.examples import Examples, flatten_names, make_label_prefix, read_examples
+from ..tasks.example_tables import FileOptions
+from ..tasks.examples import Columns, Examples, Row, flatten_names, make_label_prefix, read_examples
 from ..text.normalise import normalise
 from ..verbs import can_fill, check_verb
 from .api import generate_texts
@@ -36,7 +36,6 @@ SKIP_REASONS = {
     "label": "with another label",
     "empty": "empty",
 }
-Row = dict[str, Any]
 LabelFilter = Callable[[list[Row]], list[bool]]
 LabelScorer = Callable[[list[Row]], list[dict[str, float]]]  # rows → the probabilities of their labels
 
@@ -77,9 +76,10 @@ class Augmented:
 
 
 def augment(
-    former: Former, train: Any, out: str | Path | None = None, *, columns: Any = None, label_filter: Any = "linear",
+    former: Former, train: object, out: str | Path | None = None, *, columns: Columns = None,
+    label_filter: Former | str | None = "linear",
     column: str | None = None, encoding: str = "utf-8", skip: bool = False, delimiter: str | None = None,
-    header: bool | None = None, tell: ProgressCallback | None = None, overwrite: bool = False, **how: Any,
+    header: bool | None = None, tell: ProgressCallback | None = None, overwrite: bool = False, **how: object,
 ) -> Augmented:  # fmt: skip
     """Make new examples for classification out of a file, rows or a dataset, with a masked model or a decoder.
 
@@ -90,7 +90,7 @@ def augment(
     (see `train_conditional`), label_names, min_probability.
     """
     check_verb(former, "augment")
-    reading: dict[str, Any] = {
+    reading: FileOptions = {
         "column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
     }  # fmt: skip
     examples = (train if isinstance(train, Examples) else read_examples(train, "classify", columns, **reading)).rows
@@ -116,7 +116,7 @@ def augment(
     return Augmented(rows, skipped, summary)
 
 
-def build_config(former: Former, how: dict[str, Any]) -> AugmentConfig:
+def build_config(former: Former, how: Settings) -> AugmentConfig:
     """Build the settings; the default method is what the model can do."""
     known = AugmentConfig.__dataclass_fields__
     if odd := [name for name in how if name not in known]:

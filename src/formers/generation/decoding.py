@@ -37,7 +37,7 @@ class Hypothesis:
 
 def continue_ids(
     former: Former, prompts: Sequence[Sequence[int]] | Tensor, max_new_tokens: int = 64,
-    options: Options | None = None, **settings: Any,
+    options: Options | None = None, **settings: Any,  # dynamic: fields of Options, which checks them
 ) -> list[list[int]]:  # fmt: skip
     """Generate up to `max_new_tokens` ids for each prompt (rows of ids, or a tensor of them), up to the end mark.
 

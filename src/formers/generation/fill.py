@@ -38,7 +38,10 @@ class Guess:
     text: str
 
 
-def fill(former: Former, texts: str | Sequence[str], top_k: int = 5) -> Any:
+Guesses = Any  # dynamic: a list of `Guess`, lists of them for several blanks, and a list of these for several texts
+
+
+def fill(former: Former, texts: str | Sequence[str], top_k: int = 5) -> Guesses:
     """Predict the tokens at the blanks of a text, written ___ or as the mask token, the likeliest first.
 
     A text of one blank gives a list of guesses, one of several a list of such lists; a list of texts gives a list of

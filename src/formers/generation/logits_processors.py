@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..config import format_value, parse_json_object
+from ..config import JSONObject, JSONValue, Settings, format_value, parse_json_object
 from ..errors import Error
 from ..former import Former
 from ..text.tokenizer import Tokenizer
@@ -105,7 +104,7 @@ def build_constraints(former: Former, options: Options, forced_first: int | None
     )
 
 
-def to_token_ids(value: Any, name: str) -> list[int]:
+def to_token_ids(value: JSONValue, name: str) -> list[int]:
     """Return a value of a config file, one token or a list of them, as a list; refuse anything else."""
     ids = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
     if not all(type(one) is int for one in ids):
@@ -113,18 +112,18 @@ def to_token_ids(value: Any, name: str) -> list[int]:
     return ids
 
 
-def read_config_file(former: Former, name: str) -> dict[str, Any]:
+def read_config_file(former: Former, name: str) -> JSONObject:
     """Read a JSON file that came with the checkpoint; empty if there was none."""
     config_bytes = former.source_files.get(name)
     return {} if config_bytes is None else parse_json_object(config_bytes.decode("utf-8", "replace"), name)
 
 
-def read_generation_config(former: Former) -> dict[str, Any]:
+def read_generation_config(former: Former) -> JSONObject:
     """Read the checkpoint's generation_config.json if there is one, else its config.json."""
     return read_config_file(former, CONFIG_FILES[0 if CONFIG_FILES[0] in former.source_files else 1])
 
 
-def read_search_options(former: Former, prefix: str | None = None) -> dict[str, Any]:
+def read_search_options(former: Former, prefix: str | None = None) -> Settings:
     """Read the checkpoint's own search settings as options; T5's config.json has them for each task, by its `prefix`.
 
     Lengths in a file count the decoder's start token.
@@ -134,7 +133,7 @@ def read_search_options(former: Former, prefix: str | None = None) -> dict[str, 
     for task in tasks.values() if isinstance(tasks, dict) else ():
         file_config = file_config | task if isinstance(task, dict) and task.get("prefix") == prefix else file_config
     named = {ours: file_config.get(theirs) for theirs, ours in HF_SEARCH_OPTIONS.items()}
-    options: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    options: Settings = {name: value for name, value in named.items() if value is not None}
     for name, value in options.items():
         if not isinstance(value, int | float) and (name, value) != ("early_stopping", "never"):
             raise Error(f"{name}: {format_value(value)} makes no sense", where=CONFIG_FILES[0], fix="correct it")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Literal, cast
 
-from ..config import format_value, suggest_name
+from ..config import Settings, format_value, suggest_name
 from ..errors import Error
 from ..option_aliases import resolve_generation_options
 from ..text.normalise import normalise
@@ -74,10 +74,10 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("bad_words", "stop"):
-            words = to_tuple(getattr(self, name), name)
+            words = to_tuple(vars(self)[name], name)
             object.__setattr__(self, name, tuple(normalise(w) if isinstance(w, str) else w for w in words))
         for name, bounds in BOUNDS.items():
-            check_bounds(name, getattr(self, name), *bounds)
+            check_bounds(name, vars(self)[name], *bounds)
         if self.length_normalisation not in (None, "length", "gnmt"):
             what = f"length_normalisation must be length or gnmt, got {format_value(self.length_normalisation)}"
             raise Error(what, fix="leave it out for length")
@@ -93,7 +93,7 @@ class Options:
 
     def check_consistency(self) -> None:
         """Refuse options that exclude each other: sampling with beam search, search options without beams."""
-        given = [name for name in (*SAMPLING_OPTIONS, *SEARCH_OPTIONS) if getattr(self, name) is not None]
+        given = [name for name in (*SAMPLING_OPTIONS, *SEARCH_OPTIONS) if vars(self)[name] is not None]
         draws, weighs = ([name for name in given if name in kind] for kind in (SAMPLING_OPTIONS, SEARCH_OPTIONS))
         if self.num_beams > 1:
             if wrong := [name for name in draws if name != "temperature" or self.temperature]:
@@ -118,17 +118,18 @@ class Options:
         return self.num_beams if self.num_beams > 1 else self.num_samples
 
 
-def make_options(given: dict[str, Any], **usual: Any) -> Options:
+def make_options(given: Mapping[str, object], **usual: object) -> Options:
     """Build Options from names and values over defaults; an unknown name is an error with the nearest one."""
     known = [f.name for f in fields(Options)]
-    given = resolve_generation_options(given, known)
-    for name in given:
+    resolved = resolve_generation_options(given, known)
+    for name in resolved:
         if name not in known:
             raise Error(f"unknown option {name!r}", fix=suggest_name(name, known))
-    return Options(**{**usual, **{name: value for name, value in given.items() if value is not None}})
+    values: Settings = {**usual, **{name: value for name, value in resolved.items() if value is not None}}
+    return Options(**values)
 
 
-def to_tuple(value: Any, name: str) -> tuple[Any, ...]:
+def to_tuple(value: object, name: str) -> tuple[object, ...]:
     """Return one value or a sequence of them as a tuple."""
     if isinstance(value, str | int):
         return (value,)
@@ -137,14 +138,14 @@ def to_tuple(value: Any, name: str) -> tuple[Any, ...]:
     return tuple(tuple(item) if isinstance(item, list) else item for item in value)
 
 
-def check_bounds(name: str, value: Any, least: float, most: float, low: bool, high: bool) -> None:
+def check_bounds(name: str, value: object, least: float, most: float, low: bool, high: bool) -> None:
     """Refuse a value of the wrong type or outside its bounds."""
     if value is None:
         return
-    kind = int if name in INTEGER_OPTIONS else (int, float)
-    good = isinstance(value, kind) and not isinstance(value, bool) and value == value
-    if good and (least < value or (low and value == least)) and (value < most or (high and value == most)):
-        return
+    if isinstance(value, int if name in INTEGER_OPTIONS else (int, float)) and not isinstance(value, bool):
+        number = cast(float, value)  # of NaN no comparison holds
+        if (least < number or (low and number == least)) and (number < most or (high and number == most)):
+            return
     bounds = f"{'at least' if low else 'above'} {least}"
     if least == -most:
         bounds = "a number"

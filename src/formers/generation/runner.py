@@ -22,7 +22,7 @@ from ..nn.attention.context import Capture
 from ..nn.attention.kv_cache import KVCache
 from ..nn.attention.segment_memory import SegmentMemory
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
-from ..nn.layers import OutputLayer
+from ..nn.layers import OutputLayer, is_slow_width, pad_outputs
 
 StepFunction = Callable[..., Tensor]
 GraphKey = tuple[object, ...]
@@ -203,12 +203,12 @@ def refresh_padded_output(former: Former, wide: PaddedOutput | None) -> PaddedOu
 
 
 def pad_output_layer(former: Former) -> PaddedOutput | None:
-    """Pad the output layer to a multiple of 64 rows, where a GPU would be slow without (GPT-2's 50,257)."""
+    """Pad the output layer, where a GPU would be slow without."""
     out = former.model.parts["lm"].out
     if type(out) is not OutputLayer:
         return None
     weight = former.model.body.embedding_table if out.weight is None else out.weight
-    return None if weight.shape[0] % 8 == 0 else out.pad_outputs(weight, -weight.shape[0] % 64)
+    return pad_outputs(weight, out.bias) if is_slow_width(weight.shape[0]) else None
 
 
 class GraphedStep:

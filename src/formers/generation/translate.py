@@ -6,14 +6,14 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
-from ..config import format_value
+from ..config import Settings, format_value
 from ..errors import Error
 from ..former import Former
 from ..option_aliases import resolve_generation_options
 from ..verbs import check_verb
-from .api import generate_texts, list_prompts
+from .api import GeneratedTexts, generate_texts, list_prompts
 from .logits_processors import read_search_options
 from .options import SAMPLING_OPTIONS, Options, make_options
 
@@ -23,8 +23,8 @@ FewShotExamples = Sequence[tuple[str, str]]
 
 def translate(
     former: Former, texts: str | Sequence[str], to: str | None = None, source: str | None = None, *,
-    examples: FewShotExamples = (), prefix: str | None = None, **settings: Any,
-) -> Any:  # fmt: skip
+    examples: FewShotExamples = (), prefix: str | None = None, **settings: object,
+) -> GeneratedTexts:  # fmt: skip
     """Translate each text: a string gives a string, a list a list.
 
     An encoder-decoder is searched as its checkpoint says (else greedily). T5 gets the prefix "translate English to
@@ -46,11 +46,13 @@ def translate(
         raise Error(what, fix="leave the languages out")
     if prefix is None and to is not None and (own := former.definition.task_prefixes.get("translate")):
         prefix = own.format(source=source or "English", to=to)
-    codes = resolve_languages(former, source, to) if former.definition.has_language_codes else {}
+    codes = resolve_languages(former, source, to) if former.definition.has_language_codes else LanguageArguments()
     return generate_texts(former, add_prefix(texts, prefix), build_search_options(former, settings, prefix), **codes)
 
 
-def summarise(former: Former, texts: str | Sequence[str], *, prefix: str | None = None, **settings: Any) -> Any:
+def summarise(
+    former: Former, texts: str | Sequence[str], *, prefix: str | None = None, **settings: object
+) -> GeneratedTexts:
     """Summarise each text: a string gives a string, a list a list.
 
     An encoder-decoder is searched as its checkpoint says (else greedily); T5 gets the prefix "summarize: ", or your own
@@ -71,7 +73,7 @@ def warn_other_task(former: Former, name: str) -> None:
         warnings.warn(f"this model was trained to {former.task['name']}, not to {name}", stacklevel=3)
 
 
-def build_search_options(former: Former, settings: dict[str, Any], prefix: str | None = None) -> Options:
+def build_search_options(former: Former, settings: Settings, prefix: str | None = None) -> Options:
     """Build the options for an encoder-decoder: the given settings over the checkpoint's own; greedy by default."""
     settings = resolve_generation_options(settings, Options.__dataclass_fields__)
     settings = {name: value for name, value in settings.items() if value is not None}
@@ -86,7 +88,9 @@ def build_search_options(former: Former, settings: dict[str, Any], prefix: str |
     return make_options(settings, **own)
 
 
-def answer_prompts(former: Former, texts: Any, prompts: list[str], settings: dict[str, Any], stop: str) -> Any:
+def answer_prompts(
+    former: Former, texts: str | Sequence[str], prompts: list[str], settings: Settings, stop: str
+) -> GeneratedTexts:
     """Continue prompts up to a stop string, greedily by default, and return the stripped texts."""
     settings = resolve_generation_options(settings, Options.__dataclass_fields__)
     greedy = settings.get("num_beams") in (None, 1) and not any(settings.get(name) for name in SAMPLING_OPTIONS)
@@ -96,13 +100,21 @@ def answer_prompts(former: Former, texts: Any, prompts: list[str], settings: dic
     return clean[0] if isinstance(texts, str) else clean
 
 
-def add_prefix(texts: Any, prefix: str | None) -> Any:
+def add_prefix(texts: str | Sequence[str], prefix: str | None) -> str | list[str]:
     """Put a prefix before each text that is not empty."""
     prefixed = [f"{prefix or ''}{text}" if text.strip() else text for text in list_prompts(texts)]
     return prefixed[0] if isinstance(texts, str) else prefixed
 
 
-def resolve_languages(former: Former, source: str | None, to: str | None) -> dict[str, Any]:
+class LanguageArguments(TypedDict, total=False):
+    """What mBART's languages are to `generate_texts`."""
+
+    forced_first: int | None
+    start: int | None
+    id_replacements: dict[int, int]
+
+
+def resolve_languages(former: Former, source: str | None, to: str | None) -> LanguageArguments:
     """Return mBART's language codes as arguments of `generate_texts`.
 
     The target's code is the decoder's start token (mBART-25) or its forced first token (mBART-50); the source's
@@ -113,7 +125,7 @@ def resolve_languages(former: Former, source: str | None, to: str | None) -> dic
     for code in (source, to):
         if code is not None and (not LANGUAGE_CODE.fullmatch(code) or backend.token_to_id(code) is None):
             raise Error(f"{format_value(code)} is no language of this mBART", fix="for example ko_KR")
-    arguments: dict[str, Any] = {}
+    arguments: LanguageArguments = {}
     if source is not None and former.tokenizer is not None:
         frame = former.tokenizer.get_template()
         marks = [i for i in (*frame.before, *frame.after) if LANGUAGE_CODE.fullmatch(backend.id_to_token(i) or "")]
@@ -121,7 +133,10 @@ def resolve_languages(former: Former, source: str | None, to: str | None) -> dic
     if to is not None:
         start = former.config.start
         starts_with_code = start is None or LANGUAGE_CODE.fullmatch(backend.id_to_token(start) or "")
-        arguments["start" if starts_with_code else "forced_first"] = backend.token_to_id(to)
+        if starts_with_code:
+            arguments["start"] = backend.token_to_id(to)
+        else:
+            arguments["forced_first"] = backend.token_to_id(to)
     return arguments
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ..atomic_files import create_file
-from ..config import format_value, suggest_name
+from ..config import JSONObject, format_value, suggest_name
 from ..errors import Error
 from ..former import Former
 from ..reports.html import draw_standalone_heatmap
 from .attention import AttentionMap, NeuronView, read_attention, record_attention
 from .attribution import METHODS, Attribution, attribute
-from .document import FORMAT, Json, describe_attention, describe_neurons, draw_png, name_tokens
+from .document import FORMAT, describe_attention, describe_neurons, draw_png, name_tokens
 from .extras import Extras, read_extras
 from .heads import HeadCosts, measure_heads
 from .objective_steps import ObjectiveSteps, explain_objectives, get_own_objective
@@ -55,7 +55,7 @@ class Document(ABC):
     """A view, or two of them, that can be written and shown."""
 
     @abstractmethod
-    def to_dict(self) -> Json:
+    def to_dict(self) -> JSONObject:
         """Return the view document: what a page draws and a server sends, as JSON."""
 
     def to_html(self) -> str:
@@ -83,7 +83,7 @@ class Document(ABC):
         style = f"width:100%;height:{FRAME_HEIGHT}px;border:0"
         return f'<iframe srcdoc="{page}" sandbox="allow-scripts allow-downloads" style="{style}"></iframe>'
 
-    def make_widget(self, height: int = FRAME_HEIGHT) -> Any:  # any: a class of another library
+    def make_widget(self, height: int = FRAME_HEIGHT) -> Any:  # dynamic: a class of another library
         """Return the page as a notebook widget (pip install "formers[notebook]")."""
         try:
             import anywidget
@@ -120,7 +120,7 @@ class ModelFacts:
     def from_former(former: Former, name: str | None = None) -> ModelFacts:
         """Collect the facts of a model; a family may have no layers or heads."""
         config = former.config
-        sizes = {key: getattr(config, key, 0) for key in ("layers", "heads")}  # declared by some families only
+        sizes = {key: getattr(config, key, 0) for key in ("layers", "heads")}  # dynamic: some families declare none
         return ModelFacts(
             name or former.family, former.family, former.head, get_model_kind(former), sizes["layers"], sizes["heads"],
             config.dim, former.output_vocab, former.num_parameters,
@@ -154,9 +154,9 @@ class View(Document):
         shown = ", ".join(name for name, part in parts.items() if part)
         return f"View({self.model.name}: {tokens}; {shown or 'nothing else'})"
 
-    def to_dict(self) -> Json:
+    def to_dict(self) -> JSONObject:
         """Return the view document: what a page draws and a server sends, as JSON."""
-        document: Json = {
+        document: JSONObject = {
             "format": FORMAT, "model": vars(self.model).copy(), "note": NOTE,
             "sides": {name: side.to_dict() for name, side in self.sides.items()},
         }  # fmt: skip
@@ -234,9 +234,9 @@ class Comparison(Document):
         """Describe both views."""
         return f"Comparison({self.first!r}, {self.second!r})"
 
-    def to_dict(self) -> Json:
+    def to_dict(self) -> JSONObject:
         """Return both documents, and of one model what changes between the texts."""
-        document: Json = {"format": FORMAT, "compare": [self.first.to_dict(), self.second.to_dict()]}
+        document: JSONObject = {"format": FORMAT, "compare": [self.first.to_dict(), self.second.to_dict()]}
         changes = compare_views(self.first, self.second) if self.first.model == self.second.model else None
         return document if changes is None else document | {"changes": changes}
 
@@ -247,7 +247,7 @@ def inspect(
     head: int | None = None, target: str | int | None = None, contrast: str | int | None = None,
     position: int | None = None, methods: Sequence[str] = METHODS, masked: bool | None = None,
     objectives: Sequence[str] | str = "own", seed: int = 0, name: str | None = None,
-) -> Any:  # fmt: skip  # any: a View, or a Comparison of two
+) -> Any:  # fmt: skip  # dynamic: a View, or a Comparison of two
     """Look at a model at work on a text: attention of all sides, predictions, attributions, heads, states, objectives.
 
     `second` is the second text of a pair, or the target of an encoder-decoder, which it writes itself if there is none;
@@ -260,7 +260,7 @@ def inspect(
     objectives: "own", "all", or names; what a pretraining objective hides of the text, with the draws of `seed`.
     """
     wanted = check_views(views)
-    how: dict[str, Any] = {  # any: keywords of two functions
+    how: dict[str, Any] = {  # dynamic: keywords of two functions
         "before": before, "kind": kind, "layer": layer, "head": head, "target": target, "contrast": contrast,
         "position": position, "methods": methods, "masked": masked, "objectives": objectives, "seed": seed,
     }  # fmt: skip

@@ -7,7 +7,6 @@ L layers, H heads, Q queries, K keys (of a memory first, M of them), D numbers o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -147,9 +146,8 @@ def record_attention(former: Former, inputs: TextInputs) -> Recording:
     if former.is_two_stream and former.head == "lm":
         order = torch.arange(inputs.get_batch().ids.shape[0], device=former.device)
         second = record_pass(former, inputs, order, with_attention=True, with_vectors=True).capture
-        for table in ("attention_weights", "head_vectors"):
-            found: dict[str, Any] = getattr(second, table)  # any: lists of weights or of vectors, by one name
-            getattr(recording.capture, table)[QUERY_STREAM] = found[QUERY_STREAM]
+        recording.capture.attention_weights[QUERY_STREAM] = second.attention_weights[QUERY_STREAM]
+        recording.capture.head_vectors[QUERY_STREAM] = second.head_vectors[QUERY_STREAM]
     return recording
 
 
@@ -181,10 +179,10 @@ def build_map(
     stacked = torch.stack([spread_heads(w[0], heads, total) for w, heads in zip(layers, kept, strict=True)])
     if not bool(stacked.isfinite().all()):
         raise NonFinite("attention weights")
+    found = [one.value_norms[0] for one in vectors if one.value_norms is not None]
     norms = None
-    if vectors:
-        rows = zip(vectors, kept, strict=True)
-        norms = torch.stack([spread_heads(one.value_norms[0], heads, total) for one, heads in rows])
+    if found and len(found) == len(layers):
+        norms = torch.stack([spread_heads(x, heads, total) for x, heads in zip(found, kept, strict=True)])
     return AttentionMap(queries, keys, stacked, norms, vectors, kept, memory)
 
 

@@ -17,14 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Batch
-from ..config import format_value, suggest_name
+from ..config import JSONObject, format_value, suggest_name
 from ..errors import Error, NonFinite
 from ..former import Former
+from ..nn.cpu_inference import is_frozen
 from ..nn.head_pruning import find_attentions
 from ..nn.layers import Embeddings
 from ..nn.recurrent.convolution import CharacterCNN
 from ..verbs import can_fill
-from .document import Json, round_floats
+from .document import round_floats
 from .prediction import ROW_TOKENS, compute_logits, get_lm_part, list_candidates, name_token
 from .recording import fill_memory, repeat_document
 from .sides import TextInputs
@@ -35,7 +36,7 @@ MAX_GAP = 0.003  # of completeness, before more steps are taken
 DELETION_SHARES = tuple(i / 10 for i in range(11))
 RANDOM_ORDERS = 8
 Shares = dict[str, Tensor]  # side → (R, T): 1 is the token itself, 0 its replacement
-Hook = Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor]  # any: a hook sees the arguments of any module
+Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Attribution:
     replacement: str
     methods: dict[str, MethodScores] = field(default_factory=dict)
 
-    def to_dict(self) -> Json:
+    def to_dict(self) -> JSONObject:
         """Return the attribution as the view document has it."""
         one, contrast = self.target, None
         if one.contrast_id is not None:
@@ -93,7 +94,7 @@ class Attribution:
         return {"target": about, "methods": {name: describe_scores(scores) for name, scores in self.methods.items()}}
 
 
-def describe_scores(scores: MethodScores) -> Json:
+def describe_scores(scores: MethodScores) -> JSONObject:
     """Describe the scores of one method."""
     curve = scores.deletion
     deletion = None
@@ -116,6 +117,9 @@ def attribute(
     for name in methods:
         if name not in METHODS:
             raise Error(f"there is no attribution {name!r}", fix=suggest_name(name, METHODS))
+    if is_frozen(former.model) and any("gradient" in name for name in methods):
+        what = "a model that was frozen for inference has no gradients"
+        raise Error(what, fix="load it without freeze() or --dtype int8, or choose methods=['occlusion']")
     with torch.no_grad():
         found = choose_target(former, inputs, target, contrast, position)
     if found is None:
@@ -309,7 +313,7 @@ class Explainer:
             raise NonFinite("logits")
         return answers
 
-    def repeat_memory(self, rows: int) -> dict[str, Any]:  # any: arguments of a forward pass
+    def repeat_memory(self, rows: int) -> dict[str, Any]:  # dynamic: arguments of a forward pass
         """Read the earlier text into a memory of as many rows as there are copies."""
         assert self.inputs.memory_ids is not None
         size = self.former.config.memory or len(self.inputs.memory_ids)
@@ -330,7 +334,7 @@ class Explainer:
         read: the side, the embeddings, the replacement's, and a tensor of zeros added to the mix, for gradients."""
         sides = {"text": batch.ids} if batch.source is None else {"source": batch.source.ids, "target": batch.ids}
 
-        def mix(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
+        def mix(module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
             side = next((name for name, ids in sides.items() if ids is given[0]), None)
             if side is None:  # other ids are looked up as well, such as GPT-2's segments
                 return output
@@ -386,7 +390,7 @@ class Explainer:
         while abs(sum(one.error for one in stretches)) > limit and steps < MAX_STEPS:
             stretches.sort(key=lambda one: abs(one.error))
             worst = [stretches.pop() for _ in range(min(FIRST_STRETCHES // 2, len(stretches)))]
-            low, high = (np.array([getattr(one, end) for one in worst]) for end in ("low", "high"))
+            low, high = np.array([one.low for one in worst]), np.array([one.high for one in worst])
             middle = (low + high) / 2
             stretches += self.integrate_stretches(np.append(low, middle), np.append(middle, high))
             steps += 2 * len(worst) * POINTS
@@ -497,7 +501,7 @@ def zero_projected_values(former: Former, side: str, keep: Tensor) -> Iterator[N
     owners = {"text": ("encoder", "decoder"), "source": ("encoder", "cross"), "target": ("decoder",)}[side]
 
     def make_hook(parts: int) -> Hook:
-        def zero(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
+        def zero(module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
             *others, values = output.chunk(parts, -1)
             return torch.cat((*others, values * keep[:, None].to(values)), -1)
 

@@ -11,14 +11,13 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..config import JSONObject, JSONValue
 from .attention import AttentionMap, NeuronView
 
-Json = dict[str, Any]  # any: a JSON object holds values of every kind
 FORMAT = 1
 MAX_WEIGHT_BYTES = 2_400_000  # of all attention weights of a document, in base64
 MAX_ROLLOUT_BYTES = 400_000
@@ -28,7 +27,7 @@ ENTRY_BYTES = 4  # of one strongest weight: two for its place, one for its value
 CELL_PIXELS = 8
 
 
-def round_floats(values: Any) -> Any:  # any: nested lists of numbers of any depth
+def round_floats(values: JSONValue) -> JSONValue:
     """Round numbers, of a tensor or of nested lists, to a few significant digits; what is not finite becomes None."""
     if isinstance(values, Tensor):
         values = values.tolist()
@@ -44,7 +43,7 @@ def encode_bytes(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def encode_floats(x: Tensor) -> Json:
+def encode_floats(x: Tensor) -> JSONObject:
     """Encode a small array of signed numbers as little-endian float32."""
     data = x.detach().float().cpu().contiguous().numpy().astype("<f4").tobytes()
     return {"shape": list(x.shape), "encoding": "f32", "data": encode_bytes(data)}
@@ -58,7 +57,7 @@ def quantise(x: Tensor) -> tuple[Tensor, float]:
     return (x / scale).clamp(min=0).sqrt().mul(255).round().to(torch.uint8), scale
 
 
-def encode_weights(x: Tensor, max_bytes: int | None = None) -> Json:
+def encode_weights(x: Tensor, max_bytes: int | None = None) -> JSONObject:
     """Encode numbers that are not negative as bytes; where they would take more than `max_bytes`, the strongest of each
     row."""
     x = x.detach().float().cpu()
@@ -78,7 +77,7 @@ def encode_weights(x: Tensor, max_bytes: int | None = None) -> Json:
     }  # fmt: skip
 
 
-def decode_array(array: Json) -> Tensor:
+def decode_array(array: JSONObject) -> Tensor:
     """Decode an array of a document; of a row of which only the strongest are there, the others are 0."""
     shape = array["shape"]
     data = bytearray(base64.b64decode(array["data"]))
@@ -93,10 +92,10 @@ def decode_array(array: Json) -> Tensor:
     return torch.zeros(shape).scatter(-1, places.reshape(rows), values.reshape(rows))
 
 
-def describe_attention(maps: dict[str, AttentionMap], chosen: tuple[str, int, int] | None) -> Json:
+def describe_attention(maps: dict[str, AttentionMap], chosen: tuple[str, int, int] | None) -> JSONObject:
     """Describe attention by kind; `chosen` is a kind, layer and head that is there whole, however long the text."""
     numbers = sum(one.weights.numel() for one in maps.values())
-    document: Json = {}
+    document: JSONObject = {}
     for kind, one in maps.items():
         layers, heads = one.weights.shape[:2]
         share = one.weights.numel() / max(1, numbers)
@@ -116,7 +115,7 @@ def describe_attention(maps: dict[str, AttentionMap], chosen: tuple[str, int, in
     return document
 
 
-def describe_neurons(view: NeuronView) -> Json:
+def describe_neurons(view: NeuronView) -> JSONObject:
     """Describe the queries and keys of one head."""
     return {
         "layer": view.layer, "head": view.head, "scale": view.scale, "q": encode_floats(view.queries),

@@ -86,7 +86,7 @@ def compute_group_states(
     for low in range(0, len(rows), batch):
         some = rows[low : low + batch]
         keep = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in some], batch_first=True)
-        beside: dict[str, Any] = {} if frame is None else {"segments": make_segment_rows(frame, some)}
+        beside: dict[str, Tensor] = {} if frame is None else {"segments": make_segment_rows(frame, some)}
         hidden = mix(former.hidden(pad_sequence(some, batch_first=True), keep, layer=layer, **beside)).float()
         own = parts[low : low + batch]  # copies, so that the rest is free
         read += [tuple(x[a:b].to("cpu", copy=True) for a, b in cuts) for x, cuts in zip(hidden, own, strict=True)]
@@ -131,11 +131,14 @@ class SpanVectors:
     vectors: Tensor  # (n, dim)
 
 
+Embeddings = Any  # dynamic: a tensor, or `SpanVectors` of one text or of each, by the texts and the level
+
+
 def embed(
     former: Former, texts: str | Sequence[str | TokenizedText], *, level: str = "sentence", pool: str = "mean",
     layers: int | Sequence[int] | str = -1, mix: str = "mean", normalise: bool = False, special: bool = True,
     batch: int = 32, window: int | None = None, tell: ProgressCallback | None = None,
-) -> Any:  # fmt: skip
+) -> Embeddings:  # fmt: skip
     """Embed texts: (n, dim), or (dim,) for one string; at level word or token, `SpanVectors` for each text.
 
     `pool` makes one vector of a text's tokens, or of a word's: mean, first, last, max, sum, or weighted (later tokens
@@ -151,7 +154,7 @@ def embed(
     kind = TokenizedText if rows and isinstance(rows[0], TokenizedText) else str
     if odd := [i for i, text in enumerate(rows, 1) if not isinstance(text, kind)]:
         raise Error(f"text {odd[0]} is no string", fix="give strings")
-    found: list[Any] = [None] * len(rows)
+    found: list[Any] = [None] * len(rows)  # dynamic: as above
     for number, read in compute_states(former, rows, join, batch, window, layer, tell):
         if level == "sentence":
             found[number] = embed_sentence(read, pool, special)
@@ -244,8 +247,8 @@ class Neighbour(NamedTuple):
 
 def neighbours(
     former: Former, query: str, k: int = 10, texts: Sequence[str] | None = None, *, word: str | None = None,
-    same_word: bool = False, **how: Any,
-) -> list[Any]:  # fmt: skip
+    same_word: bool = False, **how: Any,  # dynamic: options of embed
+) -> list[Neighbour] | list[tuple[str, float]]:  # fmt: skip
     """Find what is nearest to a query, the nearest first.
 
     Of word vectors, and without `texts`: the words nearest to a word, as (word, cosine). With texts: those nearest to
@@ -282,7 +285,7 @@ def find_occurrences(text: str, word: str) -> list[Span]:
 
 def embed_in_context(
     former: Former, texts: Sequence[str], spans: Sequence[Sequence[Span]], pool: str = "mean",
-    layers: int | Sequence[int] | str = -1, mix: str = "mean", **how: Any,
+    layers: int | Sequence[int] | str = -1, mix: str = "mean", **how: Any,  # dynamic: options of compute_states
 ) -> list[tuple[Neighbour, Tensor]]:  # fmt: skip
     """Embed spans of texts in context, at length 1, in the order of the texts."""
     check_choices("word", pool, mix)

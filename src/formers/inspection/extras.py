@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch import Batch
+from ..config import JSONObject
 from ..former import Former
 from ..models.textcnn import TextCNN
 from ..nn.attention.attention import Attention
@@ -22,7 +23,7 @@ from ..nn.block import Block, TransformerBody
 from ..nn.encoder_decoder import EncoderDecoder, TransformerStack
 from ..nn.experts import Experts
 from ..nn.layers import Embeddings, ScalarMix
-from .document import Json, encode_floats, round_floats
+from .document import encode_floats, round_floats
 from .recording import Recording, find_stacks
 from .sides import TextInputs
 
@@ -80,9 +81,9 @@ class Extras:
     routing: list[Routing] = field(default_factory=list)
     positions: list[PositionMap] = field(default_factory=list)
 
-    def to_dict(self) -> Json:
+    def to_dict(self) -> JSONObject:
         """Return what there is, as the view document has it."""
-        document: Json = {}
+        document: JSONObject = {}
         if self.ngrams:
             document["ngrams"] = [
                 vars(one) | {"score": round_floats(one.score), "contribution": round_floats(one.contribution)}
@@ -168,7 +169,7 @@ def map_positions(former: Former, inputs: TextInputs) -> list[PositionMap]:
     """Map what a model knows of positions: of tables, sinusoids, biases by distance, rotations, relative scores."""
     body, maps = former.model.body, []
     for name, embed in (("embed", "text"), ("target", "target")):
-        module = getattr(body, name, None)  # families without embeddings of positions have none of these
+        module = getattr(body, name, None)  # dynamic: a body of any family, some have no such embeddings
         side = embed if embed in inputs.sides else "source"
         if isinstance(module, Embeddings) and (embed == "text" or "target" in inputs.sides):
             maps += map_embedded_positions(module, side, len(inputs.sides[side].tokens))

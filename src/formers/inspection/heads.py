@@ -13,18 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..config import JSONObject
 from ..errors import Error, NonFinite
 from ..former import Former
 from ..nn.head_pruning import find_attentions, get_kept_heads
 from ..verbs import can_fill
-from .document import Json, round_floats
+from .document import round_floats
 from .prediction import compute_logits, get_lm_part
 from .recording import fill_memory, repeat_document
 from .sides import TextInputs
 
 MASK_EVERY = 7  # a masked model hides every seventh token, each of them in one of seven copies
 PRUNED_SHARE = 0.5
-ForwardArgs = dict[str, Any]  # any: arguments of a forward pass, a memory or masks of heads
+ForwardArgs = dict[str, Any]  # dynamic: arguments of a forward pass, a memory or masks of heads
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class HeadCosts:
     costs: dict[str, Tensor]
     is_by_stack: bool  # heads are pruned by stack: an encoder-decoder
 
-    def choose_pruned(self, share: float = PRUNED_SHARE) -> dict[Any, Any]:  # any: nested by stack or not
+    def choose_pruned(self, share: float = PRUNED_SHARE) -> dict[Any, Any]:  # dynamic: nested by stack or not
         """Choose the heads that cost least, a share of all, as `prune` takes them; every layer keeps one at least."""
         if not 0 <= share < 1:
             raise Error(f"a share of heads is from 0 to 1, got {share}", fix="take 0.5")
@@ -58,7 +59,7 @@ class HeadCosts:
         table = {kind: {layer: sorted(row) for layer, row in sorted(rows.items())} for kind, rows in chosen.items()}
         return table if self.is_by_stack else next(iter(table.values()), {})
 
-    def to_dict(self) -> Json:
+    def to_dict(self) -> JSONObject:
         """Return the costs as the view document has them."""
         pruned = self.choose_pruned() if self.is_by_stack else {next(iter(self.costs)): self.choose_pruned()}
         names = {kind: {str(layer): heads for layer, heads in rows.items()} for kind, rows in pruned.items()}
@@ -74,7 +75,7 @@ def measure_heads(former: Former, *texts: TextInputs) -> HeadCosts | None:
     if not known or any(loss is None for loss in losses):
         return None
 
-    def measure(heads: Any) -> float:  # any: masks, as `logits` takes them
+    def measure(heads: Any) -> float:  # dynamic: masks, as `logits` takes them
         how = {} if heads is None else former.build_forward_args(None, heads)
         return sum(loss(how) for loss in losses if loss is not None) / len(losses)
 

@@ -16,7 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ..batch import IGNORE_INDEX, Batch
-from ..data.plans import RawExamples, gather_examples
+from ..config import JSONObject
+from ..data.plans import RawExamples, TextObjective, gather_examples
 from ..data.preparation.document_encoder import build_unit_finder, learn_phrases
 from ..data.readers import load_bundled_corpus
 from ..data.store import Store
@@ -24,26 +25,16 @@ from ..errors import Error
 from ..objectives.denoising import Denoising
 from ..objectives.registry import OBJECTIVES, UNPAIRED_OBJECTIVES, build_objective, resolve_objective
 from ..objectives.span_corruption import SpanCorruption
-from ..registry import FAMILIES, train_tokenizer
+from ..registry import FAMILIES, find_shown_family, train_tokenizer
 from ..text.normalise import Language, normalise
 from ..text.tokenizer import Tokenizer
-from .document import Json
 from .sides import get_special_ids
 
 TokenState = Literal[
     "kept", "special", "masked", "replaced", "random", "sentinel", "target", "dropped", "moved", "hidden"
 ]
-# The family whose tokenizer suits an objective, where none is given.
-TOKENIZER_FAMILIES = {
-    "causal": "gpt2", "prefix": "gpt2", "seq2seq": "transformer", "bidirectional": "elmo", "sop": "albert",
-    "plm": "xlnet", "denoising": "bart", "span-corruption": "t5", "switch": "t5", "prefix-spans": "t5",
-    "deshuffle": "t5",
-}  # fmt: skip
-# The objectives that are shown where all are asked for, and the family that each is known from.
-SHOWN_OBJECTIVES = {
-    "nsp": "bert", "mlm": "roberta", "sop": "albert", "ernie-units": "ernie", "plm": "xlnet", "denoising": "bart",
-    "span-corruption": "t5", "causal": "gpt2",
-}  # fmt: skip
+# The objectives that are shown where all are asked for.
+SHOWN_OBJECTIVES = ("nsp", "mlm", "sop", "ernie-units", "plm", "denoising", "span-corruption", "causal")
 PAIR_QUESTIONS = {
     "nsp": ("does the second text follow the first?", ("0: yes", "1: no, it is of another document")),
     "sop": ("are the two texts swapped?", ("0: no", "1: yes")),
@@ -85,7 +76,7 @@ class ObjectiveSteps:
     tokenizer: Literal["model", "small"]
     steps: list[Step]
 
-    def to_dict(self) -> Json:
+    def to_dict(self) -> JSONObject:
         """Return the steps as the view document has them."""
         steps = [{"title": one.title, "tokens": [vars(t) for t in one.tokens], "note": one.note} for one in self.steps]
         about = OBJECTIVES[self.name].help
@@ -122,8 +113,7 @@ def explain_objective(
         with contextlib.suppress(Error):
             steps = make_steps(known, documents if known == "seq2seq" else documents[:1], tokenizer, seed)
             if steps is not None:
-                family = SHOWN_OBJECTIVES.get(name) or TOKENIZER_FAMILIES.get(name, "bert")
-                return ObjectiveSteps(known, family, kind, steps)
+                return ObjectiveSteps(known, find_shown_family(name).name, kind, steps)
     return None
 
 
@@ -164,7 +154,7 @@ def train_small_tokenizer(objective: str, documents: Sequence[str]) -> Tokenizer
     """Train a small tokenizer of the kind that suits an objective, on the documents and the bundled corpus."""
     lines = tuple(line for d in documents[:MAX_TOKENIZER_DOCUMENTS] for line in d.split("\n"))
     language: Language = "ko" if has_hangul(documents) else "en"
-    return train_family_tokenizer(TOKENIZER_FAMILIES.get(objective, "bert"), language, lines, SMALL_VOCAB_SIZE)
+    return train_family_tokenizer(find_shown_family(objective).name, language, lines, SMALL_VOCAB_SIZE)
 
 
 def get_small_tokenizer(objective: str, documents: Sequence[str]) -> Tokenizer:
@@ -174,7 +164,7 @@ def get_small_tokenizer(objective: str, documents: Sequence[str]) -> Tokenizer:
     known = {letter for line in load_some_documents(language) for letter in line}
     if not known.issuperset("".join(documents)):
         return train_small_tokenizer(objective, documents)
-    return train_family_tokenizer(TOKENIZER_FAMILIES.get(objective, "bert"), language, (), SMALL_VOCAB_SIZE)
+    return train_family_tokenizer(find_shown_family(objective).name, language, (), SMALL_VOCAB_SIZE)
 
 
 @functools.lru_cache(maxsize=32)
@@ -190,7 +180,7 @@ def build_store(objective: str, documents: list[str], tokenizer: Tokenizer) -> S
     """Tokenize the documents, with sentences, and with units where the objective needs them."""
     if objective == "seq2seq":
         return build_pair_store(documents, tokenizer)
-    units: Callable[..., Any] | None = None  # any: Korean units are found by another function's arguments
+    units: Callable[..., Any] | None = None  # dynamic: Korean units are found by another function's arguments
     if objective in UNIT_OBJECTIVES:
         if has_hangul(documents[:20]):
             from ..text import korean
@@ -257,8 +247,8 @@ class TokenNames:
 
 
 def describe_example(
-    name: str, objective: Any, raw: RawExamples, batch: Batch, tokenizer: Tokenizer, seed: int
-) -> list[Step]:  # any: one of the objectives of the registry
+    name: str, objective: TextObjective, raw: RawExamples, batch: Batch, tokenizer: Tokenizer, seed: int
+) -> list[Step]:
     """Describe the first example of a batch, step by step."""
     names = TokenNames(tokenizer)
     if batch.source is not None:
@@ -305,8 +295,10 @@ def describe_masked(batch: Batch, names: TokenNames) -> list[Step]:
     ]
 
 
-def describe_two_sides(objective: Any, raw: RawExamples, batch: Batch, names: TokenNames, seed: int) -> list[Step]:
-    """Describe what an encoder-decoder reads and writes: the text, its noise, and both sides."""  # any: as above
+def describe_two_sides(
+    objective: TextObjective, raw: RawExamples, batch: Batch, names: TokenNames, seed: int
+) -> list[Step]:
+    """Describe what an encoder-decoder reads and writes: the text, its noise, and both sides."""
     assert batch.source is not None
     text = raw.ids[: int(raw.starts[1])]
     source, target = batch.source.ids[: int(batch.source.starts[1])], batch.labels[: int(batch.starts[1])]
@@ -325,7 +317,7 @@ def describe_two_sides(objective: Any, raw: RawExamples, batch: Batch, names: To
         if "moved" in changed:
             title = "sentences change places"
             steps.append(Step(title, names.make_tokens(moved, changed), "Whole sentences are moved."))
-    if sentinels and objective.corruption == "spans":
+    if isinstance(objective, SpanCorruption) and objective.corruption == "spans":
         is_dropped = find_dropped(text, source, sentinels)
         dropped: list[TokenState] = ["dropped" if is_out else "kept" for is_out in is_dropped]
         steps.append(Step("spans are dropped", names.make_tokens(text, dropped), "Each span becomes one sentinel."))

@@ -13,12 +13,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..config import JSONObject
 from ..errors import Error, NonFinite
 from ..former import Former
 from ..nn.block import BlockStack
 from ..text.tokenizer import Tokenizer
 from ..verbs import LM_PARTS, can_fill
-from .document import Json, round_floats
+from .document import round_floats
 from .recording import QUERY_STREAM, Recording, find_final_norm, record_blocks, record_pass, repeat_document
 from .sides import TextInputs
 
@@ -38,7 +39,7 @@ class Candidate:
     text: str
     probability: float
 
-    def to_dict(self) -> Json:
+    def to_dict(self) -> JSONObject:
         """Return the candidate as the view document has it."""
         return {"text": self.text, "id": self.id, "p": round_floats(self.probability)}
 
@@ -78,9 +79,9 @@ class Prediction:
         """Surprisal (n,) in bits: -log₂ p."""
         return -self.log_probs / math.log(2)
 
-    def to_dict(self) -> Json:
+    def to_dict(self) -> JSONObject:
         """Return the prediction as the view document has it."""
-        document: Json = {"side": self.side, "method": self.method, "positions": self.positions}
+        document: JSONObject = {"side": self.side, "method": self.method, "positions": self.positions}
         document["top"] = describe_candidates(self.top)
         if self.method == "labels":
             return document | ({"labels": [one.to_dict() for one in self.labels]} if self.labels else {})
@@ -102,7 +103,7 @@ class Prediction:
         return document
 
 
-def describe_candidates(rows: list[list[Candidate]]) -> list[list[Json]]:
+def describe_candidates(rows: list[list[Candidate]]) -> list[list[JSONObject]]:
     """Describe the candidates of each position."""
     return [[one.to_dict() for one in row] for row in rows]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..batch import Batch
+from ..config import Settings
 from ..errors import NonFinite
 from ..former import Former
 from ..nn.attention.context import Capture
@@ -37,14 +37,15 @@ class Recording:
 
 
 @torch.no_grad()
-def record_pass(former: Former, inputs: TextInputs, order: Tensor | None = None, **options: Any) -> Recording:
-    """Run a model over a text and record the pass; with XLNet's `order` (N,), in two streams.
-
-    `options` are those of `Capture`: with_hidden, with_attention, with_vectors.
-    """
+def record_pass(
+    former: Former, inputs: TextInputs, order: Tensor | None = None, *, with_hidden: bool = False,
+    with_attention: bool = False, with_vectors: bool = False,
+) -> Recording:  # fmt: skip
+    """Run a model over a text and record the pass; with XLNet's `order` (N,), in two streams. The rest is what a
+    `Capture` is asked for; states of blocks are always recorded."""
     batch = inputs.get_batch()
     batch = batch if order is None else batch.replace(order=order)
-    capture = Capture(routing=[], **options)
+    capture = Capture(with_hidden, with_attention, with_vectors, routing=[])
     how = fill_memory(former, inputs)
     with record_blocks(former.model.body) as states:
         hidden = former.model(batch, capture=capture, **how)
@@ -61,7 +62,7 @@ def record_pass(former: Former, inputs: TextInputs, order: Tensor | None = None,
     return Recording(hidden, states, capture)
 
 
-def fill_memory(former: Former, inputs: TextInputs) -> dict[str, Any]:
+def fill_memory(former: Former, inputs: TextInputs) -> Settings:
     """Read what came before a text into a new segment memory; returns it as an argument of the forward pass."""
     if inputs.memory_ids is None:
         return {}

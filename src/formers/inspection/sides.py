@@ -10,13 +10,12 @@ import bisect
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..batch import Batch
-from ..config import format_value
+from ..config import JSONObject, format_value
 from ..errors import Error
 from ..evaluation.likelihood import get_begin_ids, get_label_ids
 from ..former import Former
@@ -48,7 +47,7 @@ class Token:
     is_special: bool = False
     is_joined: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JSONObject:
         """Return the token as the view document has it."""
         return {
             "id": self.id, "text": self.text, "piece": self.piece, "start": self.start, "end": self.end,
@@ -65,9 +64,9 @@ class Side:
     segments: list[int] | None = None
     memory: list[Token] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JSONObject:
         """Return the side as the view document has it."""
-        about: dict[str, Any] = {"text": self.text, "segments": self.segments, "memory": len(self.memory)}
+        about: JSONObject = {"text": self.text, "segments": self.segments, "memory": len(self.memory)}
         if self.memory:
             about["memory_tokens"] = [token.to_dict() for token in self.memory]
         return about | {"tokens": [token.to_dict() for token in self.tokens]}

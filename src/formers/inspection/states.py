@@ -14,11 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..config import JSONObject
 from ..errors import NonFinite
 from ..former import Former
 from ..nn.encoder_decoder import EncoderDecoder, RecurrentEncoderDecoder
 from ..tasks.word_vectors import find_nearest_words, look_up_words
-from .document import Json, round_floats
+from .document import round_floats
 from .recording import Recording, find_final_norm
 from .sides import Side, TextInputs
 
@@ -57,7 +58,7 @@ class States:
     side: str
     layers: list[LayerStates]
 
-    def to_dict(self) -> Json:
+    def to_dict(self) -> JSONObject:
         """Return the states as the view document has them."""
         return {
             "side": self.side,
@@ -142,7 +143,7 @@ def project(vectors: Tensor) -> tuple[Tensor, Tensor]:
     return F.pad(placed, (0, padding)).float(), F.pad(values / total, (0, padding)).float()
 
 
-def compare_views(first: View, second: View) -> Json | None:
+def compare_views(first: View, second: View) -> JSONObject | None:
     """Describe what changes between two views of one model: the tokens that both texts have, the cosine of their states
     in every layer, and the change of their surprisal; None where the texts share no token."""
     if first.states is None or second.states is None or first.states.side != second.states.side:
@@ -156,7 +157,7 @@ def compare_views(first: View, second: View) -> Json | None:
     a, b = (torch.tensor(places) for places in zip(*pairs, strict=True))
     layers = zip(first.states.layers, second.states.layers, strict=False)
     both = [(x.vectors[a], y.vectors[b]) for x, y in layers if x.vectors.shape[1] == y.vectors.shape[1]]
-    changes: Json = {"side": side, "pairs": [list(pair) for pair in pairs]}
+    changes: JSONObject = {"side": side, "pairs": [list(pair) for pair in pairs]}
     changes["cosine"] = [round_floats(F.cosine_similarity(x, y, dim=-1)) for x, y in both]
     surprisals = []
     for view in (first, second):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from .. import config as settings
 from ..atomic_files import stage_directory
-from ..config import ProgressCallback
+from ..config import JSONObject, ProgressCallback
 from ..errors import Error
 from ..former import Former, build_empty
 from ..keymap import LoadPlan
@@ -94,9 +93,9 @@ def write_checkpoint(
         write_model_card(folder, former, "", language, dtype=torch.float32)
 
 
-def flatten_options(options: dict[str, Any], where: object, prefix: str = "") -> dict[str, Any]:
+def flatten_options(options: JSONObject, where: object, prefix: str = "") -> JSONObject:
     """Return nested settings under dotted names."""
-    found: dict[str, Any] = {}
+    found: JSONObject = {}
     for key, value in options.items():
         if "." in key:
             raise Error(f"unknown key {key!r}", where=where, fix="correct the file")

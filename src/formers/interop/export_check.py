@@ -23,8 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..config import JSONObject
 from ..errors import Error
 from ..former import Former
+from ..inputs import TensorLike
 from ..model import pool_vectors
 from ..registry import FAMILIES, FamilyEntry, find_family
 from ..task import END_MARKED_HEADS, get_frame
@@ -61,7 +63,7 @@ VLLM_CLASSES = {
 }
 VLLM_REMOVED = ("BartModel", "BartForConditionalGeneration", "MBartForConditionalGeneration")  # after vLLM 0.10.2
 # Values that vLLM's classes insist on, or take for granted.
-VLLM_REQUIRED_VALUES: dict[str, tuple[str, Any]] = {
+VLLM_REQUIRED_VALUES: dict[str, tuple[str, bool]] = {
     "scale_attn_by_inverse_layer_idx": ("GPT2", False),
     "scale_attn_weights": ("GPT2", True),
     "tie_word_embeddings": ("GPTJ", False),
@@ -84,7 +86,7 @@ OUTPUT_KEYS = (
 INPUT_KEYS = ("input_ids", "token_type_ids", "attention_mask")
 MULTIPLE_CHOICE_CLASSES = ("ForMultipleChoice", "DoubleHeadsModel")  # classes that read several texts for each answer
 
-ReaderAnswers = tuple[dict[str, Any], dict[str, Any]]  # facts, and tensors by "CASE.NAME"
+ReaderAnswers = tuple[JSONObject, dict[str, Tensor]]  # facts, and tensors by "CASE.NAME"
 
 
 def check_export(
@@ -144,7 +146,7 @@ def make_refusal(reader: str, why: str, fix: str | None) -> Error:
     return Error(f"no, {READER_NAMES[reader]} cannot open it: {why}", fix=fix)
 
 
-def make_cases(former: Former) -> list[dict[str, Any]]:
+def make_cases(former: Former) -> list[JSONObject]:
     """Return what both sides read: a text, a pair and a text that is too long, or ids where there is no tokenizer.
 
     `ids` and `segments` of our own reading stand beside the text under "ours".
@@ -154,14 +156,14 @@ def make_cases(former: Former) -> list[dict[str, Any]]:
     vocab = former.output_vocab
     first = [start, *(i % vocab for i in range(7, 12))]
     needs_decoder = former.is_encoder_decoder and former.head in ("lm", "none")
-    more: dict[str, Any] = {"decoder": first[:limit]} if needs_decoder else {}
+    more: JSONObject = {"decoder": first[:limit]} if needs_decoder else {}
     if former.tokenizer is None:
         ids = [(7 * i + 3) % former.config.vocab for i in range(min(limit or 12, 12))]
         return [{"name": "text", "ids": ids, "ours": (ids, None), **more}]
     long = " ".join([SAMPLE_TEXT, SAMPLE_PAIR] * (1 if limit is None else limit // 4 + 1))
     rows = [("text", SAMPLE_TEXT, None), ("pair", SAMPLE_TEXT[:23], SAMPLE_PAIR[:18]), ("long", long, None)]
     kept = rows[:2] if limit is None else rows
-    cases: list[dict[str, Any]] = [{"name": name, "text": text, "pair": pair} for name, text, pair in kept]
+    cases: list[JSONObject] = [{"name": name, "text": text, "pair": pair} for name, text, pair in kept]
     return [{**case, "ours": encode_case(former, case["text"], case["pair"]), **more} for case in cases]
 
 
@@ -194,8 +196,8 @@ def truncate_lengths(one: int, two: int, room: int) -> tuple[int, int]:
 
 
 def run_worker(
-    reader: str, where: Path, cases: list[dict[str, Any]], folder: Path, seconds: int
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    reader: str, where: Path, cases: list[JSONObject], folder: Path, seconds: int
+) -> tuple[JSONObject, dict[str, Tensor]]:
     """Run this module in a process of its own, without a network and with a time limit; its answers."""
     plain = [{key: value for key, value in case.items() if key != "ours"} for case in cases]
     safe_files.write_json(folder / "request.json", {"target": reader, "where": str(where.resolve()), "cases": plain})
@@ -223,9 +225,7 @@ def run_worker(
     return facts, {name: answers.get_tensor(name) for name in answers}
 
 
-def compare_outputs(
-    former: Former, cases: list[dict[str, Any]], facts: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> float:
+def compare_outputs(former: Former, cases: list[JSONObject], facts: JSONObject, tensors: Mapping[str, Tensor]) -> float:
     """Compare what transformers read and computed with ours: the largest difference, or an Error that names the first
     thing that is not the same."""
     for kind in ("missing", "unexpected", "mismatched"):
@@ -274,7 +274,7 @@ def compute_outputs(
 ) -> dict[str, Tensor]:
     """Compute our outputs for one text, under the names that transformers has for them."""
     shape = (1, 1, -1) if former.head in ("choose", "double") else (1, -1)
-    given: dict[str, Any] = {"ids": torch.tensor(ids).view(shape)}
+    given: dict[str, TensorLike] = {"ids": torch.tensor(ids).view(shape)}
     if segments is not None:
         given["segments"] = torch.tensor(segments).view(shape)
     if decoder is not None:
@@ -292,7 +292,7 @@ def compute_outputs(
 
 @torch.inference_mode()
 def compare_embeddings(
-    former: Former, cases: list[dict[str, Any]], tensors: Mapping[str, Tensor], pool: str, normalise: bool
+    former: Former, cases: list[JSONObject], tensors: Mapping[str, Tensor], pool: str, normalise: bool
 ) -> float:
     """Compare the vectors of sentence-transformers with ours: the largest difference, or an Error."""
     worst = 0.0
@@ -300,7 +300,7 @@ def compare_embeddings(
         ids, segments = case["ours"]
         if case["pair"] is not None:  # it encodes the first text alone
             ids, segments = encode_case(former, case["text"], None)
-        kinds: dict[str, Any] = {} if segments is None else {"segments": torch.tensor([segments])}
+        kinds: dict[str, TensorLike] = {} if segments is None else {"segments": torch.tensor([segments])}
         ours = pool_vectors(former.hidden(torch.tensor([ids]), **kinds)[0], pool)
         ours = torch.nn.functional.normalize(ours, dim=-1) if normalise else ours
         away = (tensors[f"{case['name']}.vector"] - ours).abs().max().item()
@@ -352,7 +352,7 @@ def suggest_heads(one: FamilyEntry, known: dict[str, str]) -> str:
     return f"it would with --head {', '.join(heads)}" if heads else "serve it with formers or transformers"
 
 
-def run_transformers(where: str, cases: Sequence[Mapping[str, Any]]) -> ReaderAnswers:
+def run_transformers(where: str, cases: Sequence[JSONObject]) -> ReaderAnswers:
     """Open a directory by AutoConfig, AutoTokenizer and the class that it names, and read the cases with it.
 
     A case has a `name` and a `text` (and a `pair`), or `ids` where there is no tokenizer, and `decoder`, the decoder's
@@ -366,13 +366,13 @@ def run_transformers(where: str, cases: Sequence[Mapping[str, Any]]) -> ReaderAn
     local = {"local_files_only": True, "trust_remote_code": False}
     config = transformers.AutoConfig.from_pretrained(where, **local)
     name = config.architectures[0]
-    kind = getattr(transformers, name)
+    kind = getattr(transformers, name)  # dynamic: the file names its class
     model, info = kind.from_pretrained(where, dtype=torch.float32, output_loading_info=True, local_files_only=True)
     model.eval()
-    tokenizer: Any = None
+    tokenizer: Any = None  # dynamic: a class of transformers
     if (Path(where) / "tokenizer.json").is_file():
         tokenizer = transformers.AutoTokenizer.from_pretrained(where, **local)
-    facts: dict[str, Any] = {
+    facts: JSONObject = {
         "version": transformers.__version__,
         "architecture": name,
         "missing": sorted(key for key in info["missing_keys"] if "embed_positions" not in key),  # Marian computes them
@@ -389,8 +389,10 @@ def run_transformers(where: str, cases: Sequence[Mapping[str, Any]]) -> ReaderAn
                 facts["padded"] = model(**batch).logits[0].tolist()
     if model.can_generate():
         known = model.generation_config
-        facts["generation"] = {role: getattr(known, f"{role}_token_id") for role in ("bos", "eos", "pad")}
-    tensors: dict[str, Any] = {}
+        facts["generation"] = {
+            "bos": known.bos_token_id, "eos": known.eos_token_id, "pad": known.pad_token_id,
+        }  # fmt: skip
+    tensors: dict[str, Tensor] = {}
     for case in cases:
         if "ids" in case:
             given = {"input_ids": torch.tensor([case["ids"]])}
@@ -408,7 +410,7 @@ def run_transformers(where: str, cases: Sequence[Mapping[str, Any]]) -> ReaderAn
     return facts, tensors
 
 
-def run_sentence_transformers(where: str, cases: Sequence[Mapping[str, Any]]) -> ReaderAnswers:
+def run_sentence_transformers(where: str, cases: Sequence[JSONObject]) -> ReaderAnswers:
     """Open a directory by SentenceTransformer and encode the texts of the cases, all in one batch."""
     import sentence_transformers
     import transformers

@@ -77,10 +77,12 @@ def explain_hub_error(error: Exception, repo: str, revision: str | None) -> Erro
     absent = isinstance(error, errors.LocalEntryNotFoundError)  # neither there nor here: why not there is its cause
     cause = (error.__cause__ if absent else None) or error
     reason = f"{type(cause).__name__}: {' '.join(str(cause).split())}"[:150]
-    if getattr(getattr(cause, "response", None), "status_code", None) in (401, 403):
+    response = getattr(cause, "response", None)  # dynamic: an error of the hub's client, or of the network below
+    if getattr(response, "status_code", None) in (401, 403):  # dynamic: as above
         return Error(f"the hub refuses {name} ({reason})", fix="log in with: hf auth login")
     if absent:
-        state = "only in part in the cache" if hasattr(error, "snapshot_path") else "not in the cache"
+        is_partial = hasattr(error, "snapshot_path")  # dynamic: only some versions of the client say it
+        state = "only in part in the cache" if is_partial else "not in the cache"
         if constants.HF_HUB_OFFLINE:
             return Error(f"{name} is {state}, and HF_HUB_OFFLINE is set", fix="unset it once to download")
         fix = "check the connection, and HF_ENDPOINT if it is set"

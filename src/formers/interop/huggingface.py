@@ -7,15 +7,14 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from .. import config as settings
 from ..atomic_files import stage_directory
-from ..config import ProgressCallback, format_value
+from ..config import JSONObject, ProgressCallback, format_value
 from ..errors import Error
-from ..family import CheckpointFormat
+from ..family import CheckpointFormat, ModelConfig
 from ..former import MAX_LABELS, Former, build_empty
 from ..keymap import KeyMap, LoadPlan, compile_pattern
 from ..nn.head_pruning import restore_full_shapes
@@ -74,7 +73,7 @@ def read_checkpoint(
     return former, plan_weights(one, former, own, weights, where)
 
 
-def identify_family(config: dict[str, Any], where: Path, family: str | None) -> tuple[FamilyEntry, str, str]:
+def identify_family(config: JSONObject, where: Path, family: str | None) -> tuple[FamilyEntry, str, str]:
     """Find the family that a config describes, the head, and the class that it names."""
     names = config.get("architectures") or []
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
@@ -104,9 +103,9 @@ def identify_family(config: dict[str, Any], where: Path, family: str | None) -> 
 
 
 def convert_config(
-    family_entry: FamilyEntry, config: dict[str, Any], architecture: str, weights: Weights, where: Path,
+    family_entry: FamilyEntry, config: JSONObject, architecture: str, weights: Weights, where: Path,
     ignore: Iterable[str],
-) -> Any:  # fmt: skip
+) -> ModelConfig:  # fmt: skip
     """Translate their config into ours."""
     hf = family_entry.definition.hf_format
     assert hf is not None
@@ -136,7 +135,7 @@ def check_layer_count(config: object, weights: Weights, where: Path) -> None:
         raise Error(what, where=where, fix="weights and config do not belong together")
 
 
-def read_label_names(config: dict[str, Any], where: Path) -> tuple[str, ...]:
+def read_label_names(config: JSONObject, where: Path) -> tuple[str, ...]:
     """Read the labels of a config, in the order of their numbers."""
     if (table := config.get("id2label")) is None:
         number = config.get("num_labels", config.get("_num_labels", 2))
@@ -213,7 +212,7 @@ def write_checkpoint(
     keys = form.build_key_map(former.config, former.head)
     moves = keys.map_tensors(parameters)
 
-    def iterate_tensors() -> Any:
+    def iterate_tensors() -> Iterator[dict[str, torch.Tensor]]:
         for move in moves:
             tensor = parameters[move.ours].detach()
             group = move.save(tensor if dtype is None else tensor.to(dtype))
@@ -294,10 +293,10 @@ class ExportedNames:
         return self.source_parameters[one] == self.source_parameters[other]
 
 
-def build_hf_config(former: Former, dtype: torch.dtype) -> dict[str, Any]:
+def build_hf_config(former: Former, dtype: torch.dtype) -> JSONObject:
     """Build config.json: the original's values where they still hold, ours for the rest."""
     hf = find_format(former)
-    original: dict[str, Any] = {}
+    original: JSONObject = {}
     if "config.json" in former.source_files:
         original = safe_files.parse_json(former.source_files["config.json"], Path("config.json"))
     config = hf.config_map.write_config(former.config, original)
@@ -322,7 +321,7 @@ def find_architecture(former: Former) -> str:
     return name
 
 
-def build_tokenizer_config(former: Former) -> dict[str, Any] | None:
+def build_tokenizer_config(former: Former) -> JSONObject | None:
     """Build tokenizer_config.json, new or completed; None where an imported one needs no change.
 
     Without model_input_names, transformers would give both texts of a pair the same segment; without
@@ -331,7 +330,7 @@ def build_tokenizer_config(former: Former) -> dict[str, Any] | None:
     assert former.tokenizer is not None
     name = "tokenizer_config.json"
     limit = former.context
-    needed: dict[str, Any] = {} if limit is None else {"model_max_length": limit}
+    needed: JSONObject = {} if limit is None else {"model_max_length": limit}
     if name in former.source_files:
         options = safe_files.parse_json(former.source_files[name], Path(name))
         length = options.get("model_max_length")
@@ -393,7 +392,7 @@ def can_generate(former: Former) -> bool:
     return former.head == "lm" and causal
 
 
-def build_generation_config(former: Former) -> dict[str, Any]:
+def build_generation_config(former: Former) -> JSONObject:
     """Build generation_config.json: the tokens that begin and end a text, and the one that pads a batch."""
     c, tokenizer = former.config, former.tokenizer
     eos = list(c.eos) if isinstance(c.eos, tuple) else c.eos
@@ -403,7 +402,7 @@ def build_generation_config(former: Former) -> dict[str, Any]:
     found = {"bos_token_id": c.bos, "eos_token_id": eos, "pad_token_id": pad}
     if former.is_encoder_decoder:
         found["decoder_start_token_id"] = next((i for i in (c.start, c.bos, c.pad) if i is not None), None)
-    written: dict[str, Any] = {key: value for key, value in found.items() if value is not None}
+    written: JSONObject = {key: value for key, value in found.items() if value is not None}
     if former.definition.never_writes_pad and pad is not None and pad != eos:
         written["bad_words_ids"] = [[pad]]  # as generation here: it begins with it, and never writes it
     return written
@@ -428,8 +427,9 @@ def write_sentence_encoder(
         write_modules(folder, bare, pool, normalise)
         write_model_card(folder, bare, find_architecture(bare), language, for_sentences=True, dtype=dtype)
 
-    how: dict[str, Any] = {"dtype": dtype, "shard": shard, "tell": tell, "language": language}
-    write_checkpoint(bare, out, **how, write_extra_files=write_extra_files)
+    write_checkpoint(
+        bare, out, dtype=dtype, shard=shard, tell=tell, language=language, write_extra_files=write_extra_files
+    )
 
 
 def write_modules(folder: Path, former: Former, pool: str, normalise: bool) -> None:

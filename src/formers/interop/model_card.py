@@ -6,7 +6,7 @@ import itertools
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, cast
 
 import torch
 
@@ -15,6 +15,8 @@ from ..errors import Error
 from ..former import Former, count_trainable
 from ..registry import find_family
 from ..text.tokenizer import Tokenizer
+
+JSONType = TypeVar("JSONType")
 
 CARD_LANGUAGES = ("en", "ko")
 KOREAN_THRESHOLD = 0.2  # of the pieces that are letters, from which on the text is taken to be Korean
@@ -221,7 +223,7 @@ def collect_facts(words: CardText, former: Former, dtype: torch.dtype) -> dict[s
     sources = [str(one) for one in data.get("sources", []) if isinstance(one, str)]
     scores = filter_by_type(training.get("validation"), dict) or {}
     labels = ", ".join(former.labels[:20]) + (", …" if len(former.labels) > 20 else "")
-    rows: dict[str, Any] = {
+    rows: dict[str, str | None] = {
         "family": f"{former.family} ({find_family(former.family).card.paper})",
         "head": words.translate_value(former.head),
         "parameters": f"{count_trainable(former.model):,}",
@@ -243,10 +245,10 @@ def collect_facts(words: CardText, former: Former, dtype: torch.dtype) -> dict[s
     return {key: value for key, value in rows.items() if value}
 
 
-def filter_by_type(value: object, kind: type) -> Any:
+def filter_by_type(value: object, kind: type[JSONType]) -> JSONType | None:
     """Return a value of an untrusted formers.json if it has the right type, else None."""
     good = isinstance(value, int | float if kind is float else kind) and not isinstance(value, bool)
-    return value if good else None
+    return cast(JSONType, value) if good else None
 
 
 def escape_cell(value: str) -> str:

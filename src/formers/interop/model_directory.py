@@ -22,14 +22,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from .. import config as settings
 from ..atomic_files import stage_directory
-from ..config import ProgressCallback, format_value
+from ..config import JSONObject, ProgressCallback, format_value
 from ..errors import Error, NonFinite, to_printable_line
 from ..family import ModelConfig
 from ..former import Former, build_empty, choose_device, parse_labels
@@ -106,7 +105,7 @@ class CheckpointInfo:
 
     family: str | None = None
     head: str | None = None
-    settings: Mapping[str, Any] | None = None  # of its config, under our names
+    settings: Mapping[str, object] | None = None  # of its config, under our names
     is_own: bool = False  # a formers directory: the settings are all there
 
 
@@ -151,7 +150,7 @@ def load_adapters(former: Former, where: Path) -> None:
 
 def parse_float_dtype(dtype: object) -> torch.dtype | None:
     """Return a floating-point type, also by its name."""
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype  # dynamic: torch has no table of types
     if found is not None and isinstance(found, torch.dtype) and found.is_floating_point:
         return found
     if dtype is None:
@@ -170,7 +169,7 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
     if "seal" in about and about["seal"] != hash_json({key: value for key, value in about.items() if key != "seal"}):
         fix = 'restore it; if you have edited it yourself, take the line "seal" out of it'
         raise Error("is not as it was written", where=path, fix=fix)
-    kinds: dict[str, Any] = {"family": str, "head": str, "config": dict, "labels": tuple[str, ...], "special": dict}
+    kinds: dict[str, object] = {"family": str, "head": str, "config": dict, "labels": tuple[str, ...], "special": dict}
     for key, kind in kinds.items():
         if key not in about:
             raise Error(f"{key} is missing", where=path, fix="the file is damaged")
@@ -316,18 +315,19 @@ def export(
     `to` sentence-transformers writes a model without its head that SentenceTransformer opens, with the `pool` and
     `normalise` of formers.embed. `language` (en, ko) is that of the model card; by default the vocabulary tells.
     """
-    how: dict[str, Any] = {"dtype": dtype, "language": language, "tell": tell}
     if not all(bool(value.isfinite().all()) for value in former.model.parameters() if not value.is_meta):
         raise NonFinite("weights")
     if to not in (None, "transformers", "sentence-transformers"):
         raise Error(f"there is no export to {to!r}", fix="choose transformers or sentence-transformers")
     with safe_files.replace_directory(out, overwrite) as folder:
         if to == "sentence-transformers":
-            huggingface.write_sentence_encoder(former, folder, shard=shard, pool=pool, normalise=normalise, **how)
+            huggingface.write_sentence_encoder(
+                former, folder, shard=shard, pool=pool, normalise=normalise, dtype=dtype, language=language, tell=tell
+            )
         elif to is None and former.definition.bilm_format is not None:
-            bilm.write_checkpoint(former, folder, **how)
+            bilm.write_checkpoint(former, folder, dtype=dtype, language=language, tell=tell)
         else:
-            huggingface.write_checkpoint(former, folder, shard=shard, **how)
+            huggingface.write_checkpoint(former, folder, shard=shard, dtype=dtype, language=language, tell=tell)
 
 
 def save(
@@ -362,7 +362,7 @@ def save(
         safe_files.write_json(folder / MANIFEST_FILE, add_checksums(folder, about))
 
 
-def add_checksums(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+def add_checksums(folder: Path, about: Mapping[str, object]) -> JSONObject:
     """Return what formers.json says, with the checksums of all files that are in the folder by now."""
     hashers = [FileHasher(path) for path in sorted(folder.rglob("*")) if path.is_file()]
     files = {one.path.relative_to(folder).as_posix(): one.wait_for_digest() for one in hashers}
@@ -370,7 +370,7 @@ def add_checksums(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     return {"seal": hash_json(values), **values}  # the first line, so that it can be taken out
 
 
-def hash_json(values: Mapping[str, Any]) -> str:
+def hash_json(values: Mapping[str, object]) -> str:
     """Return the checksum of a JSON object, whatever its spacing and order."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

@@ -20,17 +20,18 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from safetensors import SafetensorError, safe_open
 
 from ..atomic_files import OCCUPIED_HINT, is_occupied
-from ..config import ProgressCallback, format_value, parse_json_object
+from ..config import JSONObject, ProgressCallback, format_value, parse_json_object
 from ..errors import Error, get_reason, is_out_of_memory
 from ..registry import find_published_checkpoint
 from .sandbox import convert_in_sandbox, make_temporary_folder
 
 if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
     from torch import Tensor, nn
 
 MAX_FILE_BYTES = 32 * 2**20  # the largest tokenizer of these families has 16 MB
@@ -116,12 +117,12 @@ def read_bytes(where: Path, name: str, limit: int = MAX_FILE_BYTES) -> bytes:
         raise make_read_error(path, error) from None
 
 
-def read_json(where: Path, name: str) -> dict[str, Any]:
+def read_json(where: Path, name: str) -> JSONObject:
     """Read a JSON object; anything else is an error that says where."""
     return parse_json(read_bytes(where, name, MAX_JSON_BYTES), where / name)
 
 
-def parse_json(data: bytes, where: Path) -> dict[str, Any]:
+def parse_json(data: bytes, where: Path) -> JSONObject:
     """Parse a JSON object from bytes."""
     try:
         text = data.decode("utf-8")
@@ -140,10 +141,11 @@ class GzipReader(io.RawIOBase):
         """Return True: the stream can be read."""
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: WriteableBuffer) -> int:
         """Fill a buffer as far as there is something."""
+        view = memoryview(buffer).cast("B")
         try:
-            data = self.file.read(len(buffer))
+            data = self.file.read(len(view))
         except (OSError, EOFError, zlib.error) as error:
             what = f"not a whole .gz ({' '.join(str(error).split())[:100]})"
             raise Error(what, where=self.path, fix="fetch it again") from None
@@ -151,7 +153,7 @@ class GzipReader(io.RawIOBase):
         if self.bytes_left < 0:
             what = f"the packed file grows more than {MAX_GZIP_RATIO} times"
             raise Error(what, where=self.path, fix="this is not what it claims to be")
-        buffer[: len(data)] = data
+        view[: len(data)] = data
         return len(data)
 
     def close(self) -> None:

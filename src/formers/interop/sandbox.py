@@ -72,9 +72,10 @@ def run_converter(code: str, source: Path, target: Path, seconds: int, what: str
     environment |= {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
     code = f"from formers.text.worker_processes import exit_with_parent; exit_with_parent({os.getpid()}); {code}"
     try:
-        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace"}
-        how |= {"timeout": seconds, "env": environment, "cwd": target.parent, "check": False}
-        done = subprocess.run([sys.executable, "-c", code], **how)
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=seconds, env=environment, cwd=target.parent, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise Error(f"converting {what} took more than {seconds} s", where=source, fix="do not use this file") from None
     except OSError as error:
@@ -96,19 +97,18 @@ def confine_process(source: str, folder: Path, memory: int, output: int, seconds
     with suppress(ImportError):  # Windows has no such limits; the audit hook stands
         import resource
 
-        limits = {"FSIZE": output, "CPU": seconds, "CORE": 0}
+        limits = {resource.RLIMIT_FSIZE: output, resource.RLIMIT_CPU: seconds, resource.RLIMIT_CORE: 0}
         with suppress(OSError):  # where the system says what is mapped now
             mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            limits["AS"] = mapped + memory
-        for name, value in limits.items():
-            limit = getattr(resource, f"RLIMIT_{name}")
+            limits[resource.RLIMIT_AS] = mapped + memory
+        for limit, value in limits.items():
             _, most = resource.getrlimit(limit)
             value = value if most == resource.RLIM_INFINITY else min(value, most)
             resource.setrlimit(limit, (value, value))
     writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
     own, home = os.path.realpath(source), os.path.realpath(folder)
 
-    def audit_event(event: str, arguments: tuple[Any, ...]) -> None:
+    def audit_event(event: str, arguments: tuple[Any, ...]) -> None:  # dynamic: each event has its own arguments
         if event == "open" and isinstance(arguments[0], str | bytes):
             path = os.path.realpath(os.fsdecode(arguments[0]))
             if path.startswith(home + os.sep) or (path == own and not arguments[2] & writing):

@@ -1,5 +1,6 @@
 """Tokenizers in directories: found in whichever form they were published, and written so that others read them; and
-formers.prepare, which makes a token store with one of them. Nothing here imports torch."""
+formers.prepare, which makes a token store with one of them. Torch is imported only to read a published tokenizer whose
+special tokens no file names: the styles that it may have are declared in the model files."""
 
 from __future__ import annotations
 
@@ -8,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ..atomic_files import replace_folder, stage_directory
-from ..config import suggest_name
+from ..config import JSONObject, suggest_name
 from ..data.preparation.pipeline import prepare as build_store
 from ..data.preparation.pipeline import resolve_rank
 from ..data.store import STORE_FOLDER, Store
 from ..errors import Error
+from ..registry import list_tokenizer_styles
 from ..text import published_files
 from ..text.tokenizer import SPECIAL_ROLES, Tokenizer
+from ..text.tokenizer_kinds import SENTENCEPIECE_FILES
 from . import safe_files
 
 COMPANION_FILES = (
@@ -25,7 +28,6 @@ COMPANION_FILES = (
 TEXT_FILES = ("vocab.txt", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe")
 TARGET_TOKENIZER_FILE = "tokenizer.target.json"  # Marian's other side, in a formers directory
 PAD_TOKEN = "<|padding|>"  # the pad token of tokenizers that have none, where one is needed
-SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model")
 
 
 def load_tokenizer(where: str | Path) -> Tokenizer:
@@ -37,7 +39,7 @@ def load_tokenizer(where: str | Path) -> Tokenizer:
             raise Error(f"{path.name} is not a tokenizer's file", where=path, fix=suggest_name(path.name, known))
         if path.suffix == ".json" and path.name not in ("tokenizer.json", "vocab.json", "encoder.json"):
             text = decode_utf8(safe_files.read_bytes(path.parent, path.name), path)
-            return Tokenizer(text, published_files.guess_special_tokens(text), where=path)
+            return Tokenizer(text, published_files.guess_special_tokens(text, list_tokenizer_styles()), where=path)
         path = path.parent
     folder = safe_files.find_model_folder(path)
     for name in ("formers.json", "store.json"):  # ours name the special tokens by role
@@ -50,7 +52,7 @@ def load_tokenizer(where: str | Path) -> Tokenizer:
     return made
 
 
-def load_own_tokenizer(where: Path, special: dict[str, Any], limit: int = safe_files.MAX_FILE_BYTES) -> Tokenizer:
+def load_own_tokenizer(where: Path, special: JSONObject, limit: int = safe_files.MAX_FILE_BYTES) -> Tokenizer:
     """Load the tokenizer of a formers directory, with that of the other language where there are two."""
     named = {k: v for k, v in special.items() if isinstance(v, str)}
 
@@ -71,7 +73,7 @@ def save_tokenizer(tokenizer: Tokenizer, where: str | Path, overwrite: bool = Fa
     return Path(where)
 
 
-def build_tokenizer_options(tokenizer: Tokenizer) -> dict[str, Any]:
+def build_tokenizer_options(tokenizer: Tokenizer) -> JSONObject:
     """Build tokenizer_config.json; segments are asked for where the template of a pair has them."""
     side = {"padding_side": "left"} if tokenizer.is_left_padded else {}
     frame = tokenizer.get_template(pair=True)
@@ -112,28 +114,29 @@ def read_tokenizer(where: Path, files: dict[str, bytes]) -> Tokenizer | None:
     for name in COMPANION_FILES:
         if safe_files.has_file(where, name):
             files[name] = safe_files.read_bytes(where, name)
-    options: dict[str, Any] = {}
+    options: JSONObject = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if name in files:
             options |= safe_files.parse_json(files[name], where / name)
     if safe_files.has_file(where, "tokenizer.json"):
         whole = decode_utf8(safe_files.read_bytes(where, "tokenizer.json"), where / "tokenizer.json")
         named = any(f"{role}_token" in options for role in SPECIAL_ROLES)
-        usual = {} if named else published_files.guess_special_tokens(whole)
+        usual = {} if named else published_files.guess_special_tokens(whole, list_tokenizer_styles())
         special = published_files.resolve_special_tokens(options, usual)
         return Tokenizer(whole, special, where=where / "tokenizer.json")
     text = {n: decode_utf8(files[n], where / n) for n in TEXT_FILES if n in files}
+    styles = list_tokenizer_styles() if files else []
     if {"source.spm", "target.spm", "vocab.json"} <= files.keys():
         both = files["source.spm"], files["target.spm"]
-        return published_files.from_marian(*both, text["vocab.json"], options, where / "source.spm")
+        return published_files.from_marian(*both, text["vocab.json"], options, styles, where / "source.spm")
     for vocab, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         if vocab in text and merges in text:
-            return published_files.from_merges(text[vocab], text[merges], options, where / merges)
+            return published_files.from_merges(text[vocab], text[merges], options, styles, where / merges)
     for name in SENTENCEPIECE_FILES:
         if name in files:
-            return published_files.from_spm(files[name], options, where / name, name)
+            return published_files.from_spm(files[name], options, styles, where / name, name)
     if "vocab.txt" in text:
-        return published_files.from_vocab_txt(text["vocab.txt"], options, where / "vocab.txt")
+        return published_files.from_vocab_txt(text["vocab.txt"], options, styles, where / "vocab.txt")
     return None
 
 
@@ -146,13 +149,14 @@ def decode_utf8(data: bytes, where: Path) -> str:
 
 
 def prepare(
-    source: Any, tokenizer: Tokenizer | str | Path, out: str | Path, *, overwrite: bool = False, **options: Any
-) -> Store | None:
+    source: object, tokenizer: Tokenizer | str | Path, out: str | Path, *, overwrite: bool = False,
+    **options: Any,  # dynamic: those of the pipeline's prepare, which checks them
+) -> Store | None:  # fmt: skip
     """Make a token store of files, or of a list, DataFrame or dataset of documents, or finish one that was interrupted.
 
     `tokenizer` may be a tokenizer, a file of one, or the directory of a model, a store or a Hugging Face checkpoint.
     The options are those of formers.data.preparation.pipeline.prepare: unit, column, encoding, skip, delimiter, header,
-    workers, splitter, units, held_out, deduplicate, tests, tests_column, drop_tests, shard, rank, ranks, tell,
+    workers, splitter, units, validation, deduplicate, tests, tests_column, drop_tests, shard, rank, ranks, tell,
     phrases.
     """
     pieces = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)

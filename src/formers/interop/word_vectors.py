@@ -36,7 +36,7 @@ DAMAGED_HINT = "the file is damaged, or no file of word vectors: fetch it again"
 UNKNOWN_WORDS = (UNKNOWN_TOKEN, "<unk>")  # words that files have for all others
 
 
-def build_vectors_model(words: Sequence[str], table: Tensor, lower: bool = True, **more: Any) -> Former:
+def build_vectors_model(words: Sequence[str], table: Tensor, lower: bool = True, **more: object) -> Former:
     """Build a model from words and their vectors (rows beyond the words are fastText's buckets), with a row of zeros
     for unknown words if there is none yet."""
     known = dict.fromkeys(words)
@@ -57,9 +57,9 @@ def read_word_vectors(
     format: VectorFormat = "auto",
     max_words: int | None = None,
     tell: ProgressCallback | None = None,
-    **more: Any,
+    **more: object,
 ) -> Former:
-    """Word vectors out of a file; `max_words` reads only the first (files begin with the frequent ones).
+    """Read word vectors from a file; `max_words` reads only the first (files begin with the frequent ones).
 
     `format` is text (word2vec's, fastText's .vec: a first line with the number of words and the width), glove (no such
     line), binary (word2vec's) or fasttext (.bin); `more` are settings of VectorsConfig, to say how they were made.
@@ -242,7 +242,7 @@ FASTTEXT_MODELS = {1: "cbow", 2: "skipgram"}
 def read_fasttext_vectors(file: BinaryIO, size: int, path: str | Path, tell: ProgressCallback | None) -> Former:
     """Read fastText's .bin of versions 11 and 12, neither quantised nor pruned, made without labels."""
 
-    def read_struct(form: str) -> tuple[Any, ...]:
+    def read_struct(form: str) -> tuple[Any, ...]:  # dynamic: the types are those of the form
         data = file.read(struct.calcsize(form))
         if len(data) < struct.calcsize(form):
             raise Error("the file ends too early", where=path, fix=DAMAGED_HINT)

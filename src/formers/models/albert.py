@@ -3,6 +3,8 @@
 Parent  bert
 New     1. embeddings of width E < dim, projected up to dim   2. all layers share one block (or a few groups of layers
         do)   3. sentence order prediction instead of next sentence prediction
+Korean  임베딩의 차원을 줄여 사영하고, 모든 레이어가 블록 하나를 공유합니다. 다음 문장 예측 대신 문장 순서 예측을
+        학습합니다.
 Shapes  ids (N,), segments (N,) → embed (N, E) → hidden (N, dim) → mlm logits (M, vocab), sop logits (D, 2)
 Differs from the reference: no known differences
 """
@@ -10,17 +12,16 @@ Differs from the reference: no known differences
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..config import ConfigMap, check_sizes
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head, Recipe
+from ..family import CheckpointFormat, Family, GpuSpeed, Head, Presets, Recipe
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm
-from ..text.tokenizer_kinds import STYLES
+from ..text.tokenizer_kinds import SENTENCEPIECE_FILES, PublishedForm, TokenizerStyle
 from . import bert
 
 
@@ -115,7 +116,7 @@ def build_key_map(c: ALBERTConfig, head: str) -> KeyMap:
     return bert.build_key_map(c, head, "albert", body, transform=mlm, out=mlm, pooler="@pooler", heads=heads)
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "albert-base": {},
     "albert-large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
     "albert-xlarge": {"dim": 2048, "layers": 24, "heads": 16, "ff": 8192},
@@ -127,9 +128,14 @@ PAPER_TRAIN = {
     "warmup_steps": 3125, "steps": 125_000, "batch_tokens": 65_536, "accumulate": 32, "seq_length": 512,
 }  # fmt: skip
 
+SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+STYLE = TokenizerStyle(
+    "albert", SPECIAL_TOKENS, tuple(SPECIAL_TOKENS.values()), (), bert.STYLE.single_template, bert.STYLE.pair_template,
+    published_forms=(PublishedForm(SENTENCEPIECE_FILES, ("[CLS]", "[SEP]"), plain_quotes=True, lower=True),),
+)  # fmt: skip
 FAMILY = Family(
     ALBERTConfig, ALBERT, build_heads, pretraining_head="pretraining", counted_head="none", presets=PRESETS,
-    reads_segments=True, can_be_causal=True, tokenizer="unigram", tokenizer_style=STYLES["albert"], objective="sop",
+    reads_segments=True, can_be_causal=True, tokenizer="unigram", tokenizer_style=STYLE, objective="sop",
     norm_order="post",
     quick_recipe=Recipe(bert.QUICK_TRAIN, bert.QUICK_MODEL | {"embed": 64}),
     paper_recipe=Recipe(PAPER_TRAIN),
@@ -141,4 +147,5 @@ FAMILY = Family(
         "AlbertForSequenceClassification": "classify", "AlbertForTokenClassification": "tag",
         "AlbertForQuestionAnswering": "answer", "AlbertForMultipleChoice": "choose",
     }, HF_CONFIG, build_key_map),
+    h200_speed=GpuSpeed("albert-base", 711_830, 512),
 )  # fmt: skip

@@ -4,6 +4,8 @@ Parent  transformer
 New     1. a bidirectional encoder as in BERT and an autoregressive decoder as in GPT   2. pretrained to reconstruct
         corrupted text: token masking, deletion, infilling, sentence permutation, document rotation   3. learned
         positions, starting at row 2 of their table   4. a norm after the embeddings of both sides
+Korean  BERT의 인코더와 GPT의 디코더를 합칩니다. 마스킹, 삭제, 채우기, 문장 섞기, 문서 회전으로 손상한 텍스트에서
+        원문을 복원하도록 학습합니다.
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: no layers are dropped in training (a layerdrop other than 0 is refused)
 """
@@ -11,17 +13,17 @@ Differs from the reference: no layers are dropped in training (a layerdrop other
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
-from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, default_to_encoder
+from ..config import ConfigMap, KeyRule, Settings, check_rates, check_sizes, compute_head_dim, default_to_encoder
 from ..family import (
     HF_ACT_ROW,
     HF_TOKEN_ROWS,
     ArchitectureRule,
     CheckpointFormat,
     Family,
+    GpuSpeed,
     Head,
     ModelConfig,
     Recipe,
@@ -33,7 +35,7 @@ from ..nn.attention.attention import Attention
 from ..nn.block import Block, BlockStack, NormOrder
 from ..nn.encoder_decoder import EncoderDecoder, TransformerStack
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from ..text.tokenizer_kinds import STYLES
+from . import roberta
 
 POSITION_OFFSET = 2  # the first row of the position tables
 DECODER_SIZES = {"decoder_layers": "layers", "decoder_heads": "heads", "decoder_ff": "ff"}  # and what None stands for
@@ -81,7 +83,7 @@ class BARTConfig(ModelConfig):
 
 
 def build_stack(c: BARTConfig, decoder: bool) -> TransformerStack:
-    """Blocks with learned norms; pre-norm sides end with one more."""
+    """Build blocks with learned norms; pre-norm sides end with one more."""
     heads, ff = (c.decoder_heads or c.heads, c.decoder_ff or c.ff) if decoder else (c.heads, c.ff)
 
     def norm() -> LayerNorm:
@@ -159,7 +161,7 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
+def adjust_settings(settings: Settings, architecture: str, file: TensorFile) -> Settings:
     """Set whether there is an encoder, by their class, and whether the sides share embeddings, by the tensors."""
     alone = architecture.endswith("ForCausalLM")
     tables = [name for name in file if name.endswith("coder.embed_tokens.weight")]
@@ -240,11 +242,12 @@ PAPER_TRAIN = make_adamw_settings(
 
 FAMILY = Family(
     BARTConfig, BART, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, tokenizer="bpe",
-    tokenizer_style=STYLES["roberta"], objective="denoising", is_encoder_decoder=True, norm_order="post",
+    tokenizer_style=roberta.STYLE, objective="denoising", is_encoder_decoder=True, norm_order="post",
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=("facebook/bart-base", "facebook/bart-large"),
     hf_format=CheckpointFormat(
         "bart", map_classes("Bart"), HF_CONFIG, build_key_map, adjust_settings, build_architecture_rule("Bart"),
         config_defaults=NO_FORCED_EOS,
     ),
+    h200_speed=GpuSpeed("bart-base", 963_796, 512, target_share=0.2),
 )  # fmt: skip

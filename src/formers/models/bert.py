@@ -3,6 +3,8 @@
 Parent  transformer (its encoder)
 New     1. bidirectional attention, trained as a masked language model   2. next sentence prediction
         3. segments A and B, and a [CLS] token whose pooled state represents the sequence   4. WordPiece of 30k
+Korean  양쪽 문맥을 모두 보는 마스크 언어 모델입니다. 다음 문장 예측을 함께 학습하고, 세그먼트 A와 B, [CLS] 토큰, 30k
+        WordPiece를 씁니다.
 Shapes  ids (N,), segments (N,) → hidden (N, dim) → mlm logits (M, vocab), nsp logits (D, 2)
 Differs from the reference: no known differences
 """
@@ -11,16 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe, make_adamw_settings
+from ..family import (
+    HF_ACT_ROW,
+    HF_TOKEN_ROWS,
+    CheckpointFormat,
+    Family,
+    GpuSpeed,
+    Head,
+    ModelConfig,
+    Presets,
+    Recipe,
+    make_adamw_settings,
+)
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from ..text.tokenizer_kinds import STYLES
+from ..text.tokenizer_kinds import PublishedForm, TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +163,7 @@ def build_key_map(
     )  # fmt: skip
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "bert-base": {},
     "bert-large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
     "bert-base-cased": {"vocab": 28996},
@@ -167,10 +179,16 @@ PAPER_TRAIN = make_adamw_settings(  # §A.2: 256 examples of 512
     accumulate=2, seq_length=512, short_length=128,
 )  # fmt: skip
 
+SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+STYLE = TokenizerStyle(
+    "bert", SPECIAL_TOKENS, tuple(SPECIAL_TOKENS.values()), (), "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1",
+    default_kinds=("wordpiece",), published_forms=(PublishedForm(("vocab.txt",)),),
+)  # fmt: skip
 FAMILY = Family(
     BERTConfig, BERT, build_heads, pretraining_head="pretraining", counted_head="none", presets=PRESETS,
     reads_segments=True, can_be_causal=True,
-    tokenizer="wordpiece", tokenizer_style=STYLES["bert"], objective="nsp", norm_order="post", is_served_by_tei=True,
+    tokenizer="wordpiece", tokenizer_style=STYLE, objective="nsp", shown_objectives=("mlm", "whole-word", "ngrams"),
+    norm_order="post", is_served_by_tei=True,
     quick_recipe=Recipe(QUICK_TRAIN, QUICK_MODEL),
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=tuple(
@@ -183,4 +201,5 @@ FAMILY = Family(
         "BertForNextSentencePrediction": "nsp", "BertForSequenceClassification": "classify",
         "BertForTokenClassification": "tag", "BertForQuestionAnswering": "answer", "BertForMultipleChoice": "choose",
     }, HF_CONFIG, build_key_map),
+    h200_speed=GpuSpeed("bert-base", 641_409, 512),
 )  # fmt: skip

@@ -3,6 +3,8 @@
 Parent  gpt2
 New     1. ALiBi: a penalty linear in the distance replaces positions   2. a norm right after the embeddings
         3. 46 natural and 13 programming languages, with a byte-level BPE of 250k
+Korean  위치 임베딩 대신 거리에 비례하는 페널티(ALiBi)를 쓰고, 임베딩 바로 뒤에 정규화를 둡니다. 자연어 46개와
+        프로그래밍 언어 13개의 250k 바이트 단위 BPE를 씁니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: distances are relative; the reference adds a bias by the key's position, which differs by a
         constant for each query and cancels in the softmax
@@ -11,10 +13,9 @@ Differs from the reference: distances are relative; the reference adds a bias by
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ..config import ConfigMap, check_rates, check_sizes, compute_head_dim
-from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Recipe
+from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, GpuSpeed, ModelConfig, Presets, Recipe
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_alibi, causal
@@ -109,7 +110,7 @@ def build_key_map(c: BLOOMConfig, head: str) -> KeyMap:
     )
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "bloom-560m": {},
     "bloom-1b1": {"dim": 1536},
     "bloom-1b7": {"dim": 2048},
@@ -118,8 +119,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "bloom": {"dim": 14336, "layers": 70, "heads": 112},
 }
 
-BLOOM_TOKENS = {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "pad": "<pad>"}
-STYLE = TokenizerStyle("bloom", BLOOM_TOKENS, tuple(BLOOM_TOKENS.values()))
+SPECIAL_TOKENS = {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "pad": "<pad>"}
+STYLE = TokenizerStyle("bloom", SPECIAL_TOKENS, tuple(SPECIAL_TOKENS.values()))
 FAMILY = Family(
     BLOOMConfig, BLOOM, lambda c: gpt2.build_decoder_heads(c.dropout), pretraining_head="lm", counted_head="lm",
     presets=PRESETS, build_init_rules=gpt2.build_init_rules, tokenizer="bpe", tokenizer_style=STYLE,
@@ -130,4 +131,5 @@ FAMILY = Family(
         "BloomModel": "none", "BloomForCausalLM": "lm", "BloomForSequenceClassification": "classify",
         "BloomForTokenClassification": "tag", "BloomForQuestionAnswering": "answer",
     }, HF_CONFIG, build_key_map),
+    h200_speed=GpuSpeed({"vocab": 32_000, "dim": 768, "layers": 12, "heads": 12}, 560_653, 1024),
 )  # fmt: skip

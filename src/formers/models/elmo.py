@@ -3,6 +3,8 @@
 Parent  lstm (language models over characters: Kim et al. 2016, Jozefowicz et al. 2016)
 New     1. a forward and a backward language model that share their word representations and their softmax
         2. a word's vector is a weighted sum of all layers, with weights learned by the task
+Korean  단어 임베딩과 소프트맥스를 공유하는 순방향·역방향 언어 모델입니다. 단어의 벡터는 모든 레이어의 가중합이며,
+        가중치는 과제에서 학습합니다.
 Shapes  ids (N, 50) characters → words (N, dim/2) → layers + 1 hidden states (N, dim): the words twice, then after each
         LSTM forward and backward side by side → lm logits (N, 2, vocab): [:, 0] the next word, [:, 1] the previous one
 Differs from the reference: layer norm in the weighted sum follows Ba et al. (mix="token"); the released code normalises
@@ -13,7 +15,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +22,13 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, rename_key
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head, ModelConfig, Recipe
+from ..family import CheckpointFormat, Family, Head, ModelConfig, Presets, Recipe
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.attention.context import Capture
-from ..nn.layers import ConstantInit, MixNorm, get_activation, to_autocast_dtype
+from ..nn.layers import ConstantInit, InitRule, MixNorm, get_activation, to_autocast_dtype
 from ..nn.recurrent.convolution import CharacterCNN
 from ..nn.recurrent.projected_lstm import BidirectionalSteps, LSTMState, ProjectedLSTM
-from ..text.tokenizer_kinds import STYLES
+from ..text.tokenizer_kinds import TokenizerStyle
 
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
@@ -110,7 +111,7 @@ def build_heads(c: ELMoConfig) -> dict[str, dict[str, Head]]:
     }
 
 
-def build_init_rules(c: ELMoConfig) -> dict[str, Any]:
+def build_init_rules(c: ELMoConfig) -> dict[str, InitRule]:
     """Initialise as the released code does; a highway starts by carrying its input over."""
     half, total = c.dim // 2, sum(number for _, number in c.filters)
     return {
@@ -151,7 +152,7 @@ BILM_CONFIG = ConfigMap(
 
 
 def swap_gates(name: str, matrix: bool) -> TensorOp:
-    """Theirs is one tensor for each direction with gates i, j, f, o; ours has both, with j first."""
+    """Put gate j first: the published file has one tensor for each direction with gates i, j, f, o, ours has both."""
 
     def change(t: Tensor) -> Tensor:
         i, j, rest = t.tensor_split((t.shape[-1] // 4, t.shape[-1] // 2), -1)
@@ -186,7 +187,7 @@ def build_key_map(c: ELMoConfig, head: str) -> KeyMap:
     return KeyMap(rows, heads={"lm": {"softmax/W": "out.weight", "softmax/b": "out.bias"}})
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "elmo-original": {},
     "elmo-medium": {"dim": 512, "cell": 2048, "highways": 1},
     "elmo-small": {"dim": 256, "cell": 1024, "highways": 1},
@@ -198,9 +199,11 @@ PAPER_TRAIN = {
     "batch_tokens": 2560, "seq_length": 20, "grad_clip": 10.0, "weight_decay": 0.0,
 }  # fmt: skip
 
+SPECIAL_TOKENS = {"bos": "<S>", "eos": "</S>", "unk": "<UNK>"}
+STYLE = TokenizerStyle("elmo", SPECIAL_TOKENS, tuple(SPECIAL_TOKENS.values()), default_kinds=("characters",))
 FAMILY = Family(
     ELMoConfig, ELMo, build_heads, pretraining_head="lm", counted_head="none", build_init_rules=build_init_rules,
-    presets=PRESETS, tokenizer="characters", tokenizer_style=STYLES["elmo"], objective="bidirectional",
+    presets=PRESETS, tokenizer="characters", tokenizer_style=STYLE, objective="bidirectional",
     lr_falls_with_dim=True, reads_characters=True, state_class=LSTMState,
     quick_recipe=Recipe(
         {"batch_tokens": 512, "seq_length": 16, "lr": 1e-3},

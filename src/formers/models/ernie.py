@@ -3,6 +3,8 @@
 Parent  bert
 New     1. whole phrases and entities are masked, in three stages   2. a dialogue language model
         3. version 2.0: continual pretraining on many tasks, each with a task embedding
+Korean  구와 개체를 통째로 가리며 세 단계로 학습합니다. 대화 언어 모델을 더하고, 2.0은 과제 임베딩을 두고 여러 과제를
+        차례로 학습합니다.
 Shapes  ids (N,), segments (N,), tasks (N,) → hidden (N, dim) → mlm logits (M, vocab), nsp logits (D, 2)
 Differs from the reference: no known differences
 """
@@ -10,12 +12,11 @@ Differs from the reference: no known differences
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
 from ..config import ConfigMap, check_sizes
-from ..family import CheckpointFormat, Family, Recipe
+from ..family import CheckpointFormat, Family, Presets, Recipe
 from ..keymap import KeyMap
 from . import bert
 
@@ -59,7 +60,7 @@ def build_key_map(c: ERNIEConfig, head: str) -> KeyMap:
 
 
 ERNIE_2 = {"vocab": 30522, "context": 512, "act": "gelu", "segments": 4, "tasks": 16, "use_tasks": True}
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "ernie-1.0": {},
     "ernie-2.0-base-en": ERNIE_2,
     "ernie-2.0-large-en": ERNIE_2 | {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
@@ -68,7 +69,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 FAMILY = Family(
     ERNIEConfig, ERNIE, bert.build_heads, pretraining_head="pretraining", counted_head="none", presets=PRESETS,
     reads_segments=True, can_be_causal=True, reads_tasks=True, tokenizer="wordpiece",
-    tokenizer_style=bert.FAMILY.tokenizer_style, objective="ernie-units", norm_order="post",
+    tokenizer_style=bert.FAMILY.tokenizer_style, objective="ernie-units",
+    shown_objectives=("unit-pairs", "dialogue"), norm_order="post",
     quick_recipe=bert.FAMILY.quick_recipe,
     paper_recipe=Recipe({**bert.PAPER_TRAIN, "lr": 5e-5, "warmup_steps": 4000, "short_length": None}),
     hub_checkpoints=tuple(

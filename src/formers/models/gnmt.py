@@ -5,6 +5,8 @@ New     1. eight LSTM layers on each side, with residual connections from the th
         layer is bidirectional   3. attention is queried by the previous output of the decoder's bottom layer, so the
         upper layers need not wait for it; every decoder layer reads its context   4. word pieces   5. beam search with
         a length penalty and a coverage penalty (generation/beam.py)
+Korean  인코더와 디코더에 LSTM 레이어 여덟 개씩을 잔차 연결로 쌓습니다. 인코더의 첫 레이어만 양방향이고, 어텐션의
+        결과를 디코더의 모든 레이어가 받습니다. 빔 탐색에 길이 페널티와 커버리지 페널티를 씁니다.
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: the decoder starts from zeros (the paper does not say); initial weights are normal instead
         of uniform, with the same variance; no clipping for 8-bit inference
@@ -13,7 +15,6 @@ Differs from the reference: the decoder starts from zeros (the paper does not sa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from ..batch import Layout
 from ..config import check_sizes
 from ..errors import Error
-from ..family import TRANSLATION_TUNE, Family, Head, Recipe, make_adamw_settings
+from ..family import TRANSLATION_TUNE, Family, Head, Presets, Recipe, make_adamw_settings
 from ..nn.attention.context import Capture
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
 from ..nn.recurrent.alignment import AdditiveScore, Alignment, AlignmentSource
@@ -116,7 +117,7 @@ def build_heads(c: GNMTConfig) -> dict[str, dict[str, Head]]:
     return {"none": {}, "lm": {"lm": Head(out="vocab")}}
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "gnmt": {},
     "gnmt-4": {"layers": 4},
     "gnmt-mini": {"vocab": 8192, "dim": 128, "layers": 3, "dropout": 0.1, "shared": True, "tied": True},

@@ -4,6 +4,8 @@ Parent  transformer (its decoder, without cross attention)
 New     1. pretrained as a language model, then fine-tuned with language modelling as an auxiliary loss   2. learned
         positions   3. each task is written as one sequence with start, delimiter and classify tokens   4. BPE of 40k
         5. tanh-gelu
+Korean  언어 모델로 사전 학습한 뒤, 언어 모델 손실을 보조 손실로 두고 미세 조정합니다. 과제마다 시작, 구분, 추출
+        토큰을 넣어 시퀀스 하나로 만듭니다. 위치는 학습하고 어휘는 40k BPE입니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: positions count from a document's first real token, even with left padding; in the second
         head, "last" and "mean" read a text's own tokens, where transformers also reads the padding
@@ -12,7 +14,6 @@ Differs from the reference: positions count from a document's first real token, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, rename_key
 from ..family import (
@@ -23,6 +24,7 @@ from ..family import (
     Head,
     ModelConfig,
     Pooling,
+    Presets,
     Recipe,
     make_adamw_settings,
 )
@@ -31,7 +33,7 @@ from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from ..text.tokenizer_kinds import GPT_TOKENS, TokenizerStyle
+from ..text.tokenizer_kinds import PublishedForm, TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,16 +151,18 @@ def build_key_map(c: GPTConfig, head: str) -> KeyMap:
     )  # fmt: skip
 
 
-PRESETS: dict[str, dict[str, Any]] = {"openai-gpt": {}}
+PRESETS: Presets = {"openai-gpt": {}}
 
 PAPER_TRAIN = make_adamw_settings(
     2.5e-4, weight_decay=0.01, schedule="cosine", warmup_steps=2000, steps=1_000_000, batch_tokens=32_768,
     seq_length=512,
 )  # fmt: skip
 
+SPECIAL_TOKENS = {"unk": "<unk>", "bos": "<start>", "sep": "<delimiter>", "cls": "<classify>"}
 STYLE = TokenizerStyle(
-    "gpt", GPT_TOKENS, ("<unk>",), ("<start>", "<delimiter>", "<classify>"),
+    "gpt", SPECIAL_TOKENS, ("<unk>",), ("<start>", "<delimiter>", "<classify>"),
     "<start> $A <classify>", "<start> $A <delimiter> $B <classify>", has_word_ends=True,
+    published_forms=(PublishedForm(("merges.txt",), special={"unk": "<unk>"}),),  # without those of fine-tuning
 )  # fmt: skip
 FAMILY = Family(
     GPTConfig, GPT, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,

@@ -3,6 +3,8 @@
 Parent  gpt
 New     1. pre-norm: the norm moves to the input of each sub-block, with one more after the last block   2. the initial
         weights of residual projections are scaled by 1/√(2·layers)   3. byte-level BPE of 50,257   4. context 1024
+Korean  정규화를 각 하위 블록의 앞으로 옮기고 마지막 블록 뒤에 하나를 더합니다. 잔차 사영의 초깃값을 1/√(2·레이어
+        수)만큼 줄이고, 50,257개의 바이트 단위 BPE와 길이 1,024의 문맥을 씁니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: as gpt
 """
@@ -11,16 +13,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from ..config import ConfigMap, check_rates, check_sizes
-from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
+from ..family import HF_ACT_ROW, CheckpointFormat, Family, GpuSpeed, Head, Presets, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm
-from ..text.tokenizer_kinds import STYLES
+from ..text.tokenizer_kinds import PublishedForm, TokenizerStyle
 from . import gpt
 
 
@@ -120,7 +121,7 @@ def build_key_map(c: GPT2Config, head: str) -> KeyMap:
     )  # fmt: skip
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "gpt2": {},
     "gpt2-medium": {"dim": 1024, "layers": 24, "heads": 16},
     "gpt2-large": {"dim": 1280, "layers": 36, "heads": 20},
@@ -133,14 +134,20 @@ PAPER_TRAIN = make_adamw_settings(  # GPT-3's: its own is not published
     accumulate=8, seq_length=1024,
 )  # fmt: skip
 
+SPECIAL_TOKENS = {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}
+STYLE = TokenizerStyle(
+    "gpt2", SPECIAL_TOKENS, (), ("<|endoftext|>",), default_kinds=("bpe", "jamo"),
+    published_forms=(PublishedForm(("merges.txt",), special=SPECIAL_TOKENS | {"unk": "<|endoftext|>"}),),
+)  # fmt: skip
 FAMILY = Family(
     GPT2Config, GPT2, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, reads_segments=True, tokenizer="bpe", tokenizer_style=STYLES["gpt2"], objective="causal",
-    paper_recipe=Recipe(PAPER_TRAIN),
+    presets=PRESETS, reads_segments=True, tokenizer="bpe", tokenizer_style=STYLE, objective="causal",
+    shown_objectives=("causal", "prefix"), paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=tuple(f"openai-community/gpt2{size}" for size in ("", "-medium", "-large", "-xl")),
     hf_format=CheckpointFormat("gpt2", {
         "GPT2Model": "none", "GPT2LMHeadModel": "lm", "GPT2DoubleHeadsModel": "double",
         "GPT2ForSequenceClassification": "classify", "GPT2ForTokenClassification": "tag",
         "GPT2ForQuestionAnswering": "answer",
     }, HF_CONFIG, build_key_map),
+    h200_speed=GpuSpeed("gpt2", 512_303, 1024),
 )  # fmt: skip

@@ -3,6 +3,7 @@
 Parent  gpt2
 New     1. dense and locally banded sparse attention alternate   2. context 2048   3. in-context learning: tasks are
         given in the prompt
+Korean  전체 어텐션과 국소 어텐션을 번갈아 쓰고 문맥은 2,048입니다. 과제를 프롬프트로 줍니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: the width of the band was not published; here it is a setting
 """
@@ -10,10 +11,9 @@ Differs from the reference: the width of the band was not published; here it is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ..config import check_sizes
-from ..family import Family, Recipe
+from ..family import Family, Presets, Recipe
 from ..nn.attention.masks import build_layer_masks
 from . import gpt2
 
@@ -40,7 +40,7 @@ class GPT3(gpt2.GPT2):
         self.masks = tuple(build_layer_masks(config.pattern, config.window, config.layers))
 
 
-PRESETS: dict[str, dict[str, Any]] = {  # table 2.1; 2.7B and 6.7B as printed, 13B with heads of 128
+PRESETS: Presets = {  # table 2.1; 2.7B and 6.7B as printed, 13B with heads of 128
     "gpt3-small": {},
     "gpt3-medium": {"dim": 1024, "layers": 24, "heads": 16},
     "gpt3-large": {"dim": 1536, "layers": 24, "heads": 16},

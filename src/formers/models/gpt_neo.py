@@ -3,6 +3,8 @@
 Parent  gpt2 (after gpt3)
 New     1. global and local attention alternate; a local layer sees 256 tokens, including the token itself
         2. scores are not scaled by 1/√head_dim   3. queries, keys and values have no bias
+Korean  전체 어텐션과 256 토큰의 국소 어텐션을 번갈아 씁니다. 점수를 1/√head_dim으로 나누지 않고, 쿼리·키·값에 편향이
+        없습니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: positions count from a document's first real token, even with left padding
 """
@@ -10,11 +12,10 @@ Differs from the reference: positions count from a document's first real token, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim
+from ..config import ConfigMap, JSONValue, KeyRule, Settings, check_rates, check_sizes, compute_head_dim
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Recipe
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Presets, Recipe
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_layer_masks
@@ -78,7 +79,7 @@ class GPTNeo(TransformerBody):
         )
 
 
-def read_attention_types(types: Any) -> dict[str, Any]:
+def read_attention_types(types: JSONValue) -> Settings:
     """Read [[["global", "local"], 12]], patterns with their repetitions, as the shortest pattern that repeats."""
     pattern = [kind for kinds, times in types for _ in range(min(times, 1000)) for kind in kinds]
     if not pattern or len(pattern) > 1000:
@@ -130,7 +131,7 @@ def build_key_map(c: GPTNeoConfig, head: str) -> KeyMap:
     )
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "gpt-neo-125m": {"dim": 768, "layers": 12, "heads": 12},
     "gpt-neo-1.3b": {},
     "gpt-neo-2.7b": {"dim": 2560, "layers": 32, "heads": 20},

@@ -3,6 +3,8 @@
 Parent  gptj
 New     1. rotary positions on the first quarter of each head, pairing its two halves   2. separate norms for attention
         and feed-forward, which still run in parallel   3. an untied output layer without bias
+Korean  각 헤드의 4분의 1에 회전 위치 임베딩을 적용합니다. 어텐션과 피드포워드가 나란히 있지만 정규화를 따로 쓰고,
+        출력 레이어에 편향이 없습니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: positions count from a document's first real token, even with left padding
 """
@@ -11,18 +13,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, format_value
+from ..config import ConfigMap, JSONValue, KeyRule, Settings, check_rates, check_sizes, compute_head_dim, format_value
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Recipe
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Presets, Recipe
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.attention.positions import RotaryEmbedding
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from ..text.tokenizer_kinds import GPT_NEOX_TOKENS, TokenizerStyle
+from ..text.tokenizer_kinds import TokenizerStyle
 from . import gpt2, gpt3
 
 
@@ -97,7 +98,7 @@ def build_init_rules(c: GPTNeoXConfig) -> dict[str, float]:
     return {"*": small, "*.attn.o.weight": residual, "*.ff.down.weight": residual}
 
 
-def read_rope_settings(value: Any) -> dict[str, Any]:
+def read_rope_settings(value: JSONValue) -> Settings:
     """Read their table of rotary settings; only the plain kind is the paper's."""
     if value is None:
         return {}
@@ -158,14 +159,15 @@ def build_key_map(c: GPTNeoXConfig, head: str) -> KeyMap:
 
 
 PYTHIA = {"vocab": 50304, "act": "gelu", "bos": 0, "eos": 0}
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "gpt-neox-20b": {},
     "pythia-70m": PYTHIA | {"dim": 512, "layers": 6, "heads": 8, "ff": 2048},
     "pythia-160m": PYTHIA | {"dim": 768, "layers": 12, "heads": 12, "ff": 3072},
     "pythia-410m": PYTHIA | {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
 }
 
-STYLE = TokenizerStyle("gpt_neox", GPT_NEOX_TOKENS, ("<|endoftext|>", "<|padding|>"))
+SPECIAL_TOKENS = {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "pad": "<|padding|>"}
+STYLE = TokenizerStyle("gpt_neox", SPECIAL_TOKENS, ("<|endoftext|>", "<|padding|>"))
 FAMILY = Family(
     GPTNeoXConfig, GPTNeoX, lambda c: gpt2.build_decoder_heads(c.head_dropout), pretraining_head="lm",
     counted_head="lm", presets=PRESETS, build_init_rules=build_init_rules, tokenizer="bpe", tokenizer_style=STYLE,

@@ -3,6 +3,8 @@
 Parent  gpt2
 New     1. rotary positions: the first 64 dimensions of each head are rotated in adjacent pairs   2. attention and
         feed-forward in parallel, sharing one norm   3. no biases in attention   4. an untied output layer with a bias
+Korean  회전 위치 임베딩(RoPE)을 씁니다. 어텐션과 피드포워드가 정규화 하나를 공유하며 나란히 계산되고, 출력 레이어가
+        따로 있습니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: positions count from a document's first real token, even with left padding
 """
@@ -10,11 +12,10 @@ Differs from the reference: positions count from a document's first real token, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ..config import ConfigMap, check_rates, check_sizes, compute_head_dim
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Presets, Recipe
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -128,7 +129,7 @@ def build_key_map(c: GPTJConfig, head: str) -> KeyMap:
     )
 
 
-PRESETS: dict[str, dict[str, Any]] = {"gpt-j-6b": {}}
+PRESETS: Presets = {"gpt-j-6b": {}}
 
 FAMILY = Family(
     GPTJConfig, GPTJ, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,

@@ -3,6 +3,8 @@
 Parent  bart
 New     1. BART trained on 25 languages, including Korean   2. pre-norm, with a final norm on each side   3. each text
         starts with the token of its language
+Korean  한국어를 포함한 25개 언어로 학습한 BART입니다. 정규화를 하위 블록의 앞으로 옮기고, 언어 토큰으로 텍스트를
+        시작합니다.
 Shapes  as bart
 Differs from the reference: as bart
 """
@@ -14,8 +16,8 @@ from dataclasses import dataclass
 from ..config import ConfigMap
 from ..family import CheckpointFormat, Family, Recipe
 from ..nn.block import NormOrder
-from ..text.tokenizer_kinds import STYLES
-from . import bart
+from ..text.tokenizer_kinds import PublishedForm, TokenizerStyle
+from . import bart, roberta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +38,21 @@ HF_CONFIG = ConfigMap(
 
 PAPER_TRAIN = {**bart.PAPER_TRAIN, "lr": 3e-4, "weight_decay": 0.0, "accumulate": 32}
 
+LANGUAGES = (
+    "ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX", "kk_KZ",
+    "ko_KR", "lt_LT", "lv_LV", "my_MM", "ne_NP", "nl_XX", "ro_RO", "ru_RU", "si_LK", "tr_TR", "vi_VN", "zh_CN",
+)  # fmt: skip
+STYLE = TokenizerStyle(
+    "mbart", roberta.SPECIAL_TOKENS, roberta.FAIRSEQ_TOKENS, (*LANGUAGES, "<mask>"), "$A </s> en_XX",
+    "$A $B </s> en_XX", languages=LANGUAGES,
+    published_forms=(
+        PublishedForm(("sentencepiece.bpe.model",), options={"tokenizer_class": "MBart", "src_lang": ""}),
+    ),
+)  # fmt: skip
 FAMILY = Family(
     MBARTConfig, bart.BART, bart.build_heads, pretraining_head="lm", counted_head="lm",
     presets={"mbart-large-cc25": {}, "mbart-large-50": {"vocab": 250054}},
-    tokenizer="unigram", tokenizer_style=STYLES["mbart"], objective="denoising", is_encoder_decoder=True,
+    tokenizer="unigram", tokenizer_style=STYLE, objective="denoising", is_encoder_decoder=True,
     starts_with_last_token=True, has_language_codes=True,
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=("facebook/mbart-large-cc25", "facebook/mbart-large-50"),

@@ -2,6 +2,7 @@
 
 Parent  t5
 New     1. version 1.1 trained on 101 languages, including Korean   2. a vocabulary of 250k pieces
+Korean  한국어를 포함한 101개 언어로 학습한 T5 1.1입니다. 어휘는 250k입니다.
 Shapes  as t5
 Differs from the reference: as t5
 """
@@ -9,9 +10,8 @@ Differs from the reference: as t5
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from ..config import ConfigMap
+from ..config import ConfigMap, Settings
 from ..family import CheckpointFormat, Family, Recipe, TensorFile
 from . import t5
 
@@ -30,7 +30,7 @@ class MT5Config(t5.T5Config):
     scaled: bool = False
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
+def adjust_settings(settings: Settings, architecture: str, file: TensorFile) -> Settings:
     """Adjust as T5 does, but the head never scales."""
     return t5.adjust_settings(settings, architecture, file) | {"scaled": False}
 

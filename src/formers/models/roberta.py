@@ -3,6 +3,7 @@
 Parent  bert
 New     1. no next sentence prediction   2. dynamic masking: new masks in every epoch   3. byte-level BPE of 50k
         4. positions start at row pad + 1 of their table   5. a classifier with its own dense layer, no pooler
+Korean  다음 문장 예측을 없애고 에포크마다 마스크를 새로 뽑습니다. 50k 바이트 단위 BPE를 씁니다.
 Shapes  ids (N,) → hidden (N, dim) → mlm logits (M, vocab)
 Differs from the reference: a pad id inside the text is an ordinary token; only `keep` marks padding
 """
@@ -10,13 +11,12 @@ Differs from the reference: a pad id inside the text is an ordinary token; only 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ..config import ConfigMap, KeyRule
+from ..config import ConfigMap, KeyRule, Settings
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head, Recipe, TensorFile, make_adamw_settings
+from ..family import CheckpointFormat, Family, Head, Presets, Recipe, TensorFile, make_adamw_settings
 from ..keymap import KeyMap
-from ..text.tokenizer_kinds import STYLES
+from ..text.tokenizer_kinds import PublishedForm, TokenizerStyle
 from . import bert
 
 
@@ -52,7 +52,7 @@ def build_heads(c: RoBERTaConfig) -> dict[str, dict[str, Head]]:
                    "classify": {"classify": Head(pool="first", inner_layers=inner, dropout=dropout)}}  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
+def adjust_settings(settings: Settings, architecture: str, file: TensorFile) -> Settings:
     """Subtract the unused first rows of their position table, up to and including that of the pad id."""
     return settings | {"context": settings["context"] - settings["pad"] - 1}
 
@@ -70,7 +70,7 @@ def build_key_map(c: RoBERTaConfig, head: str) -> KeyMap:
     return bert.build_key_map(c, head, "roberta", transform="lm_head", norm="layer_norm", out="lm_head", heads=heads)
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "roberta-base": {},
     "roberta-large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
 }
@@ -80,10 +80,18 @@ PAPER_TRAIN = make_adamw_settings(
     accumulate=64, seq_length=512,
 )  # fmt: skip
 
+SPECIAL_TOKENS = {
+    "bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>", "cls": "<s>", "sep": "</s>",
+}  # fmt: skip
+FAIRSEQ_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # which fairseq puts before all other pieces
+STYLE = TokenizerStyle(
+    "roberta", SPECIAL_TOKENS, FAIRSEQ_TOKENS, ("<mask>",), "<s> $A </s>", "<s> $A </s> </s> $B </s>",
+    published_forms=(PublishedForm(("merges.txt",), ("<mask>", "<s>")), PublishedForm(("sentencepiece.bpe.model",))),
+)  # fmt: skip
 FAMILY = Family(
     RoBERTaConfig, bert.BERT, build_heads, pretraining_head="mlm", counted_head="mlm",
     presets=PRESETS, reads_segments=True, can_be_causal=True,
-    tokenizer="bpe", tokenizer_style=STYLES["roberta"], objective="mlm", norm_order="post", is_served_by_tei=True,
+    tokenizer="bpe", tokenizer_style=STYLE, objective="mlm", norm_order="post", is_served_by_tei=True,
     quick_recipe=bert.FAMILY.quick_recipe,
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=("FacebookAI/roberta-base", "FacebookAI/roberta-large"),

@@ -6,6 +6,8 @@ New     1. one network encodes a text into a fixed-size state, another decodes a
         additive attention queried by the previous state; the context feeds both the decoder's input and its output
         4. Luong et al. 2015: dot, general, concat and local attention queried by the current state; input feeding
         (`feed`)
+Korean  인코더가 텍스트를 고정 크기의 상태로 읽고 디코더가 그 상태에서 텍스트를 생성합니다. GRU(Cho), 덧셈 어텐션과
+        양방향 인코더(Bahdanau), 내적 어텐션과 입력 피딩(Luong)을 고를 수 있습니다.
 Shapes  source ids (S,) → memory (S, dim or 2·dim); target ids (N,) → hidden (N, dim or readout) → logits (N, vocab)
 Differs from the reference: torch's GRU applies the reset gate after the product with the state, Cho's before it;
         initial weights are normal instead of uniform, with the same variance; Bahdanau's output layer reads the new
@@ -15,7 +17,7 @@ Differs from the reference: torch's GRU applies the reset gate after the product
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,13 +25,13 @@ from torch import Tensor, nn
 from ..batch import Layout
 from ..config import check_rates, check_sizes
 from ..errors import Error
-from ..family import TRANSLATION_TUNE, Family, Head, ModelConfig, Recipe, make_adamw_settings
+from ..family import TRANSLATION_TUNE, Family, Head, ModelConfig, Presets, Recipe, make_adamw_settings
 from ..nn.attention.context import Capture
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
 from ..nn.layers import Embeddings
 from ..nn.recurrent.alignment import Alignment, AlignmentSource, LocalWindow, ScoreKind, build_score
 from ..nn.recurrent.rnn import CELL_KERNELS, CellKind, PackedSteps, RecurrentLayer, RecurrentStack, RNNState, run_steps
-from ..text.tokenizer_kinds import STYLES
+from ..text.tokenizer_kinds import TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +255,7 @@ def build_heads(c: Seq2SeqConfig) -> dict[str, dict[str, Head]]:
 LUONG = {
     "vocab": 50000, "embed": 1000, "layers": 4, "dropout": 0.2, "feed": True, "reverse": True, "init": 0.1 / 3**0.5,
 }  # fmt: skip
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "sutskever-2014": {
         "vocab": 160000, "target_vocab": 80000, "embed": 1000, "layers": 4, "reverse": True, "init": 0.08 / 3**0.5,
     },
@@ -274,9 +276,13 @@ PAPER_TRAIN = make_adamw_settings(
 )  # fmt: skip
 SCRATCH_TRAIN = {"lr": 1e-3, "schedule": "linear", "warmup_steps": 100, "weight_decay": 0.0, "betas": (0.9, 0.999)}
 
+SPECIAL_TOKENS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>", "bos": "<s>"}
+STYLE = TokenizerStyle(
+    "translation", SPECIAL_TOKENS, ("<pad>", "<unk>", "<s>", "</s>"), (), "$A </s>", "$A </s> $B </s>"
+)  # fmt: skip
 FAMILY = Family(
     Seq2SeqConfig, Seq2Seq, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS,
-    tokenizer="bpe", tokenizer_style=STYLES["translation"], objective="seq2seq", is_encoder_decoder=True,
+    tokenizer="bpe", tokenizer_style=STYLE, objective="seq2seq", is_encoder_decoder=True,
     quick_recipe=Recipe(model=QUICK_MODEL),
     paper_recipe=Recipe(PAPER_TRAIN),
     scratch_recipe=Recipe(SCRATCH_TRAIN, QUICK_MODEL | {"dim": 256, "dropout": 0.3}, tune=TRANSLATION_TUNE),

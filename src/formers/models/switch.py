@@ -4,6 +4,8 @@ Parent  t5
 New     1. some feed-forward layers are mixtures of experts, and each token is routed to one of them   2. an expert has
         a capacity; tokens beyond it skip the layer   3. a load-balancing loss (nn/experts.py)   4. the router runs in
         fp32, and initial weights are smaller
+Korean  일부 피드포워드 레이어에 전문가를 여럿 두고 토큰마다 하나만 씁니다. 전문가에는 용량이 있고, 균형 손실이
+        전문가를 고르게 쓰게 합니다.
 Shapes  as t5; a router outputs (N, experts)
 Differs from the reference: capacity is counted per document; without a fixed value it is the paper's factor times the
         document's length, where transformers always has a fixed one; zero sparse layers means none, where transformers
@@ -15,17 +17,16 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import nn
 
-from ..config import ConfigMap, KeyRule, check_rates, check_sizes, default_to_encoder
+from ..config import ConfigMap, KeyRule, Settings, check_rates, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head, TensorFile
+from ..family import HF_ACT_ROW, CheckpointFormat, Family, GpuSpeed, Head, Presets, TensorFile
 from ..keymap import KeyMap, TensorOp
 from ..nn.encoder_decoder import EncoderDecoder
 from ..nn.experts import Experts
-from ..nn.layers import Embeddings, FeedForward
+from ..nn.layers import Deviation, Embeddings, FeedForward
 from . import t5
 
 
@@ -98,12 +99,13 @@ def build_heads(c: SwitchConfig) -> dict[str, dict[str, Head]]:
     return {name: parts for name, parts in t5.build_heads(c).items() if name in ("none", "lm")}
 
 
-def build_init_rules(c: SwitchConfig) -> dict[str, Any]:
+def build_init_rules(c: SwitchConfig) -> dict[str, Deviation]:
     """Initialise as in §2.4, with a tenth of the usual variance; embeddings as T5."""
     small = math.sqrt(0.1)
-    rules = t5.build_init_rules(c)
-    scaled = {k: tuple(small * s for s in v) if isinstance(v, tuple) else small * v for k, v in rules.items()}
-    return scaled | {
+    rules: dict[str, Deviation] = {
+        k: tuple(small * s for s in v) if isinstance(v, tuple) else small * v for k, v in t5.build_init_rules(c).items()
+    }
+    return rules | {
         "*.ff.down": small * c.init * c.ff**-0.5, "*.embed.token.weight": c.init, "heads.lm.out.weight": c.init,
     }  # fmt: skip
 
@@ -152,7 +154,7 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
+def adjust_settings(settings: Settings, architecture: str, file: TensorFile) -> Settings:
     """Adjust as T5 does; an encoder alone has no sparse decoder layers, and untied models have a table on each side."""
     found = t5.adjust_settings(settings, architecture, file)
     alone = {"decoder_sparse": 0} if found.get("decoder_layers") == 0 else {}
@@ -184,8 +186,10 @@ def build_key_map(c: SwitchConfig, head: str) -> KeyMap:
 
 HF_PREFIX = "SwitchTransformers"
 HF_CLASSES = {name: head for name, head in t5.map_classes(HF_PREFIX).items() if head in ("none", "lm")}
-PRESETS: dict[str, dict[str, Any]] = {f"switch-base-{n}": {"experts": n} for n in (8, 16, 32, 64, 128, 256)}
-PRESETS["switch-large-128"] = {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096, "sparse": 12, "experts": 128}
+PRESETS: Presets = {
+    **{f"switch-base-{n}": {"experts": n} for n in (8, 16, 32, 64, 128, 256)},
+    "switch-large-128": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096, "sparse": 12, "experts": 128},
+}
 
 FAMILY = Family(
     SwitchConfig, Switch, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
@@ -201,4 +205,5 @@ FAMILY = Family(
         "switch_transformers", HF_CLASSES, HF_CONFIG, build_key_map, adjust_settings,
         t5.build_architecture_rule(HF_PREFIX),
     ),
+    h200_speed=GpuSpeed("switch-base-8", 461_212, 512, target_share=0.2),
 )  # fmt: skip

@@ -4,6 +4,8 @@ Parent  transformer
 New     1. every task is text to text   2. span corruption   3. instead of positions, a learned bias for each bucket of
         relative distance, shared by all layers   4. RMS norms, without mean and bias, before each sub-block
         5. unscaled attention scores: the initialisation makes up for it   6. version 1.1: gated gelu, untied head
+Korean  모든 과제를 텍스트에서 텍스트로 바꾸는 문제로 다룹니다. 구간 복원으로 사전 학습하고, 위치 대신 상대 거리의
+        버킷별 편향을, 레이어 정규화 대신 RMS 정규화를 씁니다. 1.1은 게이트가 있는 GELU와 분리된 출력 레이어를 씁니다.
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: activations in half precision are not clamped (fp16 overflows; use bf16)
 """
@@ -12,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
-from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, default_to_encoder
+from ..config import MAX_SIZE, ConfigMap, KeyRule, Settings, check_rates, check_sizes, default_to_encoder
 from ..errors import Error
 from ..family import (
     HF_ACT_ROW,
@@ -24,8 +25,10 @@ from ..family import (
     ArchitectureRule,
     CheckpointFormat,
     Family,
+    GpuSpeed,
     Head,
     ModelConfig,
+    Presets,
     Recipe,
     TensorFile,
 )
@@ -34,8 +37,8 @@ from ..nn.attention.attention import Attention
 from ..nn.attention.positions import BucketBias
 from ..nn.block import Block, BlockStack
 from ..nn.encoder_decoder import EncoderDecoder, TransformerStack
-from ..nn.layers import Embeddings, FeedForward, RMSNorm, get_activation
-from ..text.tokenizer_kinds import STYLES
+from ..nn.layers import Deviation, Embeddings, FeedForward, RMSNorm, get_activation
+from ..text.tokenizer_kinds import PublishedForm, TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +83,7 @@ class T5Config(ModelConfig):
 def build_stack(
     c: T5Config, layers: int, decoder: bool, build_feed_forward: Callable[[int, bool], nn.Module] | None = None
 ) -> TransformerStack:
-    """Blocks that share one position bias, then a norm; `build_feed_forward(layer, decoder)` makes another."""
+    """Build blocks that share one position bias, then a norm; `build_feed_forward(layer, decoder)` makes another."""
 
     def build_attention(cross: bool = False) -> Attention:
         return Attention(c.dim, c.heads, head_dim=c.head_dim, bias=False, scale=1.0, dropout=c.dropout, cross=cross)
@@ -124,7 +127,7 @@ def build_heads(c: T5Config) -> dict[str, dict[str, Head]]:
     }
 
 
-def build_init_rules(c: T5Config) -> dict[str, Any]:
+def build_init_rules(c: T5Config) -> dict[str, Deviation]:
     """Initialise as the released code does: 1/√fan_in, queries smaller by √head_dim in place of scaled scores."""
     narrow, wide = c.init * c.dim**-0.5, c.init * (c.heads * c.head_dim) ** -0.5
     query = c.init * (c.dim * c.head_dim) ** -0.5
@@ -139,7 +142,7 @@ def build_init_rules(c: T5Config) -> dict[str, Any]:
     }
 
 
-def read_feed_forward(value: str) -> dict[str, Any]:
+def read_feed_forward(value: str) -> Settings:
     """Read feed_forward_proj: relu, gated-gelu and the like; the published gated-gelu is the tanh form."""
     gated = value.startswith("gated-")
     act = value.removeprefix("gated-")
@@ -150,7 +153,8 @@ def write_feed_forward(c: T5Config) -> str:
     """Write T5's feed_forward_proj; after "gated-", gelu means its tanh form."""
     if not c.gated:
         return HF_ACT_ROW.write(c)
-    return "gated-" + {"gelu_tanh": "gelu", "gelu": "gelu_python"}.get(c.act, HF_ACT_ROW.write(c))
+    own: str = HF_ACT_ROW.write(c)
+    return "gated-" + {"gelu_tanh": "gelu", "gelu": "gelu_python"}.get(c.act, own)
 
 
 HF_CONFIG = ConfigMap(
@@ -172,9 +176,9 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
-    """Whether the head scales follows the incoming tie; whether it is tied, only the tensors tell (today's
-    transformers writes that every T5 is tied, and unties one whose file holds another head)."""
+def adjust_settings(settings: Settings, architecture: str, file: TensorFile) -> Settings:
+    """Set whether the head scales, as the settings' tie says, and whether it is tied, as only the tensors tell: today's
+    transformers writes that every T5 is tied, and unties one whose file holds another head."""
     head = "lm_head.weight"
     table = ("shared.weight", "encoder.embed_tokens.weight")
     token = next((name for name in file if name.removeprefix("transformer.") in table), head)
@@ -241,14 +245,14 @@ def map_classes(name: str) -> dict[str, str]:
     return {name + ending: head for ending, head in heads.items()}
 
 
-SIZES_V1_0: dict[str, dict[str, Any]] = {  # of 1.0; the two largest have few, very wide heads and layers
+SIZES_V1_0: Presets = {  # of 1.0; the two largest have few, very wide heads and layers
     "small": {},
     "base": {"dim": 768, "layers": 12, "heads": 12, "ff": 3072},
     "large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
     "3b": {"dim": 1024, "layers": 24, "heads": 32, "head_dim": 128, "ff": 16384},
     "11b": {"dim": 1024, "layers": 24, "heads": 128, "head_dim": 128, "ff": 65536},
 }
-SIZES_V1_1: dict[str, dict[str, Any]] = {  # of 1.1 and mT5
+SIZES_V1_1: Presets = {  # of 1.1 and mT5
     "small": {"layers": 8, "heads": 6, "ff": 1024},
     "base": {"dim": 768, "layers": 12, "heads": 12, "ff": 2048},
     "large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 2816},
@@ -256,9 +260,9 @@ SIZES_V1_1: dict[str, dict[str, Any]] = {  # of 1.1 and mT5
     "xxl": {"dim": 4096, "layers": 24, "heads": 64, "ff": 10240},
 }
 SETTINGS_V1_1 = {"act": "gelu_tanh", "gated": True, "tied": False, "scaled": False}
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     **{f"t5-{size}": values for size, values in SIZES_V1_0.items()},
-    **{f"t5-v1_1-{size}": SETTINGS_V1_1 | values for size, values in SIZES_V1_1.items()},
+    **{f"t5-v1_1-{size}": {**SETTINGS_V1_1, **values} for size, values in SIZES_V1_1.items()},
     "t5-mini": {"vocab": 8192, "dim": 256, "layers": 4, "heads": 4, "ff": 1024},
 }
 
@@ -270,10 +274,17 @@ PAPER_TRAIN = {  # §3.1.2: 128 examples of 512
     "batch_tokens": 65_536, "seq_length": 512, "grad_clip": 0.0, "weight_decay": 0.0,
 }  # fmt: skip
 
+SPECIAL_TOKENS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
+SENTINELS = tuple(f"<extra_id_{i}>" for i in reversed(range(100)))  # the first sentinel is the very last piece
+STYLE = TokenizerStyle(
+    "t5", SPECIAL_TOKENS, ("<pad>", "</s>", "<unk>"), SENTINELS, "$A </s>", "$A </s> $B </s>",
+    default_kinds=("unigram",),  # other models with a spiece.model also have a <s>
+    published_forms=(PublishedForm(("spiece.model",), special=SPECIAL_TOKENS | {"bos": "<s>"}),),
+)  # fmt: skip
 FAMILY = Family(
     T5Config, T5, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, tokenizer="unigram", tokenizer_style=STYLES["t5"], objective="span-corruption",
-    is_encoder_decoder=True,
+    presets=PRESETS, tokenizer="unigram", tokenizer_style=STYLE, objective="span-corruption",
+    shown_objectives=("prefix-spans", "deshuffle"), is_encoder_decoder=True,
     quick_recipe=Recipe(SCRATCH_TRAIN, QUICK_MODEL),
     paper_recipe=Recipe(PAPER_TRAIN),
     scratch_recipe=Recipe(SCRATCH_TRAIN),
@@ -287,4 +298,5 @@ FAMILY = Family(
         "t5", map_classes("T5"), HF_CONFIG, build_key_map, adjust_settings, build_architecture_rule("T5"),
         has_encoder_model=True,
     ),
+    h200_speed=GpuSpeed("t5-base", 470_819, 512, target_share=0.2),
 )  # fmt: skip

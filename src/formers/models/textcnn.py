@@ -3,6 +3,8 @@
 Parent  convolution (Collobert et al. 2011)
 New     1. filters of several widths slide over word vectors, and each keeps its maximum over the text   2. pretrained
         word vectors, frozen, fine-tuned, or both   3. dropout of 0.5, and rows of the output layer clipped to norm 3
+Korean  단어 벡터 위에 너비가 다른 여러 필터를 적용하고 필터마다 최댓값을 취합니다. 미리 학습한 단어 벡터를 고정하거나
+        함께 학습합니다.
 Shapes  ids (N,) → embed (N, E) → feature maps (N, widths · filters) → maxima (D, widths · filters) → labels (D, C)
 Differs from the reference: with channels `both`, one set of filters reads both channels and the results are added, as
         the paper says (so it reads their sum); only a text shorter than a filter is padded with zeros
@@ -11,7 +13,7 @@ Differs from the reference: with channels `both`, one set of filters reads both 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +21,14 @@ from torch import Tensor, nn
 from ..batch import Array, Batch
 from ..config import check_rates, check_sizes
 from ..errors import Error
-from ..family import Family, Head, ModelConfig, Recipe
+from ..family import Family, Head, ModelConfig, Presets, Recipe
 from ..nn.attention.context import Capture
-from ..nn.layers import Embeddings, get_activation
+from ..nn.layers import Embeddings, OutputLayer, get_activation
 from ..nn.recurrent.convolution import PackedConv, clip_row_norms
+from . import vectors
+
+if TYPE_CHECKING:
+    from ..model import Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +86,7 @@ class TextCNN(nn.Module):
     @property
     def embedding_table(self) -> Tensor:
         """The word vectors."""
-        return self.embed.token.weight
+        return self.embed.token_weight
 
     def forward(self, batch: Batch, *, cache: object = None, capture: Capture | None = None) -> Tensor:
         """(N,) → (N, widths · filters)"""
@@ -110,7 +116,7 @@ class TextCNN(nn.Module):
             given = torch.where(here[:, None], given, table * (given[here].std() / table[~here].std()))
         for embed in (self.embed, self.fixed):
             if embed is not None and here.any():
-                embed.token.weight.copy_(given)
+                embed.token_weight.copy_(given)
 
 
 def build_heads(c: TextCNNConfig) -> dict[str, dict[str, Head]]:
@@ -118,12 +124,15 @@ def build_heads(c: TextCNNConfig) -> dict[str, dict[str, Head]]:
     return {"none": {}, "classify": {"classify": Head(pool="max", inner_layers=("dropout",), dropout=c.dropout)}}
 
 
-def clip_output_norms(model: Any, config: TextCNNConfig) -> None:
+def clip_output_norms(model: Model, config: TextCNNConfig) -> None:
     """Clip the norms of the output layer's rows to `max_norm`; called after each optimizer step."""
-    clip_row_norms(model.heads["classify"].out.weight, config.max_norm)
+    out = model.parts["classify"].out
+    assert isinstance(out, OutputLayer)
+    assert out.weight is not None
+    clip_row_norms(out.weight, config.max_norm)
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "textcnn": {},
     "textcnn-static": {"channels": "static"},
     "textcnn-multichannel": {"channels": "both"},
@@ -139,7 +148,7 @@ SCRATCH_TRAIN = {
 
 FAMILY = Family(
     TextCNNConfig, TextCNN, build_heads, pretraining_head="classify", counted_head="classify",
-    presets=PRESETS, after_step=clip_output_norms,
+    presets=PRESETS, after_step=clip_output_norms, tokenizer="words", tokenizer_style=vectors.STYLE,
     scratch_recipe=Recipe(SCRATCH_TRAIN, SCRATCH_MODEL, tune=SCRATCH_TUNE, data={"vocab_size": 30_000}),
     task_tokenizer_options={"lower": True, "min_count": 2},
     load_word_vectors=TextCNN.load_word_vectors,

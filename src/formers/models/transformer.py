@@ -4,6 +4,8 @@ Parent  seq2seq (its attention, without the recurrence)
 New     1. no recurrence: multi-head attention alone   2. sinusoidal positions   3. an encoder and a decoder of residual
         blocks, each sub-layer followed by a norm   4. embeddings scaled by √dim and shared by both sides and the output
         5. label smoothing, and a learning rate with warmup (training/optimizer.py)
+Korean  순환 없이 멀티 헤드 어텐션만 씁니다. 위치는 사인 함수로 나타내고, 임베딩을 양쪽과 출력이 공유하며, 레이블
+        스무딩과 워밍업을 씁니다.
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: the paper's formula interleaves sines and cosines; its released code and Marian's files put
         all sines first (`halves`, the default)
@@ -13,20 +15,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
 
-from ..config import ConfigMap, KeyRule, check_sizes, default_to_encoder
+from ..config import ConfigMap, JSONValue, KeyRule, Settings, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import TRANSLATION_TUNE, CheckpointFormat, Family, Head, Recipe, TensorFile, make_adamw_settings
+from ..family import TRANSLATION_TUNE, CheckpointFormat, Family, Head, Presets, Recipe, TensorFile, make_adamw_settings
 from ..keymap import KeyMap
 from ..nn.attention.positions import SinusoidalPositions
 from ..nn.encoder_decoder import EncoderDecoder
 from ..nn.layers import Embeddings
-from ..text.tokenizer_kinds import STYLES
-from . import bart
+from ..text.tokenizer_kinds import PublishedForm
+from . import bart, seq2seq
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ def build_init_rules(c: TransformerConfig) -> dict[str, float]:
     return {"*": c.dim**-0.5, "*.ff.up.weight": wide, "*.ff.down.weight": wide}
 
 
-def read_static_positions(value: Any) -> dict[str, Any]:
+def read_static_positions(value: JSONValue) -> Settings:
     """Read static_position_embeddings: Marian's are fixed, with all sines before the cosines."""
     if value is not True:
         raise Error(f"value {value!r} is not supported", fix="Marian's positions are static")
@@ -121,7 +122,7 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
+def adjust_settings(settings: Settings, architecture: str, file: TensorFile) -> Settings:
     """Adjust as BART does; Marian's sines come before its cosines; a decoder alone reads its own vocabulary."""
     found = bart.adjust_settings(settings, architecture, file) | {"halves": True}
     if not found["encoder"]:
@@ -143,7 +144,7 @@ def build_key_map(c: TransformerConfig, head: str) -> KeyMap:
     )  # fmt: skip
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "transformer-base": {},
     "transformer-big": {"dim": 1024, "heads": 16, "ff": 4096, "dropout": 0.3},
     "opus-mt": {"vocab": 58101, "context": 512, "act": "silu", "pad": 58100, "eos": 0, "start": 58100},
@@ -162,9 +163,16 @@ SCRATCH_TRAIN = {
     "eps": 1e-9,
 }  # fmt: skip
 
+STYLE = replace(  # Marian's files have no <s>, and one end for both texts
+    seq2seq.STYLE, name="transformer", published_forms=(
+        PublishedForm(
+            ("source.spm",), special={"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}, pair_template="$A $B </s>"
+        ),
+    ),
+)  # fmt: skip
 FAMILY = Family(
     TransformerConfig, Transformer, build_heads, pretraining_head="lm", counted_head="lm",
-    build_init_rules=build_init_rules, presets=PRESETS, tokenizer="bpe", tokenizer_style=STYLES["translation"],
+    build_init_rules=build_init_rules, presets=PRESETS, tokenizer="bpe", tokenizer_style=STYLE,
     objective="seq2seq", is_encoder_decoder=True, norm_order="post",
     paper_recipe=Recipe(PAPER_TRAIN, objective={"label_smoothing": 0.1}),
     scratch_recipe=Recipe(SCRATCH_TRAIN, SCRATCH_MODEL, tune=TRANSLATION_TUNE | {"epochs": 60}),

@@ -4,6 +4,7 @@ Parent  transformer (its decoder, without cross attention)
 New     1. segment-level recurrence: each layer also attends to its inputs for earlier segments, cached in a memory
         without gradient   2. relative positions: a score is (q + u)·k + (q + v)·W_kR·R(distance), R sinusoidal
         3. adaptive inputs and adaptive softmax: rare tokens have narrow embeddings
+Korean  앞 세그먼트의 은닉 상태를 기울기 없이 기억해 이어서 읽습니다. 상대 위치와 적응형 임베딩·소프트맥스를 씁니다.
 Shapes  ids (N,), memory (rows, M, dim) of each layer → hidden (N, dim) → log-probabilities (N, vocab)
 Differs from the reference: the memory starts empty, as in the paper (SegmentMemory(…, zeros=True) starts with zero
         vectors that are attended to, as the reference does); losses keep the order of the text, where the reference
@@ -14,7 +15,6 @@ Differs from the reference: the memory starts empty, as in the paper (SegmentMem
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes
 from ..errors import Error
-from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe, make_adamw_settings
+from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Presets, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, VocabClusters
 from ..nn.attention.attention import Attention
@@ -32,7 +32,7 @@ from ..nn.attention.positions import QueryBiases, RelativeScores, SinusoidalPosi
 from ..nn.attention.segment_memory import SegmentMemory
 from ..nn.block import Block, BlockStack, NormOrder
 from ..nn.layers import Dropout, Embeddings, FeedForward, LayerNorm
-from ..text.tokenizer_kinds import TRANSFORMER_XL_TOKENS, TokenizerStyle
+from ..text.tokenizer_kinds import TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +232,7 @@ def build_key_map(c: TransformerXLConfig, head: str) -> KeyMap:
     )
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "transfo-xl-wt103": {},
     "transformer-xl-mini": {
         "vocab": 8192, "cutoffs": (1000, 3000), "embed": 256, "dim": 256, "layers": 4, "heads": 4, "ff": 1024,
@@ -245,8 +245,9 @@ PAPER_TRAIN = make_adamw_settings(
     grad_clip=0.25,
 )  # fmt: skip
 
+SPECIAL_TOKENS = {"eos": "<eos>", "unk": "<unk>"}
 STYLE = TokenizerStyle(
-    "transformer_xl", TRANSFORMER_XL_TOKENS, ("<eos>", "<unk>"), (), "$A <eos>", "$A <eos> $B <eos>",
+    "transformer_xl", SPECIAL_TOKENS, ("<eos>", "<unk>"), (), "$A <eos>", "$A <eos> $B <eos>",
     splits_at_spaces=True,
 )  # fmt: skip
 FAMILY = Family(

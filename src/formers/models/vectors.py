@@ -6,6 +6,9 @@ New     1. each word has one vector, whatever its context; words that occur in s
         instead of a softmax and subsampling of frequent words   3. GloVe: least squares on the logarithms of
         co-occurrence counts   4. fastText: a word is the sum of its character n-grams, so unseen words have vectors too
         (training/word_vectors/word2vec.py; published files: interop/word_vectors.py)
+Korean  단어를 문맥과 무관한 벡터 하나로 나타냅니다. word2vec은 주변 단어를 예측하고(skip-gram) 주변 단어로
+        예측하며(CBOW), 소프트맥스 대신 네거티브 샘플링을 씁니다. GloVe는 동시 출현 횟수의 로그를 최소제곱으로 맞추고,
+        fastText는 문자 n-gram의 합을 써서 처음 보는 단어에도 벡터를 줍니다.
 Shapes  ids (N,) → vectors (N, dim)
 Differs from the reference: skip-gram draws its negatives for a stretch of text rather than for each pair, with the same
         expectation, and as in the paper a negative may be the true word; the table stores the finished vectors of
@@ -14,15 +17,16 @@ Differs from the reference: skip-gram draws its negatives for a stretch of text 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor, nn
 
 from ..batch import Batch
-from ..config import check_sizes
+from ..config import Settings, check_sizes
 from ..errors import Error
-from ..family import Family, Head, ModelConfig
+from ..family import Family, Head, ModelConfig, Presets
+from ..text.tokenizer_kinds import TokenizerStyle
 
 VectorKind = Literal["skipgram", "cbow", "glove", "fasttext"]
 
@@ -77,7 +81,7 @@ class Vectors(nn.Module):
 
 
 def build_heads(c: VectorsConfig) -> dict[str, dict[str, Head]]:
-    """Vectors are what there is; every task is up to the model that reads them."""
+    """Build no head: every task is up to the model that reads the vectors."""
     return {"none": {}}
 
 
@@ -86,17 +90,47 @@ def build_init_rules(c: VectorsConfig) -> dict[str, float]:
     return {"*": 12**-0.5 / c.dim}
 
 
+@dataclass(frozen=True)
+class VectorMethod:
+    """A way to train word vectors, known by the name of its program, with that program's defaults."""
+
+    kinds: tuple[VectorKind, ...]  # how it may train, the usual one first
+    epochs: int
+    model: Settings = field(default_factory=dict)  # what differs from VectorsConfig's defaults,
+    korean_model: Settings = field(default_factory=dict)  # and for text in Korean
+
+
+@dataclass(frozen=True)
+class KindDefaults:
+    """How vectors of a kind are trained (training/word_vectors/word2vec.py)."""
+
+    lr: float  # the released program's
+    block_negatives: int = 0  # words drawn for a block of text: as good as five for each pair
+
+
+METHODS = {  # the registry has their names and help
+    "word2vec": VectorMethod(("skipgram", "cbow"), epochs=5),
+    "glove": VectorMethod(("glove",), epochs=15),
+    # The released 2,000,000 buckets take 800 MB at 100 numbers each; a syllable is what two or three letters are
+    # elsewhere.
+    "fasttext": VectorMethod(("fasttext",), 5, {"buckets": 200_000}, {"min_n": 2, "max_n": 4}),
+}
+KINDS: dict[VectorKind, KindDefaults] = {
+    "skipgram": KindDefaults(0.025, 64), "cbow": KindDefaults(0.05, 32), "fasttext": KindDefaults(0.05, 64),
+    "glove": KindDefaults(0.05),
+}  # fmt: skip
 CRAWL_SETTINGS = {"kind": "fasttext", "dim": 300, "window": 5, "negatives": 10, "min_n": 5, "max_n": 5}
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "word2vec-google-news-300": {"kind": "cbow", "vocab": 3_000_000, "dim": 300},
     **{f"glove-6b-{n}d": {"kind": "glove", "vocab": 400_000, "dim": n, "window": 10} for n in (50, 100, 200, 300)},
     "fasttext-cc-300": {**CRAWL_SETTINGS, "vocab": 2_000_000},
     "vectors-mini": {"vocab": 20_000},
 }
 
+STYLE = TokenizerStyle("words", {"unk": "[UNK]"}, ("[UNK]",), default_kinds=("words",))
 FAMILY = Family(
     VectorsConfig, Vectors, build_heads, pretraining_head="none", counted_head="none",
-    build_init_rules=build_init_rules, presets=PRESETS, is_static=True,
+    build_init_rules=build_init_rules, presets=PRESETS, is_static=True, tokenizer="words", tokenizer_style=STYLE,
     export_remedy="formers.interop.word_vectors.write_word_vectors(f, 'vectors.txt') writes the files of word2vec, "
     "GloVe and fastText",
 )  # fmt: skip

@@ -5,6 +5,8 @@ New     1. permutation language modelling: tokens are predicted in any order, ea
         2. two streams: a content stream that sees its own token, and a query stream that knows only its position
         3. relative segments: a score depends on whether two tokens belong to the same segment   4. biases and W_r in
         every layer
+Korean  토큰을 임의의 순서로 예측하는 순열 언어 모델입니다. 토큰을 아는 내용 스트림과 위치만 아는 쿼리 스트림, 상대
+        세그먼트를 씁니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab); with an order (N,), hidden is the query stream's at `chosen`
 Differs from the reference: a query that can see no token gets nothing from attention (transformers: the mean of all
         tokens); the memory never holds padding; dropout of the position encodings is drawn once for all rows
@@ -13,13 +15,12 @@ Differs from the reference: a query that can see no token gets nothing from atte
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..batch import Batch, Layout
-from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, rename_key
+from ..config import ConfigMap, KeyRule, Settings, check_rates, check_sizes, compute_head_dim, rename_key
 from ..errors import Error
 from ..family import (
     HF_ACT_ROW,
@@ -27,9 +28,11 @@ from ..family import (
     HF_TOKEN_ROWS,
     CheckpointFormat,
     Family,
+    GpuSpeed,
     Head,
     ModelConfig,
     Pooling,
+    Presets,
     Recipe,
     make_adamw_settings,
 )
@@ -47,7 +50,7 @@ from ..nn.attention.two_stream import (
 )
 from ..nn.block import Block, BlockStack
 from ..nn.layers import Dropout, Embeddings, FeedForward, LayerNorm, get_activation, to_autocast_dtype
-from ..text.tokenizer_kinds import STYLES
+from ..text.tokenizer_kinds import SENTENCEPIECE_FILES, PublishedForm, TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +119,7 @@ class XLNet(nn.Module):
     @property
     def embedding_table(self) -> Tensor:
         """The token embeddings that an output layer may be tied to."""
-        return self.embed.token.weight
+        return self.embed.token_weight
 
     def forward(
         self, batch: Batch, *, memory: SegmentMemory | None = None, head_mask: Tensor | None = None,
@@ -134,7 +137,7 @@ class XLNet(nn.Module):
         content, query = masks
         at = targets if batch.order is None else batch.chosen
         x = self.embed(batch.replace(segments=None), layout)
-        options: dict[str, Any] = {
+        options: Settings = {
             "segment_memory": memory, "head_mask": head_mask, "capture": capture,
             "relative": self.build_relative_inputs(batch, layout, used, x.dtype),
         }  # fmt: skip
@@ -272,7 +275,7 @@ def build_key_map(c: XLNetConfig, head: str) -> KeyMap:
     )  # fmt: skip
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Presets = {
     "xlnet-base": {},
     "xlnet-large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
     "xlnet-mini": {"vocab": 8192, "dim": 256, "layers": 4, "heads": 4, "ff": 1024},
@@ -283,9 +286,17 @@ PAPER_TRAIN = make_adamw_settings(
     accumulate=16, seq_length=512,
 )  # fmt: skip
 
+SPECIAL_TOKENS = {
+    "pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<cls>", "sep": "<sep>", "mask": "<mask>",
+}  # fmt: skip
+STYLE = TokenizerStyle(
+    "xlnet", SPECIAL_TOKENS, ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"), (),
+    "$A <sep> <cls>:2", "$A <sep> $B:1 <sep>:1 <cls>:2",
+    published_forms=(PublishedForm(SENTENCEPIECE_FILES, ("<sep>", "<cls>"), plain_quotes=True),),
+)  # fmt: skip
 FAMILY = Family(
     XLNetConfig, XLNet, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
-    tokenizer="unigram", tokenizer_style=STYLES["xlnet"], objective="plm", norm_order="post", is_two_stream=True,
+    tokenizer="unigram", tokenizer_style=STYLE, objective="plm", norm_order="post", is_two_stream=True,
     can_be_causal=True, state_class=SegmentMemory,
     quick_recipe=Recipe({"lr": 1.5e-3}, {"layers": 2}),  # it stalls at higher rates
     paper_recipe=Recipe(PAPER_TRAIN),
@@ -295,4 +306,5 @@ FAMILY = Family(
         "XLNetForTokenClassification": "tag", "XLNetForMultipleChoice": "choose",
         "XLNetForQuestionAnsweringSimple": "answer", "XLNetForQuestionAnswering": "beam",
     }, HF_CONFIG, build_key_map),
+    h200_speed=GpuSpeed("xlnet-base", 295_567, 512),
 )  # fmt: skip

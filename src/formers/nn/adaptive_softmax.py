@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -73,9 +73,9 @@ class AdaptiveEmbedding(nn.Module):
     def __init__(self, clusters: VocabClusters):
         super().__init__()
         self.clusters, sizes = clusters, clusters.table_sizes
-        self.tables: Any = nn.ModuleList(nn.Embedding(*size) for size in sizes)
+        self.tables = nn.ModuleList(nn.Embedding(*size) for size in sizes)
         wide = sizes if clusters.is_projected else []
-        self.ups: Any = nn.ModuleList(nn.Linear(width, clusters.dim, bias=False) for _, width in wide)
+        self.ups = nn.ModuleList(nn.Linear(width, clusters.dim, bias=False) for _, width in wide)
 
     def forward(self, ids: Tensor) -> Tensor:
         """(N,) → (N, dim)"""
@@ -102,11 +102,11 @@ class AdaptiveSoftmax(nn.Module):
         super().__init__()
         self.clusters, self.projection_ties = clusters, tuple(projection_ties)
         tables = (OutputLayer(width, size, bias=True, tied=tied) for size, width in clusters.table_sizes)
-        self.tables: Any = nn.ModuleList(tables)
+        self.tables = nn.ModuleList(tables)
         self.cluster = nn.Linear(clusters.embed, clusters.num_clusters - 1) if clusters.num_clusters > 1 else None
         own = [i for i in range(clusters.num_clusters) if clusters.is_projected and not self.projection_ties[i]]
         widths = [clusters.table_sizes[0 if clusters.shrink == 1 else i][1] for i in range(clusters.num_clusters)]
-        self.downs: Any = nn.ModuleDict({str(i): nn.Linear(clusters.dim, widths[i], bias=False) for i in own})
+        self.downs = nn.ModuleDict({str(i): nn.Linear(clusters.dim, widths[i], bias=False) for i in own})
 
     def forward(self, x: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
         """(N, dim) → (N, vocab), in at least single precision"""
@@ -141,18 +141,19 @@ class AdaptiveSoftmax(nn.Module):
         return torch.where(labels == IGNORE_INDEX, 0.0, -log_probs)
 
     def iter_cluster_weights(self, embedding: AdaptiveEmbedding) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Weight, bias and projection (if any) of each cluster; the first has the other clusters' entries too."""
+        """Yield weight, bias and projection (if any) of each cluster; the first has the other clusters' entries too."""
         for i, (first, end) in enumerate(self.clusters.id_ranges):
             shared = self.clusters.shrink == 1
             at, rows = (0, slice(first, end)) if shared else (i, slice(None))
-            table = self.tables[at]
-            weight, bias = embedding.tables[at].weight if table.weight is None else table.weight, table.bias[rows]
-            weight = weight[rows]
+            table, embedded = cast(OutputLayer, self.tables[at]), cast(nn.Embedding, embedding.tables[at])
+            assert table.bias is not None
+            weight, bias = (embedded.weight if table.weight is None else table.weight)[rows], table.bias[rows]
             if i == 0 and self.cluster is not None:
                 weight, bias = torch.cat((weight, self.cluster.weight)), torch.cat((bias, self.cluster.bias))
             down = None
             if self.clusters.is_projected:
-                down = embedding.ups[at].weight.T if self.projection_ties[i] else self.downs[str(i)].weight
+                own = None if self.projection_ties[i] else cast(nn.Linear, self.downs[str(i)])
+                down = cast(nn.Linear, embedding.ups[at]).weight.T if own is None else own.weight
             yield weight, bias, down
 
 

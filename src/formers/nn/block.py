@@ -132,8 +132,11 @@ class BlockStack(nn.ModuleList):
             return checkpoint(self[index], x, attn_context, cross_context, layer, use_reentrant=False)
         memory = attn_context.segment_memory
         copied = None if memory is None else memory.copy()  # stays as it is now while the other continues
-        own = attn_context.copy_with(segment_memory=copied)
-        x = checkpoint(lambda x: self[index](x, own.copy_without_bias(), cross_context, layer), x, use_reentrant=False)
+
+        def run(x: Tensor) -> Tensor:
+            return self[index](x, attn_context.copy_for_recompute(copied), cross_context, layer)
+
+        x = checkpoint(run, x, use_reentrant=False)
         if memory is not None and copied is not None:
             memory.merge_new_states(copied)
         return x
@@ -178,7 +181,7 @@ class TransformerBody(nn.Module):
     @property
     def embedding_table(self) -> Tensor:
         """The token embeddings that an output layer may be tied to."""
-        return self.embed.token.weight
+        return self.embed.token_weight
 
     def forward(
         self, batch: Batch, *, cache: KVCache | None = None, head_mask: Tensor | None = None,

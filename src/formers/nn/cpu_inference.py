@@ -12,10 +12,10 @@ import functools
 import math
 import os
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,12 +31,13 @@ TRIAL_SECONDS = 10.0  # a trial takes milliseconds
 
 def is_amx_announced() -> bool:
     """Return whether the processor reports AMX tiles, and the environment does not restrict oneDNN."""
-    return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)()) and ISA_VARIABLE not in os.environ
+    supports = getattr(torch.cpu, "_is_amx_tile_supported", bool)  # dynamic: private in torch, and may be gone
+    return bool(supports()) and ISA_VARIABLE not in os.environ
 
 
 def is_bf16_fatal() -> bool:
     """Return whether a product in bf16 would end this process: a child in the same state tries it."""
-    if not hasattr(os, "fork"):
+    if sys.platform == "win32":  # no fork
         return False
     with warnings.catch_warnings():  # of threads, of which the child needs none
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -158,8 +159,9 @@ class OneDNNKernel:
     def __call__(self, x: Tensor) -> Tensor:
         """(rows, in) → (rows, out)"""
         shifted = x.to(torch.int8).view(torch.uint8).bitwise_xor_(128)
-        how: Any = (1.0, 0, torch.float32, "none", [], "")  # of the output, and nothing after it
-        return torch.ops.onednn.qlinear_pointwise(shifted, 1.0, 128, self.weight, self.scale, self.zeros, None, *how)
+        inputs = shifted, 1.0, 128, self.weight, self.scale, self.zeros, None
+        # of the output: its scale, zero point and type, and nothing after it
+        return torch.ops.onednn.qlinear_pointwise(*inputs, 1.0, 0, torch.float32, "none", [], "")
 
 
 class FBGEMMKernel:
@@ -177,7 +179,8 @@ class FBGEMMKernel:
         finally:
             torch.backends.quantized.engine = before
         product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
-        self.product: Any = getattr(product, "_op", product)  # without torch's search of all arguments, in Python
+        # Without torch's search of all arguments, in Python.
+        self.product: Callable[..., Tensor] = getattr(product, "_op", product)  # dynamic: private in torch
 
     def __call__(self, x: Tensor) -> Tensor:
         """(rows, in) → (rows, out)"""
@@ -251,15 +254,16 @@ def can_prepack(dtype: torch.dtype) -> bool:
 
 def can_use_onednn() -> bool:
     """Return whether oneDNN's kernel is there, safe and exact: in halves it is slower than FBGEMM in halves."""
-    there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")
-    return there and can_use_bf16() and not is_saturating(OneDNNKernel)
+    there = hasattr(torch.ops.onednn, "qlinear_pointwise")  # dynamic: an operator of some builds of torch
+    return torch.backends.mkldnn.is_available() and there and can_use_bf16() and not is_saturating(OneDNNKernel)
 
 
 def can_use_fbgemm() -> bool:
     """Return whether torch's older kernel is there."""
     engine = "fbgemm" in torch.backends.quantized.supported_engines
-    there = hasattr(torch, "_make_per_channel_quantized_tensor")
-    return engine and there and hasattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32")
+    there = hasattr(torch, "_make_per_channel_quantized_tensor")  # dynamic: private in torch
+    product = "linear_with_input_q_dq_qweight_dq_output_fp32"
+    return engine and there and hasattr(torch.ops.quantized, product)  # dynamic: an operator of some builds of torch
 
 
 def compute_gelu_tanh(x: Tensor) -> Tensor:
@@ -276,29 +280,33 @@ def check_kind(model: nn.Module, kind: str) -> None:
         raise Error("only a model on a CPU is frozen", fix="move it there, or use bf16 on a GPU as it is")
 
 
-def freeze_for_inference(model: nn.Module, kind: str) -> None:
+def freeze_for_inference(model: nn.Module, kind: str, tied_weight: Tensor | None) -> None:
     """Replace the linear layers and the output layer, in place: int8 takes `QuantisedLinear`, fp32 and bf16
-    `PrepackedLinear`.
+    `PrepackedLinear`. `tied_weight` is the weight of an output layer that has none of its own.
 
     Embeddings, norms, experts and recurrent cells stay as they are, and so do layers whose weight is read in part (the
     attention of models with a memory of hidden states).
     """
     check_kind(model, kind)
     make = QuantisedLinear if kind == "int8" else PrepackedLinear
-    table = getattr(getattr(model, "body", None), "embedding_table", None)
     model.requires_grad_(False)
     for parent in list(model.modules()):
         if isinstance(parent, FeedForward) and parent.act is ACTIVATIONS["gelu_tanh"] and kind != "bf16":
             parent.act = compute_gelu_tanh
         for name, child in list(parent.named_children()):
-            weight: Any
             if isinstance(child, OutputLayer):
-                weight = table if child.weight is None else child.weight
+                weight = tied_weight if child.weight is None else child.weight
             elif type(child) is nn.Linear and is_read_whole(parent, name):
                 weight = child.weight
             else:
                 continue
+            assert weight is not None
             setattr(parent, name, make(weight.detach(), None if child.bias is None else child.bias.detach()))
+
+
+def is_frozen(model: nn.Module) -> bool:
+    """Return whether a model was frozen for inference: its layers have no gradients, or wrong ones."""
+    return any(isinstance(module, QuantisedLinear | PrepackedLinear) for module in model.modules())
 
 
 def is_read_whole(parent: nn.Module, name: str) -> bool:

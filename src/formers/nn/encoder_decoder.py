@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -33,12 +33,13 @@ class TransformerStack(nn.Module):
 
     def forward(
         self, batch: Batch, layout: Layout, embed: Embeddings, cross_context: AttentionContext | None = None,
-        **options: Any,
+        *, cache: KVCache | None = None, head_mask: Tensor | None = None, capture: Capture | None = None,
     ) -> Tensor:  # fmt: skip
         """(N,) → (N, dim); `cross_context` is that of the cross attention."""
         attn_context = AttentionContext.start_pass(
-            layout, mask=self.mask, bias=self.bias, stack_name=self.stack_name, positions=batch.positions, **options
-        )
+            layout, mask=self.mask, bias=self.bias, positions=batch.positions, cache=cache, head_mask=head_mask,
+            capture=capture, stack_name=self.stack_name,
+        )  # fmt: skip
         x = self.blocks(embed(batch, layout, attn_context.past_lengths), attn_context, cross_context)
         return self.dropout(x if self.norm is None else self.norm(x))
 
@@ -56,7 +57,7 @@ class EncoderDecoder(nn.Module):
     @property
     def embedding_table(self) -> Tensor:
         """The token embeddings that an output layer may be tied to."""
-        return (self.target or self.embed).token.weight
+        return (self.target or self.embed).token_weight
 
     def forward(
         self, batch: Batch, *, cache: KVCache | None = None, head_mask: StackHeadMasks = None,
@@ -101,23 +102,36 @@ class EncoderDecoder(nn.Module):
         return x
 
 
+class RecurrentDecoder(Protocol):
+    """The decoder of a recurrent encoder-decoder, a module."""
+
+    def build_initial_state(self, last: RNNState) -> RNNState:
+        """Make the decoder's first state of the encoder's last."""
+
+    def prepare_source(self, encoder_output: Tensor, layout: Layout) -> AlignmentSource | None:
+        """Prepare what it attends to; None without attention."""
+
+    def __call__(
+        self, x: Tensor, steps: PackedSteps, source: AlignmentSource | None, state: RNNState,
+        past_lengths: Tensor | None, capture: Capture | None, /,
+    ) -> tuple[Tensor, RNNState]:  # fmt: skip
+        """(N, width) → hidden states (N, dim), and the state after them"""
+
+
 class RecurrentEncoderDecoder(nn.Module):
     """An encoder and a decoder that read token by token. `target` embeds the decoder's tokens, if `embed` does not.
 
     encoder(x, steps, capture) → its output and last state
-    decoder.build_initial_state(last state) → the decoder's first state
-    decoder.prepare_source(encoder_output, layout) → what it attends to
-    decoder(x, steps, source, state, past_lengths, capture) → hidden, state
     """
 
-    def __init__(self, embed: Embeddings, target: Embeddings | None, encoder: nn.Module, decoder: Any):
+    def __init__(self, embed: Embeddings, target: Embeddings | None, encoder: nn.Module, decoder: RecurrentDecoder):
         super().__init__()
         self.embed, self.target, self.encoder, self.decoder = embed, target, encoder, decoder
 
     @property
     def embedding_table(self) -> Tensor:
         """The token embeddings that an output layer may be tied to."""
-        return (self.target or self.embed).token.weight
+        return (self.target or self.embed).token_weight
 
     def forward(self, batch: Batch, *, cache: KVCache | None = None, capture: Capture | None = None) -> Tensor:
         """(N,) → (N, dim); the batch is the decoder's and its source the encoder's."""

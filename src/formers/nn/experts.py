@@ -75,7 +75,10 @@ class Experts(nn.Module):
 
     def run_experts(self, x: Tensor, chosen: Tensor) -> Tensor:
         """(N, dim) → (N, dim), each token through its expert, for the experts of this process."""
-        ups, downs = (w.to_local() if hasattr(w, "to_local") else w for w in (self.up, self.down))
+        ups, downs = (
+            w.to_local() if hasattr(w, "to_local") else w  # dynamic: a DTensor, imported only where it is sharded
+            for w in (self.up, self.down)
+        )
         if not x.is_cuda and torch.compiler.is_compiling():  # sizes that depend on the data cannot be compiled
             parts = [self.run_expert(x, ups[i], downs[i]) * (chosen == i)[:, None] for i in range(len(ups))]
             return torch.stack(parts).sum(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -69,7 +69,7 @@ def parse_head_name(entry: str) -> tuple[str, int, int]:
     return kind, int(numbers[0]), int(numbers[1])
 
 
-def format_head_names(heads: Any, stacks: Iterable[str]) -> list[str]:
+def format_head_names(heads: object, stacks: Iterable[str]) -> list[str]:
     """Return the names of heads given as {layer: [heads]} or {stack: {layer: [heads]}}."""
     stacks = list(stacks)
     if not stacks:

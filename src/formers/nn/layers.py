@@ -14,7 +14,7 @@ import fnmatch
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -70,14 +70,14 @@ class RMSNorm(nn.RMSNorm):
 
 def add_norm(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
     """Return x + y and its norm, on a GPU in one kernel (inference only)."""
-    layer, weight = type(norm) is LayerNorm, getattr(norm, "weight", None)
-    alike = weight is not None and x.dtype == y.dtype == weight.dtype
-    if alike and (layer or type(norm) is RMSNorm) and isinstance(norm.eps, float) and decode.is_available(x.device):
-        bias, eps = getattr(norm, "bias", None), norm.eps
-        run = functools.partial(decode.add_norm, x, y, weight, bias, eps, layer)
-        first, second = decode.run_with_fallback("add_norm", run, lambda: add_norm_unfused(x, y, norm))
-        return first, second
-    return add_norm_unfused(x, y, norm)
+    if not (isinstance(norm, LayerNorm | RMSNorm) and x.dtype == y.dtype == norm.weight.dtype):
+        return add_norm_unfused(x, y, norm)
+    if norm.eps is None or not decode.is_available(x.device):
+        return add_norm_unfused(x, y, norm)
+    bias, has_mean = (norm.bias, True) if isinstance(norm, LayerNorm) else (None, False)
+    run = functools.partial(decode.add_norm, x, y, norm.weight, bias, norm.eps, has_mean)
+    first, second = decode.run_with_fallback("add_norm", run, lambda: [*add_norm_unfused(x, y, norm)])
+    return first, second
 
 
 def add_norm_unfused(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
@@ -118,6 +118,21 @@ class FeedForward(nn.Module):
         return self.down(self.dropout(hidden))
 
 
+VOCAB_MULTIPLE, FAST_MULTIPLE = 64, 8  # of a padded vocabulary; of one that is fast enough as it is
+
+
+def is_slow_width(width: int) -> bool:
+    """Return whether so many outputs keep a GPU from its fast products: rows of logits of an odd length (GPT-2's 50,257
+    tokens), which `pad_outputs` fills up."""
+    return width % FAST_MULTIPLE != 0
+
+
+def pad_outputs(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Pad the weight (width, dim) and bias of an output layer with zeros to a multiple of 64 outputs."""
+    rest = -weight.shape[0] % VOCAB_MULTIPLE
+    return F.pad(weight, (0, 0, 0, rest)), None if bias is None else F.pad(bias, (0, rest))
+
+
 class OutputLayer(nn.Module):
     """The last layer; its weight is handed in when it is tied to the token embedding."""
 
@@ -133,15 +148,9 @@ class OutputLayer(nn.Module):
         width = weight.shape[0]
         if self.padded_weights is not None:
             return F.linear(x, *self.padded_weights)[..., :width]
-        rest = -width % 64 if x.is_cuda and width % 8 and torch.is_grad_enabled() else 0
-        if not rest:
-            return F.linear(x, weight, self.bias)
-        # Rows of an odd length keep a GPU from its fast products: a vocabulary is filled up while training.
-        return F.linear(x, *self.pad_outputs(weight, rest))[..., :width]
-
-    def pad_outputs(self, weight: Tensor, rest: int) -> tuple[Tensor, Tensor | None]:
-        """Pad a weight and the bias by `rest` outputs."""
-        return F.pad(weight, (0, 0, 0, rest)), None if self.bias is None else F.pad(self.bias, (0, rest))
+        if x.is_cuda and is_slow_width(width) and torch.is_grad_enabled():
+            return F.linear(x, *pad_outputs(weight, self.bias))[..., :width]
+        return F.linear(x, weight, self.bias)
 
     @contextlib.contextmanager
     def use_padded_weights(self, wide: tuple[Tensor, Tensor | None] | None) -> Iterator[None]:
@@ -178,8 +187,14 @@ class ConstantInit:
     value: float
 
 
+Deviation = float | tuple[float, ...]  # a standard deviation, or one for each of equal parts
+InitRule = Deviation | ConstantInit
+
+
 @torch.no_grad()
-def initialise_weights(model: nn.Module, rules: Mapping[str, Any], seed: int, only: set[str] | None = None) -> None:
+def initialise_weights(
+    model: nn.Module, rules: Mapping[str, InitRule], seed: int, only: set[str] | None = None
+) -> None:
     """Fill parameters: norms with 1, biases with 0, all else N(0, std) with the std of the last rule that matches.
 
     A rule is `name pattern: std`; a tuple of them goes to equal parts along the first axis (a fused q, k, v), and a
@@ -196,6 +211,7 @@ def initialise_weights(model: nn.Module, rules: Mapping[str, Any], seed: int, on
         elif parameter.dim() == 1:
             parameter.fill_(1.0)
         else:
+            assert rule is not None, name
             std = rule if isinstance(rule, tuple) else (rule,)
             parts = parameter.chunk(len(std))
             generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
@@ -224,13 +240,18 @@ class Embeddings(nn.Module):
         norm: nn.Module | None = None, dropout: float = 0.0, up: int | None = None,
     ):  # fmt: skip
         super().__init__()
-        self.token: Any = nn.Embedding(vocab, width) if token is None else token
+        self.token = nn.Embedding(vocab, width) if token is None else token
         self.position = nn.Embedding(positions + offset, width) if positions else None
         self.segment = nn.Embedding(segments, width) if segments else None
         self.task: nn.Embedding | None = None  # of ERNIE 2.0, which sets it
         self.sinusoids, self.scale = sinusoids, scale
         self.norm, self.dropout, self.position_offset = norm, Dropout(dropout), offset
         self.up = nn.Linear(width, up) if up else None
+
+    @property
+    def token_weight(self) -> Tensor:
+        """The table of the tokens (vocab, width), if it is a single one."""
+        return cast(nn.Embedding, self.token).weight
 
     def forward(self, batch: Batch, layout: Layout, past_lengths: Tensor | None = None) -> Tensor:
         """(N,) → (N, width or up); `past_lengths` (D,) tokens of each document came before these."""

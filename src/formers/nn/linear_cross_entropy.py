@@ -8,13 +8,14 @@ of the backward pass. What is left is as large as the hidden states and the weig
 from __future__ import annotations
 
 from functools import cache as remember
-from typing import Any
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from ..batch import IGNORE_INDEX
-from .attention.dispatch import has_triton
+from .gpu_support import has_triton
+from .layers import pad_outputs
 
 PIECE_BYTES = 2**30  # of logits that exist at a time: with 0.5 GiB the products of GPT-2 take 0.5 ms longer (H200)
 COLUMNS, WARPS = 2048, 8  # of the vocabulary that a program reads at once
@@ -22,7 +23,7 @@ MIN_WIDTH = 4096  # of a vocabulary: smaller ones were not measured
 
 
 @remember
-def load_kernels() -> Any:
+def load_kernels() -> ModuleType:
     """Import the kernel; never called on a machine without triton."""
     from . import linear_cross_entropy_triton
 
@@ -53,14 +54,13 @@ def fused_loss(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute the summed loss and its gradients by x, weight and bias."""
     (rows, dim), width = x.shape, weight.shape[0]
-    rest = -width % 64  # rows of an odd length keep a GPU from its fast products
-    table = torch.nn.functional.pad(weight.to(x.dtype), (0, 0, 0, rest))
-    offset = None if bias is None else torch.nn.functional.pad(bias.to(x.dtype), (0, rest))
+    table, offset = pad_outputs(weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+    padded_width = table.shape[0]
     losses = torch.empty(rows, dtype=torch.float32, device=x.device)
     d_x = torch.empty_like(x)
-    d_table = torch.zeros(width + rest, dim, dtype=torch.float32, device=x.device)
-    d_offset = torch.zeros(0 if bias is None else width + rest, dtype=torch.float32, device=x.device)
-    piece = max(128, PIECE_BYTES // (x.element_size() * (width + rest)) // 128 * 128)
+    d_table = torch.zeros(padded_width, dim, dtype=torch.float32, device=x.device)
+    d_offset = torch.zeros(0 if bias is None else padded_width, dtype=torch.float32, device=x.device)
+    piece = max(128, PIECE_BYTES // (x.element_size() * padded_width) // 128 * 128)
     for first in range(0, rows, piece):
         part = slice(first, first + piece)
         logits = x[part] @ table.T if offset is None else torch.addmm(offset, x[part], table.T)

@@ -15,6 +15,7 @@ from ..batch import IGNORE_INDEX, Batch, BatchShape
 from ..data import plans
 from ..data.plans import ExampleFrame, Plan, RawExamples
 from ..data.store import Store
+from ..nn.layers import OutputLayer
 from ..protocols import Losses, Model
 from ..text import word_level
 from ..text.tokenizer import Tokenizer
@@ -38,8 +39,8 @@ class BidirectionalLM(BaseObjective):
 
     @staticmethod
     def from_tokenizer(
-        tokenizer: Tokenizer, length: int, slots: int = word_level.WORD_SLOTS, **options: Any
-    ) -> BidirectionalLM:
+        tokenizer: Tokenizer, length: int, slots: int = word_level.WORD_SLOTS, **options: Any  # dynamic: its fields
+    ) -> BidirectionalLM:  # fmt: skip
         """Take the words of a tokenizer, spelled out; its begin and end marks have characters of their own."""
         words = map(tokenizer.get_token_text, range(len(tokenizer)))
         spelling = np.array([encode_vocab_word(word, slots) for word in words], np.int64)
@@ -107,8 +108,9 @@ class BidirectionalLM(BaseObjective):
         """Compute the sampled softmax (Jean et al. 2015): scores minus the log of a word's chance to be drawn."""
         head = model.parts[self.part]
         states = head.dropout(hidden).unflatten(-1, (2, -1))  # (N, 2, dim/2)
-        out: Any = head.out
-        weight, bias = model.body.embedding_table if out.weight is None else out.weight, out.bias
+        assert isinstance(head.out, OutputLayer)
+        weight, bias = model.body.embedding_table if head.out.weight is None else head.out.weight, head.out.bias
+        assert bias is not None
         vocab, goal = weight.shape[0], labels.clamp(min=0)
         drawn = draw_by_frequency(self.num_sampled, vocab, hidden.device).sort().values
         again = F.pad(drawn[1:] == drawn[:-1], (1, 0))  # a word counts once

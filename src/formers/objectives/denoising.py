@@ -211,8 +211,9 @@ class Denoising(TwoSidedObjective):
 
     @staticmethod
     def from_tokenizer(
-        tokenizer: Tokenizer, length: int, start: int | None = None, language: str | None = None, **options: Any
-    ) -> Denoising:
+        tokenizer: Tokenizer, length: int, start: int | None = None, language: str | None = None,
+        **options: Any,  # dynamic: its fields
+    ) -> Denoising:  # fmt: skip
         """<s> … </s> on both sides (without <s>, the end mark alone); the decoder starts with </s>.
 
         With a `language` (mBART), … </s> ko_KR on both sides, and the decoder starts with the language.

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from ..batch import Batch, BatchShape
+from ..batch import Array, Batch, BatchShape
 from ..data import counter_rng as rng
 from ..data import plans
 from ..data.plans import ExampleFrame, FramedExamples, Plan, RawExamples, SentenceTable
@@ -173,7 +173,9 @@ class MaskedLM(BaseObjective):
     part: str = "mlm"
 
     @classmethod
-    def from_tokenizer(cls: type[MaskedLMType], tokenizer: Tokenizer, length: int, **options: Any) -> MaskedLMType:
+    def from_tokenizer(
+        cls: type[MaskedLMType], tokenizer: Tokenizer, length: int, **options: Any  # dynamic: its fields
+    ) -> MaskedLMType:  # fmt: skip
         """Take the special tokens of a tokenizer: [CLS] … [SEP] around an example, [MASK] for what is hidden."""
         front = tokenizer.id("bos") if tokenizer.id("cls") is None else tokenizer.id("cls")
         back = tokenizer.id("eos") if tokenizer.id("sep") is None else tokenizer.id("sep")
@@ -214,7 +216,7 @@ class MaskedLM(BaseObjective):
         count = np.maximum(1, np.round(self.mask_rate * lengths)).astype(np.int64)
         return count if self.max_masked is None else np.minimum(count, self.max_masked)
 
-    def frame_examples(self, raw: RawExamples) -> tuple[FramedExamples, dict[str, Any]]:
+    def frame_examples(self, raw: RawExamples) -> tuple[FramedExamples, dict[str, Array]]:
         """Add marks around examples; return them and what else the batch says of them."""
         return plans.add_special_tokens(raw, *self.frame), {}
 
@@ -385,7 +387,7 @@ class NextSentence(MaskedLM):
         """Count one in front, one after each segment."""
         return 1 + np.diff(plan.span_offsets)
 
-    def frame_examples(self, raw: RawExamples) -> tuple[FramedExamples, dict[str, Any]]:
+    def frame_examples(self, raw: RawExamples) -> tuple[FramedExamples, dict[str, Array]]:
         """Segments 0 and 1; a mark belongs to the segment before it."""
         front, back = self.frame
         at = plans.add_special_tokens(raw, front, after_spans=(back,))
@@ -436,7 +438,7 @@ class UnitMaskedLM(MaskedLM):
     stage: MaskingStage = "basic"
     task_id: int | None = None  # of ERNIE 2.0, which has an embedding for it
 
-    def frame_examples(self, raw: RawExamples) -> tuple[FramedExamples, dict[str, Any]]:
+    def frame_examples(self, raw: RawExamples) -> tuple[FramedExamples, dict[str, Array]]:
         """Frame the examples, with ERNIE 2.0's task id for each token."""
         at, more = super().frame_examples(raw)
         return at, more if self.task_id is None else {**more, "tasks": np.full(len(at.ids), self.task_id)}
@@ -459,7 +461,7 @@ class UnitMaskedLM(MaskedLM):
 
     def loss(self, model: Model, batch: Batch) -> Losses:
         """Compute the losses; the model must have an embedding for the task."""
-        table = getattr(model.body.embed, "task", None)
+        table = getattr(model.body.embed, "task", None)  # dynamic: only ERNIE 2.0 has this table
         known = 0 if table is None else table.num_embeddings
         if self.task_id is not None and self.task_id >= known:
             what = f"task_id={self.task_id} is none of the {known} that this model knows, counted from 0"

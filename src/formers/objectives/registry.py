@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ..config import coerce_value, format_value, get_schema, suggest_name
+from ..config import Settings, coerce_value, format_value, get_schema, suggest_name
+from ..data.plans import TextObjective
 from ..errors import Error
 from ..text.tokenizer import Tokenizer
 from .bidirectional import BidirectionalLM
@@ -28,9 +29,9 @@ from .span_corruption import SpanCorruption
 class ObjectiveEntry:
     """What a name stands for: a class with some of its options set, and one line of help."""
 
-    objective_class: Any
+    objective_class: Any  # dynamic: a dataclass with from_tokenizer, whose fields are its options
     help: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 OBJECTIVES = {
@@ -83,7 +84,7 @@ def resolve_objective(name: object) -> str:
     return found
 
 
-def build_objective(name: str, tokenizer: Tokenizer, length: int, /, **options: Any) -> Any:
+def build_objective(name: str, tokenizer: Tokenizer, length: int, /, **options: object) -> TextObjective:
     """Build an objective for a tokenizer, over examples of a length; an option that it does not have is an error."""
     name = resolve_objective(name)
     choice = OBJECTIVES[name]
@@ -99,7 +100,7 @@ def build_objective(name: str, tokenizer: Tokenizer, length: int, /, **options: 
     return choice.objective_class.from_tokenizer(tokenizer, length, **settings)
 
 
-def check_options(options: dict[str, Any], kind: Any) -> None:
+def check_options(options: Settings, kind: type) -> None:
     """Refuse numbers that make no sense."""
     above = {"mean_span_length", "max_masked", *(("max_ngram",) if kind is PermutationLM else ())}
     for key, value in options.items():
@@ -117,7 +118,7 @@ def check_options(options: dict[str, Any], kind: Any) -> None:
         raise Error(f"mask_ratio and random_ratio are {both:g} together", fix="what is left of 1 stays as it is")
 
 
-def list_options(kind: Any) -> dict[str, Any]:
+def list_options(kind: Any) -> dict[str, Any]:  # dynamic: an objective_class
     """List an objective's options and their types: its fields, but for those of the tokenizer or unused ones."""
     hints, hidden = get_schema(kind), TOKENIZER_FIELDS.union(kind.unused_options)
     own = inspect.signature(kind.from_tokenizer, eval_str=True).parameters

@@ -22,6 +22,12 @@ class TwoSidedObjective(BaseObjective):
     """An objective with a source for the encoder and a target for the decoder."""
 
     length: int  # of either side, marks included
+    start: int
+
+    @property
+    def decoder_start(self) -> int:
+        """The token that the decoder starts with."""
+        return self.start
 
     @property
     def max_lengths(self) -> tuple[int, int]:
@@ -90,8 +96,9 @@ class Seq2Seq(TwoSidedObjective):
 
     @staticmethod
     def from_tokenizer(
-        tokenizer: Tokenizer, length: int, start: int | None = None, prefix: str = "", **options: Any
-    ) -> Seq2Seq:
+        tokenizer: Tokenizer, length: int, start: int | None = None, prefix: str = "",
+        **options: Any,  # dynamic: its fields
+    ) -> Seq2Seq:  # fmt: skip
         """Take a tokenizer's end mark, after both sides; the decoder starts with the begin mark or with padding."""
         ends = DecoderEnds.from_tokenizer(tokenizer, ("bos", "pad", "cls", "eos"), start)
         front = tuple(tokenizer.encode(prefix, special=False)) if prefix else ()

@@ -44,7 +44,9 @@ class SpanCorruption(TwoSidedObjective):
     part: str = "lm"
 
     @staticmethod
-    def from_tokenizer(tokenizer: Tokenizer, length: int, start: int | None = None, **options: Any) -> SpanCorruption:
+    def from_tokenizer(
+        tokenizer: Tokenizer, length: int, start: int | None = None, **options: Any  # dynamic: its fields
+    ) -> SpanCorruption:  # fmt: skip
         """Take the tokenizer's sentinels <extra_id_0>, <extra_id_1> …, which descend from its last id."""
         ends = DecoderEnds.from_tokenizer(tokenizer, ("pad", "bos"), start)
         known: list[int] = []
@@ -98,7 +100,7 @@ class SpanCorruption(TwoSidedObjective):
         return np.stack((target, target, source), 1)
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
-        """Source and target of each text."""
+        """Make source and target of each text."""
         ways = {"spans": self.corrupt_spans, "prefix": self.split_prefix, "deshuffle": self.shuffle_tokens}
         source, target = ways[self.corruption](raw, seed)
         source, target = append_eos(*source, self.eos), append_eos(*target, self.eos)

@@ -80,7 +80,7 @@ class Supervised(BaseObjective):
         return torch.where(asked, each, 0.0).sum()
 
     def compute_regression_loss(self, logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
-        """Squared distances, in deviations of the training data."""
+        """Compute squared distances, in deviations of the training data."""
         logits = logits if batch.labels is None else sum_over_documents(logits, batch)
         far = (logits[:, 0] - batch.document_labels[:, 0]) / self.target_std
         return torch.where(asked, far, 0.0).square().sum()
@@ -96,7 +96,7 @@ class Supervised(BaseObjective):
         return self.lm_weight * total, follows.sum()
 
 
-def select_answered(kind: str, batch: Batch) -> Any:
+def select_answered(kind: str, batch: Batch) -> Any:  # dynamic: of numpy in the loader, of torch in the model
     """Return which answers are asked for, in numpy or torch."""
     if kind in ("tags", "text"):
         return batch.labels != IGNORE_INDEX

@@ -33,6 +33,11 @@ class BaseObjective:
     balance_weight: float = 0.0  # of the loss that keeps experts evenly used (Switch)
 
     @property
+    def decoder_start(self) -> int | None:
+        """The token that the decoder starts with; None without a decoder."""
+        return None
+
+    @property
     def reuse_length(self) -> int | None:
         """How many tokens of a segment are remembered; None: all."""
         return None
@@ -67,7 +72,7 @@ def count_real_labels(labels: np.ndarray | Tensor) -> int:
 
 
 def select_chosen(hidden: Tensor, batch: Batch) -> Tensor:
-    """Hidden states (M, dim) at the chosen places only (None: at all)."""
+    """Return hidden states (M, dim) at the chosen places only (None: at all)."""
     return hidden if batch.chosen is None else hidden.index_select(0, batch.chosen)
 
 
@@ -89,7 +94,7 @@ def compute_token_loss(
     if isinstance(out, AdaptiveSoftmax) and not smoothing:  # it need not compute all logits
         embedding = model.body.embedding_table  # adaptive too
         return out.compute_losses(hidden, batch.labels, embedding).sum(), count  # type: ignore[arg-type]
-    table = getattr(model.body, "embedding_table", None)
+    table = model.body.embedding_table
     if (fused := model.parts[part].compute_fused_loss(hidden, table, batch.labels, smoothing)) is not None:
         return fused, count
     logits = upcast_logits(model.logits(hidden, part=part))

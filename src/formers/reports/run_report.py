@@ -7,10 +7,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from ..config import JSONObject
 from ..errors import Error, advise_on_write
 from ..protocols import AttentionWeights, RunRecords
 from ..registry import find_family
@@ -42,7 +42,7 @@ class RunReport:
         given = (str(sample["given"]) for sample in self.samples)
         self.language: Language = language or self.result.get("language") or detect_language(given)
 
-    def localise(self, words: str, **values: Any) -> str:
+    def localise(self, words: str, **values: object) -> str:
         """Translate words of the report into its language."""
         return translate_report(words, self.language, **values)
 
@@ -71,7 +71,7 @@ class RunReport:
         caption = self.localise(words, title=self.title, part=self.loss_name)
         return draw_chart(self.get_curves(), caption, self.get_unigram_level())
 
-    def get_last_step(self) -> dict[str, Any]:
+    def get_last_step(self) -> JSONObject:
         """Return the row of the last step: step, tokens and seconds."""
         return self.step_rows[-1] if self.step_rows else {"step": 0, "tokens": 0, "seconds": 0.0}
 
@@ -111,7 +111,7 @@ class RunReport:
             if score := self.result.get(key):
                 right = "–" if score["accuracy"] is None else f"{score['accuracy']:.1%}"
                 rows.append([name, "–" if score["loss"] is None else f"{score['loss']:.2f}", right])
-        head = [self.localise(word) for word in ("validation text", "nats per token", "accuracy")]
+        head = [self.localise(word) for word in ("validation text", "loss", "accuracy")]
         return [head, *rows] if rows and not self.read_sections() else []
 
     def list_other_metrics(self) -> LabelledRows:
@@ -129,7 +129,7 @@ class RunReport:
             rows.append((self.localise("After step {step:,}", step=sample["step"]), words))
         return rows
 
-    def read_sections(self) -> list[dict[str, Any]]:
+    def read_sections(self) -> list[JSONObject]:
         """Read the tables of a fine-tuned model: metrics, confusion matrix, worst examples. Labels, metric names and
         texts are not translated."""
         file = self.run.path / "evaluation.json"

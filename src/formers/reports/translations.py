@@ -3,8 +3,6 @@
 # ruff: noqa: E501
 from __future__ import annotations
 
-from typing import Any
-
 KOREAN = {
     # the run in numbers
     "parameters": "파라미터",
@@ -47,7 +45,6 @@ KOREAN = {
         "잔차 합 뒤에 정규화하는(post-norm) 레이어 {layers}개는 학습률이 너무 높거나 너무 빨리 오르면 학습이 멈춥니다. {settings} 설정을 시도하거나 레이어 수를 줄이십시오.",
     # scores and curves
     "validation text": "검증 텍스트",
-    "nats per token": "토큰당 손실(nat)",
     "accuracy": "정확도",
     "unigram (token frequencies alone)": "유니그램(토큰 빈도만 사용)",
     "this {title}": "이 {title} 모델",
@@ -96,7 +93,7 @@ KOREAN = {
 }  # fmt: skip
 
 
-def translate_report(words: str, language: str = "en", **values: Any) -> str:
+def translate_report(words: str, language: str = "en", **values: object) -> str:
     """Return words of a report in a language, with values filled in; words that the table does not have stay."""
     words = KOREAN.get(words, words) if language == "ko" else words
     return words.format(**values) if values else words

@@ -92,7 +92,9 @@ class Choice:
     probabilities: tuple[float, ...]
 
 
-def classify(former: Former, texts: Texts, *, long: str | None = None, tell: ProgressCallback | None = None) -> Any:
+def classify(
+    former: Former, texts: Texts, *, long: str | None = None, tell: ProgressCallback | None = None
+) -> Any:  # dynamic: one for a text, a list for many
     """Predict the label of a text, or of each of many; a pair is a tuple. Long texts are read in windows, whose
     probabilities are averaged; long="error" refuses them."""
     task = resolve_task(former, "classify", long)
@@ -107,7 +109,7 @@ def classify(former: Former, texts: Texts, *, long: str | None = None, tell: Pro
 
 def predict_scores(
     former: Former, texts: Texts, *, long: str | None = None, tell: ProgressCallback | None = None
-) -> Any:
+) -> Any:  # dynamic: one for a text, a list for many
     """Predict the number of a text or a pair (a tuple): its similarity, its rating; a list for many."""
     task = resolve_task(former, "regress", long)
     rows, one = make_text_rows(texts, task)
@@ -132,7 +134,7 @@ def compute_task_outputs(
 
 def tag(
     former: Former, texts: str | Iterable[Words], *, entities: bool = False, tell: ProgressCallback | None = None
-) -> Any:
+) -> Any:  # dynamic: one for a text, a list for many
     """Return the words of a text with their tags and places, or with `entities` what the tags mark: an Entity
     for each person, place and so on.
 
@@ -150,12 +152,13 @@ def tag(
     found = [list(split_text(text, number, task)) for number, text in enumerate(given)]
     rows: list[Row] = [{"words": [normalise(word) for word, _ in row]} for row in found]
     data, outputs = compute_task_outputs(former, task, rows, tell)
-    made: list[Any] = []
+    made: list[list[TaggedWord]] = []
     for row, (tags, sure) in zip(found, predict_tags(data, outputs, [len(row) for row in found]), strict=True):
         each = zip(row, tags.tolist(), sure.tolist(), strict=True)
         made.append([TaggedWord(w, former.labels[max(0, t)], at, at + len(w), p) for (w, at), t, p in each])
     if entities:
-        made = [list(group_entities(row, text, scheme)) for row, text in zip(made, given, strict=True)]
+        named = [list(group_entities(row, text, scheme)) for row, text in zip(made, given, strict=True)]
+        return named[0] if one else named
     return made[0] if one else made
 
 
@@ -187,9 +190,9 @@ def split_text(text: Words, number: int, task: Task) -> Iterator[tuple[str, int]
 
 
 def answer(
-    former: Former, question: str | Iterable[Any], context: str | None = None, *, best: int = 1,
+    former: Former, question: str | Iterable[object], context: str | None = None, *, best: int = 1,
     abstain: bool | None = None, long: str | None = None, tell: ProgressCallback | None = None,
-) -> Any:  # fmt: skip
+) -> Any:  # dynamic: one for a text, a list for many  # fmt: skip
     """Find the answer to a question in its context: an Answer, or with best > 1 a list of them.
 
     Many at once: a list of (question, context). A long context is read in windows; of a question that fills more than
@@ -230,9 +233,9 @@ def locate_answer(found: Answer, probability: float, context: str, origins: list
 
 
 def choose(
-    former: Former, question: str | Iterable[Any], choices: Sequence[str] | None = None, *, long: str | None = None,
+    former: Former, question: str | Iterable[object], choices: Sequence[str] | None = None, *, long: str | None = None,
     tell: ProgressCallback | None = None,
-) -> Any:  # fmt: skip
+) -> Any:  # dynamic: one for a text, a list for many  # fmt: skip
     """Choose what continues a text or answers it; many at once: a list of (question, choices). Of a text that is
     too long the beginning is left out, and a warning says so; long="error" refuses it."""
     task = resolve_task(former, "choose", long)
@@ -371,7 +374,7 @@ def check_finite(outputs: Outputs) -> Outputs:
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
-    """Along the last axis."""
+    """Normalise along the last axis."""
     raised = np.exp(scores - scores.max(-1, keepdims=True))
     return raised / raised.sum(-1, keepdims=True)
 

@@ -14,14 +14,13 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..batch import IGNORE_INDEX
-from ..config import format_value
+from ..config import JSONValue, format_value
 from ..data.encoded_examples import EncodedExamples, ExampleCollector
 from ..errors import Error
 from ..former import Former
@@ -33,7 +32,7 @@ from ..text.word_level import WORD_PATTERN
 
 Ids = np.ndarray  # (n,) tokens, or (n, slots) characters
 Span = tuple[int, int]  # from a character, or a token, to another
-Rows = Sequence[Mapping[str, Any]]  # examples in the form of their task (examples.py)
+Rows = Sequence[Mapping[str, JSONValue]]  # examples in the form of their task (examples.py)
 SENTENCE_MARKS = (word_level.SENTENCE_BEGIN, word_level.SENTENCE_END)
 DEFAULT_WINDOW = 1024  # tokens at once, for attention without a limit of its own
 
@@ -175,7 +174,7 @@ def warn_truncated(lost: Mapping[str, int], encoder: TaskEncoder) -> None:
         warnings.warn(f"{said}: tune.seq_length sets this, and long='error' refuses them", stacklevel=3)
 
 
-def make_label_encoder(task: Task, labels: Sequence[str]) -> Callable[[Mapping[str, Any]], np.ndarray]:
+def make_label_encoder(task: Task, labels: Sequence[str]) -> Callable[[Mapping[str, JSONValue]], np.ndarray]:
     """Make a function from a row to its label in numbers; a missing label is one that the loss ignores."""
     index = {label: i for i, label in enumerate(labels)}
 
@@ -185,7 +184,7 @@ def make_label_encoder(task: Task, labels: Sequence[str]) -> Callable[[Mapping[s
             raise Error(f"the label {format_value(label)} was not seen in training", fix=f"known labels: {few}")
         return index[str(label)]
 
-    def encode_label(row: Mapping[str, Any]) -> np.ndarray:
+    def encode_label(row: Mapping[str, JSONValue]) -> np.ndarray:
         label = row.get("label")
         if task.kind == "number":
             return np.array([0.0, 0.0] if label is None else [float(label), 1.0], np.float32)
@@ -220,7 +219,7 @@ def split_windows(task: Task, encoder: TaskEncoder, a: Ids, b: Ids | None) -> li
     return [(short, part) if short is not None and not turned else (part, short) for part in parts]
 
 
-def join_pair(row: Mapping[str, Any]) -> str:
+def join_pair(row: Mapping[str, JSONValue]) -> str:
     """Return a text, or a pair as one text."""
     return str(row["text"]) if row.get("other") is None else f"{row['text']} {row['other']}"
 
@@ -397,7 +396,7 @@ def make_windows(former: Former, piece: TokenizedText, window: int | None) -> li
     limit = former.context
     if window is not None:
         limit = window if limit is None else min(window, limit)
-    elif limit is None and hasattr(former.config, "heads"):  # attention, whose cost grows with the square
+    elif limit is None and "heads" in vars(former.config):  # attention, whose cost grows with the square
         limit = DEFAULT_WINDOW
     total = len(piece.ids)
     if limit is None:

@@ -18,8 +18,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 
+from ..config import JSONObject
 from ..data import readers
 from ..data.readers import TEXT_COLUMN_NAMES
 from ..data.text_files import COMPRESSION_SUFFIXES, decode_chunks
@@ -265,7 +266,7 @@ def is_comment(line: str, parts: Sequence[str], layout: TagLayout) -> bool:
     return layout.has_scheme and not is_tag(parts[layout.tag_column])
 
 
-TableRow = tuple[int, dict[str, Any]]  # the number of a row (its line, where it has one), and its values by column
+TableRow = tuple[int, JSONObject]  # the number of a row (its line, where it has one), and its values by column
 CONLL_SUFFIXES = (".conll", ".conll03", ".iob", ".iob2", ".bio", ".bioes")
 RowType = TypeVar("RowType")
 MAX_JSON_CHARS = 1 << 30  # characters of a JSON file that is one value
@@ -305,7 +306,7 @@ class Table:
 
 
 def read_table(
-    source: Any, names: Sequence[str] | None = None, *, task: str | None = None, column: str | None = None,
+    source: object, names: Sequence[str] | None = None, *, task: str | None = None, column: str | None = None,
     skip: bool = False, encoding: str = "utf-8", delimiter: str | None = None, header: bool | None = None,
 ) -> Table:  # fmt: skip
     """Read all rows of a source; `names` are those of the columns of a file without a first row of names, or of tuples.
@@ -314,7 +315,9 @@ def read_table(
     wants = readers.TableOptions(column, changes, skip, encoding, delimiter, header, MAX_TABLE_BYTES)
     if not readers.is_path_source(source):
         return read_python_table(source, names, changes)
-    files = [Path(source)] if is_conll_path(source) and Path(source).is_file() else readers.find_files(source)
+    path = None if isinstance(source, list | tuple) else Path(str(source))
+    is_conll = path is not None and is_conll_path(path) and path.is_file()
+    files = [path] if path is not None and is_conll else readers.find_files(source)
     parts = [read_table_file(path, names, wants, task) for path in files]
     if odd := next((part for part in parts if part.column_names != parts[0].column_names), None):
         both = f"{readers.format_names(parts[0].column_names)} and {readers.format_names(odd.column_names)}"
@@ -438,7 +441,7 @@ def read_json_rows(path: Path, wants: readers.TableOptions) -> Iterator[TableRow
         yield number, value if isinstance(value, dict) else {"text": value}
 
 
-def read_squad(articles: list[Any], where: object) -> Iterator[TableRow]:
+def read_squad(articles: list[JSONObject], where: object) -> Iterator[TableRow]:
     """Yield one row for each question of SQuAD's nested form (1.1 and 2.0), and of KorQuAD's, which is the same."""
     number = 0
     for article in articles:
@@ -451,28 +454,28 @@ def read_squad(articles: list[Any], where: object) -> Iterator[TableRow]:
                 yield number, {"context": paragraph["context"], **asked}
 
 
-def split_source(source: Any) -> tuple[Any, Any]:
+def split_source(source: object) -> tuple[object, object]:
     """Return the training part and the validation part, if any, of a source that has several (a DatasetDict)."""
     if not isinstance(source, Mapping) or "train" not in source:
         return source, None
     return source["train"], next((source[name] for name in ("validation", "valid", "dev") if name in source), None)
 
 
-def read_python_table(source: Any, header: Sequence[str] | None, changes: CleaningReport) -> Table:
+def read_python_table(source: object, header: Sequence[str] | None, changes: CleaningReport) -> Table:
     """Read the table of a list, a DataFrame (pandas or polars) or a dataset."""
     classes: dict[str, list[str]] = {}
     if isinstance(source, Mapping):
         names = readers.format_names(source)
         raise Error(f"this holds several parts: {names}", fix="hand in one of them, such as data['train']")
-    if hasattr(source, "iloc"):  # pandas, which need not be installed
+    if hasattr(source, "iloc") and hasattr(source, "to_dict"):  # dynamic: pandas, which need not be installed
         rows = source.to_dict("records")
-    elif hasattr(source, "to_dicts"):  # polars
+    elif hasattr(source, "to_dicts"):  # dynamic: polars
         rows = source.to_dicts()
     else:
-        for name, feature in (getattr(source, "features", None) or {}).items():  # of a HF dataset
-            inner = getattr(feature, "feature", feature)
-            if getattr(inner, "names", None) and not isinstance(inner, Mapping):
-                classes[name] = list(inner.names)
+        for name, feature in (getattr(source, "features", None) or {}).items():  # dynamic: of a HF dataset
+            inner = getattr(feature, "feature", feature)  # dynamic: a feature of it, or of a list
+            if not isinstance(inner, Mapping) and (labels := getattr(inner, "names", None)):  # dynamic: of classes
+                classes[name] = list(labels)
         if isinstance(source, str | bytes) or not isinstance(source, Iterable):
             raise Error(f"examples cannot be read from {type(source).__name__}", fix="give a path, rows or a dataset")
         rows = list(source)
@@ -480,7 +483,7 @@ def read_python_table(source: Any, header: Sequence[str] | None, changes: Cleani
     return Table(flatten_labels(list(number_rows(rows, header, None))), None, changes, class_names=classes)
 
 
-def number_rows(rows: Iterable[Any], header: Sequence[str] | None, where: object) -> Iterator[TableRow]:
+def number_rows(rows: Iterable[object], header: Sequence[str] | None, where: object) -> Iterator[TableRow]:
     """Yield rows as dictionaries: strings are texts, tuples get the names of `header`, or 0, 1 and so on."""
     for number, row in enumerate(rows, 1):
         if isinstance(row, Mapping):

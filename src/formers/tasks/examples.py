@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, Unpack, cast
 
+from ..config import Settings
 from ..data.readers import NUMBER_CHARACTERS, format_names, resolve_column
 from ..errors import Error
 from ..text.normalise import CleaningReport, compose_and_count, compose_nfc, scrub_text
@@ -37,9 +38,9 @@ TASK_COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "summarise": (("text", "target"), ()), "lm": (("text",), ()),
 }  # fmt: skip
 
-Row = dict[str, Any]  # a row of a table by its columns, or an example in the form of its task
-Columns = Mapping[str, Any] | Sequence[str] | str | None  # what was said about columns (`read_examples`)
-Roles = dict[str, Any]  # part of an example (text, label, …) → its column, or several
+Row = Settings  # a row of a table by its columns, or an example in the form of its task
+Columns = Mapping[str, object] | Sequence[str] | str | None  # what was said about columns (`read_examples`)
+Roles = Settings  # part of an example (text, label, …) → its column, or several
 CHOICE_COLUMN = re.compile(r"(?:choice|option|ending|answer|sol|alternative)_?\d+", re.IGNORECASE)
 LANGUAGE_COLUMN = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?")
 MAX_LABELS = 100_000  # different labels of a training set
@@ -62,7 +63,7 @@ class Examples:
 
 
 def read_examples(
-    source: Any, task: str | None = None, columns: Columns = None, *,
+    source: object, task: str | None = None, columns: Columns = None, *,
     needs_labels: bool = True, label_separator: str | None = None, limit: int | None = None,
     allow_plain_text: bool = True, **reading: Unpack[FileOptions],
 ) -> Examples:  # fmt: skip
@@ -89,7 +90,7 @@ def read_examples(
 
 
 def build_examples(
-    table: Table, task: str | None = None, given: Mapping[str, Any] | None = None, *, needs_labels: bool = True,
+    table: Table, task: str | None = None, given: Mapping[str, object] | None = None, *, needs_labels: bool = True,
     label_separator: str | None = None, limit: int | None = None, allow_plain_text: bool = True,
 ) -> Examples:  # fmt: skip
     """Build the examples of a table; options are those of `read_examples`, with columns `given` by part."""
@@ -128,13 +129,13 @@ def check_labels(examples: Examples) -> None:
         raise Error(f"{what} ({shown} …)", where=examples.summary.partition(", ")[0], fix=fix)
 
 
-def parse_columns(columns: Columns) -> tuple[dict[str, Any], list[str] | None]:
+def parse_columns(columns: Columns) -> tuple[Settings, list[str] | None]:
     """Parse what was said about columns: parts and their columns, or the names of all columns."""
     if isinstance(columns, str):
         pairs = [part.partition("=") for part in columns.replace(",", " ").split()]
         if odd := [name for name, mark, value in pairs if not mark or not value]:
             raise Error(f"{odd[0]!r} is no part=column", fix='say for example "text=document label=class"')
-        found: dict[str, Any] = {}
+        found: Settings = {}
         for name, _, value in pairs:  # a part that is named twice has several columns
             found[name] = [*flatten_names([found[name]]), value] if name in found else value
         return found, None
@@ -143,7 +144,7 @@ def parse_columns(columns: Columns) -> tuple[dict[str, Any], list[str] | None]:
     return {}, [str(name) for name in columns]
 
 
-def find_unlabelled_roles(table: Table, task: str | None, given: Mapping[str, Any]) -> tuple[str, Roles]:
+def find_unlabelled_roles(table: Table, task: str | None, given: Mapping[str, object]) -> tuple[str, Roles]:
     """Find the columns where there may be no labels."""
     try:
         return find_roles(table, task, given)
@@ -210,13 +211,13 @@ class ExampleBuilder:
         """Return one text without odd characters, in NFC."""
         return compose_and_count(scrub_text(value, self.changes), self.changes)
 
-    def get_label(self, record: Row, place: int) -> Any:
+    def get_label(self, record: Row, place: int) -> str | float | list[str] | None:
         """Return a name, a list of names or a number; None where there is none."""
         if (column := self.roles.get("label")) is None:
             return None
         if isinstance(column, list | tuple):
             return [name for name in column if is_true(record.get(name))]
-        value: Any = record.get(column)
+        value = record.get(column)
         if is_list(value):
             return [self.to_label_name(v, column) for v in value if not is_missing(v)]
         if is_missing(value) or str(value).strip() in MISSING_LABELS:
@@ -254,7 +255,7 @@ class ExampleBuilder:
 
     def make_tagged_words(self, place: int, record: Row) -> Row | None:
         """Make a row of tag; words without a character are left out with their tags."""
-        given: list[Any] = [record.get(self.roles[part]) for part in ("words", "tags")]
+        given: list[Any] = [record.get(self.roles[part]) for part in ("words", "tags")]  # dynamic: checked below
         if not all(is_list(value) or isinstance(value, str) for value in given):
             raise self.make_error("words and tags are lists, or stand between spaces", place)
         words, tags = (value.split() if isinstance(value, str) else list(value) for value in given)
@@ -285,7 +286,7 @@ class ExampleBuilder:
         name = str(record.get(self.roles.get("id", ""), place))
         return {"id": name, "question": question, "context": context, "answers": answers, "possible": possible}
 
-    def locate_answer(self, text: str, start: int | None, raw: str, context: str) -> dict[str, Any] | None:
+    def locate_answer(self, text: str, start: int | None, raw: str, context: str) -> Settings | None:
         """Return an answer and where it begins in the clean text: where it was said, else the nearest place."""
         text = self.clean_text(text)
         if not text.strip():
@@ -300,7 +301,7 @@ class ExampleBuilder:
     def make_choice(self, place: int, record: Row) -> Row | None:
         """Make a row of choose; the label is a number from 0, a letter, or the right choice itself."""
         column = self.roles["choices"]
-        value: Any = [record.get(n) for n in column] if is_list(column) else record.get(column)
+        value: object = [record.get(n) for n in column] if is_list(column) else record.get(column)
         marks: list[str] = []
         if isinstance(value, Mapping):  # ARC: {"text": [...], "label": ["A", ...]}
             marks, value = [str(mark) for mark in value.get("label", [])], value.get("text")
@@ -361,7 +362,7 @@ def is_true(value: object) -> bool:
 def parse_answers(value: object, start: object) -> list[tuple[str, int | None]]:
     """Parse answers and where they begin, out of the forms that they have."""
     if isinstance(value, Mapping):
-        sides: tuple[Any, Any] = value.get("text"), value.get("answer_start")
+        sides = value.get("text"), value.get("answer_start")
         texts, starts = (list(v) if is_list(v) else [v] for v in sides)
         pairs = list(itertools.zip_longest(texts, starts[: len(texts)]))
     elif is_list(value):
@@ -405,12 +406,14 @@ def order_labels(rows: Iterable[Row], task: str, names: list[str] | None) -> tup
     return tuple(sorted(values, key=order))
 
 
-def make_label_prefix(row: Mapping[str, Any], label_names: Mapping[str, str]) -> str:
+def make_label_prefix(row: Mapping[str, object], label_names: Mapping[str, str]) -> str:
     """Return what a label-conditional model reads before a text: the names of its labels and a colon."""
     return f"{', '.join(label_names.get(label, label) for label in flatten_names([row['label']])) or '-'}: "
 
 
-def find_roles(table: Table, task: str | None, given: Mapping[str, Any], plain_text: bool = True) -> tuple[str, Roles]:
+def find_roles(
+    table: Table, task: str | None, given: Mapping[str, object], plain_text: bool = True
+) -> tuple[str, Roles]:
     """Find the task and its columns by part; `given` is set by hand: names of columns, or their numbers from 0.
     Without `plain_text`, the task lm is taken only if it is named."""
     given = {part: resolve_columns(column, table.column_names) for part, column in given.items()}
@@ -450,7 +453,7 @@ def drop_missing(**roles: str | list[str] | None) -> Roles:
     return {part: column for part, column in roles.items() if column}
 
 
-def resolve_columns(column: Any, names: list[str]) -> Any:
+def resolve_columns(column: object, names: list[str]) -> Any:  # dynamic: what was given, where no column has its name
     """Name a column where a number was given; a list of them likewise. What is not there stays as it is."""
     if isinstance(column, list | tuple):
         return [resolve_columns(one, names) for one in column]
@@ -476,7 +479,7 @@ def check_label_values(values: Iterable[object], label: str, task: str, where: o
         raise Error(f"the label {str(odd)[:40]!r} in {label!r} is not a number", where=where, fix="repair it")
 
 
-def check_columns(table: Table, task: str | None, given: Mapping[str, Any]) -> None:
+def check_columns(table: Table, task: str | None, given: Mapping[str, object]) -> None:
     """Refuse parts and columns that are not there."""
     if task is not None and task not in TASK_COLUMNS:
         raise Error(f"there is no task {task!r}", fix="choose " + ", ".join(TASK_COLUMNS))
@@ -491,7 +494,7 @@ def check_columns(table: Table, task: str | None, given: Mapping[str, Any]) -> N
                 raise Error(what, where=table.where, fix="choose one of these" + table.header_hint)
 
 
-def flatten_names(values: Iterable[Any]) -> list[str]:
+def flatten_names(values: Iterable[Any]) -> list[str]:  # dynamic: names and lists of names
     """Return the names of a list of names and lists of names."""
     return [n for value in values for n in (value if isinstance(value, list | tuple) else [value])]
 
@@ -516,28 +519,28 @@ class TablePreview:
         """List the columns with words in them that are no identifiers."""
         return [name for name in self.column_names if not ID_COLUMN.fullmatch(name) and self.has_words(name)]
 
-    def get_values(self, name: str) -> list[Any]:
+    def get_values(self, name: str) -> list[Any]:  # dynamic: cells of a table
         """Return what stands in a column."""
         return [row[name] for row in self.rows if row.get(name) is not None]
 
     def has_words(self, name: str) -> bool:
-        """There are words in a column."""
+        """Return whether there are words in a column."""
         return any(isinstance(v, str) and not NUMBER_CHARACTERS.issuperset(v) for v in self.get_values(name))
 
     def has_running_text(self, name: str) -> bool:
-        """There is running text in a column: most values differ, and have several words."""
+        """Return whether there is running text in a column: most values differ, and have several words."""
         texts = [v for v in self.get_values(name) if isinstance(v, str)]
         several = sum(" " in v.strip() for v in texts)
         return len(texts) > 0 and 2 * several >= len(texts) and (len(set(texts)) > len(texts) / 2)
 
     def has_lists(self, name: str | None) -> bool:
-        """There are lists in a column."""
+        """Return whether there are lists in a column."""
         return name is not None and bool(v := self.get_values(name)) and all(is_list(x) for x in v)
 
 
-def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:  # dynamic: of anything
     """Return whether a value is a list, a tuple or an array, not a string."""
-    return isinstance(value, list | tuple) or (hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1)
+    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1  # dynamic: an array of any library
 
 
 def find_texts(look: TablePreview, exclude: Iterable[str]) -> Roles:

@@ -25,8 +25,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO
 
+from ..config import JSONObject
 from ..errors import Error
 from .worker_processes import exit_with_parent
 
@@ -39,7 +40,7 @@ def hide_panic() -> Iterator[None]:
 
     Only while no other thread of Python may print there; what else was printed meanwhile follows at the end.
     """
-    if not HIDE_PANICS or not hasattr(os, "pread") or threading.active_count() > 1:
+    if not HIDE_PANICS or sys.platform == "win32" or threading.active_count() > 1:
         yield
         return
     try:
@@ -64,7 +65,7 @@ def hide_panic() -> Iterator[None]:
 
 
 @functools.cache
-def open_scratch_file(process: int) -> Any:
+def open_scratch_file(process: int) -> IO[bytes]:
     """Open a file without a name for what a process prints while its output is hidden."""
     file = tempfile.TemporaryFile("ab", buffering=0)  # noqa: SIM115
     atexit.register(file.close)  # left to Python, it may be complained of when all filters of warnings are gone
@@ -78,7 +79,7 @@ MAX_TEMPLATE_LENGTH = 100  # pieces of a template, and ids of each
 DOUBLING_TYPES = {"ByteLevel", "BPEDecoder", "CTC"}  # may make two characters out of one
 
 
-def check_tokenizer_json(about: Mapping[str, Any], where: object) -> None:
+def check_tokenizer_json(about: Mapping[str, object], where: object) -> None:
     """Refuse a file that would use up the memory or the stack, when it is read or later on some text."""
     check_pieces(about, where)
     for stage in ("normalizer", "pre_tokenizer", "decoder"):
@@ -91,7 +92,7 @@ def check_tokenizer_json(about: Mapping[str, Any], where: object) -> None:
             raise make_limit_error(f"the post_processor has a list of more than {MAX_TEMPLATE_LENGTH}", where)
 
 
-def check_pieces(about: Mapping[str, Any], where: object) -> None:
+def check_pieces(about: Mapping[str, object], where: object) -> None:
     """Refuse long pieces: the Rust library keeps them in a tree that deep, and overflows the stack when freeing it."""
     model, added = about.get("model"), about.get("added_tokens")
     vocab = model.get("vocab") if isinstance(model, dict) else None
@@ -120,7 +121,7 @@ def check_growth(stage: str, value: object, where: object) -> None:
             raise make_limit_error(f"the {stage} lets a text grow more than {MAX_GROWTH:,} times", where)
 
 
-def iterate_tables(value: object) -> Iterator[dict[str, Any]]:
+def iterate_tables(value: object) -> Iterator[JSONObject]:
     """Yield all tables at any depth, the sequences and what is in them."""
     if isinstance(value, dict):
         yield value
@@ -128,7 +129,7 @@ def iterate_tables(value: object) -> Iterator[dict[str, Any]]:
         yield from iterate_tables(inner)
 
 
-def measure_charsmap(text: Any, where: object) -> int:
+def measure_charsmap(text: str, where: object) -> int:
     """Measure the longest replacement of SentencePiece's table of characters. It says how large its first part is, and
     the Rust library reserves that much."""
     try:
@@ -386,7 +387,7 @@ def try_pattern(parent: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        split: Any = pre_tokenizers.Split(Regex(pattern), "isolated")
+        split = pre_tokenizers.Split(Regex(pattern), "isolated")
     except Exception:  # it is no pattern, which the Rust library will say
         os._exit(0)
     for number, text in enumerate(generate_probes(pattern)):
@@ -401,11 +402,11 @@ def try_pattern(parent: int) -> None:
 @contextmanager
 def limit_cpu_time(seconds: float) -> Iterator[None]:
     """End this process, whatever it does, when it has computed for so long; on Windows, when it is done."""
-    began, has_timer = time.process_time(), hasattr(signal, "setitimer")
-    if has_timer:
+    began = time.process_time()
+    if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_VIRTUAL, seconds)  # the default of its signal ends the process
     yield
-    if has_timer:
+    if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     if time.process_time() - began > 2 * seconds:
         os._exit(1)
@@ -441,7 +442,7 @@ def find_members(text: str) -> str:
     from tokenizers import Regex, pre_tokenizers
 
     try:
-        kept: Any = pre_tokenizers.Split(Regex(text), "removed", invert=True)
+        kept = pre_tokenizers.Split(Regex(text), "removed", invert=True)
         return "".join(piece for piece, _ in kept.pre_tokenize_str(PROBE_LETTERS))
     except Exception:
         return ""

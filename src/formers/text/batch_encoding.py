@@ -17,11 +17,11 @@ Texts = str | Iterable[str | tuple[str, str]]  # a text, or many of which each m
 TRUNCATION_STRATEGIES = ("longest_first", "only_first", "only_second")
 
 
-class BatchEncoding(dict[str, Any]):
+class BatchEncoding(dict[str, Any]):  # dynamic: tensors, or lists of ids
     """input_ids and attention_mask, and token_type_ids where the tokenizer marks the texts of a pair; the keys are
     attributes as well, and `to(device)` moves tensors."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # dynamic: tensors, or lists of ids
         try:
             return self[name]
         except KeyError:
@@ -79,10 +79,12 @@ def check_options(
 def split_pairs(texts: Texts, pairs: Texts | None) -> tuple[bool, list[str], list[str] | None]:
     """Return whether it is one text, and the first and second texts; a row may be a pair itself, as a tuple."""
     alone = isinstance(texts, str)
-    firsts: list[Any] = [texts] if isinstance(texts, str) else list(texts)
+    firsts: list[Any] = [texts] if isinstance(texts, str) else list(texts)  # dynamic: checked below
     if pairs is None and firsts and all(isinstance(row, tuple) and len(row) == 2 for row in firsts):
         firsts, pairs = [row[0] for row in firsts], [row[1] for row in firsts]
-    seconds: list[Any] | None = None if pairs is None else [pairs] if isinstance(pairs, str) else list(pairs)
+    seconds: list[Any] | None = None  # dynamic: checked below
+    if pairs is not None:
+        seconds = [pairs] if isinstance(pairs, str) else list(pairs)
     if odd := [row for row in (*firsts, *(seconds or ())) if not isinstance(row, str)]:
         raise Error(f"a text is no string but {type(odd[0]).__name__}", fix="give strings, or tuples of two")
     if seconds is not None and len(seconds) != len(firsts):

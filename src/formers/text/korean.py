@@ -13,10 +13,13 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..errors import Error
 from .normalise import normalise
+
+if TYPE_CHECKING:
+    from kiwipiepy import Kiwi, Token
 
 NOUN_TAGS = frozenset(("NNG", "NNP", "NNB", "NR", "SN", "SL", "SH", "XPN", "XSN", "XR", "MM"))
 NAME_TAGS = frozenset(("NNP", "SL", "SH"))
@@ -30,20 +33,20 @@ UNANALYSABLE = re.compile("[\0\ud800-\udfff]")  # the analyser stops at these
 
 
 @functools.cache
-def get_analyser() -> Any:
+def get_analyser() -> Kiwi:
     """Return the analyser, made once: it takes two seconds and 500 MB."""
     return make_analyser(num_workers=1)
 
 
 @functools.cache
-def get_word_analyser(process: int) -> Any:
+def get_word_analyser(process: int) -> Kiwi:
     """Return the analyser of single words, made once a process (its threads do not survive a fork): without the
     dictionary of names of several words it is there in a third of the time, and smaller by 140 MB."""
     alone = os.environ.get("TOKENIZERS_PARALLELISM") == "false"  # this process shall have one thread
     return make_analyser(num_workers=1 if alone else os.cpu_count() or 1, load_multi_dict=False)
 
 
-def make_analyser(**options: Any) -> Any:
+def make_analyser(**options: int | bool) -> Kiwi:
     """Make an analyser of kiwipiepy; without the package, an Error."""
     try:
         from kiwipiepy import Kiwi
@@ -85,7 +88,7 @@ def tag_morphemes(text: str) -> list[tuple[int, int, str]]:
     return found
 
 
-def add_morphemes(found: list[tuple[int, int, str]], analysed: Iterable[Any], text: str, at: int = 0) -> None:
+def add_morphemes(found: list[tuple[int, int, str]], analysed: Iterable[Token], text: str, at: int = 0) -> None:
     """Add (begin, end, tag) of the analyser's tokens of a part of a text that begins `at` a place.
 
     Morphemes that share a syllable (갔 = 가 + 았) are one, with the first one's tag; no morpheme goes over a space.

@@ -1,5 +1,6 @@
-"""Tokenizers out of published files that are not a tokenizer.json, with each family's special tokens: vocab.txt (BERT),
-vocab.json with merges.txt (GPT, RoBERTa), and SentencePiece's models (T5, ALBERT, XLNet, mBART, Marian).
+"""Tokenizers out of published files that are not a tokenizer.json: vocab.txt (BERT), vocab.json with merges.txt (GPT,
+RoBERTa), and SentencePiece's models (T5, ALBERT, XLNet, mBART, Marian). Readers are given the styles that model files
+declare, and choose by what a file says: its name, its pieces, the options of its tokenizer_config.json.
 
 A SentencePiece file is a protobuf message, read as data: nothing is executed. Only the fields that say what a text
 becomes are looked at; each length is checked against what is there before anything is cut out.
@@ -12,35 +13,55 @@ import json
 import math
 import re
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Rust
 
-from ..config import parse_json_object
+from ..config import JSONValue, parse_json_object
 from ..errors import Error
 from .backend_safety import MAX_PIECE_CHARACTERS
 from .tokenizer import SPECIAL_ROLES, Charsmap, Tokenizer, call_backend
-from .tokenizer_kinds import FAIRSEQ_TOKENS, GPT2_TOKENS, KNOWN_TOKENS, MBART_LANGUAGES, STYLES, TokenizerStyle
+from .tokenizer_kinds import PublishedForm, TokenizerStyle
 
 HANGUL_SYLLABLE = re.compile("[가-힣]")
+Styles = Iterable[TokenizerStyle]
 
 
-def from_vocab_txt(text: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
+def choose_style(
+    styles: Styles, file: str, pieces: Collection[str], options: Mapping[str, JSONValue], where: object
+) -> tuple[TokenizerStyle, PublishedForm]:
+    """Choose the style of a published file: the one by which most of it is recognised; ties: the first."""
+    best: tuple[int, TokenizerStyle, PublishedForm] | None = None
+    for style in styles:
+        for form in style.published_forms:
+            count = form.count_matches(pieces, options) if file in form.files else None
+            if count is not None and (best is None or count > best[0]):
+                best = count, style, form
+    if best is None:
+        raise Error(f"no family publishes such a {file}", where=where, fix="give a tokenizer.json")
+    _, style, form = best
+    special = style.special if form.special is None else form.special
+    pair = style.pair_template if form.pair_template is None else form.pair_template
+    return dataclasses.replace(style, special=special, pair_template=pair), form
+
+
+def from_vocab_txt(text: str, options: Mapping[str, JSONValue], styles: Styles, where: object = None) -> Tokenizer:
     """Read BERT's vocab.txt, one piece a line; `options` are those of its tokenizer_config.json."""
-    return call_backend(lambda: build_wordpiece(text, options, where), where)
+    return call_backend(lambda: build_wordpiece(text, options, styles, where), where)
 
 
-def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tokenizer:
+def build_wordpiece(text: str, options: Mapping[str, JSONValue], styles: Styles, where: object) -> Tokenizer:
     """Build the tokenizer of a vocab.txt; what the Rust library does not like is still its own error."""
     pieces = [line.rstrip("\r\n") for line in text.split("\n")]
     pieces = pieces[:-1] if pieces and not pieces[-1] else pieces
     if all(line.endswith(f"\t{i}") for i, line in enumerate(pieces)):  # PaddlePaddle writes the number as well
         pieces = [line.rpartition("\t")[0] for line in pieces]
     vocab = {piece: i for i, piece in enumerate(pieces)}
-    special = resolve_special_tokens(options, STYLES["bert"].special)
+    style, _ = choose_style(styles, "vocab.txt", vocab, options, where)
+    special = resolve_special_tokens(options, style.special)
     if lost := [token for role, token in special.items() if role in ("unk", "cls", "sep") and token not in vocab]:
         raise Error(f"{lost[0]!r} is not in the vocabulary", where=where, fix="is this the vocab.txt of a BERT?")
     usual = [p for p in pieces if p not in special.values() and not (p[:1] in "[<" and p[-1:] in "]>")]
@@ -58,8 +79,7 @@ def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tok
     )  # fmt: skip
     rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     rust.decoder = decoders.WordPiece(prefix="##")
-    cls, sep = special["cls"], special["sep"]
-    made = finish_tokenizer(rust, special, vocab, where, f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1")
+    made = finish_tokenizer(rust, special, vocab, where, *rename_tokens(style, special))
     if "do_lower_case" not in options:
         found, other = ("no capitals", "false") if lower else ("capitals", "true")
         made.notes.append(
@@ -70,22 +90,33 @@ def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tok
     return made
 
 
-def from_merges(vocab: str, merges: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
+def rename_tokens(style: TokenizerStyle, special: Mapping[str, str]) -> list[str]:
+    """Return the templates of a style, with other tokens in the roles of its own."""
+    names = {token: special[role] for role, token in style.special.items()}
+    parts = re.compile("|".join(map(re.escape, names)))
+    return [parts.sub(lambda found: names[found[0]], text) for text in (style.single_template, style.pair_template)]
+
+
+def from_merges(
+    vocab: str, merges: str, options: Mapping[str, JSONValue], styles: Styles, where: object = None
+) -> Tokenizer:
     """Read BPE from vocab.json and merges.txt: GPT-2's and RoBERTa's of bytes, or GPT-1's whose words end in </w>."""
-    return call_backend(lambda: build_bpe(vocab, merges, options, where), where)
+    return call_backend(lambda: build_bpe(vocab, merges, options, styles, where), where)
 
 
-def build_bpe(vocab: str, merges: str, options: Mapping[str, Any], where: object) -> Tokenizer:
+def build_bpe(vocab: str, merges: str, options: Mapping[str, JSONValue], styles: Styles, where: object) -> Tokenizer:
     """Build the tokenizer of a vocab.json and merges.txt; what the Rust library rejects is still its own error."""
     pieces = {k: int(v) for k, v in parse_json_object(vocab, where).items()}
     if max(pieces.values(), default=0) >= len(pieces) + 1000:  # the Rust library would list all that are missing
         raise Error("the ids of the vocabulary have large gaps", where=where, fix="is this the vocab.json of a GPT-2?")
     lines = [line for line in merges.split("\n") if line.strip() and not line.startswith("#version")]
     pairs = [(left, right) for left, _, right in (line.strip("\r").partition(" ") for line in lines)]
-    if any(right.endswith("</w>") for _, right in pairs[:1000]):
-        return build_gpt1_bpe(pieces, pairs, options, where)
-    usual = STYLES["roberta"].special if "<mask>" in pieces and "<s>" in pieces else GPT2_TOKENS
-    special = resolve_special_tokens(options, usual, pieces)
+    has_word_ends = any(right.endswith("</w>") for _, right in pairs[:1000])
+    styles = [style for style in styles if style.has_word_ends == has_word_ends]
+    style, _ = choose_style(styles, "merges.txt", pieces, options, where)
+    special = resolve_special_tokens(options, style.special, pieces)
+    if has_word_ends:
+        return build_gpt1_bpe(pieces, pairs, special, where)
     space = bool(options.get("add_prefix_space", False))
     rust = Rust(models.BPE(vocab=pieces, merges=pairs))
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
@@ -99,10 +130,9 @@ def build_bpe(vocab: str, merges: str, options: Mapping[str, Any], where: object
 
 
 def build_gpt1_bpe(
-    pieces: dict[str, int], pairs: list[tuple[str, str]], options: Mapping[str, Any], where: object
+    pieces: dict[str, int], pairs: list[tuple[str, str]], special: Mapping[str, str], where: object
 ) -> Tokenizer:
     """Build GPT-1's: lower case and cut as BERT does (what transformers does; the first release also repaired text)."""
-    special = resolve_special_tokens(options, {"unk": "<unk>"}, pieces)
     unknown = special.get("unk")
     rust = Rust(models.BPE(vocab=pieces, merges=pairs, unk_token=unknown, end_of_word_suffix="</w>", fuse_unk=False))
     rust.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -120,7 +150,7 @@ def finish_tokenizer(
 
 
 def resolve_special_tokens(
-    options: Mapping[str, Any], usual: Mapping[str, str], known: Collection[str] | None = None
+    options: Mapping[str, JSONValue], usual: Mapping[str, str], known: Collection[str] | None = None
 ) -> dict[str, str]:
     """Return the special tokens by role, of tokenizer_config.json or special_tokens_map.json, else the usual ones;
     without those that are not among the `known` pieces."""
@@ -133,14 +163,20 @@ def resolve_special_tokens(
     return found if known is None else {role: token for role, token in found.items() if token in known}
 
 
-def guess_special_tokens(text: str) -> Mapping[str, str]:
-    """Guess the special tokens of a tokenizer.json by the names that it has marked as special."""
+def guess_special_tokens(text: str, styles: Styles) -> dict[str, str]:
+    """Guess the roles of a tokenizer.json's special tokens: as in the style that has most of the tokens which the file
+    marks as special, and among such styles in the one that gives them most roles; ties: the first."""
     try:
         added = {t["content"] for t in json.loads(text).get("added_tokens", []) if t.get("special")}
     except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
         added = set()
-    tables = sorted(KNOWN_TOKENS, key=lambda table: -len(added & set(table.values())))
-    return {role: token for role, token in tables[0].items() if token in added}
+    best: dict[str, str] = {}
+    for style in styles:
+        for table in (style.special, *(form.special or {} for form in style.published_forms)):
+            found = {role: token for role, token in table.items() if token in added}
+            if (len(set(found.values())), len(found)) > (len(set(best.values())), len(best)):
+                best = found
+    return best
 
 
 MAX_PIECES = 2**21  # more than any tokenizer has
@@ -215,7 +251,9 @@ def parse_piece(data: object, where: object) -> tuple[str, float, int]:
         raise make_model_error("a piece is not UTF-8", where) from None
 
 
-def iterate_fields(data: object, where: object) -> Iterator[tuple[int, Any]]:
+def iterate_fields(
+    data: object, where: object
+) -> Iterator[tuple[int, Any]]:  # dynamic: a number or bytes, by the field
     """Yield numbers and values of a protobuf message: int, float (32 bits), or bytes."""
     data, place = expect(bytes, data, where), 0
     while place < len(data):
@@ -279,30 +317,30 @@ UNREACHABLE_SCORE = -1000.0  # score of a piece that is never read, such as a sp
 MAX_SENTINELS = 1000  # sentinels at most
 
 
-def from_spm(data: bytes, options: Mapping[str, Any], where: object = None, name: str = "spiece.model") -> Tokenizer:
+def from_spm(
+    data: bytes, options: Mapping[str, JSONValue], styles: Styles, where: object = None, name: str = "spiece.model"
+) -> Tokenizer:
     """Build the tokenizer of a spiece.model or sentencepiece.bpe.model; `options` as in tokenizer_config.json."""
-    return call_backend(lambda: build_tokenizer(parse_model(data, where), options, where, name), where)
+    return call_backend(lambda: build_tokenizer(parse_model(data, where), options, styles, where, name), where)
 
 
-def build_tokenizer(model: SentencePieceModel, options: Mapping[str, Any], where: object, name: str) -> Tokenizer:
-    """Build the tokenizer of a parsed model; which family it is shows in the pieces."""
+def build_tokenizer(
+    model: SentencePieceModel, options: Mapping[str, JSONValue], styles: Styles, where: object, name: str
+) -> Tokenizer:
+    """Build the tokenizer of a parsed model. One that is recognised by its pieces has all of them; otherwise fairseq's
+    numbers or sentinels are still to be added."""
     pieces = list(score_pieces(model).items())
-    names = {p for p, _ in pieces}
-    if {"[CLS]", "[SEP]"} <= names:
-        style = STYLES["albert"]
-    elif {"<sep>", "<cls>"} <= names:
-        style = STYLES["xlnet"]
-    elif name == "sentencepiece.bpe.model":
-        style, pieces = number_like_fairseq(pieces, options)
-    else:
-        style, pieces = add_sentinels(pieces, options)
+    style, form = choose_style(styles, name, {p for p, _ in pieces}, options, where)
+    if not form.tokens:
+        finish = number_like_fairseq if name == "sentencepiece.bpe.model" else add_sentinels
+        style, pieces = finish(style, pieces, options)
     ids = {p: i for i, (p, _) in enumerate(pieces)}
     special = resolve_special_tokens(options, style.special, ids)
     marks = [p for p, _, kind in model.pieces if kind == CONTROL]
     added = [t for t in dict.fromkeys([*special.values(), *marks, *style.special_tokens]) if t in ids]
     unknown = next(p for p, _, kind in model.pieces if kind == UNKNOWN)
     rust = build_rust_model(model, pieces, special.get("unk", unknown), where)
-    rust.normalizer = build_normalizer(model, options, "[CLS]" in names or "<sep>" in names, "[CLS]" in names)
+    rust.normalizer = build_normalizer(model, options, form.plain_quotes, form.lower)
     if model.model_type == BPE:
         users = [p for p, _, kind in model.pieces if kind == USER and p not in added]
         rust.add_tokens([AddedToken(p, normalized=False) for p in users])
@@ -319,32 +357,37 @@ def score_pieces(model: SentencePieceModel) -> dict[str, float]:
 
 
 def add_sentinels(
-    pieces: list[tuple[str, float]], options: Mapping[str, Any]
+    style: TokenizerStyle, pieces: list[tuple[str, float]], options: Mapping[str, JSONValue]
 ) -> tuple[TokenizerStyle, list[tuple[str, float]]]:
-    """Finish T5's and what is like it: a text ends in </s>, and sentinels stand at the top of the vocabulary."""
+    """Finish T5's and what is like it: a text ends in </s>, if there is one, and sentinels stand at the top of the
+    vocabulary: as many as tokenizer_config.json says, or the style's own if nothing shows that the model is another."""
     names = {p for p, _ in pieces}
-    extra = options.get("extra_ids", 100 if "<pad>" in names and "<s>" not in names else 0)
+    extra = options.get("extra_ids", len(style.last_tokens) if "<pad>" in names and "<s>" not in names else 0)
     if type(extra) is not int or not 0 <= extra <= MAX_SENTINELS:
         raise Error(f"extra_ids: {extra!r} is not a number of sentinels", fix="correct tokenizer_config.json")
     own = tuple(t for i in reversed(range(extra)) if (t := f"<extra_id_{i}>") not in names)
-    template = ("$A </s>", "$A </s> $B </s>") if "</s>" in names else ("$A", "$A $B:1")
-    style = TokenizerStyle("t5", STYLES["translation"].special, (), own, *template)
+    if "</s>" not in names:
+        style = dataclasses.replace(style, single_template="$A", pair_template="$A $B:1")
+    style = dataclasses.replace(style, first_tokens=(), last_tokens=own)
     return style, [*pieces, *((t, UNREACHABLE_SCORE) for t in own)]
 
 
 def number_like_fairseq(
-    pieces: list[tuple[str, float]], options: Mapping[str, Any]
+    style: TokenizerStyle, pieces: list[tuple[str, float]], options: Mapping[str, JSONValue]
 ) -> tuple[TokenizerStyle, list[tuple[str, float]]]:
-    """mBART's and XLM-R's: fairseq numbers <s> <pad> </s> <unk> first, then the model's pieces from the fourth on."""
-    first = [(t, UNREACHABLE_SCORE) for t in FAIRSEQ_TOKENS]
-    if "MBart" not in str(options.get("tokenizer_class", "")) and "src_lang" not in options:
-        return STYLES["roberta"], [*first, *pieces[3:], ("<mask>", UNREACHABLE_SCORE)]
-    language = str(options.get("src_lang") or "en_XX")
-    if language not in MBART_LANGUAGES:
-        raise Error(f"src_lang {language!r} is not one of mBART's", fix="known: " + " ".join(MBART_LANGUAGES))
-    single, pair = f"$A </s> {language}", f"$A $B </s> {language}"
-    style = dataclasses.replace(STYLES["mbart"], single_template=single, pair_template=pair)
-    return style, [*first, *pieces[3:], *((t, UNREACHABLE_SCORE) for t in style.last_tokens)]
+    """Finish mBART's and XLM-R's: fairseq numbers the style's first tokens, then the model's pieces from the fourth on,
+    then the style's last tokens. A template ends in the language of the text."""
+    first, last = ([(t, UNREACHABLE_SCORE) for t in tokens] for tokens in (style.first_tokens, style.last_tokens))
+    if style.languages and (language := options.get("src_lang")):
+        if language not in style.languages:
+            what = f"src_lang {str(language)!r} is not one of {style.name}'s"
+            raise Error(what, fix="known: " + " ".join(style.languages))
+        single, pair = (
+            " ".join(language if token in style.languages else token for token in template.split())
+            for template in (style.single_template, style.pair_template)
+        )
+        style = dataclasses.replace(style, single_template=single, pair_template=pair)
+    return style, [*first, *pieces[3:], *last]
 
 
 def build_rust_model(
@@ -370,10 +413,12 @@ def build_rust_model(
     return rust
 
 
-def build_normalizer(model: SentencePieceModel, options: Mapping[str, Any], quotes: bool, small: bool) -> Any:
+def build_normalizer(
+    model: SentencePieceModel, options: Mapping[str, JSONValue], quotes: bool, small: bool
+) -> normalizers.Normalizer:
     """Text as the model wants it. ALBERT and XLNet also make quotes plain, strip accents and (ALBERT) capitals; NFC
     puts Hangul together again, which the model's own table would do."""
-    steps: list[Any] = []
+    steps: list[normalizers.Normalizer] = []
     if quotes:
         steps += [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
         if not options.get("keep_accents", False):
@@ -392,25 +437,32 @@ def build_normalizer(model: SentencePieceModel, options: Mapping[str, Any], quot
 
 
 def from_marian(
-    source: bytes, target: bytes, vocab: str, options: Mapping[str, Any], where: object = None
+    source: bytes, target: bytes, vocab: str, options: Mapping[str, JSONValue], styles: Styles, where: object = None
 ) -> Tokenizer:
     """Marian's two models and the one table of numbers that both share; `.target` reads the other language."""
-    made = call_backend(lambda: build_marian_side(parse_model(source, where), vocab, options, where), where)
-    made.target = call_backend(lambda: build_marian_side(parse_model(target, where), vocab, options, where), where)
+
+    def build_side(data: bytes) -> Tokenizer:
+        return call_backend(lambda: build_marian_side(parse_model(data, where), vocab, options, styles, where), where)
+
+    made = build_side(source)
+    made.target = build_side(target)
     return made
 
 
-def build_marian_side(model: SentencePieceModel, vocab: str, options: Mapping[str, Any], where: object) -> Tokenizer:
+def build_marian_side(
+    model: SentencePieceModel, vocab: str, options: Mapping[str, JSONValue], styles: Styles, where: object
+) -> Tokenizer:
     """Build one side. Pieces of the other one keep their number and cannot be read."""
     ids = {k: int(v) for k, v in parse_json_object(vocab, where).items()}
     if sorted(ids.values()) != list(range(len(ids))):
         raise Error("the vocabulary does not number its pieces from 0", where=where, fix="correct vocab.json")
     own = {p: s for p, s in score_pieces(model).items() if s > UNREACHABLE_SCORE}
-    special = resolve_special_tokens(options, STYLES["t5"].special, ids)
+    style, _ = choose_style(styles, "source.spm", ids, options, where)
+    special = resolve_special_tokens(options, style.special, ids)
     marks = [*special.values(), *(p for p in ids if p.startswith(">>") and p.endswith("<<"))]
     names = ((p, p if p in own or p in marks else FOREIGN_PREFIX + p) for p in sorted(ids, key=ids.__getitem__))
     pieces = [(name, own.get(p, UNREACHABLE_SCORE)) for p, name in names]
     rust = build_rust_model(model, pieces, special.get("unk", "<unk>"), where)
     rust.normalizer = build_normalizer(model, options, quotes=False, small=False)
-    style = TokenizerStyle("marian", special, tuple(dict.fromkeys(marks)), (), "$A </s>", "$A $B </s>")
+    style = dataclasses.replace(style, special=special, first_tokens=tuple(dict.fromkeys(marks)), last_tokens=())
     return style.finish_tokenizer(rust, ids, where)

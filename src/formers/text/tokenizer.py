@@ -27,7 +27,7 @@ import numpy as np
 import tokenizers
 from numpy.typing import ArrayLike
 
-from ..config import parse_json_object
+from ..config import JSONObject, parse_json_object
 from ..errors import Error
 from .backend_safety import check_tokenizer_json, hide_panic, iterate_tables
 from .batch_encoding import BatchEncoding, Texts, encode_texts
@@ -156,7 +156,7 @@ def rewrite_tokenizer_json(text: str, *, table: bool, hide: Collection[str]) -> 
     return json.dumps(about, ensure_ascii=False)
 
 
-def hide_pieces(model: dict[str, Any], hide: frozenset[str]) -> dict[str, Any]:
+def hide_pieces(model: JSONObject, hide: frozenset[str]) -> JSONObject:
     """Hide pieces that a model must not make. To mark them special is not enough: Unigram and word models find them in
     their vocabulary again, also as capitals or in full width that a normaliser makes plain."""
 
@@ -205,7 +205,8 @@ class Tokenizer:
         self.json_text = text  # the file as it was, so that saving changes nothing
         about = parse_json_object(text, where)
         check_tokenizer_json(about, where)
-        self.backend: Any = call_backend(lambda: tokenizers.Tokenizer.from_str(text), where)
+        rust = call_backend(lambda: tokenizers.Tokenizer.from_str(text), where)
+        self.backend: Any = rust  # dynamic: the stubs of tokenizers do not say how its methods are called
         self.backend.no_truncation()  # a published file may cut texts in silence
         self.backend.no_padding()
         known = self.backend.get_vocab(with_added_tokens=True)
@@ -218,7 +219,7 @@ class Tokenizer:
         names = {stage: [part.get("type") for part in iterate_tables(about.get(stage))] for stage in stages}
         model = about.get("model")
         options = model.items() if isinstance(model, dict) else ()
-        self.model_options: dict[str, Any] = {k: v for k, v in options if k not in ("vocab", "merges")}
+        self.model_options: JSONObject = {k: v for k, v in options if k not in ("vocab", "merges")}
         self.is_byte_level = "ByteLevel" in names["decoder"]
         self.has_byte_fallback = "ByteFallback" in names["decoder"]
         self.has_metaspace = "Metaspace" in (*names["decoder"], *names["pre_tokenizer"]) or self.has_byte_fallback
@@ -319,8 +320,8 @@ class Tokenizer:
             wanted, found = find_places(text), None
             # The library looks through all tokens for each place.
             if origins is None and len(made) * len(wanted) < MAX_SCAN_STEPS:
-                found = [made.char_to_token(at) for at in wanted]
-            if found is None or None in found:
+                found = [-1 if (token := made.char_to_token(at)) is None else token for at in wanted]
+            if found is None or -1 in found:
                 spans = find_offsets(made, origins, text)
                 found = [bisect.bisect_right(spans, at, 0, max(0, len(spans) - 1), key=GET_END) for at in wanted]
             rows.append((made.ids, found))
@@ -328,7 +329,7 @@ class Tokenizer:
 
     def encode_with_origins(
         self, texts: Sequence[str], special: bool, parse_special: bool
-    ) -> list[tuple[Any, list[int] | None]]:
+    ) -> list[tuple[tokenizers.Encoding, list[int] | None]]:
         """Encode texts by the Rust library, and say where the characters that it was handed come from."""
         if self.has_morphemes:  # so that all new words go to the analyser together
             mark_morphemes([strip_morpheme_marks(text) for text in texts])
@@ -339,10 +340,10 @@ class Tokenizer:
 
     def encode_prepared(
         self, ready: Sequence[tuple[str, bool]], special: bool, parse_special: bool, fast: bool = False
-    ) -> list[Any]:
+    ) -> list[tokenizers.Encoding]:
         """Encode texts by the Rust library, each by the one that suits it: with SentencePiece's table, or without
         (True: it has been applied). `fast` finds no offsets."""
-        rows: list[Any] = [None] * len(ready)
+        rows: list[Any] = [None] * len(ready)  # dynamic: an encoding of each, in the end
         for which in {done for _, done in ready}:
             rust = self.get_backend(which, parse_special)
             call = rust.encode_batch_fast if fast else rust.encode_batch
@@ -371,7 +372,7 @@ class Tokenizer:
             return self.charsmap.apply(text) if JOINING_CHARACTERS.search(text) else (text, None)
         return mark_with_origins(text) if self.has_morphemes and not text.isascii() else (text, None)
 
-    def get_backend(self, mapped: bool, parse_special: bool) -> Any:
+    def get_backend(self, mapped: bool, parse_special: bool) -> Any:  # dynamic: see `backend`
         """Return the Rust tokenizer for text that has passed SentencePiece's table or not, and may spell specials."""
         key = mapped and self.charsmap is not None, parse_special or not self.reserved_tokens
         if key not in self.backends:

@@ -1,13 +1,14 @@
 """What a model file declares of its tokenizer: the kind (`tokenizer`: how pieces are learned) and the style
 (`tokenizer_style`: the special tokens, their places in the vocabulary, and the templates of texts).
 
-A new style is a TokenizerStyle in a model file, a new kind an entry of TRAINERS.
+A new style is a TokenizerStyle in a model file, a new kind an entry of TRAINERS. This room stands below the model
+files: what needs a style is given one, or all of them, by its caller (registry.py lists them).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from importlib import import_module
 from inspect import signature
 from typing import Any
@@ -19,11 +20,29 @@ from ..config import suggest_name
 from ..errors import Error
 from .tokenizer import Tokenizer
 
-T5_SENTINELS = tuple(f"<extra_id_{i}>" for i in reversed(range(100)))  # T5: the first sentinel is the very last piece
-MBART_LANGUAGES = (
-    "ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX", "kk_KZ",
-    "ko_KR", "lt_LT", "lv_LV", "my_MM", "ne_NP", "nl_XX", "ro_RO", "ru_RU", "si_LK", "tr_TR", "vi_VN", "zh_CN",
-)  # fmt: skip
+SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model")  # the second: ids are fairseq's, not the model's own
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedForm:
+    """Files other than tokenizer.json that tokenizers of a style are published in (published_files.py), how they are
+    recognised among those of other styles, and what differs from the style there."""
+
+    files: tuple[str, ...]  # vocab.txt, merges.txt, source.spm or some of SENTENCEPIECE_FILES
+    tokens: tuple[str, ...] = ()  # recognised by all of these pieces in the vocabulary,
+    options: Mapping[str, str] = field(default_factory=dict)  # and by an option of tokenizer_config.json: a part of it
+    special: Mapping[str, str] | None = None  # by role; None: as in the style
+    pair_template: str | None = None  # None: as in the style
+    plain_quotes: bool = False  # SentencePiece: quotation marks become " and accents are stripped before the model
+    lower: bool = False  # SentencePiece: text is made lower case, unless its options say otherwise
+
+    def count_matches(self, pieces: Collection[str], options: Mapping[str, Any]) -> int | None:
+        """Count what a file is recognised by; None: it is not in this form."""
+        if any(token not in pieces for token in self.tokens):
+            return None
+        if self.options and not any(k in options and w in str(options[k]) for k, w in self.options.items()):
+            return None
+        return len(self.tokens) + len(self.options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +59,9 @@ class TokenizerStyle:
     _: KW_ONLY
     splits_at_spaces: bool = False  # kind words: punctuation stays with its word (Transformer-XL)
     has_word_ends: bool = False  # kind bpe: characters, and </w> at the end of a word, instead of bytes (GPT-1)
+    languages: tuple[str, ...] = ()  # codes among the last tokens; the one of a text ends its templates (mBART)
+    default_kinds: tuple[str, ...] = ()  # kinds of tokenizer that have this style if no other is named
+    published_forms: tuple[PublishedForm, ...] = ()
 
     @property
     def special_tokens(self) -> tuple[str, ...]:
@@ -69,51 +91,6 @@ class TokenizerStyle:
         return Tokenizer(rust.to_str(pretty=True), self.special, where=where)
 
 
-BERT_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-ROBERTA_TOKENS = {
-    "bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>", "cls": "<s>", "sep": "</s>",
-}  # fmt: skip
-GPT2_TOKENS = {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>"}
-T5_TOKENS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
-ALBERT_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-XLNET_TOKENS = {
-    "pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<cls>", "sep": "<sep>", "mask": "<mask>",
-}  # fmt: skip
-GPT_TOKENS = {"unk": "<unk>", "bos": "<start>", "sep": "<delimiter>", "cls": "<classify>"}
-GPT_NEOX_TOKENS = {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "pad": "<|padding|>"}
-TRANSFORMER_XL_TOKENS = {"eos": "<eos>", "unk": "<unk>"}
-TRANSLATION_TOKENS = T5_TOKENS | {"bos": "<s>"}
-ELMO_TOKENS = {"bos": "<S>", "eos": "</S>", "unk": "<UNK>"}
-KNOWN_TOKENS: tuple[Mapping[str, str], ...] = (  # by which the roles in a tokenizer.json are guessed; ties: the first
-    BERT_TOKENS, ROBERTA_TOKENS, GPT2_TOKENS, T5_TOKENS, ALBERT_TOKENS, GPT_TOKENS, GPT_NEOX_TOKENS, XLNET_TOKENS,
-    TRANSLATION_TOKENS, TRANSFORMER_XL_TOKENS, ELMO_TOKENS, {"unk": "[UNK]"},
-)  # fmt: skip
-FAIRSEQ_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
-CLS_SEP_TEMPLATES = "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"
-
-# The styles that readers of published files recognise (published_files.py), that are the usual one of a kind, or that
-# are no family's own. Model files are above this room and need torch: the others are declared there.
-STYLES: dict[str, TokenizerStyle] = {style.name: style for style in (
-    TokenizerStyle("bert", BERT_TOKENS, tuple(BERT_TOKENS.values()), (), *CLS_SEP_TEMPLATES),
-    TokenizerStyle("albert", ALBERT_TOKENS, tuple(ALBERT_TOKENS.values()), (), *CLS_SEP_TEMPLATES),
-    TokenizerStyle("roberta", ROBERTA_TOKENS, FAIRSEQ_TOKENS, ("<mask>",), "<s> $A </s>", "<s> $A </s> </s> $B </s>"),
-    TokenizerStyle(
-        "mbart", ROBERTA_TOKENS, FAIRSEQ_TOKENS, (*MBART_LANGUAGES, "<mask>"), "$A </s> en_XX", "$A $B </s> en_XX"
-    ),
-    TokenizerStyle("gpt2", {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}, (), ("<|endoftext|>",)),
-    TokenizerStyle("t5", T5_TOKENS, ("<pad>", "</s>", "<unk>"), T5_SENTINELS, "$A </s>", "$A </s> $B </s>"),
-    TokenizerStyle(
-        "xlnet", XLNET_TOKENS, ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"), (),
-        "$A <sep> <cls>:2", "$A <sep> $B:1 <sep>:1 <cls>:2",
-    ),
-    TokenizerStyle(
-        "translation", TRANSLATION_TOKENS, ("<pad>", "<unk>", "<s>", "</s>"), (), "$A </s>", "$A </s> $B </s>"
-    ),
-    TokenizerStyle("elmo", ELMO_TOKENS, tuple(ELMO_TOKENS.values())),
-    TokenizerStyle("words", {"unk": "[UNK]"}, ("[UNK]",)),
-)}  # fmt: skip
-
-
 # Kind → the module of this package and its function, options that the kind fixes, and those that it does not take.
 TRAINERS: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
     "bpe": (".trainers.pair_merging", "train_bpe", {}, ("jamo",)),
@@ -122,16 +99,18 @@ TRAINERS: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
     "jamo": (".trainers.pair_merging", "train_bpe", {"jamo": True}, ("jamo",)),
     "words": (".word_level", "train_words", {}, ()),
     # The words that an ELMo predicts. What it reads are characters, which nobody has to learn (word_level.py).
-    "characters": (".word_level", "train_words", {"style": STYLES["elmo"]}, ("spaces",)),
+    "characters": (".word_level", "train_words", {}, ("spaces",)),
 }
 MAX_VOCAB_SIZE, MAX_WORKERS = 1 << 24, 1024  # pieces, processes
 
 
-def train_by_kind(kind: str, lines: Iterable[str], vocab_size: int, **options: Any) -> Tokenizer:
-    """Train a tokenizer of a kind (bpe, wordpiece, unigram, jamo, words, characters).
+def train_by_kind(
+    kind: str, lines: Iterable[str], vocab_size: int, *, style: TokenizerStyle, **options: Any
+) -> Tokenizer:
+    """Train a tokenizer of a kind (bpe, wordpiece, unigram, jamo, words, characters), with a style's special tokens.
 
-    Options are those of the kind's own function (train_bpe, …); all have `style` (whose special tokens), `workers` and
-    `tell`. The result is the same, byte for byte, however many processes count the words.
+    Options are those of the kind's own function (train_bpe, …); all have `workers` and `tell`. The result is the same,
+    byte for byte, however many processes count the words.
     """
     if kind not in TRAINERS:
         raise Error(f"formers does not train {kind!r} tokenizers", fix=suggest_name(kind, TRAINERS))
@@ -147,4 +126,4 @@ def train_by_kind(kind: str, lines: Iterable[str], vocab_size: int, **options: A
     for name in options:
         if name not in known:
             raise Error(f"{kind} has no option {name!r}", fix=suggest_name(name, known[2:]))
-    return train(lines, vocab_size, **{**fixed, **options})
+    return train(lines, vocab_size, style=style, **fixed, **options)

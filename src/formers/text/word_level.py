@@ -10,16 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from ..config import ProgressCallback
+from ..config import JSONObject, ProgressCallback
 from ..errors import Error
 from .backend_safety import WORD_REGEX
 from .normalise import normalise
 from .tokenizer import Tokenizer
-from .tokenizer_kinds import STYLES, TokenizerStyle
+from .tokenizer_kinds import TokenizerStyle
 from .trainers.word_counts import WordCutter, count_words
 
 WORD_PATTERN = re.compile(WORD_REGEX)
@@ -27,14 +26,14 @@ UNKNOWN_TOKEN = "[UNK]"
 
 
 def split_words(text: str, lower: bool = True) -> list[str]:
-    """The words and punctuation marks of a text, composed (NFC) and in lower case unless told otherwise."""
+    """Return the words and punctuation marks of a text, composed (NFC) and in lower case unless told otherwise."""
     text = normalise(text)
     # A final capital sigma has a rule of its own in Python and none in the Rust library.
     return WORD_PATTERN.findall(text.replace("Σ", "σ").lower() if lower else text)
 
 
 def split_texts(texts: Iterable[str | Sequence[str]], lower: bool = True) -> Iterator[Sequence[str]]:
-    """The words of each text; a text may be split already (by a morphological analyser, say)."""
+    """Return the words of each text; a text may be split already (by a morphological analyser, say)."""
     for text in texts:
         yield split_words(text, lower) if isinstance(text, str) else text
 
@@ -43,10 +42,10 @@ def build_word_tokenizer(
     words: Sequence[str], lower: bool = True, unknown: str = UNKNOWN_TOKEN, style: TokenizerStyle | None = None,
     spaces: bool = False,
 ) -> Tokenizer:  # fmt: skip
-    """A tokenizer that splits as `split_words` does, or at spaces; it numbers the words, `unknown` among them."""
+    """Build a tokenizer that splits as `split_words` does, or at spaces; it numbers the words, `unknown` among them."""
     first = {"type": "NFC"}
     cut = {"type": "Split", "pattern": {"Regex": WORD_REGEX}, "behavior": "Removed", "invert": True}
-    about: dict[str, Any] = {
+    about: JSONObject = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
         "normalizer": {"type": "Sequence", "normalizers": [first, {"type": "Lowercase"}]} if lower else first,
         "pre_tokenizer": {"type": "WhitespaceSplit"} if spaces else cut,
@@ -58,12 +57,12 @@ def build_word_tokenizer(
 
 
 def train_words(
-    lines: Iterable[str], vocab_size: int = 50_000, *, style: TokenizerStyle = STYLES["words"], min_count: int = 1,
+    lines: Iterable[str], vocab_size: int = 50_000, *, style: TokenizerStyle, min_count: int = 1,
     lower: bool = False, spaces: bool | None = None, workers: int | None = None, tell: ProgressCallback | None = None,
 ) -> Tokenizer:  # fmt: skip
-    """The `vocab_size` most frequent words, the most frequent first (ties: the smaller strings), as adaptive softmax
-    wants them; any other is unknown. `min_count` leaves out words that are rarer still. They are cut at spaces only
-    (`spaces`, or as the style says), or at punctuation as well."""
+    """Return the `vocab_size` most frequent words, the most frequent first (ties: the smaller strings), the order that
+    adaptive softmax needs; any other is unknown. `min_count` leaves out words that are rarer still. They are cut at
+    spaces only (`spaces`, or as the style says), or at punctuation as well."""
     if "unk" not in style.special or vocab_size <= len(style.special_tokens):
         raise Error(f"{vocab_size} words of style {style.name!r} leave no room", fix="take a larger vocabulary")
     spaces = style.splits_at_spaces if spaces is None else spaces
@@ -76,12 +75,12 @@ def train_words(
 
 
 def choose_cutoffs(size: int) -> tuple[int, ...]:
-    """Where adaptive softmax may cut a vocabulary: the shares of Transformer-XL's 20k, 40k and 200k of 267,735."""
+    """Return where adaptive softmax cuts a vocabulary: in proportion to Transformer-XL's 20k, 40k, 200k of 267,735."""
     return tuple(n for share in (0.075, 0.15, 0.75) if (n := int(float(f"{share * size:.0e}"))) > 0)
 
 
 def hash_ngrams(word: str, least: int, most: int, buckets: int) -> list[int]:
-    """The buckets of a word's character n-grams (Bojanowski et al. 2016, §3.2), with < and > around the word.
+    """Return the buckets of a word's character n-grams (Bojanowski et al. 2016, §3.2), with < and > around the word.
 
     Numbered as fastText does it, so that its files can be used: a hash of the UTF-8 bytes, and single letters yes,
     a single < or > no.
@@ -105,14 +104,14 @@ SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, SLOT_PAD = (BYTE_SHIFT + i f
 
 
 def encode_word(text: str, slots: int = WORD_SLOTS) -> list[int]:
-    """The ids of one word. Bytes that do not fit are cut, in the middle of a character if need be."""
+    """Return the ids of one word. Bytes that do not fit are cut, in the middle of a character if need be."""
     if not (inner := text.encode("utf-8", "ignore")[: slots - 2]):
         raise Error(f"{text!r} has no characters", fix="leave empty words out")
     return pad_word([BYTE_SHIFT + byte for byte in inner], slots)
 
 
 def pad_word(inner: list[int], slots: int) -> list[int]:
-    """Ids between the two word marks, padded."""
+    """Return ids between the two word marks, padded."""
     return [WORD_BEGIN, *inner, WORD_END, *[SLOT_PAD] * (slots - 2 - len(inner))]
 
 
@@ -131,7 +130,7 @@ def encode_sentence(words: Sequence[str], slots: int = WORD_SLOTS, *, marks: boo
 def encode_sentences(
     sentences: Sequence[Sequence[str]], slots: int = WORD_SLOTS, *, marks: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ids (rows, words, slots) of several sentences and keep (rows, words), True where there is a word."""
+    """Return ids (rows, words, slots) of several sentences and keep (rows, words), True where there is a word."""
     rows = [encode_sentence(words, slots, marks=marks) for words in sentences]
     longest = max(map(len, rows), default=0)
     ids, keep = np.zeros((len(rows), longest, slots), np.int64), np.zeros((len(rows), longest), bool)

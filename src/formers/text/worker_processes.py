@@ -26,11 +26,11 @@ class ProcessPool(ProcessPoolExecutor):
     """Processes that do not read the script that started them: without an `if __name__` guard it would run again in
     each. They know the functions of modules only, and end when this process does, even if it is killed."""
 
-    def __init__(self, workers: int, initializer: Callable[..., None] | None = None, initargs: tuple[Any, ...] = ()):
+    def __init__(self, workers: int, initializer: Callable[..., None] | None = None, initargs: tuple[object, ...] = ()):
         first = (threading.current_thread() is threading.main_thread(), initializer, initargs)
         super().__init__(workers, multiprocessing.get_context("spawn"), initializer=init_worker, initargs=first)
 
-    def submit(self, *work: Any, **how: Any) -> Any:
+    def submit(self, *work: Any, **how: Any) -> Any:  # dynamic: as the executor declares it
         """Give a worker something to do; the first time, they are started."""
         with hide_main_script():
             return super().submit(*work, **how)
@@ -53,7 +53,7 @@ class ProcessPool(ProcessPoolExecutor):
         yield from waiting
 
 
-def init_worker(by_main_thread: bool, initializer: Callable[..., None] | None, initargs: tuple[Any, ...]) -> None:
+def init_worker(by_main_thread: bool, initializer: Callable[..., None] | None, initargs: tuple[object, ...]) -> None:
     """Run first in each process of `ProcessPool`."""
     exit_with_parent(by_main_thread=by_main_thread)
     if initializer is not None:

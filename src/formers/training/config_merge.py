@@ -6,14 +6,25 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import yaml
 
-from ..config import build_config, check_rates, check_sizes, coerce_value, get_schema, parse_yaml, suggest_name
+from ..config import (
+    Settings,
+    build_config,
+    check_rates,
+    check_sizes,
+    coerce_value,
+    get_schema,
+    parse_yaml,
+    suggest_name,
+)
 from ..errors import Error
-from ..family import TRANSLATION_TUNE, Family
+from ..family import TRANSLATION_TUNE, ModelConfig, Recipe
 from ..interop.hub import fetch_model
 from ..interop.model_directory import read_checkpoint_info
 from ..interop.safe_files import find_model_folder
@@ -23,7 +34,7 @@ from ..registry import FAMILIES, find_family, find_preset, find_published_checkp
 from ..task import TASKS
 from .optimizer import WARMUP_SCALED_SCHEDULES
 from .recipes import LR_TIMES_DIM, SMALL_MODEL, get_recipe, is_positive_int
-from .train_config import TrainConfig
+from .train_config import LoopConfig, SettingValue, TrainConfig, check_train_values
 
 PRETRAIN_TABLES = ("data", "model", "objective", "train")
 FINETUNE_TABLES = ("data", "model", "tune", "train")
@@ -34,24 +45,37 @@ TEXT_SETTINGS = ("data.column", "data.columns", "data.encoding", "data.delimiter
 SMOOTHABLE_KINDS = ("class", "tags", "text")  # kinds of answers whose labels can be smoothed
 MAX_CONFIG_BYTES = 2**20  # bytes of a file of settings
 Features = Literal["no", "last", "second", "sum4", "cat4", "mix"]
-Tables = dict[str, dict[str, Any]]
+Tables = dict[str, Settings]
+ConfigFile = str | Path | Mapping[str, object] | None  # a run's file of settings, or a table of the same
 
 
-class RunConfig:
-    """All that a run is asked to do; `saved_fields` are those that run.json and a file for --config hold."""
+class SavedSettings:
+    """Settings of a run; `saved_fields` are those that run.json and a file for --config hold."""
 
     saved_fields: ClassVar[tuple[str, ...]]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Settings:
         """Return the settings as run.json keeps them."""
-        return {name: to_plain(getattr(self, name)) for name in self.saved_fields}
+        values = vars(self)
+        return {name: to_plain(values[name]) for name in self.saved_fields}
 
     def to_yaml(self) -> str:
         """Return the settings as YAML, as --config reads them."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
 
-def to_plain(value: Any, change: Callable[[Any], Any] = lambda one: one) -> Any:
+class RunConfig(SavedSettings):
+    """All that a run is asked to do."""
+
+    train: LoopConfig
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the run gives the same bits every time."""
+        return self.train.deterministic
+
+
+def to_plain(value: object, change: Callable[[object], object] = lambda one: one) -> Any:  # dynamic: any setting
     """Turn dataclasses into tables and tuples into lists, all the way down, with a change of every single value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
@@ -86,9 +110,9 @@ class PretrainDataConfig:
     valid_fraction: float = 0.05  # or the share of documents that is held out for it
 
     @property
-    def reader_options(self) -> dict[str, Any]:
+    def reader_options(self) -> Settings:
         """How files are read, as data/readers.py and prepare want it."""
-        return {name: getattr(self, name) for name in ("unit", *READER_SETTINGS)}
+        return {name: vars(self)[name] for name in ("unit", *READER_SETTINGS)}
 
     def __post_init__(self) -> None:
         check_sizes(self, "vocab_size")
@@ -116,9 +140,9 @@ class FinetuneDataConfig:
     limit: int | None = None  # so many of the training examples, drawn from all
 
     @property
-    def reader_options(self) -> dict[str, Any]:
+    def reader_options(self) -> Settings:
         """How files are read, as runs/splits.py wants it."""
-        return {name: getattr(self, name) for name in READER_SETTINGS}
+        return {name: vars(self)[name] for name in READER_SETTINGS}
 
     def __post_init__(self) -> None:
         check_sizes(self, "vocab_size", "limit")
@@ -178,36 +202,50 @@ class PretrainConfig(RunConfig):
     saved_fields = (*PRETRAIN_KEYS, *PRETRAIN_TABLES)
     family: str
     data: PretrainDataConfig
-    model: dict[str, Any]
-    objective: dict[str, Any]  # "name", and its options
+    model: Settings
+    objective: Settings  # "name", and its options
     train: TrainConfig
     recipe: str = "quick"
     preset: str | None = None
     init: str | None = None  # a checkpoint to start from
-    model_overrides: dict[str, Any] = field(default_factory=dict)  # the settings of `init` that were asked for
+    model_overrides: Settings = field(default_factory=dict)  # the settings of `init` that were asked for
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneConfig(RunConfig):
-    """All that a fine-tuning run is asked to do."""
+class FinetuneSettings(SavedSettings):
+    """What a fine-tuning run is asked to do, as far as it is known before its examples are encoded."""
 
-    saved_fields = (*FINETUNE_KEYS, *FINETUNE_TABLES)
+    saved_fields = (*FINETUNE_KEYS, "data", "model", "tune")
     family: str
     source: str | None  # a checkpoint; None: from scratch
     preset: str | None
     task: str
     data: FinetuneDataConfig
-    model: dict[str, Any]
+    model: Settings
     tune: TuneConfig
-    train: TrainConfig
+    train_values: Settings  # of the `train:` table; of DERIVED_SETTINGS only those of the recipe or the caller
     explicit_train: tuple[str, ...] = ()  # the settings of `train` that were given, not left to the recipe
-    model_overrides: dict[str, Any] = field(default_factory=dict)
+    model_overrides: Settings = field(default_factory=dict)
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the run gives the same bits every time."""
+        return bool(self.train_values["deterministic"])
+
+    @property
+    def seed(self) -> int:
+        """The seed of new weights."""
+        return int(self.train_values["seed"])
+
+    def to_dict(self) -> Settings:
+        """Return the settings as run.json keeps them, without those of `train` that are not known yet."""
+        return {**super().to_dict(), "train": to_plain(self.train_values)}
 
     def to_yaml(self) -> str:
         """Return the settings as YAML, without those that follow from the examples, so that they are derived again."""
-        table = self.to_dict()
+        table, scaled = self.to_dict(), self.train_values["schedule"] in WARMUP_SCALED_SCHEDULES
         # A recipe whose schedule has a warmup of its own keeps it, whatever the examples are.
-        kept = {*self.explicit_train, *(("warmup_steps",) if self.train.schedule in WARMUP_SCALED_SCHEDULES else ())}
+        kept = {*self.explicit_train, *(("warmup_steps",) if scaled else ())}
         derived = [name for name in DERIVED_SETTINGS if name not in kept]
         table["train"] = {name: value for name, value in table["train"].items() if name not in derived}
         if self.tune.seq_length and "context" not in self.model_overrides:
@@ -216,13 +254,24 @@ class FinetuneConfig(RunConfig):
         return words + yaml.safe_dump(to_plain(table, shorten_float), sort_keys=False, allow_unicode=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig(FinetuneSettings, RunConfig):
+    """All that a fine-tuning run is asked to do."""
+
+    train: TrainConfig
+
+    def to_dict(self) -> Settings:
+        """Return the settings as run.json keeps them."""
+        return {**super().to_dict(), "train": to_plain(self.train)}
+
+
 # Settings of `train` that follow from the examples unless they are given.
 DERIVED_SETTINGS = (
     "seq_length", "batch_tokens", "accumulate", "steps", "eval_every", "save_every", "warmup_steps", "lr",
 )  # fmt: skip
 
 
-def shorten_float(value: Any) -> Any:
+def shorten_float(value: object) -> object:
     """Return a float without a fraction as an integer: people write epochs: 3."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
@@ -231,22 +280,24 @@ def shorten_float(value: Any) -> Any:
 class GivenSettings:
     """What a file and single settings say: the file's keys beside its tables, and the settings of every table."""
 
-    top: dict[str, Any]
+    top: Settings
     tables: Tables
 
     @staticmethod
-    def read(file: Any, overrides: Mapping[str, Any], tables: tuple[str, ...], keys: tuple[str, ...]) -> GivenSettings:
+    def read(
+        file: ConfigFile, overrides: Mapping[str, object], tables: tuple[str, ...], keys: tuple[str, ...]
+    ) -> GivenSettings:
         """Read a file (a path, or a table of the same); dotted `overrides` ({"model.layers": 4}) win over it."""
         told, single = read_config_tables(file, tables, keys), unflatten_tables(overrides, tables)
         merged = {name: {**told[name], **single.get(name, {})} for name in tables}
         return GivenSettings({key: value for key, value in told.items() if key in keys}, merged)
 
-    def merge_over(self, recipe: Mapping[str, Mapping[str, Any]]) -> Tables:
+    def merge_over(self, recipe: Mapping[str, Mapping[str, object]]) -> Tables:
         """Return the tables of a recipe with the given settings over them."""
         return {name: {**recipe.get(name, {}), **values} for name, values in self.tables.items()}
 
 
-def read_config_tables(file: Any, tables: tuple[str, ...], keys: tuple[str, ...]) -> dict[str, Any]:
+def read_config_tables(file: ConfigFile, tables: tuple[str, ...], keys: tuple[str, ...]) -> Settings:
     """Read a file of settings, or a table of the same: all of `tables`, and those of `keys` that it names."""
     told, where = read_config(file), None if file is None or isinstance(file, Mapping) else file
     for key in told:
@@ -261,12 +312,12 @@ def read_config_tables(file: Any, tables: tuple[str, ...], keys: tuple[str, ...]
 
 
 def collect_overrides(
-    verb: str, settings: Mapping[str, Any], overrides: Mapping[str, Any] | None, tables: tuple[str, ...],
+    verb: str, settings: Mapping[str, object], overrides: Mapping[str, object] | None, tables: tuple[str, ...],
     short: Mapping[str, str] | None = None, arguments: tuple[str, ...] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> Settings:  # fmt: skip
     """Return the settings given to a verb as tables (train={"steps": 9}), by bare names (`short`: bare → dotted) and by
     dotted names (`overrides`), all under dotted names. `arguments` are other names that a hint may name."""
-    given, short = dict[str, Any](), short or {}
+    given, short = Settings(), short or {}
     for name, value in settings.items():
         if name in tables and isinstance(value, Mapping):
             given |= {f"{name}.{key}": inner for key, inner in value.items()}
@@ -281,13 +332,20 @@ def collect_overrides(
     return resolve_settings(given | dict(overrides or {}), tables)
 
 
-def coerce_model_settings(family: Family, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check that a family's config has these settings, and give each the type that it has there."""
-    known = get_schema(family.config_class)
+def coerce_settings(config: type, values: Mapping[str, object], table: str) -> Settings:
+    """Check that a configuration has these settings of a table, and give each the type that it has there."""
+    known = get_schema(config)
     for key in values:
         if key not in known:
-            raise Error(f"unknown setting {key!r} of model", fix=suggest_name(key, known))
-    return {key: coerce_value(value, known[key], f"model.{key}") for key, value in values.items()}
+            raise Error(f"unknown setting {key!r} of {table}", fix=suggest_name(key, known))
+    return {key: coerce_value(value, known[key], f"{table}.{key}") for key, value in values.items()}
+
+
+def coerce_train_settings(values: Mapping[str, object]) -> Settings:
+    """Check settings of `train` one by one and give each its type; those not known yet may be missing."""
+    typed = coerce_settings(TrainConfig, values, "train")
+    check_train_values(typed)
+    return {name: typed[name] for name in get_schema(TrainConfig) if name in typed}  # in the order of the table
 
 
 def make_warmup_error(warmup: int, steps: int, option: str) -> Error:
@@ -296,49 +354,121 @@ def make_warmup_error(warmup: int, steps: int, option: str) -> Error:
     return Error(what, fix=f"--train.warmup_steps {steps // 10}, or more {option}")
 
 
+@dataclass(frozen=True)
+class PretrainSettings:
+    """What a pretraining run is asked to do, before what follows from its text is known."""
+
+    family: str
+    given: GivenSettings
+    recipe: Recipe
+    keys: Settings  # recipe, preset, init
+
+    @staticmethod
+    def read(
+        family: str | None, file: ConfigFile = None, overrides: Mapping[str, object] | None = None,
+        keys: Mapping[str, str | None] | None = None,
+    ) -> PretrainSettings:  # fmt: skip
+        """Read the settings of a run. `overrides` are dotted; `keys` are recipe, preset or init."""
+        given = GivenSettings.read(file, overrides or {}, PRETRAIN_TABLES, PRETRAIN_KEYS)
+        where = None if file is None or isinstance(file, Mapping) else file
+        named = {**given.top, **{k: v for k, v in (keys or {}).items() if v is not None}}
+        family = family or named.get("family")
+        if family is None:
+            raise Error("no family is named", where=where, fix="formers tree lists them")
+        if "family" in given.top and find_family(given.top["family"]).name != find_family(family).name:
+            what = f"this is of a {given.top['family']}, not of a {family}"
+            raise Error(what, where=where, fix="leave one of them out")
+        preset, name = named.get("preset"), named.get("recipe") or "quick"
+        found, sizes = find_preset(family, preset)
+        recipe = get_recipe(found.name, name, sizes if preset else None, given.tables["model"])
+        chosen = {"recipe": name, "preset": preset, "init": named.get("init")}
+        return PretrainSettings(found.name, given, recipe, chosen)
+
+    @cached_property
+    def data(self) -> PretrainDataConfig:
+        """Where the text comes from, and how it is read."""
+        return build_config(PretrainDataConfig, self.merge({})["data"], where="data")
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the run gives the same bits every time."""
+        value = {**self.recipe.train, **self.given.tables["train"]}.get("deterministic", False)
+        return coerce_value(value, bool, "train.deterministic")
+
+    def check(self) -> None:
+        """Refuse settings that are wrong whatever the text is, before it is read."""
+        coerce_settings(find_family(self.family).definition.config_class, self.given.tables["model"], "model")
+        coerce_train_settings(self.merge({})["train"])
+
+    def to_dict(self) -> Settings:
+        """Return the settings that were given."""
+        return {"family": self.family, **self.keys, **self.given.tables}
+
+    def merge(self, derived: Tables) -> Tables:
+        """Merge recipe < `derived` < given settings, as plain tables."""
+        model = self.recipe.model if self.keys["init"] is None else {}  # a checkpoint has its own sizes
+        base = {"data": self.recipe.data, "objective": self.recipe.objective, "train": self.recipe.train}
+        made = self.given.merge_over({"model": model, **{k: {**v, **derived.get(k, {})} for k, v in base.items()}})
+        for key in ("source", "valid"):
+            value = made["data"].get(key) or ()
+            made["data"][key] = [value] if isinstance(value, str) else value
+        goal = {"name": find_family(self.family).definition.objective, **made["objective"]}
+        made["objective"] = {**goal, "name": resolve_objective(goal["name"])}
+        if made["objective"]["name"] == "seq2seq":  # a document is a pair
+            made["data"] = {"splitter": "tabs", "unit": "line", **made["data"]}
+        return made
+
+    def resolve(self, derived: Mapping[str, object] | None = None) -> PretrainConfig:
+        """Check all settings and return the run's configuration; `derived` are dotted settings that follow from the
+        text, where none were given."""
+        own = unflatten_tables(derived or {}, PRETRAIN_TABLES)
+        merged, init = self.merge(own), self.keys["init"]
+        train, named = merged["train"], {**own.get("train", {}), **self.given.tables["train"]}
+        if init is not None and "lr" not in named:
+            train |= choose_continued_lr(str(init), train)
+        adjust_warmup(train, named)
+        context = merged["model"].get("context")
+        if context and "seq_length" not in named:
+            train["seq_length"] = min(train["seq_length"], context)
+        model, goal = (
+            coerce_settings(find_family(self.family).definition.config_class, merged["model"], "model"),
+            merged["objective"],
+        )
+        options = list_options(OBJECTIVES[goal["name"]].objective_class)
+        for key in goal:
+            if key != "name" and key not in options:
+                raise Error(f"unknown setting {key!r} of objective {goal['name']!r}", fix=suggest_name(key, options))
+        config = PretrainConfig(
+            family=self.family, data=build_config(PretrainDataConfig, merged["data"], where="data"), model=model,
+            objective=goal, train=build_config(TrainConfig, train, where="train"),
+            model_overrides=self.given.tables["model"], **self.keys,
+        )  # fmt: skip
+        if init is None:
+            build_model_config(config)
+        return config
+
+
 def configure_pretraining(
-    family: str | None, file: Any = None, overrides: Mapping[str, Any] | None = None, **top: Any
+    family: str | None, file: ConfigFile = None, overrides: Mapping[str, object] | None = None, **keys: str | None
 ) -> PretrainConfig:
-    """Merge and check the settings of a pretraining run. `file` is a path or a table; `overrides` are dotted; `top` is
-    recipe, preset or init."""
-    given = GivenSettings.read(file, overrides or {}, PRETRAIN_TABLES, PRETRAIN_KEYS)
-    where = None if file is None or isinstance(file, Mapping) else file
-    keys = {**given.top, **{k: v for k, v in top.items() if v is not None}}
-    family = family or keys.get("family")
-    if family is None:
-        raise Error("no family is named", where=where, fix="formers tree lists them")
-    if "family" in given.top and find_family(given.top["family"]).name != find_family(family).name:
-        raise Error(f"this is of a {given.top['family']}, not of a {family}", where=where, fix="leave one of them out")
-    preset, init, recipe = keys.get("preset"), keys.get("init"), keys.get("recipe") or "quick"
-    found, sizes = find_preset(family, preset)
-    base = get_recipe(found.name, recipe, sizes if preset else None, given.tables["model"])
-    model = base.model if init is None else {}  # a checkpoint has its own sizes
-    merged = given.merge_over({"data": base.data, "model": model, "objective": base.objective, "train": base.train})
-    train, named = merged["train"], given.tables["train"]
-    if init is not None and "lr" not in named:
-        train |= choose_continued_lr(str(init), train)
-    adjust_warmup(train, named)
-    context = merged["model"].get("context")
-    if context and "seq_length" not in named:
-        train["seq_length"] = min(train["seq_length"], context)
-    more = {"recipe": recipe, "preset": preset, "init": init, "model_overrides": given.tables["model"]}
-    return build_pretrain_config(found.name, merged, more)
+    """Merge and check the settings of a pretraining run. `overrides` are dotted; `keys` are recipe, preset or init."""
+    return PretrainSettings.read(family, file, overrides, keys).resolve()
 
 
-def choose_continued_lr(init: str, train: Mapping[str, Any]) -> dict[str, Any]:
+def choose_continued_lr(init: str, train: Mapping[str, object]) -> Settings:
     """Choose the rate of continued pretraining: as in fine-tuning, by the width; nothing where that is unknown."""
     folder = fetch_model(init) if init.startswith("hub:") else find_model_folder(init)
     try:
         info = read_checkpoint_info(folder)
     except Error:  # of a damaged one, which is refused when it is loaded
         return {}
-    dim: Any = (info.settings or {}).get("dim")
+    dim = (info.settings or {}).get("dim")
     if not is_positive_int(dim):
         return {}
     return {"lr": 1e-3 if train.get("optimizer") == "rms-adamw" else float(f"{LR_TIMES_DIM / dim:.2g}")}
 
 
-def adjust_warmup(train: dict[str, Any], given: Mapping[str, Any]) -> None:
+def adjust_warmup(train: Settings, given: Mapping[str, object]) -> None:
     """Refuse a warmup that was given and never ends; shorten the recipe's where fewer steps are asked for. The inverse
     square root keeps its warmup: that sets the height of the curve."""
     usual = {"steps": TrainConfig.steps, "warmup_steps": TrainConfig.warmup_steps}
@@ -351,31 +481,7 @@ def adjust_warmup(train: dict[str, Any], given: Mapping[str, Any]) -> None:
         train["warmup_steps"] = steps // 10
 
 
-def build_pretrain_config(family: str, merged: Tables, more: Mapping[str, Any]) -> PretrainConfig:
-    """Check that every setting has a name that is known and a value of its kind; `more` are the other fields."""
-    declared, data = find_family(family).definition, merged["data"]
-    for key in ("source", "valid"):
-        value = data.get(key) or ()
-        data[key] = [value] if isinstance(value, str) else value
-    model = coerce_model_settings(declared, merged["model"])
-    goal = {"name": declared.objective, **merged["objective"]}
-    goal["name"] = resolve_objective(goal["name"])
-    if goal["name"] == "seq2seq":  # a document is a pair
-        data = {"splitter": "tabs", "unit": "line", **data}
-    options = list_options(OBJECTIVES[goal["name"]].objective_class)
-    for key in goal:
-        if key != "name" and key not in options:
-            raise Error(f"unknown setting {key!r} of objective {goal['name']!r}", fix=suggest_name(key, options))
-    asked = PretrainConfig(
-        family=family, data=build_config(PretrainDataConfig, data, where="data"), model=model, objective=goal,
-        train=build_config(TrainConfig, merged["train"], where="train"), **more,
-    )  # fmt: skip
-    if asked.init is None:
-        build_model_config(asked)
-    return asked
-
-
-def build_model_config(asked: PretrainConfig, **more: Any) -> Any:
+def build_model_config(asked: PretrainConfig, **more: int | None) -> ModelConfig:
     """Build the model's configuration, checked against the length of examples; `more` is what the tokenizer says."""
     known = get_schema(find_family(asked.family).definition.config_class)
     values = {**asked.model, **{key: value for key, value in more.items() if key in known}}
@@ -385,40 +491,74 @@ def build_model_config(asked: PretrainConfig, **more: Any) -> Any:
             raise Error(what, fix="leave --model.vocab out, or take a smaller --data.vocab_size")
         values["vocab"] = rows  # a table may have rows to spare, for example up to a multiple of 64
     config = build_config(find_family(asked.family).definition.config_class, values, where="model")
-    context = getattr(config, "context", None)
+    context = config.context
     if context is not None and asked.train.seq_length > context:
         what = f"examples of {asked.train.seq_length} tokens are longer than the model's context of {context}"
         raise Error(what, fix=f"--train.seq_length {context}, or --model.context {asked.train.seq_length}")
     return config
 
 
+@dataclass(frozen=True)
+class ModelChoice:
+    """The model of a fine-tuning run: a checkpoint, or a new model of a family, perhaps with the sizes of a preset."""
+
+    family: str
+    source: str | None = None  # a checkpoint; None: from scratch
+    preset: str | None = None
+
+
+@dataclass(frozen=True)
+class KnownSettings:
+    """What is known of a fine-tuning run before its task is: how examples are read, and what `tune` was given."""
+
+    data: FinetuneDataConfig
+    tune: TuneConfig
+
+
+def read_known_settings(model: ModelChoice, file: ConfigFile, overrides: Mapping[str, object]) -> KnownSettings:
+    """Return how examples are read, from which the task may follow. All settings are checked as they were given, so
+    that a mistake is found before anything is read."""
+    given = GivenSettings.read(file, overrides, FINETUNE_TABLES, FINETUNE_KEYS).tables
+    declared = find_family(model.family).definition
+    coerce_settings(declared.config_class, given["model"], "model")
+    check_parallelism(coerce_train_settings(given["train"]))
+    recipe = {} if model.source else declared.scratch_recipe.data
+    data = build_config(FinetuneDataConfig, {**recipe, **given["data"]}, where="data")
+    return KnownSettings(data, build_config(TuneConfig, given["tune"], where="tune"))
+
+
 def configure_finetuning(
-    family: str, source: str | None, preset: str | None, task: str, file: Any, overrides: Mapping[str, Any]
-) -> FinetuneConfig:
+    model: ModelChoice, task: str, file: ConfigFile, overrides: Mapping[str, object]
+) -> FinetuneSettings:
     """Merge and check the settings of a fine-tuning run; `file` is a path or a table, `overrides` are dotted."""
     given = GivenSettings.read(file, overrides, FINETUNE_TABLES, FINETUNE_KEYS)
     if task not in TASKS:
         raise Error(f"there is no task {task!r}", fix=suggest_name(task, TASKS))
-    found, sizes = (find_family(family), {}) if source else find_preset(family, preset)
+    source, preset = model.source, model.preset
+    found, sizes = (find_family(model.family), {}) if source else find_preset(model.family, preset)
     recipe = get_finetune_recipe(found.name, task, source, preset is not None)
     recipe["model"] |= sizes
     merged = given.merge_over(recipe)
     resolve_conflicts(task, merged, given.tables)
-    values = {"samples": 0, "keep_last": 1, **merged["train"]}
-    values |= {} if "seq_length" in given.tables["train"] else {"seq_length": 1}  # the examples say
-    train = build_config(TrainConfig, values, where="train")
-    if train.parallel != "ddp":
-        what = f"fine-tuning does not share a model out as {train.parallel}: each process has a copy"
-        fix = "leave train.parallel out; --lora 8 or --train.activation_checkpointing true need less memory"
-        raise Error(what, fix=fix)
-    return FinetuneConfig(
+    check_parallelism(merged["train"])
+    usual = {f.name: f.default for f in dataclasses.fields(TrainConfig) if f.name not in DERIVED_SETTINGS}
+    return FinetuneSettings(
         family=found.name, source=source, preset=preset, task=task,
         data=build_config(FinetuneDataConfig, merged["data"], where="data"),
-        model=coerce_model_settings(found.definition, merged["model"]),
-        tune=build_config(TuneConfig, merged["tune"], where="tune"), train=train,
+        model=coerce_settings(found.definition.config_class, merged["model"], "model"),
+        tune=build_config(TuneConfig, merged["tune"], where="tune"),
+        train_values=coerce_train_settings({**usual, "samples": 0, "keep_last": 1, **merged["train"]}),
         explicit_train=tuple(sorted({*given.tables["train"], *(("lr",) if source is None else ())})),
         model_overrides=given.tables["model"],
     )  # fmt: skip
+
+
+def check_parallelism(train: Mapping[str, object]) -> None:
+    """Refuse to shard a model in fine-tuning."""
+    if (parallel := train.get("parallel", "ddp")) != "ddp":
+        what = f"fine-tuning does not share a model out as {parallel}: each process has a copy"
+        fix = "leave train.parallel out; --lora 8 or --train.activation_checkpointing true need less memory"
+        raise Error(what, fix=fix)
 
 
 FINETUNE_TRAIN = {
@@ -461,32 +601,33 @@ def resolve_conflicts(task: str, merged: Tables, given: Tables) -> None:
         tune |= {"seq_length": min(tune["seq_length"], model["context"])} if tune.get("seq_length") else {}
 
 
-def derive_train_config(wanted: FinetuneConfig, sizes: Any, dim: int, processes: int = 1) -> TrainConfig:
-    """Return the `train:` table with steps, tokens, rate and evaluations for examples of these (E, 3) sizes; the batch
-    is that of all processes together."""
-    t, tune = wanted.train, wanted.tune
-    shared = processes > 1 and not {"batch_tokens", "accumulate"} & set(wanted.explicit_train)
-    pieces = processes if shared else t.accumulate
+def derive_config(wanted: FinetuneSettings, sizes: np.ndarray, dim: int, processes: int = 1) -> FinetuneConfig:
+    """Return the configuration of a run with steps, tokens, rate and evaluations for examples of these (E, 3) sizes;
+    the batch is that of all processes together."""
+    t, tune, explicit = wanted.train_values, wanted.tune, wanted.explicit_train
+    is_shared = processes > 1 and not {"batch_tokens", "accumulate"} & set(explicit)
+    pieces = processes if is_shared else t.get("accumulate", TrainConfig.accumulate)
     larger = sizes[:, [0, 2]].sum(0).max()
     longest = int(sizes[:, [0, 2]].max())
-    values: dict[str, Any] = {"seq_length": longest, "accumulate": pieces}
     each = round(tune.batch_size * larger / len(sizes) / pieces)
-    each = t.batch_tokens if "batch_tokens" in wanted.explicit_train else each
-    values["batch_tokens"] = max(each, longest)
-    epoch = max(1.0, larger / (values["batch_tokens"] * pieces))
-    steps = max(1, round(tune.epochs * epoch))
-    values |= {"steps": steps, "eval_every": max(1, round(epoch / tune.evals_per_epoch))}
-    values["save_every"] = values["eval_every"]
-    if wanted.train.schedule not in WARMUP_SCALED_SCHEDULES or "warmup_steps" in wanted.explicit_train:
+    each = t["batch_tokens"] if "batch_tokens" in explicit else each
+    tokens = max(each, longest)
+    epoch = max(1.0, larger / (tokens * pieces))
+    steps, evaluation = max(1, round(tune.epochs * epoch)), max(1, round(epoch / tune.evals_per_epoch))
+    values = {
+        "seq_length": longest, "accumulate": pieces, "batch_tokens": tokens, "steps": steps, "eval_every": evaluation,
+        "save_every": evaluation,
+    }  # fmt: skip
+    if not (has_own_warmup := t["schedule"] in WARMUP_SCALED_SCHEDULES):
         values["warmup_steps"] = round(tune.warmup_ratio * steps)
-    if wanted.source is not None and t.optimizer in ("adamw", "adam"):
+    free = {k: v for k, v in values.items() if k not in explicit or k == "seq_length"}
+    if wanted.source is not None and t["optimizer"] in ("adamw", "adam") and "lr" not in explicit:
         # Adapters and heads alone take ten times as much.
-        values["lr"] = LR_TIMES_DIM / dim * (10 if tune.lora or tune.features != "no" or tune.freeze < 0 else 1)
-    free = {k: v for k, v in values.items() if k not in wanted.explicit_train or k == "seq_length"}
-    made = dataclasses.replace(t, **free)
-    if made.warmup_steps > made.steps and made.schedule not in WARMUP_SCALED_SCHEDULES:
+        free["lr"] = LR_TIMES_DIM / dim * (10 if tune.lora or tune.features != "no" or tune.freeze < 0 else 1)
+    made = build_config(TrainConfig, {**t, **free}, where="train")
+    if made.warmup_steps > made.steps and not has_own_warmup:
         raise make_warmup_error(made.warmup_steps, made.steps, "--epochs")
-    return made
+    return FinetuneConfig(**vars(wanted), train=made)
 
 
 def resolve_model(model: str) -> tuple[str, str | None, str | None]:
@@ -518,13 +659,13 @@ def describe_random_start(family: str, preset: str | None) -> str:
     return f"{preset or family} starts from random weights{hint}"
 
 
-def flatten_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
+def flatten_tables(tables: Mapping[str, object]) -> Settings:
     """{"model": {"layers": 4}} → {"model.layers": 4}; what is no table is left out."""
     some = ((table, values) for table, values in tables.items() if isinstance(values, Mapping))
     return {f"{table}.{name}": value for table, values in some for name, value in values.items()}
 
 
-def unflatten_tables(values: Mapping[str, Any], known: tuple[str, ...]) -> Tables:
+def unflatten_tables(values: Mapping[str, SettingValue], known: tuple[str, ...]) -> Tables:
     """{"model.layers": 4} → {"model": {"layers": 4}}; text is read as YAML is."""
     tables: Tables = {}
     for key, value in resolve_settings(values, known).items():
@@ -537,7 +678,7 @@ def unflatten_tables(values: Mapping[str, Any], known: tuple[str, ...]) -> Table
     return tables
 
 
-def parse_value(text: str) -> Any:
+def parse_value(text: str) -> object:
     """Parse a value as people write it: 4, 1e-3, true, null, [1, 2], word."""
     try:
         value = parse_yaml(text)
@@ -549,14 +690,14 @@ def parse_value(text: str) -> Any:
     return text if isinstance(value, dict) else value  # "translate: " is a text
 
 
-def read_config(file: Any) -> dict[str, Any]:
+def read_config(file: ConfigFile) -> Settings:
     """Read a run's file; a table of its settings is taken as it is, and None is an empty one."""
     if file is None or isinstance(file, Mapping):
         return resolve_tables(file or {})
     path = Path(file)
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_CONFIG_BYTES + 1)
+        with open(path, "rb") as opened:
+            data = opened.read(MAX_CONFIG_BYTES + 1)
         if len(data) > MAX_CONFIG_BYTES:
             raise Error(f"has more than {MAX_CONFIG_BYTES:,} bytes", where=path, fix="give the YAML file of a run")
         value = parse_yaml(data.decode("utf-8"))
@@ -566,10 +707,10 @@ def read_config(file: Any) -> dict[str, Any]:
         raise Error(f"is not YAML ({str(error)[:120]})", where=path, fix="correct it") from None
     if not isinstance(value, dict):
         raise Error("is not a table of settings", where=path, fix="formers pretrain FAMILY --print-config shows one")
-    return resolve_tables(parse_floats(value))
+    return resolve_tables({str(key): parse_floats(inner) for key, inner in value.items()})
 
 
-def parse_floats(value: Any) -> Any:
+def parse_floats(value: object) -> object:
     """Parse numbers like 1e-3, which YAML reads as text."""
     if isinstance(value, dict):
         return {str(key): parse_floats(inner) for key, inner in value.items()}

@@ -6,7 +6,6 @@ The trainer decides what is run, and what becomes of the result. Work that needs
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -37,18 +36,17 @@ Memory = SegmentMemory | LSTMState  # what a family carries from batch to batch
 
 
 class StatefulModel:
-    """A model as an objective sees it, with its memory of earlier batches; keeps its last hidden states."""
+    """A model as an objective sees it (protocols.Model), with its memory of earlier batches; keeps its last hidden
+    states."""
 
     def __init__(self, model: Model, memory: Memory | None):
         self.model, self.state_options = model, {} if memory is None else {memory.forward_argument: memory}
+        self.training, self.body, self.parts, self.logits = model.training, model.body, model.parts, model.logits
 
-    def __call__(self, batch: Batch, **options: Any) -> Tensor:
+    def __call__(self, batch: Batch, **options: Any) -> Tensor:  # dynamic: a body's own options
         """Compute hidden states."""
         self.hidden = self.model(batch, **self.state_options, **options)
         return self.hidden
-
-    def __getattr__(self, name: str) -> Any:  # all else is the model's
-        return getattr(self.model, name)
 
 
 class Step(nn.Module):
@@ -72,7 +70,7 @@ class Step(nn.Module):
         objective = objective or self.objective
         if memory is None and not count_correct_tokens:
             return objective.loss(self.model, batch)
-        model: Any = StatefulModel(self.model, memory)
+        model = StatefulModel(self.model, memory)
         losses = objective.loss(model, batch)
         return {**losses, **count_correct(model, batch, objective)} if count_correct_tokens else losses
 
@@ -125,16 +123,16 @@ class CarriedStates:
         """Restore a snapshot, so that a skipped step leaves no trace."""
         self.active, self.restored = before
 
-    def get_state(self) -> tuple[Tensors, Any]:
+    def get_state(self) -> tuple[Tensors, object]:
         """Return the tensors of all states as GROUP/NAME, and what else they hold, which is equal for all."""
         tensors: Tensors = {}
-        rest: Any = {}
+        rest: object = {}
         for group, memory in self.active.items():
             found, rest = flatten_state(memory.get_state())
             tensors |= {f"{group}/{name}": tensor for name, tensor in found.items()}
         return tensors, rest
 
-    def restore_state(self, tensors: Mapping[str, Tensor], rest: Any, device: torch.device) -> None:
+    def restore_state(self, tensors: Mapping[str, Tensor], rest: object, device: torch.device) -> None:
         """Take over what get_state returned, whichever process had it."""
         self.active, self.restored = {}, {}
         for group in sorted({int(name.split("/")[0]) for name in tensors}):
@@ -192,18 +190,14 @@ class GraphedStep(Generic[T]):
 
 def clone_batch(batch: Batch) -> Batch:
     """Copy a batch and its tensors."""
-
-    def clone_value(value: Any) -> Any:
-        return clone_batch(value) if isinstance(value, Batch) else value.clone() if isinstance(value, Tensor) else value
-
-    return Batch(**{field.name: clone_value(getattr(batch, field.name)) for field in dataclasses.fields(batch)})
+    copied = {name: value.clone() for name, value in vars(batch).items() if isinstance(value, Tensor)}
+    return batch.replace(**copied, source=None if batch.source is None else clone_batch(batch.source))
 
 
 def list_tensors(batch: Batch) -> list[Tensor]:
     """List all tensors of a batch and its source, in one order."""
     found = []
-    for field in dataclasses.fields(batch):
-        value = getattr(batch, field.name)
+    for value in vars(batch).values():
         found += list_tensors(value) if isinstance(value, Batch) else [value] if isinstance(value, Tensor) else []
     return found
 
@@ -260,7 +254,7 @@ class Executor:
         self.skips_on_device = alone and s.optimizer in DEVICE_SKIPPING_OPTIMIZERS and not s.spike_factor
         self.uses_cuda_graphs = alone and self.is_compiled and not s.activation_checkpointing
         # Recorded functions by name, objective and shape. What differs from step to step, a graph reads from here.
-        self.cuda_graphs: dict[tuple[str, int, torch.Size], GraphedStep[Any]] = {}
+        self.cuda_graphs: dict[tuple[str, int, torch.Size], GraphedStep[Any]] = {}  # dynamic: of a batch or a step
         self.graph_weights: dict[str, Tensor] = {}
         self.graph_lrs = [torch.empty((), device=self.device) for _ in self.optimizer.param_groups]
         self.has_accumulated = False

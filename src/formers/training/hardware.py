@@ -9,23 +9,37 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from .. import __version__
+from ..config import JSONObject
 from ..errors import Error, is_out_of_memory
+from ..model import Model
 from ..nn.attention.attention import Attention
+from ..nn.block import BlockStack
+from ..nn.encoder_decoder import EncoderDecoder
+from ..nn.experts import Experts
+from ..nn.layers import OutputLayer
 from .distributed.process_group import ProcessGroup
-from .train_config import TrainConfig
+from .train_config import LoopConfig
+
+
+@dataclass
+class MemoryUse:
+    """What the memory of a run is used for, as far as it is known."""
+
+    train: LoopConfig | None = None  # None before the run is built
 
 
 @contextmanager
-def explain_out_of_memory(settings: TrainConfig, parameters: int | None, device: torch.device) -> Iterator[None]:
+def explain_out_of_memory(device: torch.device, parameters: int | None = None) -> Iterator[MemoryUse]:
     """Turn an allocation that fails within the block into one error with sizes and what to change."""
+    use = MemoryUse()
     try:
-        yield
+        yield use
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -34,13 +48,9 @@ def explain_out_of_memory(settings: TrainConfig, parameters: int | None, device:
         size = "the model"
         if parameters is not None:
             size = f"about {parameters:,} parameters ({16 * parameters:,} bytes to train)"
-        raise Error(
-            f"out of memory on {device}: {size} and batches of {settings.batch_tokens:,} tokens;"
-            f" {get_peak_memory(device) / 2**30:.1f} GiB in use at most{more}",
-            fix="--train.activation_checkpointing true (also with --resume), or begin anew with a smaller"
-            " --train.batch_tokens (and a larger --train.accumulate, to keep the size of a step), --train.precision"
-            " bf16 or a smaller model",
-        ) from None
+        beside, fix = ("its data", "take a smaller model") if use.train is None else use.train.explain_memory()
+        used = f"{get_peak_memory(device) / 2**30:.1f} GiB in use at most{more}"
+        raise Error(f"out of memory on {device}: {size} and {beside}; {used}", fix=fix) from None
 
 
 @contextmanager
@@ -66,7 +76,7 @@ def use_deterministic(wanted: bool) -> Iterator[None]:
             torch.use_deterministic_algorithms(before)
 
 
-def describe_hardware(world: ProcessGroup) -> dict[str, Any]:
+def describe_hardware(world: ProcessGroup) -> JSONObject:
     """Describe machine and software for run.json and the report."""
     device = world.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
@@ -107,10 +117,33 @@ def synchronize_device(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def estimate_flops_per_token(model: nn.Module, length: int) -> float:
+def estimate_flops_per_token(
+    model: Model, length: int, predicted_share: float = 1.0, target_share: float = 0.5
+) -> float:
     """Estimate the operations of training on one token: six for each weight of a matrix that it meets, and attention
-    to `length` tokens."""
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    weights = sum(p.numel() for p in model.parameters() if p.dim() > 1 and id(p) not in tables)
-    attention = sum(m.heads * m.head_dim for m in model.modules() if isinstance(m, Attention))
-    return 6.0 * weights + 12.0 * attention * length
+    to `length` tokens. A token meets one of several experts, a shared block as often as there are layers, and the
+    output layer if it is predicted; of an encoder-decoder's tokens, `target_share` meet the decoder."""
+    uses = {id(part): 1.0 for part in model.modules()}
+    for part in model.modules():
+        if isinstance(part, BlockStack) and len(part):
+            for inner in part.modules():
+                uses[id(inner)] *= len(part.layer_order) / len(part)
+    if isinstance(model.body, EncoderDecoder):
+        for side, share in ((model.body.encoder, 1 - target_share), (model.body.decoder, target_share)):
+            for inner in side.modules() if side is not None else ():
+                uses[id(inner)] *= share
+    flops = 0.0
+    for part in model.modules():
+        own: float = sum(p.numel() for p in part.parameters(recurse=False) if p.dim() > 1)
+        if isinstance(part, OutputLayer):
+            if part.weight is None:  # tied to a table, or to several (Transformer-XL)
+                table = model.body.embedding_table
+                own = sum(p.numel() for p in table.parameters()) if isinstance(table, nn.Module) else table.numel()
+            own *= predicted_share
+        elif isinstance(part, Experts):
+            own /= part.num_experts
+        elif isinstance(part, nn.Embedding):
+            own = 0
+        attention = 12.0 * part.heads * part.head_dim * length if isinstance(part, Attention) else 0.0
+        flops += uses[id(part)] * (6.0 * own + attention)
+    return flops

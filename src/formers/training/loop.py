@@ -4,22 +4,57 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
+from ..config import JSONObject
 from ..errors import Error
 from .checkpoint.local import SHARD_FOLDER, BackgroundWriter, Checkpoints, Tensors
 from .distributed.process_group import ProcessGroup
 from .run_folder import MetricsLog, RunFolder, to_json_number
-from .trainer import BatchSource, Diverged, StepResult, Trainer
+from .train_config import LoopConfig
+from .trainer import Diverged, StepResult
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}  # how a run ends that was asked to stop
-if hasattr(signal, "SIGHUP"):  # the terminal or the connection is gone; Windows has no such signal
+if sys.platform != "win32":  # the terminal or the connection is gone; Windows has no such signal
     EXIT_CODES[signal.SIGHUP] = 129
+
+
+class LoopTrainer(Protocol):
+    """What the loop must know of a trainer: where it stands, and its state between two steps. Trainer trains networks,
+    VectorTrainer word vectors."""
+
+    world: ProcessGroup
+    step: int  # how many are done
+    tokens: int  # seen so far
+    seconds: float  # spent so far
+    bad_steps: int  # the last so many steps had a loss or gradient that is not finite
+    should_stop: bool  # whether the run ends early
+
+    @property
+    def config(self) -> LoopConfig:
+        """The settings of the run's length and its checkpoints."""
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each process has only a part of a checkpoint."""
+
+    @property
+    def reads_late(self) -> bool:
+        """Whether a step's outcome may be read after the next step was launched."""
+
+    def get_state(self) -> tuple[dict[str, Tensors], Mapping[str, object]]:
+        """Return what a checkpoint holds: tensors by file, and the rest."""
+
+    def restore_state(
+        self, groups: Mapping[str, Tensors], state: Mapping[str, object], shard_folder: Path | None = None
+    ) -> None:
+        """Restore a saved state."""
 
 
 class Stopped(Error):
@@ -39,7 +74,7 @@ class SignalWatcher:
         self.caught_signal: int | None = None
 
     def __enter__(self) -> SignalWatcher:
-        self.previous_handlers: dict[int, Any] = {}
+        self.previous_handlers: dict[int, Any] = {}  # dynamic: as signal.signal returns them
         if threading.current_thread() is threading.main_thread():
             for number, code in EXIT_CODES.items():
                 if code != 129 or signal.getsignal(number) is not signal.SIG_IGN:
@@ -89,13 +124,15 @@ class StepLog:
 
 
 def run_training_loop(
-    trainer: Trainer, source: BatchSource, folder: RunFolder, *, evaluate: Callable[[], dict[str, float]] | None = None,
+    trainer: LoopTrainer, take_steps: Callable[[], Iterator[StepResult]], folder: RunFolder, *,
+    evaluate: Callable[[], dict[str, float]] | None = None,
     sample: Callable[[int], None] | None = None, on_step: Callable[[StepResult], None] | None = None,
-    hook: Callable[[dict[str, Any]], None] | None = None, say: Callable[[str], None] = lambda text: None,
+    hook: Callable[[JSONObject], None] | None = None, say: Callable[[str], None] = lambda text: None,
 ) -> int:  # fmt: skip
     """Train from the newest complete checkpoint to the last step; return the step it started at.
 
-    The main process holds the folder's lock, writes and reports. `evaluate` returns validation losses: the one named
+    The main process holds the folder's lock, writes and reports. `take_steps` lets the trainer take its steps from
+    where it stands; between two of them it can be saved. `evaluate` returns validation losses: the one named
     "loss" (or "cost", if there is one) decides which checkpoint is the best. At a step that saves,
     `trainer.should_stop` ends the run early. Raises Stopped, after saving, when a signal asks for it.
     """
@@ -114,7 +151,7 @@ def run_training_loop(
             stack.callback(writer.wait)
         step_log = stack.enter_context(closing(StepLog(log, on_step)))
         overdue = trainer.bad_steps  # steps by which a checkpoint is late
-        for result in trainer.train(source):
+        for result in take_steps():
             step_log.add(result)
             if not trainer.reads_late:  # before signals are looked at: a hook may send one
                 step_log.write()
@@ -156,7 +193,7 @@ def run_training_loop(
     return first_step
 
 
-def open_writer(trainer: Trainer, kept: Checkpoints | None, steps: Path) -> BackgroundWriter | None:
+def open_writer(trainer: LoopTrainer, kept: Checkpoints | None, steps: Path) -> BackgroundWriter | None:
     """Return what saves this process's checkpoints: of shards every process writes its own, else the main one all."""
     if not trainer.is_sharded:
         return None if kept is None else BackgroundWriter(kept)
@@ -172,7 +209,7 @@ def agree_on_signal(signals: SignalWatcher, world: ProcessGroup) -> signal.Signa
 
 
 @contextmanager
-def quarantine_diverged(trainer: Trainer, kept: Checkpoints | None) -> Iterator[None]:
+def quarantine_diverged(trainer: LoopTrainer, kept: Checkpoints | None) -> Iterator[None]:
     """After a divergence, put the checkpoints aside that lead into it again: those of its steps, and the one right
     before them, for no learning rate changes what the next step finds."""
     try:
@@ -184,12 +221,12 @@ def quarantine_diverged(trainer: Trainer, kept: Checkpoints | None) -> Iterator[
         raise
 
 
-def restore_newest(trainer: Trainer, kept: Checkpoints | None, steps: Path, say: Callable[[str], None]) -> int:
+def restore_newest(trainer: LoopTrainer, kept: Checkpoints | None, steps: Path, say: Callable[[str], None]) -> int:
     """Stand where the newest whole checkpoint stands: the first process reads it, and gives the others their parts; of
     one that was written in parts, it compares the sums, and each reads its own."""
     full: dict[str, Tensors] = {}
 
-    def read_newest() -> tuple[int, dict[str, Tensors], dict[str, Any]]:
+    def read_newest() -> tuple[int, dict[str, Tensors], JSONObject]:
         found = None if kept is None else kept.load_newest(say, assemble_shards=False)
         if found is None:
             return 0, {}, {}
@@ -205,12 +242,13 @@ def restore_newest(trainer: Trainer, kept: Checkpoints | None, steps: Path, say:
     return step
 
 
-def step_to_row(report: StepResult) -> dict[str, Any]:
+def step_to_row(report: StepResult) -> JSONObject:
     """Return a step as a line of the file of measurements."""
     odd = {"skipped": True, "examples": report.example_range} if report.is_skipped else {}
-    seconds = round(report.seconds, 3)
+    seconds, norm = round(report.seconds, 3), report.grad_norm
     return {
         "step": report.step, "loss": to_json_number(report.loss),
         "losses": {name: to_json_number(value) for name, value in report.losses.items()},
-        "norm": to_json_number(report.grad_norm), "lr": report.lr, "tokens": report.tokens, "seconds": seconds, **odd,
+        **({} if norm is None else {"norm": to_json_number(norm)}), "lr": report.lr, "tokens": report.tokens,
+        "seconds": seconds, **odd,
     }  # fmt: skip

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..config import suggest_name
+from ..config import Settings, suggest_name
 from ..errors import Error
 
 
@@ -22,14 +21,14 @@ class ScaledAdam(torch.optim.Optimizer):
     """Adam's direction times `scale(weight, direction)` and the learning rate, with decoupled weight decay."""
 
     def __init__(
-        self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float,
+        self, groups: list[Settings], lr: float, betas: tuple[float, float], eps: float,
         scale: Callable[[Tensor, Tensor], Tensor],
     ):  # fmt: skip
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
         self.compute_scale = scale
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Take one step without a host sync."""
         for group in self.param_groups:
             first, second = group["betas"]
@@ -60,9 +59,7 @@ def scale_by_rms(weight: Tensor, direction: Tensor) -> Tensor:
     return (weight.norm() / math.sqrt(weight.numel())).clamp(min=1e-3)
 
 
-def build_param_groups(
-    model: nn.Module, decay: float, lr_scales: Mapping[str, float] | None = None
-) -> list[dict[str, Any]]:
+def build_param_groups(model: nn.Module, decay: float, lr_scales: Mapping[str, float] | None = None) -> list[Settings]:
     """Group weights by decay and learning rate. Matrices decay; norms and biases do not, those of many heads or
     directions neither. `lr_scales` are factors on the learning rate by a weight's name."""
     param_groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
@@ -76,7 +73,7 @@ def build_param_groups(
     ]
 
 
-OptimizerFactory = Callable[[list[dict[str, Any]], float, tuple[float, float], float], torch.optim.Optimizer]
+OptimizerFactory = Callable[[list[Settings], float, tuple[float, float], float], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, OptimizerFactory] = {
     "adamw": lambda groups, lr, betas, eps: torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True),
     "adam": lambda groups, lr, betas, eps: torch.optim.Adam(groups, lr=lr, betas=betas, eps=eps, fused=True),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from ..config import JSONObject, JSONValue
 from ..registry import find_family
 from ..reports.translations import translate_report
 from .recipes import get_recipe, has_post_norm
@@ -22,7 +22,7 @@ PLATEAU_FRACTION = 0.1  # and over this share of the run's steps: frequent evalu
 MIN_PLATEAU_STEPS, MAX_PLATEAU_STEPS = 20, 1000  # within these bounds
 DECLINE_FRACTION = 0.2  # of the run's steps without a new best, and at least 5 evaluations
 # What is said, by the keys of the table of strings: each part with its values.
-NoteParts = list[tuple[str, dict[str, Any]]]
+NoteParts = list[tuple[str, JSONObject]]
 HARDLY_BETTER_NOTE = (
     "the model has learned little: its validation loss of {loss:.2f} after step {step:,} is hardly better than token"
     " frequencies alone (unigram {unigram:.2f}) and has stopped falling."
@@ -66,7 +66,7 @@ class PlateauMonitor:
     """
 
     family: str
-    model_settings: Mapping[str, Any]  # the model's settings
+    model_settings: Mapping[str, JSONValue]  # the model's settings
     train_config: TrainConfig
     unigram_loss: float | None  # the loss of token frequencies alone; None where an objective has none
     loss_name: str  # the name of the loss that is compared
@@ -74,7 +74,7 @@ class PlateauMonitor:
     training_loss: float = float("nan")  # a running mean
     reported: dict[str, NoteParts] = field(default_factory=dict)  # what was found → the line
 
-    def load_history(self, history: Iterable[Mapping[str, Any]]) -> None:
+    def load_history(self, history: Iterable[Mapping[str, JSONValue]]) -> None:
         """Take over what metrics.jsonl holds of a run that is resumed, without saying it again."""
         for row in history:
             if "losses" in row:
@@ -82,7 +82,7 @@ class PlateauMonitor:
             elif (loss := row.get("valid", {}).get(self.loss_name)) is not None:
                 self.record_evaluation(row["step"], loss)
 
-    def record_step(self, losses: Mapping[str, Any]) -> None:
+    def record_step(self, losses: Mapping[str, JSONValue]) -> None:
         """Follow the training loss; losses that are not finite are passed over."""
         loss = losses.get(self.loss_name)
         if loss is not None and loss == loss:
@@ -163,8 +163,8 @@ class PlateauMonitor:
         settings = f"--train.lr {self.train_config.lr / 3:.2g}"
         return [(DECLINE_NOTE, values), (LR_TOO_HIGH_ADVICE, {"settings": settings})]
 
-    def suggest_settings(self) -> tuple[str, dict[str, Any]]:
-        """Why a run does not get off the ground, and which settings help, by the model's depth and norms."""
+    def suggest_settings(self) -> tuple[str, JSONObject]:
+        """Say why the loss of a run does not fall, and which settings help, by the model's depth and norms."""
         found, layers = find_family(self.family).definition, self.model_settings.get("layers", 1)
         usual, train = get_recipe(self.family, "quick", dict(self.model_settings)).train, self.train_config
         optimizer, lr, post = usual.get("optimizer", "adamw"), train.lr, has_post_norm(found, self.model_settings)

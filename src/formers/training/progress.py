@@ -7,18 +7,20 @@ from collections import deque
 from collections.abc import Callable
 
 from ..config import ProgressCallback
-from .hardware import estimate_flops_per_token, get_peak_memory, measure_peak_flops
-from .trainer import StepResult, Trainer
+from .hardware import get_peak_memory
+from .loop import LoopTrainer
+from .trainer import StepResult
 
 
 class ProgressMeter:
     """Reports each step: loss, perplexity (or what `describe_metric` says), speed, share of the machine's peak, memory
-    and the time that is left."""
+    and the time that is left. `flops` are the operations of a token, and the machine's peak in a second."""
 
-    def __init__(self, trainer: Trainer, tell: ProgressCallback, describe_metric: Callable[[], str] | None = None):
-        self.trainer, self.tell, self.describe_metric = trainer, tell, describe_metric
-        self.peak_flops = measure_peak_flops(trainer.world.device, trainer.executor.dtype)
-        self.flops_per_token = estimate_flops_per_token(trainer.model, trainer.config.seq_length)
+    def __init__(
+        self, trainer: LoopTrainer, tell: ProgressCallback, describe_metric: Callable[[], str] | None = None,
+        flops: tuple[float, float] | None = None,
+    ):  # fmt: skip
+        self.trainer, self.tell, self.describe_metric, self.flops = trainer, tell, describe_metric, flops
         self.recent: deque[tuple[float, int, int]] = deque(maxlen=50)  # seconds, tokens, step
 
     def __call__(self, result: StepResult) -> None:
@@ -31,17 +33,17 @@ class ProgressMeter:
         speed, steps = tokens / max(1e-9, spent), self.trainer.config.steps
         loss = next((v for k, v in result.losses.items() if k in ("lm", "mlm")), result.loss)
         perplexity = f"perplexity {math.exp(min(loss, 50.0)):,.1f}"
-        used = get_peak_memory(self.trainer.world.device) / 2**30
+        mfu, used = self.compute_mfu(speed), get_peak_memory(self.trainer.world.device) / 2**30
         words = (
             f"loss {result.loss:.3f}", perplexity if self.describe_metric is None else self.describe_metric(),
-            f"{speed:,.0f} tokens/s", f"{self.compute_mfu(speed):.0%} of peak", f"{used:.1f} GiB",
+            f"{speed:,.0f} tokens/s", "" if mfu is None else f"{mfu:.0%} of peak", f"{used:.1f} GiB",
             format_time_left((steps - end[2]) * spent / max(1, taken)), "skipped" if result.is_skipped else "",
         )  # fmt: skip
         self.tell("training", result.step, steps, ", ".join(filter(None, words)))
 
-    def compute_mfu(self, speed: float) -> float:
-        """Return the share of the machine's peak at so many tokens a second of all processes."""
-        return speed / self.trainer.world.size * self.flops_per_token / self.peak_flops
+    def compute_mfu(self, speed: float) -> float | None:
+        """Return the share of the machine's peak at so many tokens a second of all processes; None if it is unknown."""
+        return None if self.flops is None else speed / self.trainer.world.size * self.flops[0] / self.flops[1]
 
 
 def format_time_left(seconds: float) -> str:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeGuard
 
-from ..config import suggest_name
+from ..config import Settings, suggest_name
 from ..errors import Error
 from ..family import Family, Recipe
 from ..registry import find_family
+from .train_config import SettingValue
 
 # Sizes for two CPU cores and a few minutes; a model takes those that it has a setting for. Small models learn late, and
 # then all at once: the rate stays high for long.
-SMALL_MODEL: dict[str, Any] = {
+SMALL_MODEL: Settings = {
     "dim": 128, "layers": 3, "heads": 4, "ff": 512, "context": 64, "embed": 128, "init": 0.05, "head_dim": 32,
     "rotary": 16, "window": 32, "experts": 4, "sparse": 2, "cutoffs": (), "char_dim": 8, "cell": 256, "memory": 64,
     "dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0,
@@ -30,7 +31,10 @@ LR_TIMES_DIM = 5e-5 * 768  # of continued pretraining, times the inverse of the 
 
 
 def get_recipe(
-    family: str, name: str = "quick", sizes: Mapping[str, Any] | None = None, given: Mapping[str, Any] | None = None
+    family: str,
+    name: str = "quick",
+    sizes: Mapping[str, SettingValue] | None = None,
+    given: Mapping[str, SettingValue] | None = None,
 ) -> Recipe:
     """Return a family's recipe by name, for a model of any size.
 
@@ -57,7 +61,7 @@ def get_recipe(
     return Recipe(train, own, data={"vocab_size": 1024})
 
 
-def fit_sizes(small: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def fit_sizes(small: Mapping[str, SettingValue], given: Mapping[str, SettingValue]) -> Settings:
     """Fit the small model's sizes to a width or a number of heads that the caller chose.
 
     Widths grow with `dim`, heads are 64 wide from dim 256 on, and weights begin smaller as 1/√dim.
@@ -79,12 +83,12 @@ def fit_sizes(small: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
     return own
 
 
-def is_positive_int(value: Any) -> bool:
+def is_positive_int(value: object) -> TypeGuard[int]:
     """Return whether a value is a positive whole number."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def scale_training(train: Mapping[str, Any], model: Mapping[str, Any], family: Family) -> dict[str, Any]:
+def scale_training(train: Mapping[str, SettingValue], model: Mapping[str, SettingValue], family: Family) -> Settings:
     """Scale the training settings of a small model to one that is deeper or wider; small ones keep theirs.
 
     Found by runs of all families at 2 to 24 layers and widths 128 and 768 (benchmarks/RESULTS.md). A block with its
@@ -114,22 +118,20 @@ def scale_training(train: Mapping[str, Any], model: Mapping[str, Any], family: F
     return made
 
 
-def has_post_norm(family: Family, model: Mapping[str, Any]) -> bool:
+def has_post_norm(family: Family, model: Mapping[str, SettingValue]) -> bool:
     """Return whether a family's blocks have their norms after the sums; `model` may choose that itself."""
     return bool((model.get("order") or family.norm_order) == "post")
 
 
-def compute_size_ratio(config: type, sizes: Mapping[str, Any]) -> float:
+def compute_size_ratio(config: type, sizes: Mapping[str, SettingValue]) -> float:
     """Return how large a model is beside the published one, by layers · dim²; never more than 1."""
-
-    def estimate_weights(values: Mapping[str, Any]) -> float:
-        layers, dim = (values.get(key, getattr(config, key, 1)) for key in ("layers", "dim"))
-        return float(layers) * float(dim) ** 2
-
-    return min(1.0, estimate_weights(sizes) / max(1.0, estimate_weights({})))
+    published: Settings = {f.name: f.default for f in dataclasses.fields(config)}
+    both = ({**published, **sizes}, published)
+    ours, theirs = (float(values.get("layers", 1)) * float(values.get("dim", 1)) ** 2 for values in both)
+    return min(1.0, ours / max(1.0, theirs))
 
 
-def scale_paper_recipe(train: Mapping[str, Any], share: float) -> dict[str, Any]:
+def scale_paper_recipe(train: Mapping[str, SettingValue], share: float) -> Settings:
     """Scale a paper's settings to a smaller model: as many tokens a parameter, half of the saving in the batch, half
     in the steps; the rate grows as in GPT-3's table 2.1, about with the fifth root."""
     if share >= 1:

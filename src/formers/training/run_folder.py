@@ -20,10 +20,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..atomic_files import FolderKind, hold_lock, is_locked, remove_empty_folders, replace_folder, write_atomically
-from ..config import format_value
+from ..config import JSONObject, format_value
 from ..errors import Error, advise_on_write, is_disk_full
 
 RUN_FORMAT = 3  # 2: other names of settings; 3: other keys (config, valid, metrics, NAME/accuracy)
@@ -59,7 +58,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[RunFolder]:
-        """Alone in this folder."""
+        """Hold the lock of the run: only one process may have it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -78,12 +77,12 @@ class RunFolder:
             fix = advise_on_write(error, "continue with --resume")
             raise Error(what, where=error.filename or self.path, fix=fix) from None
 
-    def write_info(self, about: dict[str, Any]) -> None:
+    def write_info(self, about: JSONObject) -> None:
         """Write run.json, whole or not at all."""
         text = json.dumps({"format": RUN_FORMAT, **about}, indent=2, ensure_ascii=False) + "\n"
         write_atomically(self.path / "run.json", text, "backslashreplace")  # half a character of a path: as JSON has it
 
-    def read_info(self) -> dict[str, Any]:
+    def read_info(self) -> JSONObject:
         """Read run.json."""
         where = self.path / "run.json"
         if not where.is_file():
@@ -105,7 +104,7 @@ class RunFolder:
             raise Error(what, where=where, fix="it was made by a newer formers: pip install --upgrade formers")
         return about
 
-    def refuse_earlier_format(self, about: Any) -> None:
+    def refuse_earlier_format(self, about: object) -> None:
         """Raise an Error that says how to continue where run.json is of an earlier version."""
         version = about.get("format") if isinstance(about, dict) else None
         if type(version) is not int or version >= RUN_FORMAT:
@@ -116,11 +115,11 @@ class RunFolder:
         what = f"this run was made by an earlier formers (format {version}) and cannot resume"
         raise Error(what, where=self.path / "run.json", fix=fix)
 
-    def read_history(self) -> list[dict[str, Any]]:
+    def read_history(self) -> list[JSONObject]:
         """Read the measurements so far; a line that was cut by a crash is left out."""
         return read_rows(self.metrics_path)
 
-    def read_samples(self) -> list[dict[str, Any]]:
+    def read_samples(self) -> list[JSONObject]:
         """Read what the model could do at some steps."""
         return [row for row in read_rows(self.path / "samples.jsonl") if "given" in row and "made" in row]
 
@@ -161,7 +160,7 @@ def claim_run_folder(path: Path | None, stem: str) -> Iterator[Path]:
 
 @contextmanager
 def open_run_folder(
-    path: Path | None, stem: str, overwrite: bool, inputs: Any = ()
+    path: Path | None, stem: str, overwrite: bool, inputs: object = ()
 ) -> Iterator[tuple[RunFolder, Callable[[], None]]]:
     """Claim and lock the folder of a run. With `overwrite`, an earlier run in `path` is moved aside, and comes back if
     the new one does not begin; the function that is given removes it for good. `inputs` must not be inside it."""
@@ -211,7 +210,7 @@ def summarise_run(folder: RunFolder, name: object) -> tuple[str, ...]:
     return str(name), family, task, steps, format_main_result(asked, result, rows), size, state
 
 
-def format_main_result(asked: dict[str, Any], result: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+def format_main_result(asked: JSONObject, result: JSONObject, rows: list[JSONObject]) -> str:
     """Format a run's deciding metric, with its name: of the test examples if there are some, else of the validation
     ones; on the way, the best so far."""
     metrics = result.get("metrics") or {}
@@ -227,7 +226,7 @@ def format_main_result(asked: dict[str, Any], result: dict[str, Any], rows: list
     return "–" if best is None else f"loss {best:.3f}"
 
 
-def read_rows(file: Path) -> list[dict[str, Any]]:
+def read_rows(file: Path) -> list[JSONObject]:
     """Read the lines of a file of JSON, without those that a crash has cut or a disk damaged."""
     rows = []
     for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.is_file() else ():
@@ -238,7 +237,7 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def is_valid_row(row: dict[str, Any]) -> bool:
+def is_valid_row(row: JSONObject) -> bool:
     """Check that what a line of measurements says of its step is numbers."""
     losses, valid = row.get("losses", {}), row.get("valid", {})
     if not isinstance(losses, dict) or not isinstance(valid, dict):
@@ -256,11 +255,11 @@ def is_number(value: object) -> bool:
 class MetricsLog:
     """The file of measurements, a line each."""
 
-    def __init__(self, folder: RunFolder, begun: int, hook: Callable[[dict[str, Any]], None] | None = None):
+    def __init__(self, folder: RunFolder, begun: int, hook: Callable[[JSONObject], None] | None = None):
         folder.truncate_after(begun)
         self.file, self.hook = open(folder.metrics_path, "a", encoding="utf-8"), hook  # noqa: SIM115
 
-    def write_row(self, line: dict[str, Any]) -> None:
+    def write_row(self, line: JSONObject) -> None:
         """Write one measurement."""
         self.file.write(json.dumps(line) + "\n")
         self.file.flush()

@@ -10,23 +10,36 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..config import JSONObject, JSONValue
 from ..errors import Error
 
 
 class Tracker:
-    """A hook for pretrain and finetune that receives the run's folder and settings before the first line comes."""
+    """A hook for pretrain and finetune that receives the run's folder and settings before the first line comes. This
+    one passes everything on to other trackers."""
 
-    def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    trackers: tuple[Tracker, ...] = ()
+
+    def __init__(self, *trackers: Tracker):
+        self.trackers = trackers
+
+    def begin(self, folder: Path, settings: Mapping[str, object]) -> None:
         """Open what the metrics of the run in `folder` are written to; several runs may follow each other."""
+        for tracker in self.trackers:
+            tracker.begin(folder, settings)
 
-    def __call__(self, line: dict[str, Any]) -> None:
+    def __call__(self, line: JSONObject) -> None:
         """Take one line of metrics.jsonl."""
+        for tracker in self.trackers:
+            tracker(line)
 
     def close(self) -> None:
         """End what `begin` has opened."""
+        for tracker in self.trackers:
+            tracker.close()
 
 
-def flatten_metrics(line: Mapping[str, Any]) -> dict[str, float]:
+def flatten_metrics(line: Mapping[str, JSONValue]) -> dict[str, float]:
     """Return the numbers of a line of metrics.jsonl under a tracker's names; what is not finite is left out."""
     training = {**line.get("losses", {}), "lr": line.get("lr"), "norm": line.get("norm")}
     named = {f"training/{name}": value for name, value in training.items()}
@@ -42,16 +55,17 @@ class TensorBoard(Tracker):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise Error("TensorBoard is not installed", fix="pip install 'formers[track]'") from None
-        self.writer_class: Any = SummaryWriter
-        self.writer: Any = None
+        self.writer_class = SummaryWriter
+        self.writer: SummaryWriter | None = None
 
-    def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def begin(self, folder: Path, settings: Mapping[str, object]) -> None:
         """Open the run's folder for TensorBoard."""
         self.close()
         self.writer = self.writer_class(str(folder / "tensorboard"))
 
-    def __call__(self, line: dict[str, Any]) -> None:
+    def __call__(self, line: JSONObject) -> None:
         """Write the numbers of one line."""
+        assert self.writer is not None
         for name, value in flatten_metrics(line).items():
             self.writer.add_scalar(name, value, line["step"])
 
@@ -71,10 +85,10 @@ class WeightsAndBiases(Tracker):
             client = importlib.import_module("wandb")
         except ImportError:
             raise Error("Weights & Biases is not installed", fix="pip install 'formers[track]'") from None
-        self.client: Any = client
-        self.run: Any = None
+        self.client = client
+        self.run: Any = None  # dynamic: wandb is optional, its types are not here
 
-    def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def begin(self, folder: Path, settings: Mapping[str, object]) -> None:
         """Begin a run there, or resume the one that was begun."""
         self.close()
         note, path = folder / "wandb.json", folder.resolve()
@@ -89,7 +103,7 @@ class WeightsAndBiases(Tracker):
             raise Error(what, fix="log in with: wandb login; without a connection set WANDB_MODE=offline") from None
         note.write_text(json.dumps({"id": self.run.id}), encoding="utf-8")
 
-    def __call__(self, line: dict[str, Any]) -> None:
+    def __call__(self, line: JSONObject) -> None:
         """Send the numbers of one line."""
         self.run.log(flatten_metrics(line), step=line["step"])
 
@@ -100,33 +114,11 @@ class WeightsAndBiases(Tracker):
         self.run = None
 
 
-class TrackerGroup(Tracker):
-    """Some trackers at once."""
-
-    def __init__(self, *trackers: Tracker):
-        self.trackers = trackers
-
-    def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """Begin all of them."""
-        for tracker in self.trackers:
-            tracker.begin(folder, settings)
-
-    def __call__(self, line: dict[str, Any]) -> None:
-        """Tell all of them."""
-        for tracker in self.trackers:
-            tracker(line)
-
-    def close(self) -> None:
-        """End all of them."""
-        for tracker in self.trackers:
-            tracker.close()
-
-
 @contextmanager
 def open_trackers(tensorboard: bool, wandb: bool) -> Iterator[Tracker | None]:
     """Open the trackers that were asked for, None if none was; a missing package is known before the run begins."""
     found = [kind() for kind, wanted in ((TensorBoard, tensorboard), (WeightsAndBiases, wandb)) if wanted]
-    made = TrackerGroup(*found) if found else None
+    made = Tracker(*found) if found else None
     try:
         yield made
     finally:

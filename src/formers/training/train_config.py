@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from types import SimpleNamespace
+from typing import Any, Literal, Protocol
 
 from ..config import check_rates, check_sizes, suggest_name
 from ..errors import Error
 from .optimizer import OPTIMIZERS, SCHEDULES
 
+SettingValue = Any  # dynamic: of any type until it is checked
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Parallel = Literal["ddp", "fsdp", "expert"]
 SHORT_FRACTION = 0.9  # of the steps are taken with short examples, if there are any (BERT, §A.2)
@@ -21,8 +24,35 @@ RESUMABLE_SETTINGS = (
 )  # fmt: skip
 
 
+class LoopConfig(Protocol):
+    """The settings that every run has: how long it is, when it evaluates and saves, and what it takes of the machine.
+    TrainConfig has them for networks, VectorTrainConfig for word vectors; both say what each means."""
+
+    steps: int
+    samples: int
+    keep_last: int
+    keep_best: int
+    keep_every: int | None
+    deterministic: bool
+
+    @property
+    def save_every(self) -> int:
+        """Steps between checkpoints."""
+
+    @property
+    def eval_every(self) -> int:
+        """Steps between evaluations."""
+
+    @property
+    def bytes_per_parameter(self) -> int:
+        """Bytes of a checkpoint for each parameter, at most."""
+
+    def explain_memory(self) -> tuple[str, str]:
+        """Return what takes memory beside the parameters, and what to change where there is too little."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(LoopConfig):
     """Steps, rates and habits of a run. A step sums the gradients of `accumulate` batches of `batch_tokens` tokens
     each, over all processes together; every loss is divided by the number of labels of the whole step."""
 
@@ -61,28 +91,27 @@ class TrainConfig:
     spike_factor: float = 0.0  # a gradient so many times longer than usual is skipped as well; 0: never
 
     def __post_init__(self) -> None:
-        check_sizes(
-            self, "steps", "batch_tokens", "accumulate", "seq_length", "short_length", "save_every", "keep_last",
-            "eval_every", "eval_batches", "max_bad_steps", "keep_every",
-        )  # fmt: skip
-        check_sizes(self, "batch_rampup_steps", "warmup_steps", "workers", "keep_best", "seed", "samples", minimum=0)
-        check_rates(self, "ema")
-        for name, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
-            if getattr(self, name) not in known:
-                raise Error(f"there is no {name} {getattr(self, name)!r}", fix=suggest_name(getattr(self, name), known))
-        if not 0 < self.lr < math.inf:
-            raise Error(f"the learning rate must be above 0, got {self.lr}", fix="take for example --train.lr 1e-3")
-        for name in ("weight_decay", "grad_clip", "spike_factor", "eps", "residual_init"):
-            if not getattr(self, name) >= 0:
-                raise Error(f"{name} must be at least 0, got {getattr(self, name)}", fix=f"--train.{name} 0 or more")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise Error(f"betas are two numbers from 0 to below 1, got {self.betas}", fix="take 0.9 and 0.98")
+        check_train_values(vars(self))
         if self.short_length is not None and self.short_length >= self.seq_length:
             what = f"short_length {self.short_length} is not shorter than seq_length {self.seq_length}"
             raise Error(what, fix="leave train.short_length out")
         if self.seq_length > self.batch_tokens:
             what = f"an example of {self.seq_length} tokens does not fit into a batch of {self.batch_tokens}"
             raise Error(what, fix="raise train.batch_tokens or lower train.seq_length")
+
+    @property
+    def bytes_per_parameter(self) -> int:
+        """Bytes of a checkpoint for each parameter: its weight, two moments, and the moving average if there is one."""
+        return 16 if self.ema else 12
+
+    def explain_memory(self) -> tuple[str, str]:
+        """Return the size of the batches, and how to train with less memory."""
+        fix = (
+            "--train.activation_checkpointing true (also with --resume), or begin anew with a smaller"
+            " --train.batch_tokens (and a larger --train.accumulate, to keep the size of a step), --train.precision"
+            " bf16 or a smaller model"
+        )
+        return f"batches of {self.batch_tokens:,} tokens", fix
 
     def count_batches(self, step: int, ranks: int = 1) -> int:
         """Return how many batches a step has; all processes have as many."""
@@ -109,3 +138,30 @@ class TrainConfig:
     def get_phase_length(self, phase: int) -> int:
         """Return the length of examples in a phase."""
         return self.seq_length if phase or self.short_length is None else self.short_length
+
+
+SIZES = (
+    "steps", "batch_tokens", "accumulate", "seq_length", "short_length", "save_every", "keep_last", "eval_every",
+    "eval_batches", "max_bad_steps", "keep_every",
+)  # fmt: skip
+COUNTS = ("batch_rampup_steps", "warmup_steps", "workers", "keep_best", "seed", "samples")
+FACTORS = ("weight_decay", "grad_clip", "spike_factor", "eps", "residual_init")
+
+
+def check_train_values(values: Mapping[str, SettingValue]) -> None:
+    """Refuse settings of `train` that are out of range, one by one; those that are not known yet may be missing."""
+    known = SimpleNamespace(**values)
+    check_sizes(known, *(name for name in SIZES if name in values))
+    check_sizes(known, *(name for name in COUNTS if name in values), minimum=0)
+    check_rates(known, *(name for name in ("ema",) if name in values))
+    for name, names in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
+        if (value := values.get(name)) is not None and value not in names:
+            raise Error(f"there is no {name} {value!r}", fix=suggest_name(value, names))
+    if not 0 < (lr := values.get("lr", 1.0)) < math.inf:
+        raise Error(f"the learning rate must be above 0, got {lr}", fix="take for example --train.lr 1e-3")
+    for name in FACTORS:
+        if not values.get(name, 0) >= 0:
+            raise Error(f"{name} must be at least 0, got {values[name]}", fix=f"--train.{name} 0 or more")
+    betas = values.get("betas", (0.9, 0.98))
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        raise Error(f"betas are two numbers from 0 to below 1, got {betas}", fix="take 0.9 and 0.98")

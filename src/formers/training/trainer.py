@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -59,7 +59,7 @@ class StepOutcome:
     """What a step found, once the device has reported it."""
 
     losses: dict[str, float]  # the mean of each
-    grad_norm: float  # before clipping
+    grad_norm: float | None  # before clipping; None where it is not computed (word vectors)
     is_skipped: bool = False
 
 
@@ -95,8 +95,8 @@ class StepResult:
         return sum(self.outcome.losses.values())
 
     @property
-    def grad_norm(self) -> float:
-        """The norm of the gradient before clipping."""
+    def grad_norm(self) -> float | None:
+        """The norm of the gradient before clipping; None where it is not computed."""
         return self.outcome.grad_norm
 
     @property
@@ -299,7 +299,7 @@ class Trainer:
         return {name: group for name, group in groups.items() if group}, state
 
     def restore_state(
-        self, groups: Mapping[str, Tensors], state: Mapping[str, Any], shard_folder: Path | None = None
+        self, groups: Mapping[str, Tensors], state: Mapping[str, object], shard_folder: Path | None = None
     ) -> None:
         """Restore a saved state. A collective call: every rank must make it; all but the first may pass empty tensors.
         Each rank reads its own shards from `shard_folder`."""
@@ -340,7 +340,7 @@ class Trainer:
         self.carried_states.restore_state(memories, saved["carried_state"], self.world.device)
 
 
-def close_batches(batches: Iterator[Any]) -> None:
+def close_batches(batches: Iterator[object]) -> None:
     """End a generator of batches, and with it the workers behind it."""
     if isinstance(batches, Generator):
         batches.close()

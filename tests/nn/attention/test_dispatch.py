@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import warnings
 
@@ -12,8 +11,9 @@ import torch
 
 import formers
 from formers.batch import Layout
-from formers.nn.attention import dispatch
-from formers.nn.attention.context import AttentionContext
+from formers.nn.attention import dispatch, kv_cache
+from formers.nn.attention.attention import Attention
+from formers.nn.attention.context import AttentionContext, Capture, RelativeInputs
 from formers.nn.attention.dispatch import (
     KERNEL_RULES,
     KERNELS,
@@ -22,9 +22,13 @@ from formers.nn.attention.dispatch import (
     compute_attention_weights,
     force_kernel,
 )
+from formers.nn.attention.kernels import decode
+from formers.nn.attention.kv_cache import KVCache
 from formers.nn.attention.masks import RowMask, WindowMask, build_alibi, causal, combine_masks, get_window_bounds
 from formers.nn.attention.positions import BucketBias
+from formers.nn.attention.segment_memory import SegmentMemory
 from tests.nn import reference
+from tests.nn.packing import make_layout
 
 H, D = 3, 5
 SHAPES = {"ragged": [4, 1, 7, 3], "uniform": [5, 5, 5], "one": [6], "empty inside": [3, 0, 4], "tight": [5, 5, 4]}
@@ -54,22 +58,17 @@ KINDS = {
 }  # fmt: skip
 
 
-def layout(lengths):
-    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
-    return Layout(starts, max(lengths), sum(lengths))
-
-
 def choose_kernel(q, k, attn_context, dropout, relative):
     return dispatch.choose_kernel(AttentionCall(q, k, k, attn_context, 1.0, dropout, relative))
 
 
-def draw(n, m=None):
+def draw_qkv(n, m=None):
     q = torch.randn(n, H, D, dtype=torch.float64, requires_grad=True)
     k, v = (torch.randn(m or n, H, D, dtype=torch.float64, requires_grad=True) for _ in range(2))
     return q, k, v
 
 
-def paths(attn_context, q, k):
+def list_paths(attn_context, q, k):
     """Those of the CPU that apply."""
     simple = attn_context.is_uniform and attn_context.bias is None and attn_context.mask in (None, causal)
     band = attn_context.mask is KINDS["window"][0]
@@ -80,17 +79,17 @@ def paths(attn_context, q, k):
 @pytest.mark.parametrize("kind", KINDS)
 def test_paths_agree_with_the_formula(shape, kind):
     mask, bias, see, add = KINDS[kind]
-    here = layout(SHAPES[shape])
+    here = make_layout(SHAPES[shape])
     if bias == "table":
         bias = table_bias()
-        add = lambda h, i, j: bias.weight[reference.bucket(j - i, 8, 6, True), h]  # noqa: E731
-    q, k, v = draw(here.num_tokens)
+        add = lambda h, i, j: bias.weight[reference.compute_bucket(j - i, 8, 6, True), h]  # noqa: E731
+    q, k, v = draw_qkv(here.num_tokens)
     starts = here.starts.tolist()
-    expected, shares = reference.attention(q, k, v, starts, starts, 0.3, see, add)
+    expected, shares = reference.attend(q, k, v, starts, starts, 0.3, see, add)
     leaves = [q, k, v, *([bias.weight] if isinstance(bias, BucketBias) else [])]
     pull = torch.randn_like(expected)
     grads = torch.autograd.grad(expected, leaves, pull)
-    for name in paths(AttentionContext(here, mask=mask, bias=bias), q, k):
+    for name in list_paths(AttentionContext(here, mask=mask, bias=bias), q, k):
         attn_context = AttentionContext(here, mask=mask, bias=bias)
         with force_kernel(name):
             out = attend(q, k, v, attn_context, 0.3)
@@ -110,9 +109,9 @@ def test_paths_agree_with_the_formula(shape, kind):
 
 @pytest.mark.parametrize(("queries", "keys"), [([2, 4, 1], [3, 5, 2]), ([3, 3], [4, 4]), ([2, 0, 3], [3, 2, 1])])
 def test_cross_attention(queries, keys):
-    mine, theirs = layout(queries), layout(keys)
-    q, k, v = draw(mine.num_tokens, theirs.num_tokens)
-    expected, _ = reference.attention(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3)
+    mine, theirs = make_layout(queries), make_layout(keys)
+    q, k, v = draw_qkv(mine.num_tokens, theirs.num_tokens)
+    expected, _ = reference.attend(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3)
     for name in ("dense", "per_document"):
         with force_kernel(name):
             torch.testing.assert_close(
@@ -123,10 +122,10 @@ def test_cross_attention(queries, keys):
 
 @pytest.mark.parametrize(("queries", "keys"), [([2, 4, 1], [3, 5, 2]), ([3, 3], [5, 5]), ([5, 5], [3, 3])])
 def test_a_bias_by_distance_between_two_sides(queries, keys):
-    mine, theirs, bias = layout(queries), layout(keys), table_bias()
-    q, k, v = draw(mine.num_tokens, theirs.num_tokens)
-    add = lambda h, i, j: bias.weight[reference.bucket(j - i, 8, 6, True), h]  # noqa: E731
-    expected, _ = reference.attention(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3, bias=add)
+    mine, theirs, bias = make_layout(queries), make_layout(keys), table_bias()
+    q, k, v = draw_qkv(mine.num_tokens, theirs.num_tokens)
+    add = lambda h, i, j: bias.weight[reference.compute_bucket(j - i, 8, 6, True), h]  # noqa: E731
+    expected, _ = reference.attend(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3, bias=add)
     for name in ("dense", "per_document"):
         with force_kernel(name):
             got = attend(q, k, v, AttentionContext(mine, theirs, bias=bias), 0.3)
@@ -134,8 +133,8 @@ def test_a_bias_by_distance_between_two_sides(queries, keys):
 
 
 def test_a_document_without_keys_gets_zeros_in_the_loop_and_nothing_is_nan():
-    mine, theirs = layout([2, 3]), layout([0, 4])
-    q, k, v = draw(5, 4)
+    mine, theirs = make_layout([2, 3]), make_layout([0, 4])
+    q, k, v = draw_qkv(5, 4)
     with force_kernel("per_document"):
         out = attend(q, k, v, AttentionContext(mine, theirs), 0.3)
     assert not out[:2].any()
@@ -158,7 +157,7 @@ def test_no_document_at_all():
 def test_gradcheck(kind):
     mask, bias, _, _ = KINDS[kind]
     bias = table_bias(2) if bias == "table" else build_alibi(2) if bias is not None else None
-    here = layout([3, 2])
+    here = make_layout([3, 2])
     leaves = [torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     extra = [bias.weight] if isinstance(bias, BucketBias) else []
     for name in ("dense", "per_document"):
@@ -172,7 +171,7 @@ def test_gradcheck(kind):
 
 def test_gradcheck_of_the_relative_hook():
     """Transformer-XL's shape: a score that depends on the query, added to the mask of documents and the future."""
-    here = layout([3, 2])
+    here = make_layout([3, 2])
     r = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)  # (H, distances -2 … 2, D)
     u = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
 
@@ -205,9 +204,9 @@ def test_gradcheck_of_the_relative_hook():
 
 
 def test_no_gradient_reaches_the_past_of_a_future_token():
-    here = layout([4, 3])
+    here = make_layout([4, 3])
     for name in ("dense", "per_document"):
-        q, k, v = draw(7)
+        q, k, v = draw_qkv(7)
         with force_kernel(name):
             out = attend(q, k, v, AttentionContext(here, mask=causal), 0.3)
         for slot, (first, last) in enumerate([(0, 4)] * 4 + [(4, 7)] * 3):
@@ -222,16 +221,18 @@ def test_no_gradient_reaches_the_past_of_a_future_token():
 
 def test_choice_of_path():
     cpu = torch.zeros(15, H, D)
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5])), 0.0, None) == "sdpa"
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), mask=causal), 0.0, None) == "sdpa"
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), mask=WindowMask(2)), 0.0, None) == "dense"
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), bias=build_alibi(H)), 0.0, None) == "dense"
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([1, 13, 1])), 0.0, None) == "per_document"
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 4]), mask=causal), 0.0, None) == "dense"
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5])), 0.0, lambda q, k, s, c: (q, q)) == "dense"
-    assert choose_kernel(cpu, cpu[None], AttentionContext(layout([15])), 0.0, None) == "dense"
+    assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 5])), 0.0, None) == "sdpa"
+    assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 5]), mask=causal), 0.0, None) == "sdpa"
+    assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 5]), mask=WindowMask(2)), 0.0, None) == "dense"
+    assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 5]), bias=build_alibi(H)), 0.0, None) == "dense"
+    assert choose_kernel(cpu, cpu, AttentionContext(make_layout([1, 13, 1])), 0.0, None) == "per_document"
+    assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 4]), mask=causal), 0.0, None) == "dense"
+    assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 5])), 0.0, lambda q, k, s, c: (q, q)) == "dense"
+    assert choose_kernel(cpu, cpu[None], AttentionContext(make_layout([15])), 0.0, None) == "dense"
     assert (
-        choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), layout([4, 4, 4]), mask=causal), 0.0, None)
+        choose_kernel(
+            cpu, cpu, AttentionContext(make_layout([5, 5, 5]), make_layout([4, 4, 4]), mask=causal), 0.0, None
+        )
         == "dense"
     )
 
@@ -240,7 +241,7 @@ def test_choice_of_path():
             return k >= b
 
     for mask in (ByRow(), combine_masks(causal, ByRow())):
-        assert choose_kernel(cpu, cpu, AttentionContext(layout([1, 13, 1]), mask=mask), 0.0, None) == "dense"
+        assert choose_kernel(cpu, cpu, AttentionContext(make_layout([1, 13, 1]), mask=mask), 0.0, None) == "dense"
 
 
 def test_the_table_names_every_kernel_with_a_reason():
@@ -250,19 +251,65 @@ def test_the_table_names_every_kernel_with_a_reason():
 
 
 def test_a_context_is_complete_when_it_is_built():
-    attn_context = AttentionContext(layout([3, 2]), mask=causal)
+    attn_context = AttentionContext(make_layout([3, 2]), mask=causal)
     with pytest.raises(AttributeError, match="give mask when it is built"):
         attn_context.mask = None
     with pytest.raises(AttributeError, match="frozen"):
         attn_context.relative_positions = torch.zeros(1)
-    other = attn_context.copy_with(mask=None)
-    assert (other.mask, attn_context.mask) == (None, causal)
     with pytest.raises(AttributeError, match="frozen"):
-        other.mask = causal
+        attn_context.copy_for_recompute(None).mask = None
+
+
+def test_a_context_for_recomputing_is_complete_and_shares_no_bias():
+    here, memory = make_layout([3, 2]), SegmentMemory(2, 4, zeros=True)
+    attn_context = AttentionContext.start_pass(
+        here, segment_memory=memory, mask=causal, bias=build_alibi(H), positions=torch.arange(5),
+        relative=RelativeInputs(torch.zeros(8, 3)), mask_ranks=(torch.arange(5),) * 2, opens_blind=True,
+        head_mask=torch.ones(1, H), capture=Capture(), stack_name="content",
+    )  # fmt: skip
+    attn_context.get_dense_mask(H)
+    copied = memory.copy()
+    memory.drop_newest(1)  # the memory goes on, the copy stays
+    again = attn_context.copy_for_recompute(copied)
+    assert vars(again).keys() == vars(attn_context).keys()
+    for name, value in vars(attn_context).items():
+        if name not in ("forms", "segment_memory"):
+            assert getattr(again, name) is value or (name == "key_length" and again.key_length == value == 7), name
+    assert again.segment_memory is copied
+    assert attn_context.forms.dense
+    assert not again.forms.dense
+    assert again.forms.blind_queries is attn_context.forms.blind_queries is not None
+
+
+def test_new_keys_that_the_cache_does_not_hold_travel_with_the_call(monkeypatch):
+    """A layer whose keys the kernel writes hands them to that call alone, and leaves nothing in the cache."""
+    calls = []
+
+    def spy(q, k, v, lengths, scale, *, fresh, **more):
+        calls.append((k, v, fresh))
+        decode.write_new_kv(k, v, lengths, more["table"], fresh)
+        return torch.zeros_like(q)
+
+    one, cache = Attention(8, 2), KVCache(2, 4)
+    one(torch.randn(4, 8), AttentionContext.start_pass(make_layout([2, 2]), mask=causal, cache=cache))
+    cache.advance(make_layout([2, 2]))
+    monkeypatch.setattr(decode, "decode_attention", spy)
+    for module in (kv_cache, decode):
+        monkeypatch.setattr(module, "is_available", lambda device: True)
+    before, x = set(vars(cache)), torch.randn(2, 8)
+    one(x, AttentionContext.start_pass(make_layout([1, 1]), mask=causal, cache=cache))
+    (k, v, fresh), (_, new_k, new_v) = calls[0], one.split_heads(one.qkv(x), 3)
+    assert torch.equal(fresh[0], new_k)
+    assert torch.equal(fresh[1], new_v)
+    assert k is cache[0].keys
+    assert torch.equal(k[:, 2], new_k)
+    assert torch.equal(v[:, 2], new_v)
+    assert set(vars(cache)) == before
+    assert not any(value is new for value in vars(cache).values() for new in fresh)
 
 
 def test_queries_that_see_no_key_are_opened_and_named():
-    here = layout([3, 2])
+    here = make_layout([3, 2])
     attn_context = AttentionContext(here, mask=lambda b, h, q, k: k < q, opens_blind=True)
     assert attn_context.get_blind_queries().tolist() == [True, False, False, True, False]
     assert attn_context.get_dense_mask(1)[0, 0, 0].all()
@@ -284,24 +331,24 @@ class Cuda:
 @pytest.mark.parametrize(
     ("q", "attn_context", "dropout", "expected"),
     [
-        (Cuda(), AttentionContext(layout([1, 13, 1])), 0.0, "varlen"),
-        (Cuda(), AttentionContext(layout([1, 13, 1]), mask=combine_masks(causal, WindowMask(4))), 0.0, "varlen"),
-        (Cuda(), AttentionContext(layout([5, 5, 5]), mask=causal), 0.0, "sdpa"),
-        (Cuda(), AttentionContext(layout([1, 13, 1]), mask=causal, bias=build_alibi(H)), 0.0, "flex"),
-        (Cuda(), AttentionContext(layout([5, 5, 5]), mask=causal, bias=build_alibi(H)), 0.0, "flex"),
-        (Cuda(), AttentionContext(layout([5, 5, 5]), bias=table_bias()), 0.0, "biased_flash"),
-        (Cuda(torch.float32), AttentionContext(layout([5, 5, 5]), bias=table_bias()), 0.1, "dense"),
-        (Cuda(torch.float32), AttentionContext(layout([1, 13, 1])), 0.0, "flex"),
-        (Cuda(width=60), AttentionContext(layout([1, 13, 1])), 0.0, "dense"),
-        (Cuda(), AttentionContext(layout([1, 13, 1])), 0.1, "varlen"),
-        (Cuda(), AttentionContext(layout([1, 13, 1]), mask=combine_masks(causal, WindowMask(4))), 0.1, "varlen"),
-        (Cuda(), AttentionContext(layout([1, 13, 1]), bias=table_bias()), 0.1, "biased_flash"),
-        (Cuda(width=256), AttentionContext(layout([1, 13, 1])), 0.0, "varlen"),
-        (Cuda(width=256), AttentionContext(layout([1, 13, 1])), 0.1, "dense"),
+        (Cuda(), AttentionContext(make_layout([1, 13, 1])), 0.0, "varlen"),
+        (Cuda(), AttentionContext(make_layout([1, 13, 1]), mask=combine_masks(causal, WindowMask(4))), 0.0, "varlen"),
+        (Cuda(), AttentionContext(make_layout([5, 5, 5]), mask=causal), 0.0, "sdpa"),
+        (Cuda(), AttentionContext(make_layout([1, 13, 1]), mask=causal, bias=build_alibi(H)), 0.0, "flex"),
+        (Cuda(), AttentionContext(make_layout([5, 5, 5]), mask=causal, bias=build_alibi(H)), 0.0, "flex"),
+        (Cuda(), AttentionContext(make_layout([5, 5, 5]), bias=table_bias()), 0.0, "biased_flash"),
+        (Cuda(torch.float32), AttentionContext(make_layout([5, 5, 5]), bias=table_bias()), 0.1, "dense"),
+        (Cuda(torch.float32), AttentionContext(make_layout([1, 13, 1])), 0.0, "flex"),
+        (Cuda(width=60), AttentionContext(make_layout([1, 13, 1])), 0.0, "dense"),
+        (Cuda(), AttentionContext(make_layout([1, 13, 1])), 0.1, "varlen"),
+        (Cuda(), AttentionContext(make_layout([1, 13, 1]), mask=combine_masks(causal, WindowMask(4))), 0.1, "varlen"),
+        (Cuda(), AttentionContext(make_layout([1, 13, 1]), bias=table_bias()), 0.1, "biased_flash"),
+        (Cuda(width=256), AttentionContext(make_layout([1, 13, 1])), 0.0, "varlen"),
+        (Cuda(width=256), AttentionContext(make_layout([1, 13, 1])), 0.1, "dense"),
     ],
 )
 def test_choice_of_path_on_a_gpu(q, attn_context, dropout, expected, monkeypatch):
-    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
+    monkeypatch.setattr(dispatch, "is_ampere_or_newer", lambda: True)
     monkeypatch.setattr(dispatch, "has_triton", lambda: True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -309,9 +356,12 @@ def test_choice_of_path_on_a_gpu(q, attn_context, dropout, expected, monkeypatch
 
 
 def test_whole_grids_on_hopper_take_cudnn_while_training(monkeypatch):
-    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
-    monkeypatch.setattr(dispatch, "_is_hopper", lambda: True)
-    whole, ragged = AttentionContext(layout([5, 5, 5]), mask=causal), AttentionContext(layout([1, 13, 1]), mask=causal)
+    monkeypatch.setattr(dispatch, "is_ampere_or_newer", lambda: True)
+    monkeypatch.setattr(dispatch, "is_hopper", lambda: True)
+    whole, ragged = (
+        AttentionContext(make_layout([5, 5, 5]), mask=causal),
+        AttentionContext(make_layout([1, 13, 1]), mask=causal),
+    )
     assert choose_kernel(Cuda(), Cuda(), whole, 0.1, None) == "cudnn"
     assert choose_kernel(Cuda(), Cuda(), ragged, 0.1, None) == "varlen"
     assert choose_kernel(Cuda(torch.float32), Cuda(torch.float32), whole, 0.1, None) == "sdpa"
@@ -321,12 +371,12 @@ def test_whole_grids_on_hopper_take_cudnn_while_training(monkeypatch):
 
 
 def test_an_older_gpu_takes_the_dense_path(monkeypatch):
-    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: False)
+    monkeypatch.setattr(dispatch, "is_ampere_or_newer", lambda: False)
     monkeypatch.setattr(dispatch, "has_triton", lambda: False)
     q = Cuda(torch.float16)
-    assert choose_kernel(q, q, AttentionContext(layout([1, 13, 1])), 0.0, None) == "dense"
+    assert choose_kernel(q, q, AttentionContext(make_layout([1, 13, 1])), 0.0, None) == "dense"
     assert dispatch.list_available_kernels(q) == {"sdpa", "dense"}
-    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
+    monkeypatch.setattr(dispatch, "is_ampere_or_newer", lambda: True)
     monkeypatch.setattr(dispatch, "has_triton", lambda: True)
     assert dispatch.list_available_kernels(q) == {"sdpa", "dense", "varlen", "flex", "biased_flash"}
     assert dispatch.list_available_kernels(torch.zeros(1, 1, 8)) == {"sdpa", "dense", "per_document"}
@@ -341,10 +391,10 @@ def test_an_older_gpu_takes_the_dense_path(monkeypatch):
 
 def test_dropout_is_said_once(monkeypatch):
     """By the kernel that is slow with it, not by who asks which one would be taken."""
-    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
+    monkeypatch.setattr(dispatch, "is_ampere_or_newer", lambda: True)
     monkeypatch.setattr(dispatch, "_attend_grid", lambda call, bias: bias)
     dispatch._warn_once.cache_clear()
-    q, here = Cuda(width=256), AttentionContext(layout([1, 13, 1]))
+    q, here = Cuda(width=256), AttentionContext(make_layout([1, 13, 1]))
     call = AttentionCall(q, q, q, here, 1.0, 0.1, None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -383,7 +433,7 @@ def test_the_dense_form_is_made_once():
         calls.append(1)
         return k <= q
 
-    attn_context = AttentionContext(layout([3, 2]), mask=mask)
+    attn_context = AttentionContext(make_layout([3, 2]), mask=mask)
     assert attn_context.get_dense_mask(H) is attn_context.get_dense_mask(H)
     assert attn_context.get_dense_mask(H, padded=False).shape == (1, 1, 3, 3)
     assert len(calls) == 2
@@ -393,7 +443,7 @@ def test_dropout_acts_in_training_only():
     from formers.nn.attention.attention import Attention
 
     attention = Attention(12, 3, dropout=0.5)
-    x, attn_context = torch.randn(9, 12), AttentionContext(layout([4, 5]))
+    x, attn_context = torch.randn(9, 12), AttentionContext(make_layout([4, 5]))
     for name in ("per_document", "dense"):
         with force_kernel(name):
             attention.train()
@@ -404,7 +454,7 @@ def test_dropout_acts_in_training_only():
 
 def test_flex_forward_on_the_cpu():
     """The fused kernel's reference form runs on a CPU; its compiled form is tested by make gpu."""
-    here = layout([4, 1, 7, 4])
+    here = make_layout([4, 1, 7, 4])
     q, k, v = (torch.randn(16, 2, 16) for _ in range(3))
     bias = BucketBias(2, 8, 6)
     torch.nn.init.normal_(bias.weight)
@@ -434,7 +484,7 @@ def test_a_band_costs_tokens_times_width(width):
 
     def cost(n, mask):
         q, k, v = (torch.zeros(n, H, D) for _ in range(3))
-        return count_multiplications(lambda: attend(q, k, v, AttentionContext(layout([n]), mask=mask), 1.0))
+        return count_multiplications(lambda: attend(q, k, v, AttentionContext(make_layout([n]), mask=mask), 1.0))
 
     band = combine_masks(causal, WindowMask(width))
     sizes = [256, 512, 1024, 2048]
@@ -444,7 +494,7 @@ def test_a_band_costs_tokens_times_width(width):
     assert dense == [n * n * 4 * H * D for n in sizes]
     assert (
         choose_kernel(
-            torch.zeros(64, H, D), torch.zeros(64, H, D), AttentionContext(layout([64]), mask=band), 0.0, None
+            torch.zeros(64, H, D), torch.zeros(64, H, D), AttentionContext(make_layout([64]), mask=band), 0.0, None
         )
         == "banded"
     )

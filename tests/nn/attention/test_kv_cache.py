@@ -9,20 +9,15 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error
-from formers.batch import Batch, Layout
+from formers.batch import Layout
 from formers.nn.attention.attention import Attention
 from formers.nn.attention.context import AttentionContext
 from formers.nn.attention.kv_cache import KVCache
 from tests.nn import reference
+from tests.nn.packing import pack_rows
 
 
-def packed(rows):
-    lengths = [len(row) for row in rows]
-    starts = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
-    return Batch(torch.tensor([i for row in rows for i in row], dtype=torch.long), starts, max(lengths))
-
-
-def model(family):
+def build_model(family):
     small = {"vocab": 50, "dim": 16, "layers": 2, "heads": 2}
     if family == "t5":
         return formers.build("t5", head="lm", ff=24, head_dim=8, buckets=8, far=10, seed=1, init=1.0, **small)
@@ -35,18 +30,18 @@ def model(family):
 @settings(max_examples=25)
 @given(st.lists(st.integers(1, 10), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_pieces_equal_the_whole(family, lengths, random):
-    f = model(family)
+    f = build_model(family)
     rows = [[random.randrange(50) for _ in range(n)] for n in lengths]
-    source = packed([[7, 3, 1], [9, 1], [4, 4, 4, 1], [2]][: len(rows)]) if family == "t5" else None
+    source = pack_rows([[7, 3, 1], [9, 1], [4, 4, 4, 1], [2]][: len(rows)]) if family == "t5" else None
     with torch.inference_mode():
-        whole = f.model.logits(f.model(packed(rows).replace(source=source)))
+        whole = f.model.logits(f.model(pack_rows(rows).replace(source=source)))
         ends = torch.tensor([0, *map(len, rows)]).cumsum(0)
         cache, done = KVCache(len(rows), 40), [0] * len(rows)
         while any(d < len(row) for d, row in zip(done, rows, strict=True)):
             taken = [random.randint(0, len(row) - d) for d, row in zip(done, rows, strict=True)]
             if not any(taken):
                 taken = [min(1, len(row) - d) for d, row in zip(done, rows, strict=True)]
-            piece = packed([row[d : d + n] for row, d, n in zip(rows, done, taken, strict=True)])
+            piece = pack_rows([row[d : d + n] for row, d, n in zip(rows, done, taken, strict=True)])
             got = f.model.logits(f.model(piece.replace(source=source), cache=cache))
             place = 0
             for r, n in enumerate(taken):
@@ -59,7 +54,7 @@ def test_pieces_equal_the_whole(family, lengths, random):
 
 def test_token_by_token_equals_one_pass_to_1e_5():
     for family in ("gpt2", "t5"):
-        f = model(family)
+        f = build_model(family)
         ids = torch.randint(0, 50, (3, 9))
         more = {"target": ids, "ids": torch.randint(0, 50, (3, 5))} if family == "t5" else {"ids": ids}
         cache = KVCache(3, 9)
@@ -74,7 +69,7 @@ def test_token_by_token_equals_one_pass_to_1e_5():
 
 
 def test_the_encoder_runs_once(monkeypatch):
-    f, calls = model("t5"), []
+    f, calls = build_model("t5"), []
     encode = f.model.body.encode
     monkeypatch.setattr(f.model.body, "encode", lambda *a, **k: calls.append(1) or encode(*a, **k))
     cache = KVCache(1, 4)
@@ -84,7 +79,7 @@ def test_the_encoder_runs_once(monkeypatch):
 
 
 def test_what_does_not_fit_is_said():
-    f, cache = model("gpt2"), KVCache(2, 5)
+    f, cache = build_model("gpt2"), KVCache(2, 5)
     with pytest.raises(Error, match="2 rows, the batch 1"):
         f.logits(torch.tensor([[1, 2]]), memory=cache)
     f.logits(torch.tensor([[1, 2, 3], [1, 2, 3]]), memory=cache)
@@ -116,5 +111,5 @@ def test_rows_see_their_own_past_and_no_empty_slot():
     rows = torch.cat((old[:3], new[:1], old[3:], new[1:]))
     _, k, v = (part.unflatten(1, (2, 4)) for part in one.qkv(rows).chunk(3, 1))
     q = one.qkv(new).chunk(3, 1)[0].unflatten(1, (2, 4))
-    expected, _ = reference.attention(q, k, v, [0, 1, 2], [0, 4, 6], 0.5)
+    expected, _ = reference.attend(q, k, v, [0, 1, 2], [0, 4, 6], 0.5)
     torch.testing.assert_close(got, one.o(expected.flatten(1)))

@@ -14,33 +14,29 @@ from formers.inputs import ModelInputs
 from formers.nn.attention.context import Capture
 from formers.nn.attention.kv_cache import KVCache
 from formers.nn.attention.segment_memory import SegmentMemory
-from tests.nn.attention.test_kv_cache import packed
-
-SMALL = {
-    "vocab": 50, "cutoffs": (10, 25), "embed": 16, "shrink": 2, "dim": 16, "layers": 2, "heads": 2, "head_dim": 6,
-    "ff": 24, "memory": 8, "clamp": 6, "init": 0.3, "init_projection": 0.3, "eos": None,
-}  # fmt: skip
+from tests.nn.packing import pack_rows
+from tests.small_models import TRANSFORMER_XL_SIZES
 
 
-def model(**more):
-    return formers.build("transformer_xl", seed=1, **{**SMALL, "same_length": False, **more})
+def build_model(**more):
+    return formers.build("transformer_xl", seed=1, **{**TRANSFORMER_XL_SIZES, "same_length": False, **more})
 
 
 @pytest.mark.parametrize("order", ["post", "pre"])
 @settings(max_examples=25)
 @given(st.lists(st.integers(1, 10), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_pieces_equal_the_whole(order, lengths, random):
-    f = model(order=order)
+    f = build_model(order=order)
     rows = [[random.randrange(50) for _ in range(n)] for n in lengths]
     with torch.inference_mode():
-        whole = f.model.logits(f.model(packed(rows)))
+        whole = f.model.logits(f.model(pack_rows(rows)))
         ends = torch.tensor([0, *map(len, rows)]).cumsum(0)
         memory, done = SegmentMemory(len(rows), 10), [0] * len(rows)
         while any(d < len(row) for d, row in zip(done, rows, strict=True)):
             taken = [random.randint(0, len(row) - d) for d, row in zip(done, rows, strict=True)]
             if not any(taken):
                 taken = [min(1, len(row) - d) for d, row in zip(done, rows, strict=True)]
-            piece = packed([row[d : d + n] for row, d, n in zip(rows, done, taken, strict=True)])
+            piece = pack_rows([row[d : d + n] for row, d, n in zip(rows, done, taken, strict=True)])
             got, place = f.model.logits(f.model(piece, memory=memory)), 0
             for r, n in enumerate(taken):
                 want = whole[ends[r] + done[r] : ends[r] + done[r] + n]
@@ -50,44 +46,44 @@ def test_pieces_equal_the_whole(order, lengths, random):
         assert memory.lengths.tolist() == [len(row) for row in rows]
 
 
-def read(f, ids, sizes, memory):
+def read_pieces(f, ids, sizes, memory):
     with torch.inference_mode():
         return torch.cat([f.logits(piece, memory=memory) for piece in ids.split(sizes, 1)], 1)
 
 
 @pytest.mark.parametrize("sizes", [[1] * 12, [5, 1, 6], [12]])
 def test_token_by_token_equals_one_pass(sizes):
-    f, ids = model(), torch.randint(0, 50, (3, 12))
+    f, ids = build_model(), torch.randint(0, 50, (3, 12))
     with torch.inference_mode():
         whole = f.logits(ids)
-    assert (read(f, ids, sizes, SegmentMemory(3, 12)) - whole).abs().max() <= 1e-5
-    short = read(f, ids, sizes, SegmentMemory(3, 4))
+    assert (read_pieces(f, ids, sizes, SegmentMemory(3, 12)) - whole).abs().max() <= 1e-5
+    short = read_pieces(f, ids, sizes, SegmentMemory(3, 4))
     assert len(sizes) == 1 or (short[:, 6:] - whole[:, 6:]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("sizes", [[1] * 12, [5, 1, 6]])
 def test_with_the_same_length_a_short_memory_is_enough(sizes):
     """Every token sees as many as the memory holds, so nothing that is seen has been forgotten."""
-    f, ids = model(same_length=True, memory=4), torch.randint(0, 50, (2, 12))
+    f, ids = build_model(same_length=True, memory=4), torch.randint(0, 50, (2, 12))
     with torch.inference_mode():
-        whole, wide = f.logits(ids), model(memory=4).logits(ids)
+        whole, wide = f.logits(ids), build_model(memory=4).logits(ids)
     assert (whole - wide).abs().max() > 1e-3
-    assert (read(f, ids, sizes, SegmentMemory(2, 4)) - whole).abs().max() <= 1e-5
+    assert (read_pieces(f, ids, sizes, SegmentMemory(2, 4)) - whole).abs().max() <= 1e-5
     with torch.inference_mode():
-        more = model(same_length=True, memory=7).logits(ids)
-    assert (read(f, ids, sizes, SegmentMemory(2, 7)) - more).abs().max() <= 1e-5
+        more = build_model(same_length=True, memory=7).logits(ids)
+    assert (read_pieces(f, ids, sizes, SegmentMemory(2, 7)) - more).abs().max() <= 1e-5
 
 
 def test_ragged_rows_after_ragged_rows():
     """A row's answers do not depend on its neighbours, also when the rows remember different amounts."""
-    f, pieces = model(), [[[3, 4, 5], [6]], [[7], [8, 9, 10, 11, 12]], [[13, 14], []], [[15] * 6, [16, 17]]]
+    f, pieces = build_model(), [[[3, 4, 5], [6]], [[7], [8, 9, 10, 11, 12]], [[13, 14], []], [[15] * 6, [16, 17]]]
     memory, alone = SegmentMemory(2, 5), [SegmentMemory(1, 5), SegmentMemory(1, 5)]
     with torch.inference_mode():
         for piece in pieces:
-            together, start = f.model(packed(piece), memory=memory), 0
+            together, start = f.model(pack_rows(piece), memory=memory), 0
             for row, one in enumerate(piece):
                 if one:
-                    single = f.model(packed([one]), memory=alone[row])
+                    single = f.model(pack_rows([one]), memory=alone[row])
                     torch.testing.assert_close(together[start : start + len(one)], single, atol=1e-5, rtol=1e-5)
                 start += len(one)
             for row, own in enumerate(alone):
@@ -99,7 +95,7 @@ def test_ragged_rows_after_ragged_rows():
 
 
 def test_zeros_are_attended():
-    f, ids, capture = model(), torch.randint(0, 50, (2, 3)), Capture(with_attention=True)
+    f, ids, capture = build_model(), torch.randint(0, 50, (2, 3)), Capture(with_attention=True)
     with torch.inference_mode():
         empty, zeros = f.logits(ids, memory=SegmentMemory(2, 4)), f.logits(ids, memory=SegmentMemory(2, 4, zeros=True))
         f.model(f.pack_inputs(ModelInputs(ids))[0], memory=SegmentMemory(2, 4, zeros=True), capture=capture)
@@ -113,7 +109,7 @@ def test_zeros_are_attended():
 
 
 def test_nothing_flows_back_into_the_memory():
-    f, memory = model(), SegmentMemory(2, 6)
+    f, memory = build_model(), SegmentMemory(2, 6)
     f.logits(torch.randint(0, 25, (2, 6)), memory=memory)
     assert all(not state.requires_grad for state in memory.hidden_states.values())
     f.logits(torch.randint(25, 50, (2, 6)), memory=memory).square().sum().backward()
@@ -126,14 +122,14 @@ def test_nothing_flows_back_into_the_memory():
 @pytest.mark.parametrize(
     ("other", "ids", "message"),
     [
-        (model(), torch.zeros(3, 2, dtype=torch.long), "the memory has 2 rows, the batch 3"),
-        (model(layers=3), torch.zeros(2, 2, dtype=torch.long), "with layers 2, not of one with layers 3"),
-        (model(layers=1), torch.zeros(2, 2, dtype=torch.long), "with layers 2, not of one with layers 1"),
-        (model(dim=12), torch.zeros(2, 2, dtype=torch.long), "with dim 16, not of one with dim 12"),
+        (build_model(), torch.zeros(3, 2, dtype=torch.long), "the memory has 2 rows, the batch 3"),
+        (build_model(layers=3), torch.zeros(2, 2, dtype=torch.long), "with layers 2, not of one with layers 3"),
+        (build_model(layers=1), torch.zeros(2, 2, dtype=torch.long), "with layers 2, not of one with layers 1"),
+        (build_model(dim=12), torch.zeros(2, 2, dtype=torch.long), "with dim 16, not of one with dim 12"),
     ],
 )
 def test_a_memory_of_another_shape_is_refused_and_unharmed(other, ids, message):
-    f, memory, first = model(), SegmentMemory(2, 4), torch.tensor([[1, 2, 3], [4, 5, 6]])
+    f, memory, first = build_model(), SegmentMemory(2, 4), torch.tensor([[1, 2, 3], [4, 5, 6]])
     f.logits(first, memory=memory)
     states = dict(memory.hidden_states)
     with pytest.raises(Error, match=message) as error:
@@ -149,16 +145,16 @@ def test_each_kind_of_model_has_its_own_kind_of_state():
     with pytest.raises(Error, match="gpt2 keeps earlier tokens in a KVCache, not in a SegmentMemory"):
         gpt.logits(ids, memory=SegmentMemory(1, 4))
     with pytest.raises(Error, match="transformer_xl keeps earlier tokens in a SegmentMemory, not in a KVCache"):
-        model().hidden(ids, memory=KVCache(1, 4))
+        build_model().hidden(ids, memory=KVCache(1, 4))
     with pytest.raises(Error, match="a SegmentMemory of 3 states for 0 rows makes no sense"):
         SegmentMemory(0, 3)
     assert type(gpt.create_state(1, 4)) is KVCache
-    assert type(model().create_state(1, 4)) is SegmentMemory
+    assert type(build_model().create_state(1, 4)) is SegmentMemory
 
 
 def test_text_is_continued_without_an_end():
     """Longer than any memory; the same tokens as reading everything anew for each, while the memory is long enough."""
-    f, prompts = model(memory=40), [[3, 4, 5], [6, 7]]
+    f, prompts = build_model(memory=40), [[3, 4, 5], [6, 7]]
     got = continue_ids(f, prompts, 9, Options(temperature=0))
     for prompt, new in zip(prompts, got, strict=True):
         text = list(prompt)
@@ -166,8 +162,8 @@ def test_text_is_continued_without_an_end():
             with torch.inference_mode():
                 assert int(f.logits(torch.tensor([text]))[0, -1].argmax()) == token
             text.append(token)
-    assert [len(new) for new in continue_ids(model(memory=2), prompts, 20)] == [20, 20]
-    assert continue_ids(model(memory=0), prompts, 9, Options(temperature=0)) == got
+    assert [len(new) for new in continue_ids(build_model(memory=2), prompts, 20)] == [20, 20]
+    assert continue_ids(build_model(memory=0), prompts, 9, Options(temperature=0)) == got
 
 
 def test_a_model_without_a_context_is_continued_with_a_cache():
@@ -176,7 +172,7 @@ def test_a_model_without_a_context_is_continued_with_a_cache():
 
 
 def test_with_heads_switched_off_and_hidden_states():
-    f, ids, memory = model(), torch.randint(0, 50, (2, 4)), SegmentMemory(2, 4)
+    f, ids, memory = build_model(), torch.randint(0, 50, (2, 4)), SegmentMemory(2, 4)
     f.logits(ids, memory=memory)
     states = f.hidden(ids, memory=memory, layer=None)
     assert states.shape == (3, 2, 4, 16)
@@ -186,7 +182,7 @@ def test_with_heads_switched_off_and_hidden_states():
 
 
 def test_a_memory_of_another_family_is_refused():
-    f, memory, ids = model(), SegmentMemory(1, 4), torch.tensor([[1, 2]])
+    f, memory, ids = build_model(), SegmentMemory(1, 4), torch.tensor([[1, 2]])
     f.logits(ids, memory=memory)
     xlnet = formers.build("xlnet", vocab=50, dim=16, layers=2, heads=2, ff=24)
     with pytest.raises(Error, match="of a model with family transformer_xl, not of one with family xlnet"):

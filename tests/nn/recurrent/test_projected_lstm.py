@@ -15,11 +15,11 @@ from formers.nn.recurrent.projected_lstm import BidirectionalSteps, LSTMState, P
 STARTS = [0, 3, 3, 8, 10, 11]
 
 
-def layout(starts=STARTS, longest=6):
+def make_layout(starts=STARTS, longest=6):
     return Layout(torch.tensor(starts, dtype=torch.int32), longest, starts[-1])
 
 
-def make(**clips):
+def build_lstm(**clips):
     lstm = ProjectedLSTM(4, 6, 3, **clips).double()
     g = torch.Generator().manual_seed(1)
     for parameter in lstm.parameters():
@@ -27,7 +27,7 @@ def make(**clips):
     return lstm
 
 
-def plain(lstm, x, starts, h0=None, c0=None):
+def run_plainly(lstm, x, starts, h0=None, c0=None):
     """Document by document, direction by direction, step by step."""
     sides, last = [], []
     for way in (0, 1):
@@ -48,10 +48,10 @@ def plain(lstm, x, starts, h0=None, c0=None):
 
 @pytest.mark.parametrize("clips", [{}, {"cell_clip": 0.5, "clip": 0.4}, {"cell_clip": 0.5}, {"clip": 0.4}])
 def test_forward_and_backward(clips):
-    lstm, steps = make(**clips), BidirectionalSteps(layout())
+    lstm, steps = build_lstm(**clips), BidirectionalSteps(make_layout())
     x = torch.randn(11, 4, dtype=torch.double, requires_grad=True)
     leaves, factors = [x, *lstm.parameters()], torch.randn(11, 6, dtype=torch.double)
-    got, (want, _) = steps.join_directions(lstm(steps.split_directions(x), steps)), plain(lstm, x, STARTS)
+    got, (want, _) = steps.join_directions(lstm(steps.split_directions(x), steps)), run_plainly(lstm, x, STARTS)
     torch.testing.assert_close(got, want)
     if "clip" in clips:
         assert (got.abs() == 0.4).any()
@@ -62,7 +62,7 @@ def test_forward_and_backward(clips):
 
 
 def test_gradients_of_the_states():
-    lstm, steps = make(cell_clip=0.7, clip=0.5), BidirectionalSteps(layout())
+    lstm, steps = build_lstm(cell_clip=0.7, clip=0.5), BidirectionalSteps(make_layout())
     x = torch.randn(11, 4, dtype=torch.double)
     h, c = (torch.randn(2, 5, n, dtype=torch.double, requires_grad=True) for n in (3, 6))
 
@@ -75,7 +75,7 @@ def test_gradients_of_the_states():
         return tuple(s.index_select(1, steps.document_rank) for s in found[1:3])
 
     got = run(h, c)
-    _, last = plain(lstm, x, STARTS, h, c)
+    _, last = run_plainly(lstm, x, STARTS, h, c)
     for part in (0, 1):
         want = torch.stack([pair[part] for pair in last]).view(2, 5, -1)
         torch.testing.assert_close(got[part], want)
@@ -87,7 +87,7 @@ def test_gradients_of_the_states():
 
 
 def test_without_a_backward_pass_nothing_is_kept(monkeypatch):
-    lstm, steps = make(), BidirectionalSteps(layout())
+    lstm, steps = build_lstm(), BidirectionalSteps(make_layout())
     x = steps.split_directions(torch.randn(11, 4, dtype=torch.double))
     with_gradient = lstm(x, steps)
     assert with_gradient.requires_grad
@@ -103,7 +103,7 @@ def test_without_a_backward_pass_nothing_is_kept(monkeypatch):
 
 
 def test_the_operation_is_well_formed():
-    lstm, steps = make(cell_clip=0.5, clip=0.4), BidirectionalSteps(layout())
+    lstm, steps = build_lstm(cell_clip=0.5, clip=0.4), BidirectionalSteps(make_layout())
     x = steps.split_directions(torch.randn(11, 4, dtype=torch.double)).requires_grad_()
     given = x, lstm.weight, lstm.bias, lstm.project, x.new_zeros(2, 5, 3), x.new_zeros(2, 5, 6), steps.step_counts
     torch.library.opcheck(projected_lstm.run_recurrence, (*given, 0.5, 0.4, True))
@@ -113,7 +113,7 @@ def test_the_operation_is_well_formed():
 
 
 def test_steps_put_the_longest_first_and_come_back():
-    steps = BidirectionalSteps(layout())
+    steps = BidirectionalSteps(make_layout())
     assert steps.step_counts.tolist() == [4, 3, 2, 1, 1, 0]  # nobody has a sixth token
     assert steps.document_order.tolist() == [2, 0, 3, 4, 1]
     x = torch.arange(11.0)[:, None]
@@ -124,9 +124,9 @@ def test_steps_put_the_longest_first_and_come_back():
 
 
 def test_half_precision_keeps_its_cells_exact():
-    lstm, steps, state = make(cell_clip=3.0, clip=3.0), BidirectionalSteps(layout()), LSTMState()
+    lstm, steps, state = build_lstm(cell_clip=3.0, clip=3.0), BidirectionalSteps(make_layout()), LSTMState()
     x = torch.randn(11, 4, dtype=torch.double)
-    want, _ = plain(lstm, x, STARTS)
+    want, _ = run_plainly(lstm, x, STARTS)
     half = lstm.to(torch.bfloat16)
     got = steps.join_directions(half(steps.split_directions(x.bfloat16()), steps, state))
     assert got.dtype == torch.bfloat16
@@ -137,7 +137,7 @@ def test_half_precision_keeps_its_cells_exact():
 
 
 def test_under_autocast():
-    lstm, steps = make().float(), BidirectionalSteps(layout())
+    lstm, steps = build_lstm().float(), BidirectionalSteps(make_layout())
     x = torch.randn(11, 4)
     with torch.autocast("cpu", torch.bfloat16):
         got = lstm(steps.split_directions(x.bfloat16()), steps)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,16 +19,12 @@ from formers.nn.recurrent.rnn import (
     order_steps,
     run_steps,
 )
+from tests.nn.packing import make_layout
 
 OWN = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
 
-def layout(lengths, slack=0):
-    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
-    return Layout(starts, max(lengths) + slack, sum(lengths))
-
-
-def torchs(layer, kind):
+def build_torch_module(layer, kind):
     """torch's module with the same weights."""
     net = OWN[kind](layer.ahead.read.in_features, layer.dim, bidirectional=layer.behind is not None)
     for cell, end in zip(layer.cells, ("", "_reverse"), strict=False):
@@ -49,7 +43,7 @@ lengths_ = st.lists(st.integers(0, 6), min_size=1, max_size=6)
 def test_a_packed_layer_is_torchs_for_each_document(kind, both, lengths, slack, given_state, seed):
     torch.manual_seed(seed)
     layer = RecurrentLayer(kind, 3, 4, bidirectional=both)
-    net, here = torchs(layer, kind), layout(lengths, slack)
+    net, here = build_torch_module(layer, kind), make_layout(lengths, slack)
     x = torch.randn(sum(lengths), 3)
     state = tuple(torch.randn(len(lengths), layer.out_dim) for _ in range(layer.state_parts)) if given_state else None
     y, after = layer(x, PackedSteps(here), state)
@@ -72,7 +66,7 @@ def test_a_packed_layer_is_torchs_for_each_document(kind, both, lengths, slack, 
 def test_both_ways_of_running_agree(kind, lengths, seed):
     """The unrolled way is what torch.compile gets: fixed shapes, all documents as long as the longest."""
     torch.manual_seed(seed)
-    layer, here = RecurrentLayer(kind, 3, 4, bidirectional=True), layout(lengths)
+    layer, here = RecurrentLayer(kind, 3, 4, bidirectional=True), make_layout(lengths)
     x, state = (
         torch.randn(sum(lengths), 3),
         tuple(torch.randn(len(lengths), 8) for _ in range(2 if kind == "lstm" else 1)),
@@ -97,7 +91,7 @@ def test_nothing_is_computed_for_documents_that_have_ended():
         seen.append(len(x))
         return (x,), (state[0] + x,)
 
-    here = layout([2, 0, 4, 1])
+    here = make_layout([2, 0, 4, 1])
     x = torch.arange(7.0)[:, None]
     (y,), (total,) = run_steps(PackedSteps(here), x, (torch.zeros(4, 1),), step)
     assert seen == [3, 2, 1, 1]
@@ -108,7 +102,7 @@ def test_nothing_is_computed_for_documents_that_have_ended():
 def test_layers_with_residuals_and_dropout():
     torch.manual_seed(0)
     layers = RecurrentStack([RecurrentLayer("gru", 4, 4) for _ in range(3)], dropout=0.5, first_residual=1).eval()
-    here, x = layout([3, 2]), torch.randn(5, 4)
+    here, x = make_layout([3, 2]), torch.randn(5, 4)
     want = x
     for i, layer in enumerate(layers):
         y, _ = layer(want, PackedSteps(here))
@@ -132,7 +126,7 @@ def test_layers_with_residuals_and_dropout():
 def test_weights_stay_inside_a_document(score, local, lengths, seed):
     torch.manual_seed(seed)
     align = Alignment(score(), None if local is None else LocalWindow(4, 2, predict=local))
-    here, memory = layout(lengths), torch.randn(sum(lengths), 4)
+    here, memory = make_layout(lengths), torch.randn(sum(lengths), 4)
     query, position = torch.randn(len(lengths), 3, 4), torch.arange(3).expand(len(lengths), 3)
     context, weights = align(query, align.prepare_source(memory, here), position)
     assert context.isfinite().all()
@@ -145,12 +139,12 @@ def test_weights_stay_inside_a_document(score, local, lengths, seed):
         if not local:  # a Gaussian takes some away
             torch.testing.assert_close(weights[d].sum(-1), torch.ones(3))
         at = int(here.starts[d])
-        alone, _ = align(query[d : d + 1], align.prepare_source(memory[at : at + n], layout([n])), position[:1])
+        alone, _ = align(query[d : d + 1], align.prepare_source(memory[at : at + n], make_layout([n])), position[:1])
         torch.testing.assert_close(context[d], alone[0], atol=1e-6, rtol=1e-5)
 
 
 def test_local_m_follows_the_target_to_the_sources_end():
-    align, here = Alignment(DotScore(), LocalWindow(4, 1, predict=False)), layout([4])
+    align, here = Alignment(DotScore(), LocalWindow(4, 1, predict=False)), make_layout([4])
     _, weights = align(torch.zeros(1, 7, 4), align.prepare_source(torch.randn(4, 4), here), torch.arange(7)[None])
     picture = ["".join("x" if w else "." for w in row) for row in weights[0].tolist()]
     assert picture == ["xx..", "xxx.", ".xxx", "..xx", "..xx", "..xx", "..xx"]

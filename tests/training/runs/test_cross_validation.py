@@ -12,8 +12,7 @@ from formers.errors import Error
 from formers.tasks.examples import read_examples
 from formers.training.runs.cross_validation import compare_settings, expand_sweep, split_fold
 from formers.training.runs.splits import hold_out, sample_examples
-
-from .test_finetune import ROWS, TINY, tune
+from tests.training.toy_runs import BERT_SIZES, REVIEWS, finetune_toy
 
 
 def test_folds_seeds_and_sweeps(tmp_path):
@@ -22,30 +21,30 @@ def test_folds_seeds_and_sweeps(tmp_path):
         {"train.lr": 2e-3, "tune.batch_size": 8},
     ]
     given = {"tune.epochs": 1, "model.embed": 16, "model.filters": 8}
-    made = compare_settings("textcnn", ROWS, folds=3, sweep="lr=1e-3,1e-2", out=tmp_path, overrides=given)
+    made = compare_settings("textcnn", REVIEWS, folds=3, sweep="lr=1e-3,1e-2", out=tmp_path, overrides=given)
     assert [len(trial.runs) for trial in made.trials] == [3, 3]
     assert "±" in (tmp_path / "report.md").read_text(encoding="utf-8")
     files = [tmp_path / f"lr=0.001-seed0-fold{i}" / "data" / "test.jsonl" for i in (1, 2, 3)]
     held = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    assert sorted(row["text"] for row in held) == sorted(row["text"] for row in ROWS), "each row is tested once"
-    again = compare_settings("textcnn", ROWS, folds=3, sweep="lr=1e-3,1e-2", out=tmp_path, overrides=given)
+    assert sorted(row["text"] for row in held) == sorted(row["text"] for row in REVIEWS), "each row is tested once"
+    again = compare_settings("textcnn", REVIEWS, folds=3, sweep="lr=1e-3,1e-2", out=tmp_path, overrides=given)
     assert again == made, "runs that are done are read"
 
 
 def test_labels_of_the_test_are_looked_at_before_anything_is_learnt(tmp_path):
     odd = [{"text": "a film", "label": "new"}]
     with pytest.raises(Error, match="the test examples: the label 'new' was not seen in training"):
-        tune(test=odd, out=tmp_path / "a")
+        finetune_toy(test=odd, out=tmp_path / "a")
     with pytest.raises(Error, match="the test examples: the label 'new' was not seen in training"):
-        tune(
+        finetune_toy(
             "t5", test=odd, label_as_text=True, sizes={"dim": 32, "layers": 1, "heads": 2, "ff": 64}, out=tmp_path / "b"
         )
     assert not list(tmp_path.glob("*/run.json")), "the run can begin again with other examples"
     few = [{"text": "so so", "label": label} for label in ("yes", "no")] * 4
     with pytest.raises(Error, match="not seen in training"):
-        tune("bert", rows=few, valid=few, test=odd, sizes=TINY, out=tmp_path / "c")
-    first = tune("bert", sizes=TINY, out=tmp_path / "c")
-    other = tune("bert", sizes=TINY, out=tmp_path / "d").former
+        finetune_toy("bert", rows=few, valid=few, test=odd, sizes=BERT_SIZES, out=tmp_path / "c")
+    first = finetune_toy("bert", sizes=BERT_SIZES, out=tmp_path / "c")
+    other = finetune_toy("bert", sizes=BERT_SIZES, out=tmp_path / "d").former
     assert first.former.tokenizer.fingerprint == other.tokenizer.fingerprint
     assert formers.finetune(out=tmp_path / "c", resume=True).valid == first.valid, "nothing of the refused try is read"
 
@@ -54,7 +53,7 @@ SMALL = {"tune.epochs": 1, "model.embed": 16, "model.filters": 8}
 
 
 def test_folds_know_the_labels_of_all(tmp_path):
-    rows = [*ROWS, {"text": "nobody knows", "label": "rare"}]
+    rows = [*REVIEWS, {"text": "nobody knows", "label": "rare"}]
     made = compare_settings("textcnn", rows, folds=3, out=tmp_path, overrides=SMALL)
     assert len(made.trials[0].runs) == 3
     for run in tmp_path.glob("seed0-fold*"):
@@ -70,17 +69,17 @@ def test_seeds_begin_with_the_one_that_is_given(tmp_path):
         runs = sorted((tmp_path / name).glob("*/run.json"))
         return [json.loads(run.read_text())["config"]["train"]["seed"] for run in runs]
 
-    compare_settings("textcnn", ROWS, seeds=2, out=tmp_path / "a", overrides={**SMALL, "train.seed": 7})
+    compare_settings("textcnn", REVIEWS, seeds=2, out=tmp_path / "a", overrides={**SMALL, "train.seed": 7})
     assert seeds("a") == [7, 8]
-    compare_settings("textcnn", ROWS, sweep="seed=3,5", out=tmp_path / "b", overrides=SMALL)
+    compare_settings("textcnn", REVIEWS, sweep="seed=3,5", out=tmp_path / "b", overrides=SMALL)
     assert seeds("b") == [3, 5]
-    compare_settings("textcnn", ROWS, out=tmp_path / "c", overrides=SMALL, config={"train": {"seed": 4}})
+    compare_settings("textcnn", REVIEWS, out=tmp_path / "c", overrides=SMALL, config={"train": {"seed": 4}})
     assert seeds("c") == [4]
     for how in ({"sweep": "seed=a", "overrides": SMALL}, {"overrides": {**SMALL, "train.seed": "a"}}):
         with pytest.raises(Error, match=r"train\.seed"):
-            compare_settings("textcnn", ROWS, out=tmp_path / "d", **how)
+            compare_settings("textcnn", REVIEWS, out=tmp_path / "d", **how)
     with pytest.raises(Error, match="a sweep over seeds has its seeds already"):
-        compare_settings("textcnn", ROWS, seeds=2, sweep="seed=3,5", out=tmp_path / "d", overrides=SMALL)
+        compare_settings("textcnn", REVIEWS, seeds=2, sweep="seed=3,5", out=tmp_path / "d", overrides=SMALL)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +88,12 @@ def test_seeds_begin_with_the_one_that_is_given(tmp_path):
         ({"overrides": {**SMALL, "tune.epochs": 2}}, "the run here has tune.epochs 1.0, not 2"),
         ({"overrides": {**SMALL, "train.lr": 0.1}}, r"the run here has train.lr 0.001, not 0.1"),
         ({"overrides": {**SMALL, "model.filters": 9}}, "the run here has model.filters 8, not 9"),
-        ({"train": ROWS[:-1]}, "the run here has other train examples"),
-        ({"test": ROWS[:5]}, "the run here has other test examples"),
+        ({"train": REVIEWS[:-1]}, "the run here has other train examples"),
+        ({"test": REVIEWS[:5]}, "the run here has other test examples"),
     ],
 )
 def test_old_results_are_not_shown_as_new(tmp_path, change, match):
-    asked = {"train": ROWS, "overrides": SMALL, "out": tmp_path}
+    asked = {"train": REVIEWS, "overrides": SMALL, "out": tmp_path}
     compare_settings("textcnn", **asked)
     compare_settings("textcnn", **asked)
     with pytest.raises(Error, match=match):
@@ -104,17 +103,22 @@ def test_old_results_are_not_shown_as_new(tmp_path, change, match):
 def test_a_run_goes_on_without_the_examples_that_it_was_given(tmp_path):
     """Under names of their own, fewer than there were, and with a column whose name says something else."""
     frame = pytest.importorskip("pandas").DataFrame(
-        [{"held out": row["text"] + ("\u2028" if i % 2 else ""), "class": row["label"]} for i, row in enumerate(ROWS)]
+        [
+            {"held out": row["text"] + ("\u2028" if i % 2 else ""), "class": row["label"]}
+            for i, row in enumerate(REVIEWS)
+        ]
     )
     given = {"columns": {"text": "held out", "label": "class"}, "limit": 40, "epochs": 3}
-    whole = tune("textcnn", frame, None, sizes={"embed": 16, "filters": 8}, out=tmp_path / "whole", **given)
+    whole = finetune_toy("textcnn", frame, None, sizes={"embed": 16, "filters": 8}, out=tmp_path / "whole", **given)
 
     def hook(line):
         if line["step"] == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tune("textcnn", frame, None, sizes={"embed": 16, "filters": 8}, out=tmp_path / "cut", hook=hook, **given)
+        finetune_toy(
+            "textcnn", frame, None, sizes={"embed": 16, "filters": 8}, out=tmp_path / "cut", hook=hook, **given
+        )
     again = formers.finetune(out=tmp_path / "cut", resume=True)
     assert again.valid == whole.valid
     for a, b in zip(whole.former.model.parameters(), again.former.model.parameters(), strict=True):
@@ -154,7 +158,7 @@ def test_choices_about_one_text_stay_together():
 
 
 def test_a_limit_takes_of_everything(tmp_path):
-    rows = sorted(ROWS, key=lambda row: row["label"])
+    rows = sorted(REVIEWS, key=lambda row: row["label"])
     some = sample_examples(read_examples(rows), 20)
     labels = [row["label"] for row in some.rows]
     assert 5 <= labels.count("yes") <= 15

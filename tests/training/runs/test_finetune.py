@@ -33,37 +33,26 @@ from formers.training.run_folder import RunFolder, summarise_run
 from formers.training.runs import task_model
 from formers.training.runs.cross_validation import compare_settings
 from formers.training.runs.finetune import FinetuneRun
-from tests.evaluation.test_likelihood import speaker
+from tests.small_models import build_language_model
+from tests.training.toy_runs import BERT_SIZES, REVIEWS, finetune_toy
 
-GOOD, BAD = ["fine", "lovely", "great", "좋은"], ["dull", "awful", "poor", "나쁜"]
-ROWS = [
-    {"text": f"this is a {words[i % 4]} film number {i}", "label": label}
-    for i in range(24)
-    for words, label in ((GOOD, "yes"), (BAD, "no"))
-]
 PAIRS = [
     {"text": a["text"], "other": b["text"], "label": float(a["label"] == b["label"])}
-    for a, b in zip(ROWS, [*ROWS[3:], *ROWS[:3]], strict=True)
-] + [{"text": a["text"], "other": b["text"], "label": 1.0} for a, b in zip(ROWS, [*ROWS[2:], *ROWS[:2]], strict=True)]
+    for a, b in zip(REVIEWS, [*REVIEWS[3:], *REVIEWS[:3]], strict=True)
+] + [
+    {"text": a["text"], "other": b["text"], "label": 1.0}
+    for a, b in zip(REVIEWS, [*REVIEWS[2:], *REVIEWS[:2]], strict=True)
+]
 ASKED = ["this is a lovely film number 5", "this is a awful film number 5"]
-RATED = [{"text": row["text"], "label": 4.0 if row["label"] == "yes" else 1.5} for row in ROWS]
-TINY = {"dim": 32, "layers": 2, "heads": 2, "ff": 64}
-
-
-def tune(model="bert", rows=ROWS, valid=ROWS[:16], **more):
-    sizes = more.pop("sizes", TINY if model == "bert" else {})
-    pieces = {} if os.path.isdir(model) else {"vocab_size": 300}
-    over = {**{f"model.{key}": value for key, value in sizes.items()}, **more.pop("overrides", {})}
-    settings = {"epochs": 1, "batch_size": 16, "evals_per_epoch": 0.2, **pieces, "overrides": over, **more}
-    return formers.finetune(model, rows, valid, **settings)
+RATED = [{"text": row["text"], "label": 4.0 if row["label"] == "yes" else 1.5} for row in REVIEWS]
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A small RoBERTa that has read the texts."""
     out = tmp_path_factory.mktemp("checkpoint") / "run"
-    sizes = {**TINY, "context": 64}
-    formers.pretrain("roberta", [row["text"] for row in ROWS] * 2, out=out, model=sizes, data={"vocab_size": 300},
+    sizes = {**BERT_SIZES, "context": 64}
+    formers.pretrain("roberta", [row["text"] for row in REVIEWS] * 2, out=out, model=sizes, data={"vocab_size": 300},
                      train={"steps": 30, "batch_tokens": 512, "seq_length": 16})  # fmt: skip
     return out / "model"
 
@@ -80,7 +69,7 @@ def deep(tmp_path_factory, checkpoint):
 
 def test_a_task_is_learnt_and_the_run_is_whole(tmp_path, checkpoint, monkeypatch):
     monkeypatch.setattr(ProgressMeter, "compute_mfu", lambda meter, speed: 0.25 if speed > 0 else 0.0)
-    run = tune(str(checkpoint), epochs=30, lr=3e-3, out=tmp_path / "run", test=ROWS[16:])
+    run = finetune_toy(str(checkpoint), epochs=30, lr=3e-3, out=tmp_path / "run", test=REVIEWS[16:])
     assert run.valid["accuracy"] == 1.0
     assert run.test["accuracy"] == 1.0
     assert 0 <= run.baseline["accuracy"] <= 1
@@ -105,7 +94,7 @@ def test_a_task_is_learnt_and_the_run_is_whole(tmp_path, checkpoint, monkeypatch
 
 def test_without_scikit_learn_a_run_ends_with_the_other_baseline(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    run = tune("textcnn", out=tmp_path / "run", epochs=1)
+    run = finetune_toy("textcnn", out=tmp_path / "run", epochs=1)
     assert run.baseline == {}
     assert re.fullmatch(
         r"baseline on the validation part \(accuracy\): most frequent label \d+\.\d %", run.baseline_summary
@@ -114,16 +103,16 @@ def test_without_scikit_learn_a_run_ends_with_the_other_baseline(tmp_path, monke
 
 
 def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path):
-    whole = tune(out=tmp_path / "whole", epochs=4)
+    whole = finetune_toy(out=tmp_path / "whole", epochs=4)
 
     def hook(line):
         if line["step"] == 7 and "losses" in line:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Stopped, match="stopped by SIGTERM after step 7; saved"):
-        tune(out=tmp_path / "cut", epochs=4, hook=hook)
+        finetune_toy(out=tmp_path / "cut", epochs=4, hook=hook)
     with pytest.raises(Error, match="there is a run here already"):
-        tune(out=tmp_path / "cut", epochs=4)
+        finetune_toy(out=tmp_path / "cut", epochs=4)
     with pytest.raises(Error, match="tune.batch_size cannot change in a resumed run"):
         formers.finetune(out=tmp_path / "cut", resume=True, batch_size=5)
     with pytest.raises(Error, match="tune.batch_size cannot change in a resumed run"):
@@ -136,16 +125,16 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path):
     ):
         assert torch.equal(a, b), name
     with pytest.raises(Error, match="the train examples have changed"):
-        formers.finetune(None, ROWS[:-1], out=tmp_path / "cut", resume=True)
+        formers.finetune(None, REVIEWS[:-1], out=tmp_path / "cut", resume=True)
 
 
 def test_several_labels_in_one_field(tmp_path):
     labels = ["yes;loud", "no", "yes", "no;loud"]
-    rows = [{"text": row["text"], "label": labels[i % 4]} for i, row in enumerate(ROWS)]
-    run = tune("textcnn", rows, rows[:16], out=tmp_path / "run", overrides={"data.label_separator": ";"})
+    rows = [{"text": row["text"], "label": labels[i % 4]} for i, row in enumerate(REVIEWS)]
+    run = finetune_toy("textcnn", rows, rows[:16], out=tmp_path / "run", overrides={"data.label_separator": ";"})
     assert run.former.labels == ("loud", "no", "yes")
     assert set(run.baseline) == set(run.valid) >= {"f1_micro"}
-    alone = tune("textcnn", out=tmp_path / "alone", overrides={"tune.multilabel": True})
+    alone = finetune_toy("textcnn", out=tmp_path / "alone", overrides={"tune.multilabel": True})
     assert set(alone.baseline) == set(alone.valid) >= {"f1_micro"}
 
 
@@ -157,7 +146,7 @@ def test_a_run_can_be_repeated_and_the_repetition_stopped(tmp_path, monkeypatch)
     def listening(console, title, delay_seconds=0.0):
         yield lambda what, done, of, detail: (what, done) == ("training", 3) and os.kill(os.getpid(), signal.SIGINT)
 
-    first = tune(out=tmp_path / "one", epochs=2, seed=3)
+    first = finetune_toy(out=tmp_path / "one", epochs=2, seed=3)
     words = ["rerun", str(tmp_path / "one"), "--out", str(tmp_path / "two")]
     with monkeypatch.context() as patched:
         patched.setattr(runs, "show_progress", listening)
@@ -173,7 +162,7 @@ def test_a_run_can_be_repeated_and_the_repetition_stopped(tmp_path, monkeypatch)
 
 
 def test_patience_ends_a_run(tmp_path):
-    run = tune(out=tmp_path, epochs=50, evals_per_epoch=1, patience=2, lr=1e-99)
+    run = finetune_toy(out=tmp_path, epochs=50, evals_per_epoch=1, patience=2, lr=1e-99)
     looks = [row for row in run.history if "valid" in row]
     assert len(looks) == 3, "the first, and two that were no better"
 
@@ -181,8 +170,8 @@ def test_patience_ends_a_run(tmp_path):
 @pytest.mark.parametrize("metric", ["mse", "pearson"])
 def test_the_best_checkpoint_is_the_best_by_the_measure_that_was_asked_for(tmp_path, metric):
     """With a rate that is far too high, the error of later looks is not the smallest one."""
-    run = tune(rows=RATED, valid=RATED[:16], task="regress", metric=metric, epochs=6, evals_per_epoch=1, lr=3e-2,
-               out=tmp_path)  # fmt: skip
+    settings = {"task": "regress", "metric": metric, "epochs": 6, "evals_per_epoch": 1, "lr": 3e-2}
+    run = finetune_toy(rows=RATED, valid=RATED[:16], out=tmp_path, **settings)
     seen = [row["valid"][metric] for row in run.history if "valid" in row]
     best = (min if metric == "mse" else max)(seen)
     assert len({round(value, 6) for value in seen}) > 2
@@ -208,7 +197,7 @@ def test_patience_knows_which_measures_are_to_be_low(tmp_path):
 @pytest.mark.parametrize(
     ("task", "rows", "known"),
     [
-        ("classify", ROWS, "accuracy, f1_macro, matthews or loss"),
+        ("classify", REVIEWS, "accuracy, f1_macro, matthews or loss"),
         ("regress", RATED, "spearman, pearson, mse, mae or loss"),
         ("tag", [{"words": ["Anna", "in", "Rome"], "tags": ["B-P", "O", "B-L"]}] * 8, "f1, precision, recall"),
         ("choose", [{"text": "he ate with", "choices": ["a cloud", "a spoon"], "label": 1}] * 8, "accuracy"),
@@ -219,45 +208,47 @@ def test_patience_knows_which_measures_are_to_be_low(tmp_path):
 )
 def test_an_unknown_measure_is_refused_before_anything_is_learnt(tmp_path, task, rows, known):
     family = "transformer" if task in ("translate", "summarise") else "bert"
-    sizes = TINY if family == "bert" else {"dim": 32, "layers": 1}
+    sizes = BERT_SIZES if family == "bert" else {"dim": 32, "layers": 1}
     with pytest.raises(Error, match=f"there is no metric 'colour'. Choose {known}"):
-        tune(family, rows, rows[:4], task=task, metric="colour", sizes=sizes, out=tmp_path)
+        finetune_toy(family, rows, rows[:4], task=task, metric="colour", sizes=sizes, out=tmp_path)
     assert not (tmp_path / "run.json").exists()
 
 
 def test_texts_are_written_at_every_look_if_their_measure_decides(tmp_path):
     rows = [{"text": f"one {i}", "target": f"eins {i}"} for i in range(8)]
-    run = tune("transformer", rows, rows[:4], task="translate", metric="chrf", sizes={"dim": 32, "layers": 1},
+    run = finetune_toy("transformer", rows, rows[:4], task="translate", metric="chrf", sizes={"dim": 32, "layers": 1},
                max_output_tokens=8, out=tmp_path)  # fmt: skip
     looks = [row["valid"] for row in run.history if "valid" in row]
     assert all(look["cost"] == -look["chrf"] for look in looks)
 
 
 def test_a_number_is_learnt(tmp_path, checkpoint):
-    run = tune(str(checkpoint), RATED, RATED[:16], task="regress", epochs=20, lr=3e-3, out=tmp_path)
+    run = finetune_toy(str(checkpoint), RATED, RATED[:16], task="regress", epochs=20, lr=3e-3, out=tmp_path)
     assert run.valid["pearson"] > 0.9
     assert formers.load(tmp_path / "model").score(ASKED) == pytest.approx([4.0, 1.5], abs=0.6)
 
 
 def test_other_labels_get_a_new_head(tmp_path, checkpoint):
-    first = tune(str(checkpoint), out=tmp_path / "one")
-    rows = [{**row, "label": label} for row in ROWS for label in ("a", "b", "c")]
-    run = tune(str(first.folder / "model"), rows, rows[:12], out=tmp_path / "two", lr=1e-99)
+    first = finetune_toy(str(checkpoint), out=tmp_path / "one")
+    rows = [{**row, "label": label} for row in REVIEWS for label in ("a", "b", "c")]
+    run = finetune_toy(str(first.folder / "model"), rows, rows[:12], out=tmp_path / "two", lr=1e-99)
     assert run.former.labels == ("a", "b", "c")
     name = "body.blocks.0.ff.up.weight"
     assert torch.equal(run.former.model.get_parameter(name), first.former.model.get_parameter(name))
 
 
-THREE = [{**row, "label": label} for row in ROWS[:16] for label in ("a", "b", "c")]
+THREE = [{**row, "label": label} for row in REVIEWS[:16] for label in ("a", "b", "c")]
 
 
 @pytest.mark.parametrize("view", ["mix", "cat4"])
 def test_a_head_on_features_is_followed_by_another(tmp_path, deep, view):
     """With other labels, or with the same ones: what was learnt about other layers is of no use."""
-    first = tune(str(deep), out=tmp_path / "one", features=view)
+    first = finetune_toy(str(deep), out=tmp_path / "one", features=view)
     name = "body.blocks.0.ff.up.weight"
-    for number, (rows, more) in enumerate([(THREE, {}), (ROWS, {}), (THREE, {"features": "last"})]):
-        run = tune(str(first.folder / "model"), rows, rows[:12], out=tmp_path / f"two{number}", lr=1e-99, **more)
+    for number, (rows, more) in enumerate([(THREE, {}), (REVIEWS, {}), (THREE, {"features": "last"})]):
+        run = finetune_toy(
+            str(first.folder / "model"), rows, rows[:12], out=tmp_path / f"two{number}", lr=1e-99, **more
+        )
         assert run.former.labels == (("a", "b", "c") if rows is THREE else ("no", "yes"))
         assert torch.equal(run.former.model.get_parameter(name), first.former.model.get_parameter(name))
         assert "@" not in run.former.head or more
@@ -265,16 +256,16 @@ def test_a_head_on_features_is_followed_by_another(tmp_path, deep, view):
 
 def test_a_language_model_beside_the_head_may_learn_other_labels(tmp_path):
     """GPT's recipe has it: the head is new, even for as many labels as before."""
-    text = [row["text"] for row in ROWS]
+    text = [row["text"] for row in REVIEWS]
     sizes = {"dim": 32, "layers": 2, "heads": 2, "context": 32}
     formers.pretrain("gpt", text, out=tmp_path / "lm", model=sizes, data={"vocab_size": 300},
                      train={"steps": 2, "batch_tokens": 256, "seq_length": 16})  # fmt: skip
-    first = tune(str(tmp_path / "lm" / "model"), out=tmp_path / "one")
+    first = finetune_toy(str(tmp_path / "lm" / "model"), out=tmp_path / "one")
     assert first.former.head == "classify"
     assert "lm" in first.history[0]["losses"]
-    two = [{**row, "label": "a" if row["label"] == "yes" else "b"} for row in ROWS]
-    for name, rows, labels in (("three", THREE, ("a", "b", "c")), ("two", two, ("a", "b")), ("same", ROWS, None)):
-        run = tune(str(first.folder / "model"), rows, rows[:12], out=tmp_path / name, lr=1e-99)
+    two = [{**row, "label": "a" if row["label"] == "yes" else "b"} for row in REVIEWS]
+    for name, rows, labels in (("three", THREE, ("a", "b", "c")), ("two", two, ("a", "b")), ("same", REVIEWS, None)):
+        run = finetune_toy(str(first.folder / "model"), rows, rows[:12], out=tmp_path / name, lr=1e-99)
         assert run.former.labels == (labels or first.former.labels)
         assert torch.equal(run.former.model.body.embed.token.weight, first.former.model.body.embed.token.weight)
         new, old = (one.former.model.parts["classify"].out.weight for one in (run, first))
@@ -292,7 +283,7 @@ def test_the_tables_of_a_report():
 
 @pytest.mark.parametrize("view", ["last", "second", "sum4", "cat4", "mix"])
 def test_features_of_a_frozen_model(tmp_path, deep, view):
-    run = tune(str(deep), features=view, epochs=8, lr=1e-2, out=tmp_path)
+    run = finetune_toy(str(deep), features=view, epochs=8, lr=1e-2, out=tmp_path)
     before, after = formers.load(deep).model.body, formers.load(tmp_path / "model").model.body
     for (name, a), (_, b) in zip(before.named_parameters(), after.named_parameters(), strict=True):
         assert torch.equal(a, b), name
@@ -307,7 +298,7 @@ def test_features_of_a_frozen_model(tmp_path, deep, view):
 
 
 def test_adapters_learn_and_can_be_kept_apart(tmp_path, checkpoint):
-    runs = [tune(str(checkpoint), lora=4, lora_merge=merge, epochs=20, lr=4e-3, out=tmp_path / str(merge))
+    runs = [finetune_toy(str(checkpoint), lora=4, lora_merge=merge, epochs=20, lr=4e-3, out=tmp_path / str(merge))
             for merge in (True, False)]  # fmt: skip
     base = formers.load(checkpoint)
     merged, apart = (formers.load(tmp_path / name / "model") for name in ("True", "False"))
@@ -317,7 +308,7 @@ def test_adapters_learn_and_can_be_kept_apart(tmp_path, checkpoint):
     assert torch.equal(kept[f"body.{name}"], base.model.body.get_parameter(name)), "the file has the old weights"
     fixed = "embed.token.weight"
     assert torch.equal(merged.model.body.get_parameter(fixed), base.model.body.get_parameter(fixed))
-    found, want = apart.classify(ROWS[0]["text"]), merged.classify(ROWS[0]["text"])
+    found, want = apart.classify(REVIEWS[0]["text"]), merged.classify(REVIEWS[0]["text"])
     assert found.probabilities == pytest.approx(want.probabilities, abs=1e-4)
     assert runs[0].valid == runs[1].valid
     assert runs[0].valid["accuracy"] > 0.6
@@ -332,7 +323,7 @@ def test_adapters_learn_and_can_be_kept_apart(tmp_path, checkpoint):
 
 
 def test_an_adapter_begins_as_nothing_and_counts_little():
-    former = formers.build("bert", vocab=50, context=16, **TINY)
+    former = formers.build("bert", vocab=50, context=16, **BERT_SIZES)
     ids = torch.arange(10)[None]
     before, size = former.hidden(ids), sum(p.numel() for p in former.model.body.parameters())
     assert lora.add_adapters(former.model.body, 2, 8.0) == 2 * 4
@@ -355,25 +346,25 @@ def test_layers_decay_and_freeze(tmp_path, checkpoint):
     assert shares["body.blocks.0.ff.up.weight"] == 0.25
     assert shares["body.blocks.1.ff.up.weight"] == 0.5
     assert {shares[name] for name in shares if name.startswith("heads.")} == {1.0}
-    run = tune(str(checkpoint), freeze=1, lr=1e-2, out=tmp_path / "a")
+    run = finetune_toy(str(checkpoint), freeze=1, lr=1e-2, out=tmp_path / "a")
     moved = {n for n, p in run.former.model.named_parameters() if n in dict(former.model.named_parameters())
              and n.startswith("body.") and not torch.equal(p, former.model.get_parameter(n))}  # fmt: skip
     assert moved
     assert all(name.startswith("body.blocks.1.") for name in moved)
-    tune(str(checkpoint), layer_decay=0.5, out=tmp_path / "b")
+    finetune_toy(str(checkpoint), layer_decay=0.5, out=tmp_path / "b")
 
 
 def test_several_labels_and_balanced_classes(tmp_path, checkpoint):
     rows = [
         {"text": row["text"], "label": [row["label"], "film"] if i % 3 else [row["label"]]}
-        for i, row in enumerate(ROWS)
+        for i, row in enumerate(REVIEWS)
     ]
-    run = tune(str(checkpoint), rows, rows[:16], task="classify", epochs=25, lr=3e-3, out=tmp_path / "many")
+    run = finetune_toy(str(checkpoint), rows, rows[:16], task="classify", epochs=25, lr=3e-3, out=tmp_path / "many")
     found = formers.load(tmp_path / "many" / "model").classify("a lovely film")
     assert "yes" in found.labels
     assert "no" not in found.labels
     assert run.valid["f1_micro"] > 0.7
-    tune(str(checkpoint), balance=True, out=tmp_path / "balanced")
+    finetune_toy(str(checkpoint), balance=True, out=tmp_path / "balanced")
 
 
 @pytest.mark.parametrize("family", ["t5", pytest.param("bart", marks=pytest.mark.full)])
@@ -384,7 +375,7 @@ def test_labels_as_words_behind_a_prefix(tmp_path, family):
         "bart": {"epochs": 50, "lr": 3e-3, "sizes": {"dim": 32, "layers": 1}},
     }
     told = []
-    run = tune(family, label_as_text=True, prefix="sentiment: ", patience=0, out=tmp_path,
+    run = finetune_toy(family, label_as_text=True, prefix="sentiment: ", patience=0, out=tmp_path,
                tell=lambda *t: told.append(t), **how[family])  # fmt: skip
     assert 0 <= run.baseline["accuracy"] <= 1
     assert ("reading", 32, 32, "labels") in told, "two labels for each of sixteen texts"
@@ -440,7 +431,7 @@ def test_plain_text_goes_on_with_pretraining(tmp_path, checkpoint):
 
 @pytest.mark.parametrize("head", ["mlm", "pretraining"])
 def test_a_checkpoint_goes_on_with_what_it_learned(tmp_path, head):
-    save(speaker("bert"), tmp_path / "whole")
+    save(build_language_model("bert"), tmp_path / "whole")
     save(formers.load(tmp_path / "whole", head=head), tmp_path / "start")
     text = [f"The cat sat in {city}. Number {i} is closed." for i in range(40) for city in ("Seoul", "Rome")]
     run = formers.finetune(tmp_path / "start", text, task="lm", epochs=1, seq_length=16, out=tmp_path / "run")
@@ -453,12 +444,12 @@ def test_a_checkpoint_goes_on_with_what_it_learned(tmp_path, head):
 
 
 def test_gpt_has_its_marks_and_both_orders(tmp_path):
-    tokenizer = train_tokenizer("bpe", [row["text"] for row in ROWS], 300, style="bloom")
+    tokenizer = train_tokenizer("bpe", [row["text"] for row in REVIEWS], 300, style="bloom")
     tokenizer.special = {"unk": "<unk>"}
     base = formers.build("gpt", dim=32, layers=2, heads=2, context=64, vocab=len(tokenizer))
     base.tokenizer = tokenizer
     formers.save(base, tmp_path / "base")
-    run = tune(
+    run = finetune_toy(
         str(tmp_path / "base"), PAIRS, PAIRS[:20], task="regress", both_orders=True, epochs=1, out=tmp_path / "run"
     )
     assert run.former.config.vocab == base.config.vocab + 3
@@ -472,7 +463,7 @@ def test_gpt_has_its_marks_and_both_orders(tmp_path):
 def test_words_tags_answers_and_choices_are_learnt(tmp_path, checkpoint):
     cities = ["Seoul", "Paris", "Rome", "부산"]
     tags = [{"words": ["Anna", "lives", "in", c, "."], "tags": ["B-PER", "O", "O", "B-LOC", "O"]} for c in cities * 6]
-    run = tune(str(checkpoint), tags, tags[:4], epochs=20, lr=3e-3, out=tmp_path / "tag")
+    run = finetune_toy(str(checkpoint), tags, tags[:4], epochs=20, lr=3e-3, out=tmp_path / "tag")
     assert run.valid["f1"] == 1.0
     found = formers.load(tmp_path / "tag" / "model").tag("Anna lives in Seoul.")
     assert [(w.word, w.tag) for w in found if w.tag != "O"] == [("Anna", "B-PER"), ("Seoul", "B-LOC")]
@@ -480,13 +471,13 @@ def test_words_tags_answers_and_choices_are_learnt(tmp_path, checkpoint):
     assert [(e.text, e.label, e.start, e.end) for e in spans] == [("Anna", "PER", 0, 4), ("Seoul", "LOC", 14, 19)]
     asked = [{"id": str(i), "question": "where", "context": f"now Anna lives in {c} again", "possible": True,
               "answers": [{"text": c, "start": 18}]} for i, c in enumerate(cities * 6)]  # fmt: skip
-    run = tune(str(checkpoint), asked, asked[:4], epochs=20, lr=3e-3, out=tmp_path / "answer")
+    run = finetune_toy(str(checkpoint), asked, asked[:4], epochs=20, lr=3e-3, out=tmp_path / "answer")
     assert run.valid["f1"] == 1.0 or max(run.valid.values()) >= 99
     found = formers.load(tmp_path / "answer" / "model").answer("where", "now Anna lives in Rome again")
     assert (found.text, found.start) == ("Rome", 18)
     choices = [{"text": "it rained because of", "choices": ["the cloud", "a spoon"], "label": 0},
                {"text": "he ate with", "choices": ["the cloud", "a spoon"], "label": 1}] * 10  # fmt: skip
-    run = tune(str(checkpoint), choices, choices[:4], epochs=20, lr=3e-3, out=tmp_path / "choose")
+    run = finetune_toy(str(checkpoint), choices, choices[:4], epochs=20, lr=3e-3, out=tmp_path / "choose")
     assert run.valid["accuracy"] == 1.0
 
 
@@ -497,7 +488,7 @@ def test_pairs_are_translated(tmp_path, family, capsys):
     told = []
     words = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
     rows = [{"text": f"{a} {b}", "target": f"{words[a]} {words[b]}"} for a in words for b in words] * 3
-    run = tune(family, rows, rows[:16], task="translate", epochs=40, patience=0, lr=5e-3,
+    run = finetune_toy(family, rows, rows[:16], task="translate", epochs=40, patience=0, lr=5e-3,
                sizes={"dim": 32, "layers": 1, "dropout": 0.0}, schedule="linear", out=tmp_path,
                tell=lambda *t: told.append(t))  # fmt: skip
     assert run.valid["bleu"] > 50 or run.valid["chrf"] > 80
@@ -523,11 +514,11 @@ def test_every_family_learns_what_its_heads_allow(tmp_path, family):
     choices = [{"text": "he ate with", "choices": ["the cloud", "a spoon"], "label": 1}] * 8
     pairs = [{"text": f"one two {i}", "target": f"{i} zwei eins"} for i in range(8)]
     able = 0
-    for task, rows in {"classify": ROWS, "regress": RATED, "tag": tags, "answer": asked, "choose": choices,
+    for task, rows in {"classify": REVIEWS, "regress": RATED, "tag": tags, "answer": asked, "choose": choices,
                        "translate": pairs}.items():  # fmt: skip
         refused = ""
         try:
-            tune(family, rows, rows[:4], task=task, out=tmp_path / task, sizes={})
+            finetune_toy(family, rows, rows[:4], task=task, out=tmp_path / task, sizes={})
         except Error as error:
             refused = str(error)
         assert not refused or "It can learn: " in refused
@@ -558,7 +549,7 @@ def test_every_family_learns_what_its_heads_allow(tmp_path, family):
 )
 def test_bad_input_is_one_line(tmp_path, given, match):
     with pytest.raises(Error, match=match) as error:
-        tune(**{"out": tmp_path / "run", **given})
+        finetune_toy(**{"out": tmp_path / "run", **given})
     assert "\n" not in str(error.value)
 
 

@@ -32,32 +32,24 @@ from formers.training.runs.dry_run import dry_run_pretraining
 from formers.training.runs.prepare_data import prepare_data, read_excerpt
 from formers.training.runs.pretrain import PretrainRun
 from formers.training.trainer import Trainer
-
-WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
-RNG = np.random.default_rng(0)
-TEXT = [
-    ". ".join(" ".join(WORDS[(s + i) % 10] for i in range(6)) for s in RNG.integers(0, 10, 5)) + "." for _ in range(60)
-]
-SMALL = {"dim": 16, "layers": 1, "heads": 2, "context": 24, "ff": 32}
-TRAIN = {
-    "steps": 12, "batch_tokens": 240, "seq_length": 24, "warmup_steps": 1, "eval_every": 6, "eval_batches": 2,
-    "save_every": 6, "lr": 1e-2, "samples": 2,
-}  # fmt: skip
-OWN = {"vocab_size": 300, "valid_fraction": 0.2}
+from tests.training.toy_runs import (
+    DATA_SETTINGS,
+    MODEL_SIZES,
+    RNG,
+    TEXT,
+    TRAIN_SETTINGS,
+    WORDS,
+    pretrain_toy,
+    read_data_record,
+)
 
 
-def pretrain(family="gpt2", text=TEXT, out=None, **more):
-    tables = {"model": SMALL, "train": TRAIN, "data": OWN}
-    given = {key: {**tables[key], **more.pop(key, {})} for key in tables}
-    return formers.pretrain(family, text, out=out, **given, **more)
-
-
-def weights(run):
+def get_weights(run):
     return dict(run.former.model.named_parameters())
 
 
-def same(a, b):
-    return all(torch.equal(x, y) for x, y in zip(weights(a).values(), weights(b).values(), strict=True))
+def has_equal_weights(a, b):
+    return all(torch.equal(x, y) for x, y in zip(get_weights(a).values(), get_weights(b).values(), strict=True))
 
 
 def stop_at(step):
@@ -70,7 +62,7 @@ def stop_at(step):
 
 def test_a_run_leaves_a_model_metrics_samples_and_a_report(tmp_path):
     told = []
-    run = pretrain(out=tmp_path / "run", tell=lambda *a: told.append(a), train={"steps": 40})
+    run = pretrain_toy(out=tmp_path / "run", tell=lambda *a: told.append(a), train={"steps": 40})
     assert {what for what, *_ in told} >= {"tokenizer", "training"}
     assert "tokens/s" in told[-1][3]
     assert run.score.loss < run.baseline.loss
@@ -98,24 +90,24 @@ def test_unknown_words_are_counted_aloud(tmp_path):
     """A vocabulary of words that does not hold the text is told before training, with what to do."""
     said = []
     model = {"dim": 16, "layers": 1, "heads": 2, "ff": 32}
-    given = {"model": model, "train": {**TRAIN, "steps": 1, "samples": 0}}
+    given = {"model": model, "train": {**TRAIN_SETTINGS, "steps": 1, "samples": 0}}
     for pieces in (8, 100):
-        formers.pretrain("transformer_xl", TEXT, out=tmp_path / str(pieces), data={**OWN, "vocab_size": pieces},
-                         **given, say=said.append)  # fmt: skip
+        data = {**DATA_SETTINGS, "vocab_size": pieces}
+        formers.pretrain("transformer_xl", TEXT, out=tmp_path / str(pieces), data=data, **given, say=said.append)
     notes = [line for line in said if "unknown" in line]
     assert len(notes) == 1
     assert "8 words are too few" in notes[0]
 
 
 def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, monkeypatch):
-    whole = pretrain(out=tmp_path / "whole")
+    whole = pretrain_toy(out=tmp_path / "whole")
     with pytest.raises(Stopped, match="stopped by SIGTERM after step 7; saved") as error:
-        pretrain(out=tmp_path / "cut", hook=stop_at(7))
+        pretrain_toy(out=tmp_path / "cut", hook=stop_at(7))
     assert error.value.exit_code == 143
     with pytest.raises(Error, match="there is a run here already"):
-        pretrain(out=tmp_path / "cut")
+        pretrain_toy(out=tmp_path / "cut")
     again = formers.pretrain(out=tmp_path / "cut", resume=True)
-    assert same(whole, again)
+    assert has_equal_weights(whole, again)
     keep = [{k: v for k, v in r.items() if k != "seconds"} for r in whole.history]
     got = [{k: v for k, v in r.items() if k != "seconds"} for r in again.history if r["step"] != 7 or "losses" in r]
     assert got == keep
@@ -138,7 +130,7 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, monkeypatch):
 
 
 def test_a_run_of_an_earlier_format_is_refused_and_its_model_still_opens(tmp_path, capsys):
-    run = pretrain(out=tmp_path / "run", train={"steps": 2})
+    run = pretrain_toy(out=tmp_path / "run", train={"steps": 2})
     file = tmp_path / "run" / "run.json"
     about = json.loads(file.read_text())
     assert about["format"] == RUN_FORMAT
@@ -154,20 +146,20 @@ def test_a_run_of_an_earlier_format_is_refused_and_its_model_still_opens(tmp_pat
         app(["export", str(tmp_path / "run"), str(tmp_path / "exported")])
     assert not end.value.code
     assert (tmp_path / "exported" / "config.json").is_file()
-    assert all(torch.equal(p, weights(run)[n]) for n, p in formers.load(tmp_path / "run").model.named_parameters())
+    assert all(torch.equal(p, get_weights(run)[n]) for n, p in formers.load(tmp_path / "run").model.named_parameters())
     shutil.rmtree(tmp_path / "run" / "model")
     with pytest.raises(Error, match=words) as error:
         formers.pretrain("gpt2", TEXT, out=tmp_path / "run", resume=True)
     assert error.value.fix == "train again with --overwrite or another --out"
-    again = pretrain(out=tmp_path / "run", train={"steps": 2}, overwrite=True)
-    assert same(run, again)
+    again = pretrain_toy(out=tmp_path / "run", train={"steps": 2}, overwrite=True)
+    assert has_equal_weights(run, again)
     file.write_text(json.dumps({**about, "format": RUN_FORMAT + 1}))
     with pytest.raises(Error, match=r"format 4 is not read here\. It was made by a newer formers"):
         formers.pretrain(out=tmp_path / "run", resume=True)
 
 
 def test_evaluation_takes_as_many_batches_as_asked_also_when_a_run_goes_on(tmp_path):
-    pretrain(out=tmp_path / "run", train={"steps": 2, "eval_batches": 1})
+    pretrain_toy(out=tmp_path / "run", train={"steps": 2, "eval_batches": 1})
     asked = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
     assert asked["train"]["eval_batches"] == 1
     assert "eval_batches" not in asked["data"]
@@ -179,9 +171,12 @@ def test_evaluation_takes_as_many_batches_as_asked_also_when_a_run_goes_on(tmp_p
 
 def test_a_model_says_the_same_of_its_tokens_after_a_stop(tmp_path):
     """A tokenizer that is read again may know its special tokens in another order."""
-    small = {"model": {"dim": 16, "layers": 1, "heads": 2, "ff": 32}, "train": {**TRAIN, "steps": 2, "save_every": 1}}
+    small = {
+        "model": {"dim": 16, "layers": 1, "heads": 2, "ff": 32},
+        "train": {**TRAIN_SETTINGS, "steps": 2, "save_every": 1},
+    }
     (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
-    begin = {"data": OWN, "hook": stop_at(1), **small}
+    begin = {"data": DATA_SETTINGS, "hook": stop_at(1), **small}
     formers.pretrain("transformer_xl", tmp_path / "a.txt", out=tmp_path / "whole", **{**begin, "hook": None})
     with pytest.raises(Stopped):
         formers.pretrain("transformer_xl", tmp_path / "a.txt", out=tmp_path / "cut", **begin)
@@ -193,7 +188,11 @@ def test_a_model_says_the_same_of_its_tokens_after_a_stop(tmp_path):
 
 def test_a_run_that_goes_on_heeds_its_file_and_what_it_began_with(tmp_path):
     file = tmp_path / "c.yaml"
-    tables = {"model": SMALL, "train": {**TRAIN, "steps": 2, "short_length": None}, "data": {**OWN, "column": "3"}}
+    tables = {
+        "model": MODEL_SIZES,
+        "train": {**TRAIN_SETTINGS, "steps": 2, "short_length": None},
+        "data": {**DATA_SETTINGS, "column": "3"},
+    }
     file.write_text(yaml.safe_dump({"recipe": "quick", **tables}))
 
     def go_on(changes, **more):
@@ -209,7 +208,7 @@ def test_a_run_that_goes_on_heeds_its_file_and_what_it_began_with(tmp_path):
     assert go_on({"train": {"steps": 5}}, train={"steps": 4}).history[-1]["step"] == 4, "a single setting wins"
     named = r"model.layers cannot change in a resumed run\. Leave it out, or begin a new run; free"
     with pytest.raises(Error, match=named):
-        go_on({"train": {"steps": 9}, "model": {**SMALL, "layers": 2}})
+        go_on({"train": {"steps": 9}, "model": {**MODEL_SIZES, "layers": 2}})
     for more, words in (
         ({"recipe": "paper"}, "is a run with recipe quick, not paper"),
         ({"preset": "gpt2-small"}, "is a run with no preset, not gpt2-small"),
@@ -224,21 +223,21 @@ def test_a_run_that_goes_on_heeds_its_file_and_what_it_began_with(tmp_path):
 
 def test_resume_begins_where_there_is_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    first = pretrain(resume=True)
+    first = pretrain_toy(resume=True)
     assert first.folder.as_posix() == "runs/gpt2-1"
-    assert pretrain().folder.as_posix() == "runs/gpt2-2"
+    assert pretrain_toy().folder.as_posix() == "runs/gpt2-2"
     assert formers.pretrain("gpt2", resume=True).folder.as_posix() == "runs/gpt2-2", "the newest"
 
 
 def test_files_stores_and_held_out_files(tmp_path):
     (tmp_path / "a.txt").write_text("\n".join(TEXT[:50]) + "\n", encoding="utf-8")
     (tmp_path / "b.txt").write_text("\n".join(TEXT[50:]) + "\n", encoding="utf-8")
-    made = pretrain(text=tmp_path / "a.txt", out=tmp_path / "one", data={"valid": [str(tmp_path / "b.txt")]})
-    listed = pretrain(text=TEXT[:50], out=tmp_path / "two", valid=TEXT[50:])
-    assert same(made, listed)
+    made = pretrain_toy(text=tmp_path / "a.txt", out=tmp_path / "one", data={"valid": [str(tmp_path / "b.txt")]})
+    listed = pretrain_toy(text=TEXT[:50], out=tmp_path / "two", valid=TEXT[50:])
+    assert has_equal_weights(made, listed)
     assert made.score == listed.score
-    store = pretrain(text=tmp_path / "one" / "data" / "store", out=tmp_path / "three", valid=TEXT[50:])
-    assert same(made, store)
+    store = pretrain_toy(text=tmp_path / "one" / "data" / "store", out=tmp_path / "three", valid=TEXT[50:])
+    assert has_equal_weights(made, store)
     about = json.loads((tmp_path / "three" / "run.json").read_text())
     with (tmp_path / "a.txt").open("a") as file:
         file.write("more\n")
@@ -309,50 +308,49 @@ def test_missing_data_and_a_folder_in_use(tmp_path):
     with pytest.raises(Error, match="no example can be made|too few|empty"):
         formers.pretrain("xlnet", ["a b"], out=tmp_path / "c", data={"valid_fraction": 0.0})
     with RunFolder(tmp_path / "d").lock(), pytest.raises(Error, match="is in use by process"):
-        pretrain(out=tmp_path / "d")
+        pretrain_toy(out=tmp_path / "d")
 
 
 def test_what_cannot_begin_leaves_no_run_behind(tmp_path):
     with pytest.raises(Error, match="needs text of other documents"):
-        pretrain("bert", TEXT[:1], out=tmp_path / "run", data={"valid_fraction": 0.0})
+        pretrain_toy("bert", TEXT[:1], out=tmp_path / "run", data={"valid_fraction": 0.0})
     assert not (tmp_path / "run" / "run.json").exists()
     with pytest.raises(Error, match=r"typo\.txt: there is no such file"):
-        pretrain("bert", out=tmp_path / "new", data={"valid": [str(tmp_path / "typo.txt")]})
+        pretrain_toy("bert", out=tmp_path / "new", data={"valid": [str(tmp_path / "typo.txt")]})
     assert not (tmp_path / "new" / "data").exists(), "known before a tokenizer is trained"
     with pytest.raises(Error, match="no such directory"):
-        pretrain(out=tmp_path / "other", init=tmp_path / "nothing")
+        pretrain_toy(out=tmp_path / "other", init=tmp_path / "nothing")
     assert not (tmp_path / "other").exists(), "known before the text is read"
     for odd in ("batch_rampup_steps", "short_length"):
         with pytest.raises(Error, match=f"train.{odd} does not go with a memory that is carried over"):
-            formers.pretrain("transformer_xl", TEXT, out=tmp_path / odd, train={**TRAIN, odd: 4}, data=OWN)
+            formers.pretrain(
+                "transformer_xl", TEXT, out=tmp_path / odd, train={**TRAIN_SETTINGS, odd: 4}, data=DATA_SETTINGS
+            )
         assert not (tmp_path / odd / "run.json").exists()
-
-
-def told(run):
-    """The fingerprints of a run's data."""
-    return json.loads((run.folder / "run.json").read_text())["data"]
 
 
 def test_what_a_failed_try_made_of_something_else_is_made_anew(tmp_path):
     other = [" ".join(reversed(line)) for line in TEXT[:40]]
     with pytest.raises(Error, match="needs text of other documents"):
-        pretrain("bert", TEXT[:1], out=tmp_path / "a", valid=TEXT[:1])
+        pretrain_toy("bert", TEXT[:1], out=tmp_path / "a", valid=TEXT[:1])
     said = []
-    after = pretrain(text=other, out=tmp_path / "a", train={"steps": 1}, tell=lambda what, *_: said.append(what))
-    assert told(after) == told(pretrain(text=other, out=tmp_path / "b", train={"steps": 1}))
+    after = pretrain_toy(text=other, out=tmp_path / "a", train={"steps": 1}, tell=lambda what, *_: said.append(what))
+    assert read_data_record(after) == read_data_record(pretrain_toy(text=other, out=tmp_path / "b", train={"steps": 1}))
     assert "tokenizer" in said
     known = {"tokenizer": after.former.tokenizer, "train": {"steps": 1}}
     with pytest.raises(Error, match="this tokenizer has no"):
-        pretrain("bert", iter(other[:9]), out=tmp_path / "c", **known)
-    assert told(pretrain(text=iter(other), out=tmp_path / "c", **known)) == told(after), "a stream is never known"
+        pretrain_toy("bert", iter(other[:9]), out=tmp_path / "c", **known)
+    assert read_data_record(pretrain_toy(text=iter(other), out=tmp_path / "c", **known)) == read_data_record(after), (
+        "a stream is never known"
+    )
 
 
 def test_a_tokenizer_that_was_in_memory_is_the_runs(tmp_path):
     (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
-    tokenizer = pretrain(text=TEXT[:9], out=tmp_path / "first", train={"steps": 1}).former.tokenizer
-    begun = pretrain(text=tmp_path / "a.txt", tokenizer=tokenizer, out=tmp_path / "run", train={"steps": 1})
+    tokenizer = pretrain_toy(text=TEXT[:9], out=tmp_path / "first", train={"steps": 1}).former.tokenizer
+    begun = pretrain_toy(text=tmp_path / "a.txt", tokenizer=tokenizer, out=tmp_path / "run", train={"steps": 1})
     again = formers.pretrain(out=tmp_path / "run", resume=True, train={"steps": 2})
-    assert told(again) == told(begun)
+    assert read_data_record(again) == read_data_record(begun)
 
 
 def test_a_failed_try_takes_nothing_that_is_not_its_own(tmp_path):
@@ -361,28 +359,30 @@ def test_a_failed_try_takes_nothing_that_is_not_its_own(tmp_path):
         (tmp_path / "data" / name / "mine.txt").write_text("mine")
     for _ in range(2):
         with pytest.raises(Error, match="something else is there"):
-            pretrain(out=tmp_path)
+            pretrain_toy(out=tmp_path)
     with pytest.raises(Error, match=r"is not empty \(mine.txt\)"):
-        pretrain(out=tmp_path, tokenizer=str(pretrain(out=tmp_path / "run", train={"steps": 1}).folder / "model"))
+        pretrain_toy(
+            out=tmp_path, tokenizer=str(pretrain_toy(out=tmp_path / "run", train={"steps": 1}).folder / "model")
+        )
     assert len(list(tmp_path.glob("data/*/mine.txt"))) == 3
 
 
 def test_text_in_memory_cannot_change(tmp_path):
-    begun = pretrain(out=tmp_path / "run", train={"steps": 2}, valid=TEXT[:9])
+    begun = pretrain_toy(out=tmp_path / "run", train={"steps": 2}, valid=TEXT[:9])
     more = {"out": tmp_path / "run", "resume": True}
     with pytest.raises(Error, match=r"run: the text has changed since the run began\. Give it as it was, or begin"):
-        pretrain(text=TEXT[:50], valid=TEXT[:9], train={"steps": 3}, **more)
+        pretrain_toy(text=TEXT[:50], valid=TEXT[:9], train={"steps": 3}, **more)
     with pytest.raises(Error, match="the validation text has changed since the run began"):
-        pretrain(valid=TEXT[:8], train={"steps": 3}, **more)
+        pretrain_toy(valid=TEXT[:8], train={"steps": 3}, **more)
     for step, given in enumerate(({"valid": TEXT[:9]}, {}, {"text": None}), 3):
-        again = pretrain(train={"steps": step}, **given, **more)
-        assert (told(again), again.history[-1]["step"]) == (told(begun), step)
+        again = pretrain_toy(train={"steps": step}, **given, **more)
+        assert (read_data_record(again), again.history[-1]["step"]) == (read_data_record(begun), step)
 
 
 @pytest.mark.parametrize(("device", "words"), [("gpu", "there is no device 'gpu'"), ("cuda:77", "no GPU cuda:77 here")])
 def test_a_device_that_is_not_there(tmp_path, device, words):
     with pytest.raises(Error, match=words):
-        pretrain(out=tmp_path / "run", device=device)
+        pretrain_toy(out=tmp_path / "run", device=device)
     assert not (tmp_path / "run").exists()
 
 
@@ -391,22 +391,22 @@ def test_a_full_disk_is_seen_before_the_first_step(tmp_path, monkeypatch):
 
     monkeypatch.setattr(run.shutil, "disk_usage", lambda path: type("x", (), {"free": 1000})())
     with pytest.raises(Error, match=r"checkpoints need about [\d,]+ bytes, and 1,000 are free"):
-        pretrain(out=tmp_path / "run")
-    formers.save(formers.build("gpt2", vocab=297, **SMALL), tmp_path / "first")
+        pretrain_toy(out=tmp_path / "run")
+    formers.save(formers.build("gpt2", vocab=297, **MODEL_SIZES), tmp_path / "first")
     with pytest.raises(Error, match=r"checkpoints need about [\d,]+ bytes, and 1,000 are free"):
-        pretrain(out=tmp_path / "next", init=tmp_path / "first")
+        pretrain_toy(out=tmp_path / "next", init=tmp_path / "first")
 
 
 def test_continued_pretraining(tmp_path):
-    first = pretrain(out=tmp_path / "first", train={"steps": 40})
-    same_words = pretrain(
+    first = pretrain_toy(out=tmp_path / "first", train={"steps": 40})
+    same_words = pretrain_toy(
         out=tmp_path / "second",
         init=tmp_path / "first" / "model",
         data={"tokenizer": str(tmp_path / "first" / "model")},
         train={"steps": 1, "lr": 1e-99},
     )
     assert same_words.score.loss == pytest.approx(first.score.loss, abs=0.2), "it goes on where the first ended"
-    other = pretrain(
+    other = pretrain_toy(
         out=tmp_path / "third",
         init=tmp_path / "first" / "model",
         data={"vocab_size": 280},
@@ -421,10 +421,10 @@ def test_continued_pretraining(tmp_path):
     a, b = first.former.model.body.embed.token.weight, other.former.model.body.embed.token.weight
     for i, j in kept:
         assert torch.equal(a[i], b[j])
-    fresh = pretrain(out=tmp_path / "fourth", data={"vocab_size": 280}, train={"steps": 1, "lr": 1e-99})
+    fresh = pretrain_toy(out=tmp_path / "fourth", data={"vocab_size": 280}, train={"steps": 1, "lr": 1e-99})
     assert other.score.accuracy > fresh.score.accuracy + 0.08, "what was learned is still there"
     with pytest.raises(Error, match="model.layers cannot be 2: the checkpoint has 1"):
-        pretrain(out=tmp_path / "fifth", init=tmp_path / "first" / "model", model={"layers": 2})
+        pretrain_toy(out=tmp_path / "fifth", init=tmp_path / "first" / "model", model={"layers": 2})
     with pytest.raises(Error, match="holds a gpt2, not a bert"):
         formers.pretrain("bert", TEXT, out=tmp_path / "sixth", init=tmp_path / "first" / "model")
 
@@ -432,10 +432,10 @@ def test_continued_pretraining(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_checkpoint_in_half_precision_goes_on_in_full(tmp_path, dtype):
     """Steps of 1e-6 would be lost beside weights of about 1."""
-    pretrain(out=tmp_path / "first", train={"steps": 2})
+    pretrain_toy(out=tmp_path / "first", train={"steps": 2})
     half = formers.load(tmp_path / "first" / "model").to(dtype=dtype)
     formers.save(half, tmp_path / "half")
-    run = pretrain(out=tmp_path / "next", init=tmp_path / "half", data={"tokenizer": str(tmp_path / "half")},
+    run = pretrain_toy(out=tmp_path / "next", init=tmp_path / "half", data={"tokenizer": str(tmp_path / "half")},
                    train={"steps": 2, "lr": 1e-6, "warmup_steps": 0})  # fmt: skip
     assert {w.dtype for w in run.former.model.parameters()} == {torch.float32}
     norms = [name for name, _ in half.model.named_parameters() if "norm" in name and name.endswith("weight")]
@@ -446,48 +446,55 @@ def test_a_checkpoint_in_half_precision_goes_on_in_full(tmp_path, dtype):
 
 def test_a_run_from_a_checkpoint_goes_on_and_is_repeated(tmp_path):
     """The checkpoint's sizes are not the recipe's: what is remembered of the run must not name those."""
-    pretrain(out=tmp_path / "first", train={"steps": 2})
-    begin = {"init": tmp_path / "first", "data": {**OWN, "tokenizer": str(tmp_path / "first")}, "train": TRAIN}
+    pretrain_toy(out=tmp_path / "first", train={"steps": 2})
+    begin = {
+        "init": tmp_path / "first",
+        "data": {**DATA_SETTINGS, "tokenizer": str(tmp_path / "first")},
+        "train": TRAIN_SETTINGS,
+    }
     whole = formers.pretrain("gpt2", TEXT, out=tmp_path / "whole", **begin)
     with pytest.raises(Stopped):
         formers.pretrain("gpt2", TEXT, out=tmp_path / "cut", hook=stop_at(7), **begin)
-    assert same(whole, formers.pretrain(out=tmp_path / "cut", resume=True))
+    assert has_equal_weights(whole, formers.pretrain(out=tmp_path / "cut", resume=True))
     asked = json.loads((tmp_path / "whole" / "run.json").read_text())["config"]
-    assert same(whole, formers.pretrain(None, TEXT, out=tmp_path / "again", config=asked))
+    assert has_equal_weights(whole, formers.pretrain(None, TEXT, out=tmp_path / "again", config=asked))
 
 
 @pytest.mark.parametrize("pieces", [280, 270])
 def test_a_layer_as_wide_as_the_vocabulary_does_not_follow_it(tmp_path, pieces):
     """280 rows of the feed-forward layer are not 280 pieces; another tokenizer may even have as many."""
-    first = pretrain(out=tmp_path / "first", model={"ff": 280}, train={"steps": 1}, data={"vocab_size": 280})
+    first = pretrain_toy(out=tmp_path / "first", model={"ff": 280}, train={"steps": 1}, data={"vocab_size": 280})
     assert len(first.former.tokenizer) == 280
     text = [t.replace("one", "eins").replace("two", "zwei") for t in TEXT]
     begin = {
         "init": tmp_path / "first",
-        "data": {**OWN, "vocab_size": pieces},
-        "train": {**TRAIN, "steps": 1, "lr": 1e-99},
+        "data": {**DATA_SETTINGS, "vocab_size": pieces},
+        "train": {**TRAIN_SETTINGS, "steps": 1, "lr": 1e-99},
     }
     other = formers.pretrain("gpt2", text, out=tmp_path / "second", **begin)
     assert other.former.tokenizer.fingerprint != first.former.tokenizer.fingerprint
-    for name, tensor in weights(first).items():
-        assert torch.equal(tensor, weights(other)[name]) != (tensor.shape[0] == 280 and "ff" not in name), name
+    for name, tensor in get_weights(first).items():
+        assert torch.equal(tensor, get_weights(other)[name]) != (tensor.shape[0] == 280 and "ff" not in name), name
 
 
 def test_a_padded_vocabulary_keeps_its_rows_when_only_dropout_changes(tmp_path):
-    made = formers.build("gpt2", seed=1, vocab=310, eos=None, bos=None, **SMALL)
-    made.tokenizer = pretrain(out=tmp_path / "first", train={"steps": 1}).former.tokenizer
+    made = formers.build("gpt2", seed=1, vocab=310, eos=None, bos=None, **MODEL_SIZES)
+    made.tokenizer = pretrain_toy(out=tmp_path / "first", train={"steps": 1}).former.tokenizer
     formers.save(made, tmp_path / "padded")
-    given = {"data": {**OWN, "tokenizer": str(tmp_path / "padded")}, "train": {**TRAIN, "steps": 1, "lr": 1e-99}}
+    given = {
+        "data": {**DATA_SETTINGS, "tokenizer": str(tmp_path / "padded")},
+        "train": {**TRAIN_SETTINGS, "steps": 1, "lr": 1e-99},
+    }
     run = formers.pretrain(
         "gpt2", TEXT, out=tmp_path / "run", init=tmp_path / "padded", model={"dropout": 0.3}, **given
     )
     assert run.former.config.dropout == 0.3
     for name, tensor in made.model.named_parameters():
-        assert torch.equal(tensor, weights(run)[name]), name
+        assert torch.equal(tensor, get_weights(run)[name]), name
 
 
 def test_a_report_of_samples_with_odd_line_ends_and_a_cut_line(tmp_path):
-    run = pretrain(out=tmp_path / "run", train={"steps": 1})
+    run = pretrain_toy(out=tmp_path / "run", train={"steps": 1})
     with (tmp_path / "run" / "samples.jsonl").open("a", encoding="utf-8") as file:
         file.write(
             json.dumps({"step": 1, "given": "a\u2028b\x85c", "made": "x"}, ensure_ascii=False) + '\n{"step": 1, "g'
@@ -498,13 +505,13 @@ def test_a_report_of_samples_with_odd_line_ends_and_a_cut_line(tmp_path):
 
 def test_the_cost_of_the_same_bits_is_told_and_changes_nothing(tmp_path):
     said = []
-    bound = pretrain(out=tmp_path / "bound", train={"deterministic": True}, say=said.append)
+    bound = pretrain_toy(out=tmp_path / "bound", train={"deterministic": True}, say=said.append)
     assert re.search(r"the same bits in every run: [\d.]+ s a step, [\d.]+ times the [\d.]+ s without", said[0])
     assert not torch.are_deterministic_algorithms_enabled()
-    assert same(bound, pretrain(out=tmp_path / "free"))
+    assert has_equal_weights(bound, pretrain_toy(out=tmp_path / "free"))
     file = tmp_path / "a.txt"
     file.write_text("\n".join(TEXT), encoding="utf-8")
-    small = {f"train.{k}": v for k, v in TRAIN.items()} | {f"model.{k}": v for k, v in SMALL.items()}
+    small = {f"train.{k}": v for k, v in TRAIN_SETTINGS.items()} | {f"model.{k}": v for k, v in MODEL_SIZES.items()}
     rows = dict(dry_run_pretraining("gpt2", None, {**small, "data.source": str(file), "train.deterministic": True}))
     assert " times the " in rows["note"]
 
@@ -534,7 +541,7 @@ def test_a_dry_run_without_memory_is_one_line(tmp_path, monkeypatch):
         raise MemoryError
 
     (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
-    monkeypatch.setattr("formers.training.runs.dry_run.time_steps", none)
+    monkeypatch.setattr("formers.training.runs.run.time_steps", none)
     with pytest.raises(Error, match="out of memory on cpu"):
         dry_run_pretraining("gpt2", None, {"data.source": str(tmp_path / "a.txt")})
 
@@ -542,12 +549,12 @@ def test_a_dry_run_without_memory_is_one_line(tmp_path, monkeypatch):
 def test_a_dry_run_counts_what_the_run_will_take(tmp_path, monkeypatch):
     """A growing number of batches, two lengths (a batch takes 1 s, then 10 s), and the bytes of a checkpoint."""
     train = {
-        **TRAIN, "steps": 20, "accumulate": 3, "batch_rampup_steps": 6, "short_length": 8, "ema": 0.9,
+        **TRAIN_SETTINGS, "steps": 20, "accumulate": 3, "batch_rampup_steps": 6, "short_length": 8, "ema": 0.9,
         "optimizer": "sgd", "save_every": 20,
     }  # fmt: skip
-    run, reports = pretrain(out=tmp_path / "run", train=train), []
+    run, reports = pretrain_toy(out=tmp_path / "run", train=train), []
     (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
-    given = {f"train.{k}": v for k, v in train.items()} | {f"model.{k}": v for k, v in SMALL.items()}
+    given = {f"train.{k}": v for k, v in train.items()} | {f"model.{k}": v for k, v in MODEL_SIZES.items()}
     given |= {"data.source": str(tmp_path / "a.txt"), "data.vocab_size": 300}
     real, clock = Trainer.train_step, [0.0]
 
@@ -584,7 +591,7 @@ class Frequencies:
     """A model that knows nothing but how frequent each token is."""
 
     parts: ClassVar = {"lm": SimpleNamespace(out=None, compute_fused_loss=lambda *_: None)}
-    training, body = False, SimpleNamespace()
+    training, body = False, SimpleNamespace(embedding_table=None)
 
     def __init__(self, store, ways):
         counts = 1 + torch.bincount(torch.from_numpy(np.asarray(store.tokens).astype(int)), minlength=store.vocab)
@@ -603,7 +610,7 @@ def test_the_unigram_is_judged_by_the_same_places(tmp_path, family, monkeypatch)
     """Those of all processes, in whichever it is judged; the objective's own loss says the same of its frequencies."""
     monkeypatch.setattr("formers.training.distributed.strategies.DataParallel.wrap_step", lambda self, step: step)
     train = {"batch_tokens": 96, "seq_length": 24, "carry_memory": False, "eval_batches": 5}
-    asked = configure_pretraining(family, {"data": OWN, "train": train})
+    asked = configure_pretraining(family, {"data": DATA_SETTINGS, "train": train})
     found = prepare_data(family, asked.data, tmp_path / "data", TEXT)
     alone, first = PretrainRun(asked, found, ProcessGroup()), PretrainRun(asked, found, ProcessGroup(0, 2))
     assert len(first.get_valid_batches()) < len(alone.get_valid_batches()) == 5
@@ -618,8 +625,8 @@ def test_the_unigram_is_judged_by_the_same_places(tmp_path, family, monkeypatch)
 
 def test_several_runs_on_one_page(tmp_path):
     runs = {
-        "gpt2": pretrain("gpt2", out=tmp_path / "gpt2"),
-        "bert": pretrain("bert", out=tmp_path / "bert", objective={"name": "mlm"}),
+        "gpt2": pretrain_toy("gpt2", out=tmp_path / "gpt2"),
+        "bert": pretrain_toy("bert", out=tmp_path / "bert", objective={"name": "mlm"}),
     }
     assert runs["bert"].former.head == "mlm"
     looked = {name: attention(r.former, "one two three") for name, r in runs.items()}
@@ -657,7 +664,7 @@ def test_the_column_that_is_read_as_text_is_said(family, tmp_path):
     path, said = tmp_path / "a.csv", []
     path.write_text("id;review\n" + "".join(f"{i};{text}\n" for i, text in enumerate(TEXT)), encoding="utf-8")
     if family == "gpt2":
-        pretrain(text=path, out=tmp_path / "run", say=said.append, train={"steps": 1})
+        pretrain_toy(text=path, out=tmp_path / "run", say=said.append, train={"steps": 1})
     else:
         formers.pretrain(family, path, out=tmp_path / "run", say=said.append, model={"dim": 8, "min_count": 1})
     assert "text: a semicolon stands between columns, the column 'review' is the text" in said

@@ -1,4 +1,4 @@
-"""One program for all runs: what pretraining and fine-tuning share, and that they do share it."""
+"""One program for all runs: what pretraining, fine-tuning and word vectors share, and that they do share it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import pytest
 
 import formers
 from formers import Error
+from formers.models.vectors import METHODS
 from formers.registry import FAMILIES, find_pretrained_family
 from formers.training import run_folder
 from formers.training.loop import StepLog
 from formers.training.runs import pretrain, run
 from formers.training.trainer import StepOutcome, StepResult
-from formers.training.word_vectors.vector_run import VECTOR_METHODS, VectorRequest
-from tests.training.runs.test_finetune import ROWS
-from tests.training.runs.test_pretrain import pretrain as pretrain_small
+from formers.training.word_vectors.vector_run import VectorRequest
+from tests.training.toy_runs import REVIEWS
+from tests.training.toy_runs import pretrain_toy as pretrain_small
 
 
 @pytest.mark.parametrize("function", [formers.pretrain, formers.finetune, run.carry_out])
@@ -35,7 +36,7 @@ def test_the_file_of_the_folder_knows_nothing_of_training():
     assert not {name for name in modules if name and name.partition(".")[0] in ("trainer", "checkpoint", "loop")}
 
 
-def test_one_program_carries_out_both(monkeypatch, tmp_path):
+def test_one_program_carries_out_all_runs(monkeypatch, tmp_path):
     requests = []
 
     def carry_out(request):
@@ -46,18 +47,19 @@ def test_one_program_carries_out_both(monkeypatch, tmp_path):
     formers.save(formers.build("gpt2", vocab=20, dim=8, layers=1, heads=2, context=8), tmp_path / "gpt2")
     calls = [
         lambda: formers.pretrain("gpt2", ["a"]),
-        lambda: formers.finetune("textcnn", ROWS),
+        lambda: formers.finetune("textcnn", REVIEWS),
         lambda: formers.finetune(tmp_path / "gpt2", ["a"], task="lm"),
+        lambda: formers.pretrain("glove", ["a"]),
     ]
     for call in calls:
         with pytest.raises(Error, match="seen"):
             call()
-    assert requests == ["PretrainRequest", "FinetuneRequest", "TextRequest"]
+    assert requests == ["PretrainRequest", "FinetuneRequest", "TextRequest", "VectorRequest"]
 
 
 def test_word_vectors_are_chosen_by_the_declaration_of_their_family():
-    assert FAMILIES["vectors"].methods == tuple(VECTOR_METHODS)
-    for name in ("vectors", *VECTOR_METHODS):
+    assert list(FAMILIES["vectors"].methods) == list(METHODS)
+    for name in ("vectors", *METHODS):
         assert pretrain.get_request_class(find_pretrained_family(name).definition) is VectorRequest
     assert pretrain.get_request_class(find_pretrained_family("bert").definition) is pretrain.PretrainRequest
 
@@ -65,7 +67,7 @@ def test_word_vectors_are_chosen_by_the_declaration_of_their_family():
 def test_a_task_needs_room_for_its_checkpoints_too(monkeypatch, tmp_path):
     monkeypatch.setattr(run.shutil, "disk_usage", lambda path: type("x", (), {"free": 1000})())
     with pytest.raises(Error, match=r"checkpoints need about [\d,]+ bytes, and 1,000 are free"):
-        formers.finetune("textcnn", ROWS, out=tmp_path / "run", epochs=1)
+        formers.finetune("textcnn", REVIEWS, out=tmp_path / "run", epochs=1)
     assert not (tmp_path / "run" / "run.json").exists()
 
 
@@ -78,7 +80,7 @@ def test_files_of_a_run_speak_the_words_of_the_field(tmp_path):
     seen = next(row["valid"] for row in made.history if "valid" in row)
     assert {"loss", "mlm", "mlm/accuracy"} <= set(seen)
     assert about["result"]["score"]["metrics"] == made.score.metrics
-    task = formers.finetune("textcnn", ROWS, out=tmp_path / "task", epochs=1)
+    task = formers.finetune("textcnn", REVIEWS, out=tmp_path / "task", epochs=1)
     assert run_folder.RunFolder(task.folder).read_info()["result"]["metrics"]["valid"] == task.valid
     text = "".join((folder / name).read_text() for folder in (made.folder, task.folder)
                    for name in ("run.json", "metrics.jsonl"))  # fmt: skip

@@ -19,7 +19,7 @@ ROWS = [{"text": f"{WORDS[i % 4]} 영화 {i}", "label": "ab"[i % 2]} for i in ra
 SMALL = {"model.embed": 8, "model.filters": 4, "tune.baseline": False}
 
 
-def taught(tmp_path, *parts, **more):
+def finetune_parts(tmp_path, *parts, **more):
     said: list[str] = []
     made = formers.finetune(
         "textcnn", *parts, epochs=1, out=tmp_path / "run", overrides=SMALL | more.pop("overrides", {}),
@@ -30,7 +30,7 @@ def taught(tmp_path, *parts, **more):
 
 def test_the_same_rows_in_two_parts_are_told(tmp_path):
     changed = [{"text": f"  {row['text'].upper()} ", "label": "a"} for row in ROWS[:3]]  # by text, not by label
-    made, said = taught(tmp_path, ROWS, [*changed, {"text": "새 영화", "label": "b"}], test=ROWS)
+    made, said = finetune_parts(tmp_path, ROWS, [*changed, {"text": "새 영화", "label": "b"}], test=ROWS)
     assert "3 of 4 valid examples are among the train examples too (75%)" in said
     assert "24 of 24 test examples are among the train examples too (100%)" in said
     assert "24 of 24 test examples are among the valid examples too" not in said
@@ -65,7 +65,7 @@ def test_overlap_of_every_task(row):
 def test_broken_bytes_and_unknown_tokens_are_told(tmp_path):
     lines = "".join(f"{row['text']}\t{row['label']}\n" for row in ROWS)
     (tmp_path / "a.tsv").write_bytes(b"text\tlabel\n" + lines.encode() + b"odd \xff\tb\n")
-    made, said = taught(tmp_path, tmp_path / "a.tsv")
+    made, said = finetune_parts(tmp_path, tmp_path / "a.tsv")
     assert "1 bytes or characters that are not UTF-8 removed" in said
     assert "train: " in said
     assert "tokens unknown" in said
@@ -75,7 +75,7 @@ def test_broken_bytes_and_unknown_tokens_are_told(tmp_path):
 def test_a_million_labels_are_no_labels(tmp_path):
     rows = [{"text": f"a {i}", "label": f"l{i}"} for i in range(120)]
     with pytest.raises(formers.Error, match="120 different labels in 120 rows"):
-        taught(tmp_path, rows)
+        finetune_parts(tmp_path, rows)
 
 
 def test_characters_are_tagged(tmp_path):

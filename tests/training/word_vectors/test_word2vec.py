@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import lzma
 import math
 import random
@@ -23,7 +24,7 @@ KINDS = ("skipgram", "cbow", "glove", "fasttext")
 SMALL = {"dim": 16, "min_count": 1, "buckets": 500, "sample": 0.0, "window": 2}
 
 
-def language(seed=0, sentences=3000):
+def make_language(seed=0, sentences=3000):
     """Animals and tools keep different company; nothing else tells them apart."""
     r = random.Random(seed)
     sides = (["cat", "dog", "cow"], ["purrs", "barks", "moos"]), (["saw", "axe", "file"], ["cuts", "chops", "grinds"])
@@ -32,7 +33,7 @@ def language(seed=0, sentences=3000):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_words_of_the_same_company_lie_together(kind):
-    f = train_word_vectors(language(), kind, epochs=10 if kind != "glove" else 40, threads=1, **SMALL)
+    f = train_word_vectors(make_language(), kind, epochs=10 if kind != "glove" else 40, threads=1, **SMALL)
     assert {name for name, _ in neighbours(f, "cat", 2)} == {"dog", "cow"}
     assert {name for name, _ in neighbours(f, "chops", 2)} == {"cuts", "grinds"}
     near = dict(neighbours(f, "cat", 99))
@@ -41,7 +42,7 @@ def test_words_of_the_same_company_lie_together(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_thread_is_a_function_of_the_seed(kind):
-    texts = language(sentences=200)
+    texts = make_language(sentences=200)
     one, same, other = (
         train_word_vectors(texts, kind, epochs=2, threads=1, seed=s, **SMALL).model.body.embedding_table
         for s in (1, 1, 2)
@@ -52,7 +53,7 @@ def test_one_thread_is_a_function_of_the_seed(kind):
 
 def test_two_threads_and_progress():
     threads, told = torch.get_num_threads(), []
-    f = train_word_vectors(language(), epochs=30, threads=2, tell=lambda *a: told.append(a), **SMALL)
+    f = train_word_vectors(make_language(), epochs=30, threads=2, tell=lambda *a: told.append(a), **SMALL)
     assert torch.get_num_threads() == threads
     near = dict(neighbours(f, "cat", 99))
     assert near["dog"] > near["axe"]
@@ -61,12 +62,38 @@ def test_two_threads_and_progress():
     assert told[-1][1] == told[-1][2] == 30 * 9000
 
 
-def test_an_error_in_a_thread_comes_out():
-    def bad():
+def test_an_error_in_a_thread_comes_out(monkeypatch):
+    def fail(self, epoch, begin):
         raise Error("no", fix="no")
 
+    monkeypatch.setattr(training.BlockwiseLearner, "run_job", fail)
     with pytest.raises(Error, match="no"):
-        training.run_jobs([(1, bad), (1, lambda: 0.0)], 2, lambda *a: None)
+        train_word_vectors(make_language(sentences=50), threads=2, **SMALL)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restored_trainer_ends_with_the_same_bits(kind, monkeypatch):
+    """All that a step depends on is in the state: another trainer goes on from it, with tables of another seed."""
+    monkeypatch.setattr(training.BlockwiseLearner, "job_size", 100)
+    monkeypatch.setattr(training.GloveLearner, "job_size", 40)
+    c = VectorsConfig(kind=kind, **SMALL)
+    corpus = Corpus.from_texts(make_language(sentences=200), 1, True)
+    whole, first, second = (
+        training.VectorTrainer(
+            training.build_learner(corpus, c, training.VectorTrainConfig(epochs=3, seed=5, threads=1)),
+            training.VectorTrainConfig(epochs=3, seed=5, threads=1),
+        )
+        for _ in range(3)
+    )
+    losses = [step.loss for step in whole.train()]
+    half = [step.loss for step in first.train(len(losses) // 2)]
+    for table in (table for group in second.learner.groups.values() for table in group.values()):
+        table.fill_(9.0)
+    groups, state = first.get_state()
+    second.restore_state(groups, json.loads(json.dumps(state)))
+    assert half + [step.loss for step in second.train()] == losses
+    assert torch.equal(second.learner.finish(), whole.learner.finish())
+    assert (second.step, second.tokens) == (whole.step, whole.tokens)
 
 
 def test_the_vocabulary():
@@ -113,7 +140,7 @@ def test_frequent_words_are_thinned_out():
     np.testing.assert_allclose(kept["share"], expected)
 
 
-def sigma(x):
+def compute_sigmoid(x):
     return 1 / (1 + math.exp(-x))
 
 
@@ -128,7 +155,7 @@ def test_one_step_equals_the_equations(kind):
     rows = 4 + (40 if kind == "fasttext" else 0)
     table, context = r.normal(size=(rows, 5)), r.normal(size=(4, 5))
     ids = r.integers(0, 4, training.BLOCKS_PER_STEP * training.BLOCK_PLACES)
-    others = r.integers(0, 4, training.BLOCKS_PER_STEP * training.NEGATIVES_PER_BLOCK[kind])
+    others = r.integers(0, 4, training.BLOCKS_PER_STEP * training.KINDS[kind].block_negatives)
     left = np.zeros((training.BLOCKS_PER_STEP, training.BLOCK_PLACES), int)
     right = left.copy()
     left[1, 5], right[1, 5], right[0, 0], left[3, 31] = 2, 1, 1, 1
@@ -136,7 +163,7 @@ def test_one_step_equals_the_equations(kind):
     pace = torch.ones(rows)
     inner = training.build_ngram_table(corpus, c, x, torch.ones(4)) if kind == "fasttext" else EmbeddingTable(x, pace)
     assert torch.equal(inner.row_scales, pace)
-    lr, share = 0.1, c.negatives / training.NEGATIVES_PER_BLOCK[kind]
+    lr, share = 0.1, c.negatives / training.KINDS[kind].block_negatives
     span = torch.from_numpy(np.pad(ids, 2))
     loss = training.update_blocks(
         c,
@@ -158,12 +185,12 @@ def test_one_step_equals_the_equations(kind):
         at = b * training.BLOCK_PLACES + t
         for o in [o for o in range(-left[b, t], right[b, t] + 1) if o]:
             i, j, pairs = ids[at], ids[at + o], pairs + 1
-            p = sigma(u[i] @ context[j])
+            p = compute_sigmoid(u[i] @ context[j])
             total -= math.log(p)
             du = (p - 1) * context[j]
             dy[j] += (p - 1) * u[i]
             for k in others.reshape(training.BLOCKS_PER_STEP, -1)[b]:
-                q = sigma(u[i] @ context[k])
+                q = compute_sigmoid(u[i] @ context[k])
                 total -= share * math.log(1 - q)
                 du = du + share * q * context[k]
                 dy[k] += share * q * u[i]
@@ -198,14 +225,14 @@ def test_glove_explains_its_counts():
     """After long training wᵀw̃ + b + b̃ is log X: the loss falls to almost nothing."""
     told = []
     train_word_vectors(
-        language(sentences=300), "glove", epochs=200, threads=1, tell=lambda *a: told.append(a[-1]), **SMALL
+        make_language(sentences=300), "glove", epochs=200, threads=1, tell=lambda *a: told.append(a[-1]), **SMALL
     )
     first, last = (float(line.split()[1].rstrip(",")) for line in (told[1], told[-1]))
     assert last < first / 50
 
 
 def test_unseen_words_have_vectors_in_fasttext_only():
-    texts = language()
+    texts = make_language()
     f = train_word_vectors(texts, "fasttext", epochs=2, threads=1, **SMALL)
     assert len(neighbours(f, "cats", 3)) == 3
     with pytest.raises(Error, match="no vector for 'cats'"):
@@ -214,7 +241,7 @@ def test_unseen_words_have_vectors_in_fasttext_only():
 
 def test_fasttext_keeps_finished_vectors():
     """The mean of a word's own row and its n-grams; a rate of almost nothing leaves the rows as they were drawn."""
-    f = train_word_vectors(language(sentences=50), "fasttext", epochs=1, lr=1e-12, threads=1, seed=3, **SMALL)
+    f = train_word_vectors(make_language(sentences=50), "fasttext", epochs=1, lr=1e-12, threads=1, seed=3, **SMALL)
     words = f.config.vocab - 1
     drawn = torch.empty(words + 500, 16).uniform_(-1 / 16, 1 / 16, generator=torch.Generator().manual_seed(3))
     table = f.model.body.embedding_table.detach()
@@ -234,7 +261,7 @@ def test_rows_of_some_words():
 
 def test_saved_and_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr("formers.interop.safe_files.MAX_FILE_BYTES", 10)  # a vocabulary may be larger than a tokenizer
-    f = train_word_vectors(language(sentences=100), "fasttext", epochs=1, **SMALL)
+    f = train_word_vectors(make_language(sentences=100), "fasttext", epochs=1, **SMALL)
     formers.save(f, tmp_path / "v")
     again = formers.load(tmp_path / "v")
     assert again.config == f.config
@@ -249,11 +276,14 @@ def test_saved_and_loaded(tmp_path, monkeypatch):
     [
         (lambda: train_word_vectors(["a b"], min_count=5), "no word occurs 5 times"),
         (lambda: train_word_vectors([]), "no word occurs"),
-        (lambda: train_word_vectors(["a b"], epochs=0), "0 epochs"),
+        (lambda: train_word_vectors(["a b"], epochs=0), "epochs must be at least 1"),
         (lambda: train_word_vectors(["a b"], kind="glov"), "setting 'kind' cannot be 'glov'"),
         (lambda: train_word_vectors(["a b"], size=3), "unknown setting 'size'"),
         (lambda: train_word_vectors(["a"], "glove", min_count=1), "no two words occur together"),
-        (lambda: train_word_vectors(language(sentences=200), "glove", lr=1e30, **SMALL), "the vectors are not finite"),
+        (
+            lambda: train_word_vectors(make_language(sentences=200), "glove", lr=1e30, **SMALL),
+            "the vectors are not finite",
+        ),
         (lambda: train_word_vectors(["a b"], min_n=4, max_n=3), "min_n 4 is more than max_n 3"),
     ],
 )

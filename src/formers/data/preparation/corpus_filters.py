@@ -248,7 +248,7 @@ class HoldOut:
 
 
 def hold_out_documents(documents: list[str], every: int = 20) -> tuple[list[str], list[str]]:
-    """Held-out documents (each twentieth) apart from the rest."""
+    """Separate held-out documents (each twentieth) from the rest."""
     if not (held := documents[every - 1 :: every]):
         raise Error(f"{len(documents)} documents are too few to hold some out", fix=f"give at least {every} documents")
     return [d for i, d in enumerate(documents) if i % every != every - 1], held

@@ -234,6 +234,8 @@ def build_unit_finder(phrases: Sequence[str]) -> Callable[[str], list[tuple[int,
 
 # --- workers
 
+VALIDATION_PART = "held"  # what the files of a store call its validation part
+
 
 @dataclass(frozen=True)
 class PrepareOptions:
@@ -241,7 +243,7 @@ class PrepareOptions:
 
     splitter: str | None = "rules"
     units: str | None = None
-    held_out: float = 0.0
+    held_out: float = 0.0  # for validation, under the name that stores keep it by
     deduplicate: str | None = None
     shard: int = 128 << 20  # tokens
     unit: str | None = None
@@ -296,7 +298,7 @@ class EncoderPool:
             raise Error("a worker process ended before its work was done", fix=fix) from None
 
 
-WORKER_STATE: tuple[Any, ...] = ()  # of this process: tokenizer, splitter, units, which documents are held out
+WORKER_STATE: tuple[Any, ...] = ()  # dynamic: of this process: tokenizer, splitter, units, what is held out
 
 
 def start_worker(text: str, special: dict[str, str], options: PrepareOptions, where: Path) -> None:
@@ -324,7 +326,7 @@ def encode_chunk(chunk: Chunk) -> EncodedChunk:
     (reached, texts), (tokenizer, split, units, held) = chunk, WORKER_STATE
     sides: dict[str, list[str]] = {"train": texts}
     if held is not None:
-        sides = {"train": [], "held": []}
+        sides = {"train": [], VALIDATION_PART: []}
         for text in texts:
-            sides["held" if held(text) else "train"].append(text)
+            sides[VALIDATION_PART if held(text) else "train"].append(text)
     return reached, {part: encode_documents(some, tokenizer, split, units) for part, some in sides.items()}

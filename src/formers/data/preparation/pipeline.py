@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ...atomic_files import hash_file, hold_lock, read_checked_json, to_checked_json, write_atomically
-from ...config import ProgressCallback
+from ...config import JSONObject, ProgressCallback, Settings
 from ...errors import Error
 from ...text.normalise import CleaningReport
 from ...text.tokenizer import Tokenizer
@@ -32,7 +32,14 @@ from ..store import STORE_FORMAT, ArrayFileReader, ArrayFileWriter, Store
 from ..text_files import COMPRESSION_SUFFIXES
 from . import document_encoder
 from .corpus_filters import ContaminationIndex, Deduplicator, FilterCounts
-from .document_encoder import Chunk, EncodedDocuments, EncoderPool, PrepareOptions, choose_id_dtype
+from .document_encoder import (
+    VALIDATION_PART,
+    Chunk,
+    EncodedDocuments,
+    EncoderPool,
+    PrepareOptions,
+    choose_id_dtype,
+)
 
 CHUNK_CHARACTERS = 1 << 19  # characters that are encoded at a time
 MAX_WORKERS = 1024
@@ -42,10 +49,10 @@ NEAR_DUPLICATE_THRESHOLD = 0.8  # from this likeness on (0 to 1) two documents a
 
 
 def prepare(
-    source: Any, tokenizer: Tokenizer, out: str | Path, *, unit: str | None = None, column: str | None = None,
+    source: object, tokenizer: Tokenizer, out: str | Path, *, unit: str | None = None, column: str | None = None,
     encoding: str = "utf-8", skip: bool = False, delimiter: str | None = None, header: bool | None = None,
-    workers: int = 0, splitter: str | None = "rules", units: str | None = None, held_out: float = 0.0,
-    deduplicate: str | None = None, tests: Any = None, tests_column: str | None = None, drop_tests: bool = False,
+    workers: int = 0, splitter: str | None = "rules", units: str | None = None, validation: float = 0.0,
+    deduplicate: str | None = None, tests: object = None, tests_column: str | None = None, drop_tests: bool = False,
     shard: int = 128 << 20, rank: int | None = None, ranks: int | None = None, tell: ProgressCallback | None = None,
     phrases: Callable[[], Sequence[str]] | None = None,
 ) -> Store | None:  # fmt: skip
@@ -53,10 +60,10 @@ def prepare(
 
     `workers` = 0 encodes in this process, on the tokenizer's own threads. Under torchrun (RANK, WORLD_SIZE) each rank
     takes its share of the files; the answer is None for a rank that ends before others. `unit`, `column`, `encoding`,
-    `skip`, `delimiter` and `header` are those of `read_documents`. `held_out` is the share of documents that become the
-    part "held". `units` is kiwi, learn or a file of phrases. Learning reads the text once before, unless `phrases` has
-    learned them in such a reading. `tests` (files, or {name: texts}) are looked for in the text: what is found is
-    counted, and left out with `drop_tests`.
+    `skip`, `delimiter` and `header` are those of `read_documents`. `validation` is the share of documents that become
+    the validation part. `units` is kiwi, learn or a file of phrases. Learning reads the text once before, unless
+    `phrases` has learned them in such a reading. `tests` (files, or {name: texts}) are looked for in the text: what is
+    found is counted, and left out with `drop_tests`.
     """
     rank, ranks = resolve_rank(rank, ranks)
     if not 0 <= workers <= MAX_WORKERS:
@@ -64,7 +71,7 @@ def prepare(
         raise Error(f"there cannot be {workers:,} workers", fix=fix)
     where = Path(out)
     options = PrepareOptions(
-        splitter, units, held_out, deduplicate, shard, unit, column, drop_tests, encoding, skip, tests_column,
+        splitter, units, validation, deduplicate, shard, unit, column, drop_tests, encoding, skip, tests_column,
         delimiter, header,
     )  # fmt: skip
     if units not in (None, "kiwi", "learn"):
@@ -107,7 +114,7 @@ def prepare(
 
 
 def resolve_rank(rank: int | None, ranks: int | None) -> tuple[int, int]:
-    """This process's number among those that share the work: as told, or as torchrun says."""
+    """Return this process's number among those that share the work: as given, or as torchrun sets it."""
     try:
         ranks = int(os.environ.get("WORLD_SIZE", 1)) if ranks is None else ranks
         rank = int(os.environ.get("RANK", 0)) if rank is None else rank
@@ -135,12 +142,14 @@ def remove_empty_store(where: Path, new: Sequence[Path]) -> Iterator[None]:
 def remove_unfinished(where: Path) -> None:
     """Take away what a run left that had finished nothing, so that other settings are welcome."""
     if (where / "begun.json").exists() and not any(where.glob("done-*.json")):
-        for name in ("begun.json", "phrases.txt", "train-*", "held-*"):
+        for name in ("begun.json", "phrases.txt", "train-*", f"{VALIDATION_PART}-*"):
             for stale in where.glob(name):
                 stale.unlink()
 
 
-def begin_store(where: Path, tokenizer: Tokenizer, options: PrepareOptions, source: DocumentSource, tests: Any) -> bool:
+def begin_store(
+    where: Path, tokenizer: Tokenizer, options: PrepareOptions, source: DocumentSource, tests: object
+) -> bool:
     """Write down what is to be made, or compare with what an earlier run began. False: it is finished already."""
     asked = {
         "format": STORE_FORMAT, "fingerprint": tokenizer.fingerprint, "special": dict(tokenizer.special),
@@ -176,9 +185,9 @@ class SourceChanged(Error):
 class DocumentSource:
     """Groups of documents, each read on its own."""
 
-    groups: list[Any]  # of each: a list of files, or documents in memory
-    fingerprints: list[dict[str, Any]]  # what tells whether a file has changed
-    read_options: Mapping[str, Any]  # unit, column, encoding, skip: as `read_documents` wants them
+    groups: Sequence[object]  # of each: a list of files, or documents in memory
+    fingerprints: list[JSONObject]  # what tells whether a file has changed
+    read_options: Settings  # unit, column, encoding, skip: as `read_documents` wants them
 
     @property
     def numbers(self) -> range:
@@ -195,12 +204,12 @@ class DocumentSource:
         return files if isinstance(files, list) and files and isinstance(files[0], Path) else []
 
     def estimate_bytes(self, group: int) -> int:
-        """About how many bytes of text a group has; 0 if it is not known."""
+        """Estimate how many bytes of text a group has; 0 if it is not known."""
         ratios = COMPRESSION_SUFFIXES
         return int(sum(p.stat().st_size * ratios.get(p.suffix.lower(), 1.0) for p in self.list_files(group)))
 
 
-def open_source(source: Any, **how: Any) -> DocumentSource:
+def open_source(source: object, **how: object) -> DocumentSource:
     """Open a source: paths (a string, a Path, a list of Path), or documents in memory."""
     if is_path_source(source):
         files = find_files(source)
@@ -217,7 +226,7 @@ def open_source(source: Any, **how: Any) -> DocumentSource:
     return DocumentSource([source], [{"name": f"a {type(source).__name__} in memory"}], how)
 
 
-def stamp_file(path: Path) -> dict[str, Any]:
+def stamp_file(path: Path) -> JSONObject:
     """Return a file's name and size, and a hash of both its ends: what can be told of a large file at once."""
     size = path.stat().st_size
     with open(path, "rb") as file:
@@ -227,7 +236,7 @@ def stamp_file(path: Path) -> dict[str, Any]:
     return {"name": path.name, "bytes": size, "ends": whole.hexdigest()}
 
 
-def stamp_read_files(modified_times: Mapping[Path, int], hashes: Mapping[Path, str]) -> list[dict[str, Any]]:
+def stamp_read_files(modified_times: Mapping[Path, int], hashes: Mapping[Path, str]) -> list[JSONObject]:
     """Return each file's sum, which reading it gave (a parquet file is read for it), and when it was last written to;
     an error if that was in the meantime."""
     stamps = [{"sha256": hashes.get(path) or hash_file(path), "time": time} for path, time in modified_times.items()]
@@ -237,7 +246,7 @@ def stamp_read_files(modified_times: Mapping[Path, int], hashes: Mapping[Path, s
     return stamps
 
 
-def check_unchanged(files: Sequence[Path], known: Sequence[Mapping[str, Any]], tell: ProgressCallback) -> None:
+def check_unchanged(files: Sequence[Path], known: Sequence[Mapping[str, object]], tell: ProgressCallback) -> None:
     """Refuse files that are not what a store was made of. One that was not written to since is believed."""
     for number, (path, was) in enumerate(zip(files, known, strict=True)):
         if path.stat().st_mtime_ns != was.get("time"):
@@ -256,7 +265,7 @@ class PrepareRun:
     ):  # fmt: skip
         self.directory, self.tokenizer, self.options, self.source = where, tokenizer, options, entry
         self.rank, self.ranks, self.tell, self.contamination_index = rank, ranks, tell, watch
-        self.parts = ("train", "held") if options.held_out else ("train",)
+        self.parts = ("train", VALIDATION_PART) if options.held_out else ("train",)
         self.bytes_done, self.start_time = 0, time.monotonic()
         self.bytes_total = sum(entry.estimate_bytes(group) for group in entry.numbers[rank::ranks])
 
@@ -284,7 +293,7 @@ class PrepareRun:
 
     def encode_group(
         self, group: int, documents: Iterable[str], changes: CleaningReport, counts: FilterCounts,
-        hashes: Mapping[Path, str], done: list[dict[str, Any]], pool: EncoderPool,
+        hashes: Mapping[Path, str], done: list[JSONObject], pool: EncoderPool,
     ) -> None:  # fmt: skip
         """Encode one group's documents and cut them into shards."""
         for stale in self.directory.glob(f"*{group:05d}-*.tmp"):
@@ -321,7 +330,7 @@ class PrepareRun:
         self.tell("encoding", self.bytes_done, total, f"{self.bytes_done / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s{left}")
 
 
-def build_contamination_index(tests: Any, **how: Any) -> ContaminationIndex:
+def build_contamination_index(tests: object, **how: Any) -> ContaminationIndex:  # dynamic: read_documents' options
     """Index tests, by their names or those of their files, whose column has an option of its own."""
     try:
         if not isinstance(tests, Mapping):
@@ -332,14 +341,14 @@ def build_contamination_index(tests: Any, **how: Any) -> ContaminationIndex:
         raise Error(e.what, where=e.where, fix=fix) from None
 
 
-def stamp_tests(tests: Any) -> list[Any] | None:
+def stamp_tests(tests: object) -> list[str] | list[list[str]] | None:
     """Return what tells whether tests are the same: of a table its names, of files what tells them apart."""
     if tests is None or isinstance(tests, Mapping):
         return None if tests is None else sorted(map(str, tests))
     return [[path.name, hash_file(path)] for path in find_files(tests)]
 
 
-def chunk_documents(documents: Iterable[str], last_record: dict[str, Any], where: Path) -> Iterator[Chunk]:
+def chunk_documents(documents: Iterable[str], last_record: JSONObject, where: Path) -> Iterator[Chunk]:
     """Yield documents in chunks, from the one on where finished shards end; their text must still be what it was."""
     whole, seen, rows, size, volume = hashlib.sha256(), 0, [], 0, 0
     for text in documents:
@@ -394,7 +403,7 @@ class ShardWriter:
             self.token_counts[part] = base + len(piece.ids)
             self.counts.update(piece.counts)
 
-    def close(self, reached: dict[str, Any]) -> None:
+    def close(self, reached: JSONObject) -> None:
         """Finish the files, then say so."""
         about = {}
         for part, writer in self.writers.items():
@@ -416,9 +425,9 @@ class ShardWriter:
 COPY_CHUNK = 1 << 20  # numbers that are moved at a time
 
 
-def read_shard_records(where: Path, group: int) -> list[dict[str, Any]]:
+def read_shard_records(where: Path, group: int) -> list[JSONObject]:
     """Return what the finished shards of a group say, in order; a damaged note counts as none."""
-    out: list[dict[str, Any]] = []
+    out: list[JSONObject] = []
     while (file := where / f"done-{group:05d}-{len(out):05d}.json").exists():
         try:
             out.append(read_checked_json(file))
@@ -427,11 +436,11 @@ def read_shard_records(where: Path, group: int) -> list[dict[str, Any]]:
     return out
 
 
-def finish_store(where: Path, groups: int, more: dict[str, Any]) -> None:
+def finish_store(where: Path, groups: int, more: JSONObject) -> None:
     """Put the shards of all groups together, with `more` counts. Nothing is moved: tables say where documents begin."""
     notes = [note for group in range(groups) for note in read_shard_records(where, group)]
     about, parts = read_checked_json(where / "begun.json"), {}
-    for part in ("train", "held"):
+    for part in ("train", VALIDATION_PART):
         if shards := [note["parts"][part] for note in notes if part in note["parts"]]:
             sizes = {
                 word: sum(shard["arrays"][name]["count"] for shard in shards)
@@ -451,7 +460,7 @@ def finish_store(where: Path, groups: int, more: dict[str, Any]) -> None:
     (where / "begun.json").unlink(missing_ok=True)
 
 
-def read_input_stamps(where: Path) -> list[dict[str, Any]]:
+def read_input_stamps(where: Path) -> list[JSONObject]:
     """Return the SHA-256 of each input file of a finished store, and when it was last written to, if that is known."""
     sums = read_checked_json(where / "store.json").get("files", [])
     try:
@@ -462,7 +471,7 @@ def read_input_stamps(where: Path) -> list[dict[str, Any]]:
     return [{"sha256": sum, "time": time} for sum, time in zip(sums, times, strict=True)]
 
 
-def sum_counts(notes: list[dict[str, Any]]) -> dict[str, Any]:
+def sum_counts(notes: list[JSONObject]) -> JSONObject:
     """Return the counts of the readers and of hygiene, over all groups."""
     total: Counter[str] = Counter()
     words: list[str] = []
@@ -475,7 +484,7 @@ def sum_counts(notes: list[dict[str, Any]]) -> dict[str, Any]:
     return {**total, "notes": words}
 
 
-def write_tables(where: Path, part: str, shards: list[dict[str, Any]]) -> dict[str, Any]:
+def write_tables(where: Path, part: str, shards: list[JSONObject]) -> JSONObject:
     """Write where documents and sentences begin, over all shards."""
     writer = ArrayFileWriter(where / f"{part}-tables.bin")
     for name in ("starts", "sentences"):
@@ -484,7 +493,7 @@ def write_tables(where: Path, part: str, shards: list[dict[str, Any]]) -> dict[s
     return {"name": writer.path.name, **writer.close()}
 
 
-def shift_positions(where: Path, name: str, shards: list[dict[str, Any]]) -> Iterator[np.ndarray]:
+def shift_positions(where: Path, name: str, shards: list[JSONObject]) -> Iterator[np.ndarray]:
     """Yield the places of one shard after the other, counted from the beginning of all, and the end of all."""
     base = 0
     for shard in shards:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,6 +11,16 @@ from torch import Tensor, nn
 from .context import AttentionContext, HeadVectors
 from .dispatch import RelativeHook, attend, compute_attention_weights, to_grid
 from .positions import RotaryEmbedding
+
+
+class ProjectedHeads(NamedTuple):
+    """Queries (N, H, D), and the keys and values that they attend to: packed likewise, or of a cache as (rows, K, H, D)
+    with those of new tokens that are yet to be written there (kv_cache.CachedKV)."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    unwritten_kv: tuple[Tensor, Tensor] | None = None
 
 
 class Attention(nn.Module):
@@ -42,16 +54,19 @@ class Attention(nn.Module):
     ) -> Tensor:
         """(N, dim) → (N, dim); `memory_states` (rows, M, dim) are remembered states that are seen as well."""
         project = self.project_cross if self.is_cross else self.project_self
-        q, k, v = project(x, attn_context, layer)
+        q, k, v, unwritten_kv = project(x, attn_context, layer)
         if memory_states is not None:
             k, v = self.prepend_memory(memory_states, k, v, attn_context)
-        return self.o(self.attend_heads(q, k, v, attn_context, layer).flatten(1))
+        return self.o(self.attend_heads(q, k, v, attn_context, layer, unwritten_kv).flatten(1))
 
-    def attend_heads(self, q: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext, layer: int) -> Tensor:
+    def attend_heads(
+        self, q: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext, layer: int,
+        unwritten_kv: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:  # fmt: skip
         """Attend in all heads, (N, H, D); record the weights if they are captured."""
         dropout = self.dropout if self.training else 0.0
         kept_heads = None if self.kept_heads is None else (self.original_heads, self.kept_heads)
-        y = attend(q, k, v, attn_context, self.scale, dropout, self.relative, kept_heads)  # (N, H, D)
+        y = attend(q, k, v, attn_context, self.scale, dropout, self.relative, kept_heads, unwritten_kv)  # (N, H, D)
         if attn_context.capture is not None and attn_context.capture.with_attention:
             weights = compute_attention_weights(q, k, attn_context, self.scale, self.relative, kept_heads)
             attn_context.capture.record_attention(attn_context.stack_name, weights)
@@ -70,11 +85,13 @@ class Attention(nn.Module):
         query, key = to_grid(q, attn_context.query_layout), to_grid(k, attn_context.key_layout)[:, :, :length]
         if self.relative is not None:
             query = self.relative(query, key, self.scale, attn_context)[0]
+        if not isinstance(self.o, nn.Linear):  # weights of 8 bits
+            return HeadVectors(query, key, self.scale, None)
         outputs = self.o.weight.unflatten(1, (self.heads, self.head_dim)).permute(1, 2, 0)  # (H, D, dim)
         value_norms = (to_grid(v, attn_context.key_layout)[:, :, :length] @ outputs.to(v.dtype)).norm(dim=-1)
         return HeadVectors(query, key, self.scale, value_norms)
 
-    def project_self(self, x: Tensor, attn_context: AttentionContext, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    def project_self(self, x: Tensor, attn_context: AttentionContext, layer: int) -> ProjectedHeads:
         """Return queries, keys and values (N, H, D); with a past, all keys and values as (rows, K, H, D)."""
         q, k, v = self.split_heads(self.qkv(x), 3)
         if self.rotary is not None:
@@ -82,8 +99,9 @@ class Attention(nn.Module):
             q, k = self.rotary.rotate(q, angles), self.rotary.rotate(k, angles)
         if attn_context.cache is not None:
             past = attn_context.cache[layer].append_tokens(k, v, attn_context.query_layout)
-            k, v = (k, v) if attn_context.past_lengths is None else past
-        return q, k, v
+            if attn_context.past_lengths is not None:
+                return ProjectedHeads(q, *past)
+        return ProjectedHeads(q, k, v)
 
     def prepend_memory(
         self, memory_states: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext
@@ -98,17 +116,17 @@ class Attention(nn.Module):
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
         return self.split_heads(F.linear(x, self.qkv.weight[rows], bias), last - first)
 
-    def project_cross(self, x: Tensor, attn_context: AttentionContext, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    def project_cross(self, x: Tensor, attn_context: AttentionContext, layer: int) -> ProjectedHeads:
         """Return queries (N, H, D), and keys and values of the encoder's output, kept by a cache as (rows, K, H, D)."""
         q = self.split_heads(self.q(x), 1)[0]
         share = None if attn_context.cache is None else attn_context.cache[layer]
         if share is not None and share.cross_kv is not None:
-            return q, *share.cross_kv
+            return ProjectedHeads(q, *share.cross_kv)
         assert attn_context.encoder_output is not None
         k, v = self.split_heads(self.kv(attn_context.encoder_output), 2)
         if share is not None:
             share.cross_kv = attn_context.key_layout.unpack(k), attn_context.key_layout.unpack(v)
-        return q, k, v
+        return ProjectedHeads(q, k, v)
 
     def get_head_parts(self) -> dict[str, int]:
         """Return the parameters that are made of heads: how many parts their rows have, 0 where columns are heads."""

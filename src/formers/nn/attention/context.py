@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from .positions import RotaryEmbedding
 from .segment_memory import SegmentMemory
 
 if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
     from .two_stream import QueryStream
 
 
@@ -30,7 +32,7 @@ class HeadVectors(NamedTuple):
     queries: Tensor  # (rows, H, Q, D), turned by rotary positions, with the biases of relative ones
     keys: Tensor  # (rows, H, K, D)
     scale: float
-    value_norms: Tensor  # (rows, H, K)
+    value_norms: Tensor | None  # (rows, H, K); None for weights of 8 bits
 
 
 @dataclass
@@ -80,10 +82,31 @@ class DerivedForms:
     def __init__(self) -> None:
         self.dense: dict[bool, Tensor | None] = {}  # by `padded`
         self.blind_queries: Tensor | None = None  # (rows or 1, 1, Q or 1, 1)
-        self.block_mask: Any = None
+        self.block_mask: BlockMask | None = None
         self.angles: dict[RotaryEmbedding, tuple[Tensor, Tensor]] = {}
         self.pairwise_bias: Tensor | None = None
         self.total_lengths: Tensor | None = None
+
+    def copy_without_bias(self) -> DerivedForms:
+        """Return a copy without what depends on a bias."""
+        forms = copy.copy(self)
+        forms.dense, forms.pairwise_bias = {}, None
+        return forms
+
+
+class ContextOptions(TypedDict, total=False):
+    """What `AttentionContext.start_pass` hands on to the context: its fields of these names."""
+
+    mask: IndexFunction | None
+    bias: IndexFunction | None
+    positions: Tensor | None
+    relative: RelativeInputs | None
+    mask_ranks: tuple[Tensor, Tensor] | None
+    opens_blind: bool
+    head_mask: Tensor | None
+    capture: Capture | None
+    stack_name: str
+    query_stream: QueryStream | None
 
 
 class AttentionContext:
@@ -105,6 +128,7 @@ class AttentionContext:
     head_mask         (layers, H) factors of the heads' outputs
     capture           records hidden states and attention weights under `stack_name`
     query_stream      XLNet's second stream
+    forms             what another context of the pass has computed already, to be shared with it
     """
 
     _is_complete = False
@@ -116,7 +140,7 @@ class AttentionContext:
         relative: RelativeInputs | None = None, mask_ranks: tuple[Tensor, Tensor] | None = None,
         opens_blind: bool = False, query_places: Tensor | None = None, ungrouped_layout: Layout | None = None,
         head_mask: Tensor | None = None, capture: Capture | None = None, stack_name: str = "encoder",
-        query_stream: QueryStream | None = None,
+        query_stream: QueryStream | None = None, forms: DerivedForms | None = None,
     ):  # fmt: skip
         self.query_layout, self.key_layout = query_layout, source_layout or query_layout
         self.mask, self.bias, self.relative, self.mask_ranks = mask, bias, relative, mask_ranks
@@ -129,35 +153,37 @@ class AttentionContext:
             state = cache if segment_memory is None else segment_memory
             assert state is not None
             self.key_length = state.count_slots(query_layout)
-        self.forms = DerivedForms()
+        self.forms = DerivedForms() if forms is None else forms
         self._is_complete = True
 
-    def __setattr__(self, name: str, value: Any) -> None:  # not a frozen dataclass: torch 2.11 compiles none in a step
+    def __setattr__(
+        self, name: str, value: object
+    ) -> None:  # not a frozen dataclass: torch 2.11 compiles none in a step
         if self._is_complete:
             raise AttributeError(f"an AttentionContext is frozen: give {name} when it is built")
         object.__setattr__(self, name, value)
 
     @classmethod
     def start_pass(
-        cls, layout: Layout, *, cache: KVCache | None = None, segment_memory: SegmentMemory | None = None, **fields: Any
-    ) -> AttentionContext:
+        cls, layout: Layout, *, cache: KVCache | None = None, segment_memory: SegmentMemory | None = None,
+        **options: Unpack[ContextOptions],
+    ) -> AttentionContext:  # fmt: skip
         """Build the context of self-attention over new tokens after the past of a cache or memory, if they fit."""
         state = cache if segment_memory is None else segment_memory
         past_lengths = None if state is None else state.start_batch(layout)
-        return cls(layout, cache=cache, segment_memory=segment_memory, past_lengths=past_lengths, **fields)
+        return cls(layout, cache=cache, segment_memory=segment_memory, past_lengths=past_lengths, **options)
 
-    def copy_with(self, **changes: Any) -> AttentionContext:
-        """Return a copy with some attributes replaced."""
-        new = copy.copy(self)
-        for name, value in changes.items():
-            object.__setattr__(new, name, value)
-        return new
-
-    def copy_without_bias(self) -> AttentionContext:
-        """Return a copy that computes its bias anew, so that the layers share nothing of its gradient."""
-        forms = copy.copy(self.forms)
-        forms.dense, forms.pairwise_bias = {}, None
-        return self.copy_with(forms=forms)
+    def copy_for_recompute(self, segment_memory: SegmentMemory | None) -> AttentionContext:
+        """Return the context of a block that is computed again in the backward pass: with a memory as it is now, and a
+        bias that is computed anew, so that the layers share nothing of its gradient."""
+        return AttentionContext(
+            self.query_layout, self.key_layout, mask=self.mask, bias=self.bias, positions=self.positions,
+            encoder_output=self.encoder_output, cache=self.cache, segment_memory=segment_memory,
+            past_lengths=self.past_lengths, relative=self.relative, mask_ranks=self.mask_ranks,
+            opens_blind=self.opens_blind, query_places=self.query_places, ungrouped_layout=self.ungrouped_layout,
+            head_mask=self.head_mask, capture=self.capture, stack_name=self.stack_name,
+            query_stream=self.query_stream, forms=self.forms.copy_without_bias(),
+        )  # fmt: skip
 
     def get_mask_ranks(self) -> tuple[Tensor, Tensor] | None:
         """Return the mask as an order, if it is one."""
@@ -260,7 +286,7 @@ class AttentionContext:
             return torch.zeros(layout.num_tokens, dtype=torch.bool, device=layout.starts.device)
         return layout.pack(blind[:, 0, :, 0].expand(layout.rows, layout.longest))
 
-    def get_block_mask(self) -> Any:
+    def get_block_mask(self) -> BlockMask | None:
         """Return FlexAttention's block mask over the packed slots, or over those of one row if all have one length."""
         if self.is_uniform and self.mask is None:
             return None

@@ -10,13 +10,14 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache as remember
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ...batch import Layout
+from ..gpu_support import has_triton, is_ampere_or_newer, is_hopper
 from .context import AttentionContext
 from .kernels import decode
 from .kv_cache import is_decode_step
@@ -41,7 +42,8 @@ class RelativeHook(Protocol):
 class AttentionCall(NamedTuple):
     """One call of an attention kernel: (N, H, D) queries over packed keys and values or over a cache's (rows, K, H, D).
 
-    Where heads were pruned, `kept_heads` says which ones these are, for a bias that differs by head.
+    Where heads were pruned, `kept_heads` says which ones these are, for a bias that differs by head. `unwritten_kv` are
+    new keys and values (N, H, D) that the kernel writes into the cache (kv_cache.CachedKV).
     """
 
     q: Tensor
@@ -52,6 +54,7 @@ class AttentionCall(NamedTuple):
     dropout: float = 0.0
     relative: RelativeHook | None = None
     kept_heads: KeptHeads | None = None
+    unwritten_kv: tuple[Tensor, Tensor] | None = None
 
 
 _forced_kernel: str | None = None
@@ -71,9 +74,10 @@ def force_kernel(name: str | None) -> Iterator[None]:
 def attend(
     q: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext, scale: float, dropout: float = 0.0,
     relative: RelativeHook | None = None, kept_heads: KeptHeads | None = None,
+    unwritten_kv: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
     """Compute attention (N, H, D) with the first kernel of `KERNEL_RULES` that applies, on an `AttentionCall`."""
-    call = AttentionCall(q, k, v, attn_context, scale, dropout, relative, kept_heads)
+    call = AttentionCall(q, k, v, attn_context, scale, dropout, relative, kept_heads, unwritten_kv)
     return KERNELS[_forced_kernel or choose_kernel(call)](call)
 
 
@@ -282,7 +286,7 @@ def attend_decode(call: AttentionCall) -> Tensor:
         bias = _select_kept(context.cache.get_decode_bias(context.bias, context.key_length), call.kept_heads)
     return decode.decode_attention(
         q, k, v, context.get_total_lengths(), call.scale, table=context.cache.slot_table, bias=bias,
-        width=get_window_width(context.mask), fresh=context.cache.take_pending_kv(),
+        width=get_window_width(context.mask), fresh=call.unwritten_kv,
     )  # fmt: skip
 
 
@@ -419,7 +423,7 @@ def _cast_bias(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return bias if bias is None or bias.dtype == torch.bool else bias.to(dtype)
 
 
-def _get_flex_kernel() -> Any:
+def _get_flex_kernel() -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
     if torch.compiler.is_compiling() or not torch.cuda.is_available():
@@ -428,35 +432,10 @@ def _get_flex_kernel() -> Any:
 
 
 @remember
-def _compile_flex() -> Any:
+def _compile_flex() -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention)
-
-
-def mark_constant(function: Any) -> Any:
-    """Tell torch.compile that a function has one answer. torch's own decorator does the same and no more, but imports
-    the compiler for it: more than a second at every start."""
-    function._dynamo_marked_constant = True
-    return function
-
-
-@mark_constant
-def _is_ampere_or_newer() -> bool:
-    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
-
-
-@mark_constant
-def _is_hopper() -> bool:
-    return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
-
-
-@mark_constant
-def has_triton() -> bool:
-    """Return whether triton can compile for this machine's GPU."""
-    from torch.utils._triton import has_triton
-
-    return bool(has_triton())
 
 
 def list_available_kernels(q: Tensor) -> set[str]:
@@ -473,12 +452,12 @@ def list_available_kernels(q: Tensor) -> set[str]:
 def _supports_flash(q: Tensor) -> bool:
     """Return whether the varlen kernel can run: half precision, head dims in steps of 8, and Ampere or newer."""
     half = q.dtype in (torch.float16, torch.bfloat16)
-    return half and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and _is_ampere_or_newer()
+    return half and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and is_ampere_or_newer()
 
 
 def _supports_cudnn(q: Tensor) -> bool:
     """Return whether cuDNN's attention is taken: what flash attention takes, heads up to 128, Hopper."""
-    return _supports_flash(q) and q.shape[-1] <= 128 and _is_hopper()
+    return _supports_flash(q) and q.shape[-1] <= 128 and is_hopper()
 
 
 def _supports_flex(q: Tensor) -> bool:

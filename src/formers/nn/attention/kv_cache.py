@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,16 +17,16 @@ from .masks import DistanceBias
 STATE_FREE_FIELDS = re.compile(".*dropout|init.*|pad|bos|eos|start|memory|reuse")  # settings that no state depends on
 
 
-def get_state_settings(family: str, config: Any) -> dict[str, Any]:
-    """Return the settings of a model that its states depend on."""
-    names = (f.name for f in dataclasses.fields(config) if not STATE_FREE_FIELDS.fullmatch(f.name))
-    return {"family": family} | {name: getattr(config, name) for name in names}
+def get_state_settings(family: str, config: object) -> dict[str, object]:
+    """Return the settings of a model that its states depend on; a config is a dataclass."""
+    settings = {name: value for name, value in vars(config).items() if not STATE_FREE_FIELDS.fullmatch(name)}
+    return {"family": family, **settings}
 
 
 class CarriedState:
     """State that a caller keeps between batches: it serves one kind of model, the one that used it first."""
 
-    model_settings: Mapping[str, Any] | None = None  # that one's settings
+    model_settings: Mapping[str, object] | None = None  # that one's settings
     forward_argument = "cache"  # of a forward pass, that takes it
 
     def __init__(self, rows: int, size: int):
@@ -35,7 +34,7 @@ class CarriedState:
             what = f"a {type(self).__name__} of {size!r} states for {rows!r} rows makes no sense"
             raise Error(what, fix="give at least one row, and a length of 0 or more")
 
-    def bind_model(self, model: Mapping[str, Any]) -> None:
+    def bind_model(self, model: Mapping[str, object]) -> None:
         """Refuse to serve a model of another shape than the first."""
         self.model_settings = self.model_settings or model
         for name in {**self.model_settings, **model}:
@@ -65,14 +64,8 @@ class KVCache(CarriedState):
         self.source_inputs: tuple[Tensor, Tensor] | None = None  # ids and starts, so that another source is noticed
         self.encoder_output: tuple[Tensor, Layout] | None = None  # an encoder's output, and where its documents lie
         self.recurrent_state: tuple[Tensor, ...] | None = None  # of a recurrent decoder: (rows, ...) each
-        self.decode_biases: dict[Any, Tensor] = {}  # (H, key_length) a bias by distance, which all steps share
-        self.pending_kv: tuple[Tensor, Tensor] | None = None  # a layer's new keys and values, for the kernel to write
+        self.decode_biases: dict[tuple[int, int], Tensor] = {}  # (H, key_length) by distance, shared by all steps
         self._slot_indices: tuple[Layout, Tensor, Tensor | None] | None = None  # of the batch that is being read
-
-    def take_pending_kv(self) -> tuple[Tensor, Tensor] | None:
-        """Hand over the new keys and values that are yet to be written, and forget them."""
-        pending, self.pending_kv = self.pending_kv, None
-        return pending
 
     def get_decode_bias(self, bias: DistanceBias, size: int) -> Tensor:
         """Return a bias by distance (H, size) for one new token in each row, from the token itself backwards."""
@@ -191,7 +184,7 @@ class KVCache(CarriedState):
 
     def clear_rows(self) -> None:
         """Forget all rows, and keep the tensors for others; not for a cache of sources or with a table."""
-        self.used_slots, self.is_static, self.pending_kv, self._slot_indices = 0, False, None, None
+        self.used_slots, self.is_static, self._slot_indices = 0, False, None
         self.lengths = self.written_lengths = None
 
     def build_identity_table(self) -> Tensor:
@@ -240,6 +233,15 @@ def is_decode_step(layout: Layout) -> bool:
     return layout.longest == 1 and layout.is_uniform and is_available(layout.starts.device)
 
 
+class CachedKV(NamedTuple):
+    """All keys and values of a layer as (rows, slots, H, D), and those of new tokens (N, H, D) that are not among them
+    yet: the decode kernel writes them into the cache."""
+
+    keys: Tensor
+    values: Tensor
+    unwritten: tuple[Tensor, Tensor] | None = None
+
+
 class LayerKV:
     """One layer's share of a cache: keys and values as (rows, size, heads, head_dim)."""
 
@@ -264,9 +266,9 @@ class LayerKV:
             for mine, new in zip(self.cross_kv, other.cross_kv, strict=True):
                 mine[row, : new.shape[1]] = new[0]
 
-    def append_tokens(self, k: Tensor, v: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    def append_tokens(self, k: Tensor, v: Tensor, layout: Layout) -> CachedKV:
         """Write packed (N, H, D) keys and values; get all of them as (rows, used_slots, H, D). A kernel that looks them
-        up directly gets the whole cache and writes what is new itself."""
+        up directly gets the whole cache and what is new, which it writes itself."""
         cache = self.cache
         if self.keys is not None and (self.keys.dtype, self.keys.device) != (k.dtype, k.device):
             what = f"the cache holds {self.keys.dtype} on {self.keys.device}, new keys are {k.dtype} on {k.device}"
@@ -276,13 +278,12 @@ class LayerKV:
             self.values = v.new_zeros(cache.rows, cache.capacity, *v.shape[1:])
         both = self.keys, self.values
         if is_decode_step(layout) and (cache.is_static or cache.used_slots):
-            cache.pending_kv = k.detach(), v.detach()
-            return both
+            return CachedKV(*both, unwritten=(k.detach(), v.detach()))
         places, sources = cache.get_slot_indices(layout)
         for held, new in zip(both, (k, v), strict=True):
             held.flatten(0, 1).index_copy_(0, places, new.detach())
         end = cache.count_slots(layout)
         if sources is None:
-            return self.keys[:, :end], self.values[:, :end]
+            return CachedKV(self.keys[:, :end], self.values[:, :end])
         keys, values = (t.flatten(0, 1).index_select(0, sources).view(t.shape[0], end, *t.shape[2:]) for t in both)
-        return keys, values
+        return CachedKV(keys, values)

@@ -12,14 +12,13 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...errors import Error
 
-IndexFunction = Callable[[Any, Any, Any, Any], Any]
+IndexFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (batch, head, query, key) → bool or float
 
 
 class RowMask:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -12,6 +11,15 @@ from torch import Tensor
 from ...batch import Layout
 from ...errors import Error
 from .kv_cache import CarriedState
+
+
+class MemoryState(TypedDict):
+    """What a checkpoint keeps of a memory."""
+
+    used_slots: int
+    has_equal_rows: bool
+    lengths: Tensor | None
+    hidden_states: dict[int, Tensor]
 
 
 class SegmentMemory(CarriedState):
@@ -76,14 +84,14 @@ class SegmentMemory(CarriedState):
         new.hidden_states, new._new_states = dict(self.hidden_states), {}
         return new
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> MemoryState:
         """Return what a checkpoint keeps of this memory."""
         return {
             "used_slots": self.used_slots, "has_equal_rows": self.has_equal_rows, "lengths": self.lengths,
             "hidden_states": self.hidden_states,
         }  # fmt: skip
 
-    def restore_state(self, state: Mapping[str, Any]) -> None:
+    def restore_state(self, state: MemoryState) -> None:
         """Take over what get_state returned of a memory of this size."""
         self.used_slots, self.has_equal_rows = state["used_slots"], state["has_equal_rows"]
         self.lengths, self.hidden_states = state["lengths"], state["hidden_states"]

@@ -116,7 +116,7 @@ class TwoStreamAttention(Attention):
     ) -> Tensor:
         """(N, dim), or (N + M, dim) of both → the same; `memory_states` (rows, K, dim) are remembered states."""
         content, query = x[: attn_context.query_layout.num_tokens], x[attn_context.query_layout.num_tokens :]
-        q, k, v = self.project_self(content, attn_context, layer)
+        q, k, v, _ = self.project_self(content, attn_context, layer)  # keys are remembered as states, not cached
         if memory_states is not None:
             k, v = self.prepend_memory(memory_states, k, v, attn_context)
         y = self.attend_heads(q, k, v, attn_context, layer)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,12 @@ from ..attention.kv_cache import CarriedState
 from .rnn import get_reversed_slots, order_steps
 
 GATE_BLOCK_TOKENS = 512  # tokens whose gates are held at once when there is no backward pass
+
+
+class LSTMStateDict(TypedDict):
+    """What a checkpoint keeps of a state: of each layer, "h" and "c"."""
+
+    layers: dict[int, dict[str, Tensor]]
 
 
 class LSTMState(CarriedState):
@@ -54,11 +60,11 @@ class LSTMState(CarriedState):
         new.layers = dict(self.layers)
         return new
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> LSTMStateDict:
         """Return what a checkpoint keeps of this state."""
         return {"layers": {i: {"h": h, "c": c} for i, (h, c) in self.layers.items()}}
 
-    def restore_state(self, state: Mapping[str, Any]) -> None:
+    def restore_state(self, state: LSTMStateDict) -> None:
         """Take over what get_state returned."""
         self.layers = {i: (layer["h"], layer["c"]) for i, layer in state["layers"].items()}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ from ..attention.context import Capture
 CellKind = Literal["rnn", "lstm", "gru"]
 RNNState = tuple[Tensor, ...]
 # By kind: a whole sequence, one step, the number of gates, the parts of a state.
-CELL_KERNELS: dict[str, tuple[Any, Any, int, int]] = {
+CELL_KERNELS: dict[str, tuple[Callable[..., RNNState], Callable[..., RNNState | Tensor], int, int]] = {
     "rnn": (torch.rnn_tanh, torch.rnn_tanh_cell, 1, 1),
     "lstm": (torch.lstm, torch.lstm_cell, 4, 2),
     "gru": (torch.gru, torch.gru_cell, 3, 1),
@@ -191,8 +191,8 @@ class RecurrentLayer(nn.Module):
     def run_step(self, x: Tensor, state: RNNState, cell: Cell | None = None) -> tuple[RNNState, RNNState]:
         """Read one token of each row (n, width) → its output (n, dim), and the new state."""
         weights = (w.to(x.dtype) for w in (cell or self.ahead).kernel_weights)
-        new = self.step_kernel(x, state if self.state_parts == 2 else state[0], *weights)
-        new = tuple(new) if self.state_parts == 2 else (new,)
+        made = self.step_kernel(x, state if self.state_parts == 2 else state[0], *weights)
+        new = (made,) if isinstance(made, Tensor) else tuple(made)
         return new[:1], new
 
 

@@ -16,7 +16,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
@@ -26,7 +26,7 @@ from ...config import ProgressCallback
 from ...errors import Error
 from ..korean import MORPHEME_MARK
 from ..tokenizer import BYTE_ALPHABET, Tokenizer
-from ..tokenizer_kinds import BERT_TOKENS, STYLES, TokenizerStyle
+from ..tokenizer_kinds import TokenizerStyle
 from .word_counts import WordCutter, choose_alphabet, count_words
 
 # The symbol between two words, and what is left behind when a piece is merged into its neighbour.
@@ -122,7 +122,7 @@ class MergeCorpus:
         return changed
 
     def find_positions(self, slot: int, a: int, b: int) -> np.ndarray:
-        """Where a pair stands now, from left to right and without overlap."""
+        """Return where a pair stands now, from left to right and without overlap."""
         spans = [(int(self.span_begins[slot]), int(self.span_lengths[slot])), *self.extra_spans.get(slot, ())]
         found = [self.position_pool[begin : begin + length] for begin, length in spans]
         left = found[0] if len(found) == 1 else np.unique(np.concatenate(found))
@@ -165,8 +165,10 @@ class MergeCorpus:
                 self.piece_slots[b].append(slot)
             else:
                 self.extra_spans.setdefault(slot, []).append((begin + int(first[i]), int(sizes[i])))
-        for name in ("pair_counts", "left_pieces", "right_pieces", "span_begins", "span_lengths"):
-            setattr(self, name, grow_array(getattr(self, name), self.num_slots))
+        arrays = (self.pair_counts, self.left_pieces, self.right_pieces, self.span_begins, self.span_lengths)
+        self.pair_counts, self.left_pieces, self.right_pieces, self.span_begins, self.span_lengths = (
+            grow_array(array, self.num_slots) for array in arrays
+        )
         at, kept = slots[fresh], np.array(fresh, np.int64)
         self.span_begins[at], self.span_lengths[at] = begin + first[kept], sizes[kept]
         self.left_pieces[at], self.right_pieces[at] = unique[kept] >> PAIR_SHIFT, unique[kept] & (1 << PAIR_SHIFT) - 1
@@ -174,7 +176,7 @@ class MergeCorpus:
         return slots
 
     def find_slots(self, *pieces: int) -> np.ndarray:
-        """The living slots that these pieces are part of."""
+        """Return the living slots that these pieces are part of."""
         found = []
         for piece in dict.fromkeys(pieces):
             slots = np.array(self.piece_slots[piece], np.int64)
@@ -205,7 +207,7 @@ class PairQueue:
         self.refill_heap()
 
     def score_slots(self, slots: np.ndarray) -> np.ndarray:
-        """What merging each of these pairs is worth now."""
+        """Return the scores of merging these pairs now."""
         w = self.corpus
         left, right = w.piece_counts[w.left_pieces[slots]], w.piece_counts[w.right_pieces[slots]]
         return self.score_pairs(w.pair_counts[slots], left, right, w.num_tokens)
@@ -241,7 +243,7 @@ class PairQueue:
             heapq.heappush(self.heap, (-bound, -count, w.piece_names[a], w.piece_names[b], slot))
 
     def find_best(self) -> int | None:
-        """The slot of the best pair."""
+        """Return the slot of the best pair."""
         w = self.corpus
         while True:
             if not self.heap and not self.refill_heap():
@@ -280,7 +282,7 @@ class PairQueue:
 
 
 def grow_array(old: np.ndarray, size: int) -> np.ndarray:
-    """An array with room for so many numbers, and for as many again."""
+    """Return the array with room for `size` numbers, and for as many again."""
     return old if len(old) >= size else np.concatenate([old, np.zeros(max(size, 2 * len(old)) - len(old), old.dtype)])
 
 
@@ -321,7 +323,7 @@ SPACED_WORD_REGEX = rf" ?{PUNCTUATION_CLASS}(?: (?! *+{PUNCTUATION_CLASS}))?|{WO
 
 
 def build_spaced_normalizer(lower: bool) -> normalizers.Normalizer:
-    """NFC, and white space of any kind as spaces. Accents stay: stripping them would take Hangul apart."""
+    """Build NFC with white space of any kind as spaces. Accents stay: stripping them would take Hangul apart."""
     bert = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=lower)
     return normalizers.Sequence([normalizers.NFC(), bert])
 
@@ -331,7 +333,7 @@ def build_spaced_splitter() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(SPACED_WORD_REGEX), "removed", invert=True)
 
 
-def build_spaced_decoder(first: Iterable[Any], special: Iterable[str]) -> decoders.Decoder:
+def build_spaced_decoder(first: Iterable[decoders.Decoder], special: Iterable[str]) -> decoders.Decoder:
     """Words with a space between any two, as the `first` decoders make them, less the space beside each mark: it has
     its own. Special tokens look like marks and are words."""
     names = "|".join(map(re.escape, special))
@@ -382,12 +384,12 @@ END_OF_WORD = "</w>"  # GPT-1's mark
 
 
 def score_frequency(both: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
-    """BPE's score of a pair: how often it occurs."""
+    """Return BPE's score of a pair: how often it occurs."""
     return both.astype(np.float64)
 
 
 def train_bpe(
-    lines: Iterable[str], vocab_size: int = 8192, *, style: TokenizerStyle = STYLES["gpt2"], min_count: int = 2,
+    lines: Iterable[str], vocab_size: int = 8192, *, style: TokenizerStyle, min_count: int = 2,
     nfc: bool = True, lower: bool | None = None, alphabet: int | None = None, morphemes: bool = False,
     jamo: bool = False, workers: int | None = None, tell: ProgressCallback | None = None,
 ) -> Tokenizer:  # fmt: skip
@@ -422,7 +424,7 @@ def train_bpe(
 
 
 def build_byte_level(nfc: bool, morphemes: bool, jamo: bool = False) -> Rust:
-    """An empty tokenizer that cuts text as GPT-2 does; words of jamo keep their accents, before they become bytes."""
+    """Build an empty tokenizer that cuts text as GPT-2 does; words of jamo keep their accents on becoming bytes."""
     rust = Rust(models.BPE())
     if nfc:
         rust.normalizer = normalizers.NFD() if jamo else normalizers.NFC()
@@ -439,7 +441,7 @@ def train_end_of_word(
     lines: Iterable[str], vocab_size: int, style: TokenizerStyle, min_count: int, lower: bool, alphabet: int | None,
     workers: int | None, tell: ProgressCallback | None,
 ) -> Tokenizer:  # fmt: skip
-    """GPT-1's: the last piece of a word ends in </w>. A character that is not in the alphabet is unknown."""
+    """Train GPT-1's kind: the last piece of a word ends in </w>. A character that is not in the alphabet is unknown."""
     rust = Rust(models.BPE(unk_token=style.special["unk"]))
     rust.normalizer, rust.pre_tokenizer = build_spaced_normalizer(lower), build_spaced_splitter()
     cutter = WordCutter(rust.to_str(), has_spaced_punctuation=True)
@@ -460,18 +462,18 @@ MAX_WORD_CHARACTERS = 500
 
 
 def score_gain(both: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
-    """How much the likelihood rises, the logarithm in whole millionths: so that two gains that are the same number on
-    paper are the same here."""
+    """Return how much the likelihood rises, the logarithm in whole millionths: gains that are equal on paper are equal
+    here."""
     return both * np.rint(1e6 * np.log(score_ratio(both, left, right, total) * total))
 
 
 def score_ratio(both: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
-    """The score of the tutorials."""
+    """Return the score that tutorials of WordPiece give."""
     return both / (left.astype(np.float64) * right)
 
 
 def train_wordpiece(
-    lines: Iterable[str], vocab_size: int = 8192, *, style: TokenizerStyle = STYLES["bert"], min_count: int = 2,
+    lines: Iterable[str], vocab_size: int = 8192, *, style: TokenizerStyle, min_count: int = 2,
     lower: bool = False, alphabet: int | None = None, score: Literal["gain", "ratio"] = "gain", morphemes: bool = False,
     workers: int | None = None, tell: ProgressCallback | None = None,
 ) -> Tokenizer:  # fmt: skip
@@ -491,14 +493,14 @@ def train_wordpiece(
     queue = PairQueue(words, score_ratio if score == "ratio" else score_gain, min_count, is_falling=False)
     ids, _ = learn_pieces(queue, style, words.piece_names[1:], vocab_size, CONTINUATION_PREFIX, tell)
     rust.model = models.WordPiece(vocab=ids, unk_token=unknown, max_input_chars_per_word=MAX_WORD_CHARACTERS)
-    first: list[Any] = [decoders.WordPiece(prefix=CONTINUATION_PREFIX, cleanup=False)]
+    first: list[decoders.Decoder] = [decoders.WordPiece(prefix=CONTINUATION_PREFIX, cleanup=False)]
     first += [decoders.Replace(MORPHEME_MARK, "")] if morphemes else []
     rust.decoder = build_spaced_decoder(first, style.special_tokens)
     return style.finish_tokenizer(rust, ids)
 
 
 def split_characters(word: str) -> list[str]:
-    """The characters of a word; one that begins a morpheme keeps the mark before it, and an edge stands between."""
+    """Split a word into characters; one that begins a morpheme keeps the mark before it, and an edge stands between."""
     first, *rest = word.split(MORPHEME_MARK)
     pieces = [*first[:1], *(CONTINUATION_PREFIX + c for c in first[1:])]
     for morpheme in rest:
@@ -507,8 +509,8 @@ def split_characters(word: str) -> list[str]:
     return pieces
 
 
-def build_bert_pipeline(lower: bool, unknown: str = BERT_TOKENS["unk"], morphemes: bool = False) -> Rust:
-    """An empty tokenizer that cuts text as BERT does, but for the spaces around punctuation, which are kept.
+def build_bert_pipeline(lower: bool, unknown: str, morphemes: bool = False) -> Rust:
+    """Build an empty tokenizer that cuts text as BERT does, but for the spaces around punctuation, which are kept.
 
     Punctuation is cut off after morphemes were marked, so that a mark may be left at a word's edge: it is removed.
     """

@@ -13,7 +13,6 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
@@ -24,7 +23,7 @@ from ...errors import Error
 from ...ragged_arrays import ragged_arange
 from ..korean import MORPHEME_MARK
 from ..tokenizer import Tokenizer
-from ..tokenizer_kinds import STYLES, TokenizerStyle
+from ..tokenizer_kinds import TokenizerStyle
 from .word_counts import WordCutter, choose_alphabet, count_words
 
 MAX_DEPTH = 32  # characters of a word; longer ones are cut, or products of probabilities would leave a float's range
@@ -47,7 +46,7 @@ class Lattice:
         self.edges = [self.sort_by_depth(*found) for found in self.match_pieces(build_trie(pieces, size), places)]
 
     def match_pieces(self, nodes: tuple[np.ndarray, np.ndarray, np.ndarray], here: np.ndarray) -> Iterator[tuple]:
-        """By length, the places where a piece fits and the piece."""
+        """Find, by length, the places where a piece fits and the piece."""
         keys, targets, piece = nodes
         here, node, length = here.astype(np.int32), np.zeros(len(here), np.int64), 0
         while len(here):
@@ -60,7 +59,7 @@ class Lattice:
             yield here[fits], piece[node[fits]].astype(np.int32)
 
     def sort_by_depth(self, starts: np.ndarray, pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Edges of one length in the order of their depth, and where each depth begins."""
+        """Sort edges of one length by their depth, and return them and where each depth begins."""
         depth = self.depth[starts]
         order = np.argsort(depth, kind="stable")
         return starts[order], pieces[order], np.searchsorted(depth[order], np.arange(MAX_DEPTH + 1))
@@ -75,7 +74,7 @@ class Lattice:
         self.edges, self.lengths = kept, self.lengths[alive]
 
     def iterate_edges(self, backwards: bool = False) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Length, places and pieces, from the beginning of all words to their end."""
+        """Yield length, places and pieces, from the beginning of all words to their end."""
         for depth in range(MAX_DEPTH)[:: -1 if backwards else 1]:
             for length, (starts, pieces, bounds) in enumerate(self.edges, 1):
                 low, high = bounds[depth], bounds[depth + 1]
@@ -83,7 +82,8 @@ class Lattice:
                     yield length, starts[low:high], pieces[low:high]
 
     def compute_expectations(self, probabilities: np.ndarray) -> tuple[np.ndarray, float]:
-        """How often each piece is expected over all ways to cut the words (Kudo 2018, §3.2), and the log-likelihood."""
+        """Compute the expected count of each piece over all ways to cut the words (Kudo 2018, §3.2), and the
+        log-likelihood."""
         probabilities = probabilities * PROBABILITY_SCALE**self.lengths
         ahead, behind = np.zeros(len(self.symbols)), np.zeros(len(self.symbols))
         ahead[self.starts], behind[self.ends] = 1, 1
@@ -103,7 +103,7 @@ class Lattice:
         return counts, float((logs * weights).sum())
 
     def score_without_whole(self, logs: np.ndarray) -> np.ndarray:
-        """The best score of each word when it may not be one piece."""
+        """Return the best score of each word when it may not be one piece."""
         best = np.full(len(self.symbols), -np.inf)
         best[self.starts] = 0
         whole = np.zeros(len(self.symbols), np.int64)
@@ -116,7 +116,7 @@ class Lattice:
 
 
 def build_trie(pieces: Sequence[tuple[int, ...]], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A tree of pieces as sorted arrays: node · (size + 1) + character → node, and node → piece or -1."""
+    """Build a trie of pieces as sorted arrays: node · (size + 1) + character → node, and node → piece or -1."""
     step: dict[int, int] = {}
     piece = [-1]
     for number, letters in enumerate(pieces):
@@ -142,7 +142,7 @@ CHARACTER_CLASSES = (
 
 
 def train_unigram(
-    lines: Iterable[str], vocab_size: int = 8192, *, style: TokenizerStyle = STYLES["t5"], lower: bool = False,
+    lines: Iterable[str], vocab_size: int = 8192, *, style: TokenizerStyle, lower: bool = False,
     alphabet: int | None = None, byte_fallback: bool = False, longest: int = 16, keep_ratio: float = 0.75,
     morphemes: bool = False, workers: int | None = None, tell: ProgressCallback | None = None,
 ) -> Tokenizer:  # fmt: skip
@@ -174,12 +174,14 @@ def train_unigram(
 
 
 def build_metaspace(lower: bool, morphemes: bool, kinds: str | None = None) -> Rust:
-    """An empty tokenizer that turns runs of spaces into one ▁ and puts one in front. NFC: ㅋㅋ stays what it is."""
+    """Build an empty tokenizer that turns runs of spaces into one ▁ and puts one in front. NFC keeps ㅋㅋ as it is."""
     rust = Rust(models.Unigram())
     small = [normalizers.Lowercase()] if lower else []
     spaces = [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(), normalizers.Prepend(SPACE_MARK)]
     rust.normalizer = normalizers.Sequence([normalizers.NFC(), *small, *spaces])
-    parts: list[Any] = [pre_tokenizers.Metaspace(replacement=SPACE_MARK, prepend_scheme="never")]
+    parts: list[pre_tokenizers.PreTokenizer] = [
+        pre_tokenizers.Metaspace(replacement=SPACE_MARK, prepend_scheme="never")
+    ]
     if morphemes:
         parts.append(pre_tokenizers.Split(MORPHEME_MARK, "removed"))
     if kinds is not None:
@@ -192,7 +194,7 @@ def estimate_pieces(
     counts: Counter[str], letters: list[str], num_pieces: int, longest: int, shrink: float,
     tell: ProgressCallback | None,
 ) -> tuple[list[str], np.ndarray]:  # fmt: skip
-    """The pieces that are left at the end, all letters among them, and their log-probabilities."""
+    """Return the pieces that are left at the end, all letters among them, and their log-probabilities."""
     symbols, weights = flatten_words(counts, {letter: i for i, letter in enumerate(letters, 1)})
     pieces: list[tuple[int, ...]] = [(i,) for i in range(1, len(letters) + 1)]
     pieces += find_seed_pieces(symbols, weights, len(letters), longest, max(50_000, 8 * num_pieces), num_pieces)
@@ -219,7 +221,7 @@ def estimate_pieces(
 def select_pieces(
     pieces: list[tuple[int, ...]], expected: np.ndarray, chances: np.ndarray, letters: int, most: int
 ) -> np.ndarray:
-    """Which pieces stay: all letters, and those whose loss would cost the likelihood most (Kudo 2018, §3.2)."""
+    """Select all letters, and the pieces without which the likelihood would fall most (Kudo 2018, §3.2)."""
     symbols = np.array([i for p in pieces for i in (*p, 0)], np.int32)
     logs = np.log(chances)
     other = Lattice(symbols, np.ones(len(symbols), np.int64), pieces, letters).score_without_whole(logs)
@@ -232,7 +234,7 @@ def select_pieces(
 
 
 def flatten_words(counts: Counter[str], number: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """The most frequent words as one array of character numbers, with a 0 behind each and for what is unknown."""
+    """Join the most frequent words in one array of character numbers, with a 0 behind each and for what is unknown."""
     symbols, weights = array("i"), array("q")
     for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         for begin in range(0, len(word), MAX_DEPTH):
@@ -247,8 +249,8 @@ def flatten_words(counts: Counter[str], number: dict[str, int]) -> tuple[np.ndar
 def find_seed_pieces(
     symbols: np.ndarray, weights: np.ndarray, letters: int, longest: int, most: int, need: int = 0
 ) -> list[tuple[int, ...]]:
-    """The substrings that cover most text, by count × length. One that is always part of the same longer one is none,
-    unless fewer than `need` are left.
+    """Find the substrings that cover most text, by count × length. One that is always part of the same longer one is
+    left out, unless fewer than `need` are left.
 
     Each length grows from the last: a substring is frequent only if both of its halves one shorter are.
     """

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Any
 
 import tokenizers
 
@@ -39,7 +38,7 @@ class WordCutter:
     has_spaced_punctuation: bool = False
 
     def count_chunk(self, lines: Iterable[str]) -> Counter[str]:
-        """The words of some lines; with morphemes, what stands between spaces, which `split_units` cuts later."""
+        """Count the words of some lines; with morphemes, what stands between spaces, which `split_units` cuts later."""
         units: Counter[str] = Counter()
         find = (BYTE_LEVEL_WORDS if self.is_byte_level else SPACE_SEPARATED).findall
         for line in lines:
@@ -47,8 +46,8 @@ class WordCutter:
         return units if self.has_morphemes else self.split_units(units)
 
     def split_units(self, units: Counter[str], tell: ProgressCallback | None = None) -> Counter[str]:
-        """The words of what stands between spaces, as the tokenizer cuts it."""
-        rust: Any = tokenizers.Tokenizer.from_str(self.tokenizer_json)
+        """Return the words of what stands between spaces, as the tokenizer cuts it."""
+        rust = tokenizers.Tokenizer.from_str(self.tokenizer_json)
         normal, split = rust.normalizer, rust.pre_tokenizer
         words: Counter[str] = Counter()
         order, marked = list(units), list(units)
@@ -68,7 +67,7 @@ class WordCutter:
 
 
 def chunk_lines(lines: Iterable[str], size: int = CHUNK_CHARACTERS) -> Iterator[list[str]]:
-    """Lines in groups of about so many characters. The groups depend on the text alone, never on who counts them."""
+    """Yield lines in groups of about so many characters. The groups depend on the text alone, not on the processes."""
     group: list[str] = []
     length = 0
     for line in lines:
@@ -84,7 +83,7 @@ def chunk_lines(lines: Iterable[str], size: int = CHUNK_CHARACTERS) -> Iterator[
 def count_words(
     lines: Iterable[str], cutter: WordCutter, workers: int | None = None, tell: ProgressCallback | None = None
 ) -> Counter[str]:
-    """How often each word occurs."""
+    """Count how often each word occurs."""
     words: Counter[str] = Counter()
     seen, least, number = 0, 1, 0
     for number, counts in enumerate(count_chunks(chunk_lines(lines), cutter, workers or os.cpu_count() or 1), 1):
@@ -101,7 +100,7 @@ def count_words(
 
 
 def count_chunks(groups: Iterator[list[str]], cutter: WordCutter, workers: int) -> Iterator[Counter[str]]:
-    """The counts of each group, in order; other processes are started only for a text that is long enough."""
+    """Yield the counts of each group, in order; other processes are started only for a text that is long enough."""
     first = list(itertools.islice(groups, 2))
     groups = itertools.chain(first, groups)
     if workers == 1 or len(first) < 2:
@@ -121,7 +120,7 @@ def count_chunks(groups: Iterator[list[str]], cutter: WordCutter, workers: int) 
 
 
 def choose_alphabet(counts: Counter[str], most: int) -> set[str]:
-    """The most frequent characters of some words."""
+    """Return the most frequent characters of some words."""
     letters: Counter[str] = Counter()
     for word, count in counts.items():
         for letter in word:

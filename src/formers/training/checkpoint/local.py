@@ -36,6 +36,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from ...atomic_files import read_checked_json, sync_to_disk, to_checked_json
+from ...config import JSONObject
 from ...errors import Error, advise_on_write, is_disk_full
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ Tensors = dict[str, Tensor]
 TensorGroups = Mapping[str, Mapping[str, Tensor]]  # file name → tensors
 Scatter = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, and one that is sharded as it shall be
 Say = Callable[[str], None]
-LoadedCheckpoint = tuple[int, dict[str, Tensors], dict[str, Any]]  # step, tensors, state
+LoadedCheckpoint = tuple[int, dict[str, Tensors], JSONObject]  # step, tensors, state
 SAFETENSORS_DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
@@ -65,9 +66,9 @@ class TrainerState(TypedDict):
     bad_steps: int  # the last so many steps were skipped because their loss or gradient was not finite
     positions: list[int]  # in the data, one for each phase
     recent_norms: list[float]  # of the gradient, by which a spike is recognised
-    optimizer: Any  # its state_dict with null for each tensor
-    scaler: dict[str, Any]  # of fp16
-    carried_state: Any  # what the memories hold beside tensors
+    optimizer: object  # its state_dict with null for each tensor
+    scaler: JSONObject  # of fp16
+    carried_state: object  # what the memories hold beside tensors
 
 
 class OtherFormat(Error):
@@ -104,20 +105,20 @@ class FileSystem:
         shutil.rmtree(folder)
 
 
-def hash_file(path: Path) -> dict[str, Any]:
+def hash_file(path: Path) -> JSONObject:
     """Return the size and SHA-256 of a file, read in chunks."""
     with open(path, "rb") as file:
         return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
-def hash_bytes(data: bytes) -> dict[str, Any]:
+def hash_bytes(data: bytes) -> JSONObject:
     """Return the size and SHA-256 of a file's content."""
     return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def stream_safetensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a safetensors file, one tensor after the other, so that no second copy of all arises."""
-    header: dict[str, Any] = {}
+    header: JSONObject = {}
     end = 0
     for name, t in tensors.items():
         begin, end = end, end + t.nbytes
@@ -160,7 +161,7 @@ class Checkpoints:
         return sorted(int(name) for name in names if name.isdigit())
 
     def save(
-        self, step: int, groups: TensorGroups, state: Mapping[str, Any], score: float | None = None,
+        self, step: int, groups: TensorGroups, state: Mapping[str, object], score: float | None = None,
         sharded_writer: ShardedWriter | None = None,
     ) -> Path:  # fmt: skip
         """Write a step: tensors by file, and what is not a tensor as JSON. With a `sharded_writer`, every process
@@ -202,7 +203,7 @@ class Checkpoints:
             self.delete_old()
         return target
 
-    def write_hashed_file(self, path: Path, chunks: Iterator[bytes | memoryview]) -> dict[str, Any]:
+    def write_hashed_file(self, path: Path, chunks: Iterator[bytes | memoryview]) -> JSONObject:
         """Write a file; return its size and SHA-256."""
         digest, size = hashlib.sha256(), 0
 
@@ -216,7 +217,7 @@ class Checkpoints:
         self.file_system.write(path, hash_chunks())
         return {"size": size, "sha256": digest.hexdigest()}
 
-    def read_manifest(self, step: int) -> dict[str, Any]:
+    def read_manifest(self, step: int) -> JSONObject:
         """Read what a step's folder says of itself; an Error if that is damaged, or of another format."""
         where = self.get_step_path(step) / "manifest.json"
         try:
@@ -253,7 +254,7 @@ class Checkpoints:
                 with suppress(OSError):  # it is no longer needed: that it stays must not stop a run
                     self.file_system.remove(self.get_step_path(step))
 
-    def load(self, step: int, assemble_shards: bool = True) -> tuple[dict[str, Tensors], dict[str, Any]]:
+    def load(self, step: int, assemble_shards: bool = True) -> tuple[dict[str, Tensors], JSONObject]:
         """Read a step's tensors by file, and its state; an Error names what is broken. Shards are put together, or
         else have no content: every process reads its own."""
         groups: dict[str, Tensors] = {}
@@ -321,7 +322,7 @@ class BackgroundWriter:
         self.thread: threading.Thread | None = None
         self.error: BaseException | None = None
 
-    def save(self, step: int, groups: TensorGroups, state: Mapping[str, Any], score: float | None = None) -> None:
+    def save(self, step: int, groups: TensorGroups, state: Mapping[str, object], score: float | None = None) -> None:
         """Copy, and write once the one before is written."""
         self.wait()
         # Without room it goes straight to the host: the device waits for it.
@@ -335,7 +336,7 @@ class BackgroundWriter:
         self.thread.start()
 
     def write_checkpoint(
-        self, copied: torch.cuda.Event | None, step: int, groups: TensorGroups, state: Mapping[str, Any],
+        self, copied: torch.cuda.Event | None, step: int, groups: TensorGroups, state: Mapping[str, object],
         score: float | None,
     ) -> None:  # fmt: skip
         """Write in the thread; an error waits for the next call of `wait`."""
@@ -367,7 +368,7 @@ def has_room_for_copy(groups: TensorGroups) -> bool:
     return 2 * size < free
 
 
-def flatten_state(value: Any, name: str = "") -> tuple[Tensors, Any]:
+def flatten_state(value: object, name: str = "") -> tuple[Tensors, object]:
     """Split nested dicts and lists into their tensors by path, and the rest with None in their places."""
     if isinstance(value, Tensor):
         return {name: value}, None
@@ -375,7 +376,7 @@ def flatten_state(value: Any, name: str = "") -> tuple[Tensors, Any]:
         return {}, value
     tensors: Tensors = {}
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
-    rest: dict[str, Any] = {}
+    rest: dict[str, object] = {}
     for key, inner in items:
         found, left = flatten_state(inner, f"{name}/{key}" if name else str(key))
         tensors |= found
@@ -383,7 +384,9 @@ def flatten_state(value: Any, name: str = "") -> tuple[Tensors, Any]:
     return tensors, rest if isinstance(value, Mapping) else list(rest.values())
 
 
-def unflatten_state(tensors: Mapping[str, Tensor], rest: Any, name: str = "") -> Any:
+def unflatten_state(
+    tensors: Mapping[str, Tensor], rest: object, name: str = ""
+) -> Any:  # dynamic: each state has its own form
     """Put together what flatten_state has split; keys that are whole numbers are numbers again."""
     if name in tensors:
         return tensors[name]

@@ -18,6 +18,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
+from ...config import JSONObject
 from .local import SHARD_FOLDER, TensorGroups, Tensors
 
 SAVE_TIMEOUT = datetime.timedelta(hours=1)  # for the slowest disk
@@ -42,7 +43,7 @@ class ShardedWriter:
                 raise inner from None
 
 
-def flatten_groups(groups: TensorGroups) -> dict[str, Any]:
+def flatten_groups(groups: TensorGroups) -> JSONObject:
     """Put the tensors of all groups into one table, as GROUP/NAME."""
     return {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
 
@@ -59,7 +60,7 @@ def split_groups(tensors: Mapping[str, Tensor]) -> dict[str, Tensors]:
 def load_meta_tensors(folder: Path) -> dict[str, Tensors]:
     """Return the tensors of a folder without their content."""
     about = dcp.FileSystemReader(folder / SHARD_FOLDER).read_metadata().state_dict_metadata
-    kinds: Iterable[Any] = about.items()
+    kinds: Iterable[Any] = about.items()  # dynamic: torch has other kinds too, which nobody writes here
     return split_groups({name: torch.empty(m.size, dtype=m.properties.dtype, device="meta") for name, m in kinds})
 
 

@@ -66,7 +66,7 @@ class ProcessGroup:
         """Gather in the first process what each has of its own, as RANK/NAME."""
         if self.size == 1:
             return {f"{self.rank}/{name}": tensor for name, tensor in tensors.items()}
-        found: list[Any] = [None] * self.size
+        found: list[dict[str, Tensor] | None] = [None] * self.size
         dist.gather_object({k: t.cpu() for k, t in tensors.items()}, found if self.is_main else None)
         return {f"{rank}/{k}": t for rank, mine in enumerate(found) if mine for k, t in mine.items()}
 
@@ -87,7 +87,7 @@ class ProcessGroup:
         """Return in all processes what the first one computes; an error there is raised in all."""
         if self.size == 1:
             return make()
-        message: list[Any] = [None, None]
+        message: list[Any] = [None, None]  # dynamic: what the first process computes, or its error
         failure: BaseException | None = None
         if self.is_main:
             try:
@@ -137,7 +137,7 @@ def explain_lost_peer(world: ProcessGroup) -> Iterator[None]:
         raise Error(what, fix="see what that one said, and continue with --resume") from None
 
 
-def connect_processes(device: Any = None) -> ProcessGroup:
+def connect_processes(device: torch.device | str | None = None) -> ProcessGroup:
     """Join the processes of this run by torchrun's variables; without them this process is alone."""
     size, rank, local = (int(os.environ.get(name, least)) for name, least in
                          (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0)))  # fmt: skip

@@ -10,9 +10,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from ...config import ProgressCallback
+from ...config import ProgressCallback, Settings
 from ...data.readers import is_path_source
 from ...data.store import Store
 from ...errors import Error
@@ -22,15 +21,24 @@ from ...interop.model_directory import load, save
 from ...objectives.registry import UNPAIRED_OBJECTIVES
 from ...registry import find_family
 from ...task import choose_length
-from ...tasks.examples import Examples, make_label_prefix, parse_columns, read_examples
-from ..config_merge import PretrainConfig, TuneConfig, configure_pretraining, flatten_tables, read_config, resolve_model
+from ...tasks.examples import Columns, Examples, make_label_prefix, parse_columns, read_examples
+from ..config_merge import (
+    ConfigFile,
+    PretrainConfig,
+    PretrainSettings,
+    TuneConfig,
+    flatten_tables,
+    read_config,
+    resolve_model,
+)
 from ..distributed.process_group import ProcessGroup
 from ..recipes import LR_TIMES_DIM
 from ..run_folder import RunFolder
+from ..train_config import SettingValue
 from ..validation import Score
 from .prepare_data import RunText
-from .pretrain import Prepared, PretrainRequest
-from .run import EarlierRun, RunOptions
+from .pretrain import Asked, Prepared, PretrainRequest
+from .run import EarlierRun, RunOptions, RunResult, check_parallel_settings
 from .splits import format_overlap_warnings, hash_content
 
 MAX_COMPARED_DOCUMENTS = 100_000  # documents that are compared
@@ -48,8 +56,9 @@ def is_text_run(task: str | None, options: RunOptions) -> bool:
 
 
 def request_text_run(
-    model: Any, sources: Mapping[str, Any], given: Mapping[str, Any], config: Any, options: RunOptions
-) -> TextRequest:
+    model: str | Path | None, sources: Mapping[str, object], given: Mapping[str, SettingValue], config: ConfigFile,
+    options: RunOptions,
+) -> TextRequest:  # fmt: skip
     """Request pretraining that starts from `model`; settings of `tune` become steps and tokens."""
     mine = (key for key in given if key not in ("data.train", "data.valid"))
     single = {PRETRAIN_SETTING_NAMES.get(key, key): given[key] for key in mine}
@@ -75,21 +84,21 @@ def request_text_run(
 class TextRequest(PretrainRequest):
     """Pretraining that continues from a checkpoint; its steps follow from the epochs and the text."""
 
-    model: Any = None
-    tune: dict[str, Any] = field(default_factory=dict)  # the settings of `tune` that were given, under dotted names
+    model: str | Path | None = None
+    tune: Settings = field(default_factory=dict)  # the settings of `tune` that were given, under dotted names
 
-    def carry_out(self) -> tuple[Path, Former, Any]:
+    def carry_out(self) -> tuple[Path, Former, RunResult]:
         """Train; returns the folder, the model, and measures like those of any task."""
         self.options.say("plain text: the model continues its pretraining, as formers pretrain --init does")
         folder, former, (score, baseline) = super().carry_out()
         measures = {"valid": compute_lm_metrics(score), "baseline": compute_lm_metrics(baseline)}
         return folder, former, {**measures, "test": {}, "majority": {}}
 
-    def get_stem(self, config: PretrainConfig) -> str:
+    def get_stem(self, settings: Asked) -> str:
         """Return the family and the task."""
-        return f"{config.family}-lm"
+        return f"{settings.family}-lm"
 
-    def configure(self, earlier: EarlierRun | None) -> PretrainConfig:
+    def configure(self, earlier: EarlierRun | None) -> Asked:
         """Merge the settings; of a new run, those that follow from the text are still missing."""
         if earlier is not None:
             check_text_settings(earlier.path, self.tune, {}, "leave it out")
@@ -106,34 +115,36 @@ class TextRequest(PretrainRequest):
         if self.former.tokenizer is None:
             raise Error("this model has no tokenizer", where=source, fix="put its tokenizer.json beside it")
         self.family, self.top["init"] = self.former.family, source
-        return configure_pretraining(self.family, self.file, {**self.given, "train.seq_length": 1}, init=source)
+        settings = PretrainSettings.read(self.family, self.file, self.given, self.top)
+        settings.check()
+        return settings
 
-    def prepare(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare(self, settings: Asked, folder: Path, world: ProcessGroup) -> Prepared:
         """Make a store of the checkpoint's own tokens; steps, tokens and rate follow from their number."""
-        if (folder / "run.json").is_file():
-            return super().prepare(config, folder, world)
-        text: Any = [Path(one) for one in config.data.source] if self.text is None else self.text
+        if isinstance(settings, PretrainConfig):  # of a resumed run
+            return super().prepare(settings, folder, world)
+        text = [Path(one) for one in settings.data.source] if self.text is None else self.text
         names, usual = ("epochs", "batch_size", "warmup_ratio", "evals_per_epoch"), vars(TuneConfig())
         told = {name: self.tune.get(f"tune.{name}", usual[name]) for name in names}
         length = self.tune.get("tune.seq_length") or choose_length(self.former.context)
         (folder / "data").mkdir(parents=True, exist_ok=True)
         (folder / "data" / "tune.json").write_text(json.dumps({**told, "seq_length": length}), encoding="utf-8")
-        if not is_store(text) and config.data.tokenizer is None:
+        if not is_store(text) and settings.data.tokenizer is None:
             self.tokenizer = self.former.tokenizer
-        _, data = super().prepare(config, folder, world)
+        data = self.prepare_text(settings, folder)
         count = len(data.store.tokens)
         tokens = max(length, min(round(told["batch_size"] * length), count // MIN_EPOCH_STEPS))
         epoch = max(1.0, count / tokens)
         steps, evaluation = max(1, round(told["epochs"] * epoch)), max(1, round(epoch / told["evals_per_epoch"]))
-        settings = {
+        derived = {
             "train.seq_length": length, "train.batch_tokens": tokens, "train.steps": steps,
             "train.warmup_steps": round(told["warmup_ratio"] * steps), "train.eval_every": evaluation,
-            "train.save_every": evaluation, "train.lr": LR_TIMES_DIM / getattr(self.former.config, "dim", 768),
+            "train.save_every": evaluation, "train.lr": LR_TIMES_DIM / self.former.config.dim,
             "train.schedule": "linear", **choose_objective(self.former),
         }  # fmt: skip
-        file = flatten_tables(read_config(self.file))
-        given = {**{key: value for key, value in settings.items() if key not in file}, **self.given}
-        return configure_pretraining(self.family, self.file, given, init=config.init), data
+        config = settings.resolve(derived)
+        check_parallel_settings(config.train, world)
+        return config, data
 
     def look_at(self, text: RunText, valid: RunText) -> None:
         """Check the first documents, and warn of validation documents that are among those to learn from."""
@@ -141,11 +152,11 @@ class TextRequest(PretrainRequest):
         for line in find_shared_documents(text, valid):
             self.options.say(line)
 
-    def prepare_excerpt(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare_excerpt(self, settings: Asked, folder: Path, world: ProcessGroup) -> Prepared:
         """Prepare all of the text: the number of its tokens says how long the run is."""
         if self.text is not None or self.valid is not None:
             raise Error("only text in files can be planned", fix="give the path of a file")
-        return self.prepare(config, folder, world)
+        return self.prepare(settings, folder, world)
 
     def render_settings(self) -> str:
         """Return all settings of the pretraining run as YAML, with the tokenizer that it takes."""
@@ -158,10 +169,10 @@ class TextRequest(PretrainRequest):
         return config.to_yaml()
 
 
-def is_store(text: Any) -> bool:
+def is_store(text: object) -> bool:
     """Return whether a source is a token store, open or by its path."""
-    paths = text if isinstance(text, list) and len(text) == 1 and isinstance(text[0], Path) else [text]
-    return isinstance(text, Store) or (is_path_source(paths[0]) and (Path(paths[0]) / "store.json").is_file())
+    path = text[0] if isinstance(text, list) and len(text) == 1 and isinstance(text[0], Path) else text
+    return isinstance(text, Store) or (isinstance(path, str | Path) and (Path(path) / "store.json").is_file())
 
 
 def find_shared_documents(text: RunText, valid: RunText) -> list[str]:
@@ -176,14 +187,14 @@ def find_shared_documents(text: RunText, valid: RunText) -> list[str]:
     return format_overlap_warnings([("valid", "train", shared, len(asked))] if shared else [], "documents")
 
 
-def choose_objective(former: Former) -> dict[str, Any]:
+def choose_objective(former: Former) -> Settings:
     """Keep to masked words where a checkpoint learned them alone, also where its family learns pairs."""
     declared = find_family(former.family).definition
     alone = former.head != declared.pretraining_head and "mlm" in former.model.parts
     return {"objective.name": UNPAIRED_OBJECTIVES.get(declared.objective, declared.objective)} if alone else {}
 
 
-def check_text_settings(path: Path, given: Mapping[str, Any], asked: Mapping[str, Any], fix: str) -> None:
+def check_text_settings(path: Path, given: Mapping[str, object], asked: Mapping[str, SettingValue], fix: str) -> None:
     """Refuse settings that are not those of the run in a folder: `asked` is its run.json's."""
     file = path / "data" / "tune.json"
     tables = {**asked, "tune": json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}}
@@ -203,8 +214,8 @@ def compute_lm_metrics(score: Score | None) -> dict[str, float]:
 
 
 def train_conditional(
-    former: Former, train: Any, folder: str | Path, *, columns: Any = None, epochs: float = 3.0,
-    label_names: Mapping[str, str] | None = None, tell: ProgressCallback | None = None, **settings: Any,
+    former: Former, train: object, folder: str | Path, *, columns: Columns = None, epochs: float = 3.0,
+    label_names: Mapping[str, str] | None = None, tell: ProgressCallback | None = None, **settings: object,
 ) -> Former:  # fmt: skip
     """Continue pretraining on "label: text", for augmentation with conditional=True; returns the trained model.
 

@@ -14,25 +14,28 @@ from pathlib import Path
 from typing import Any
 
 from ...atomic_files import check_overwrite, replace_folder
-from ...config import ProgressCallback, build_config, coerce_value
+from ...config import ProgressCallback, Settings, build_config, coerce_value
 from ...data.counter_rng import shuffle_indices
 from ...errors import Error
 from ...evaluation.metrics import to_cost
 from ...reports.run_report import escape_markdown, render_markdown_table, write_text_file
 from ...tasks.example_tables import split_source
-from ...tasks.examples import Examples
+from ...tasks.examples import Columns, Examples
 from ..config_merge import (
     FINETUNE_TABLES,
     READER_SETTINGS,
     FinetuneDataConfig,
+    ModelChoice,
     configure_finetuning,
     parse_value,
     read_config,
+    read_known_settings,
     resolve_model,
     unflatten_tables,
 )
 from ..distributed.process_group import ProcessGroup, connect_processes
 from ..run_folder import COMPARISON_FOLDER, RunFolder, claim_run_folder
+from ..train_config import SettingValue
 from ..trainer import Diverged
 from .finetune import check_same_run, collect_settings, finetune
 from .splits import group_by_context, read_split, select_examples
@@ -45,7 +48,7 @@ EXAMPLE_READER_SETTINGS = ("columns", "label_separator", *READER_SETTINGS)  # se
 class Trial:
     """One way to learn: its settings, and its measures in each run."""
 
-    settings: dict[str, Any]
+    settings: Settings
     runs: list[dict[str, float]]
 
     def mean(self, name: str) -> float:
@@ -88,10 +91,11 @@ class Comparison:
 
 
 def compare_settings(
-    model: Any, train: Any, valid: Any = None, *, test: Any = None, task: str | None = None, columns: Any = None,
-    folds: int = 0, seeds: int = 1, sweep: str | Mapping[str, Any] = "", out: str | Path | None = None,
-    overwrite: bool = False, overrides: Mapping[str, Any] | None = None, tell: ProgressCallback | None = None,
-    say: Callable[[str], None] = lambda text: None, **finetune_options: Any,
+    model: str | Path | None, train: object, valid: object = None, *, test: object = None, task: str | None = None,
+    columns: Columns = None, folds: int = 0, seeds: int = 1, sweep: str | Mapping[str, SettingValue] = "",
+    out: str | Path | None = None, overwrite: bool = False, overrides: Mapping[str, SettingValue] | None = None,
+    tell: ProgressCallback | None = None, say: Callable[[str], None] = lambda text: None,
+    **finetune_options: Any,  # dynamic: the keywords of finetune
 ) -> Comparison:  # fmt: skip
     """Fine-tune with each combination of `sweep` ("lr=1e-4,3e-4 batch_size=16,32"), `seeds` and `folds`; runs that are
     done are not repeated, unless `overwrite` lets a new comparison take the place of that in `out`. With folds, each
@@ -137,7 +141,7 @@ def compare_settings(
                 say(f"run {name}")
                 learnt, judged = (train, test) if whole is None else split_fold(whole, folds, fold)
                 given = {**(overrides or {}), **settings, "train.seed": seed}
-                asked: dict[str, Any] = {
+                asked: Settings = {
                     "test": judged, "task": task if whole is None else whole.task,
                     "columns": columns if whole is None else None, "overrides": given, **finetune_options,
                 }  # fmt: skip
@@ -162,21 +166,28 @@ def compare_settings(
 
 
 def check_settings(
-    model: Any, task: str | None, finetune_options: Mapping[str, Any], overrides: Mapping[str, Any]
-) -> None:
+    model: str | Path | None, task: str | None, finetune_options: Mapping[str, SettingValue],
+    overrides: Mapping[str, SettingValue],
+) -> None:  # fmt: skip
     """Refuse settings that a run would refuse, before any of several runs begins."""
     if model is None:
         return
     bare = {k: v for k, v in finetune_options.items() if k not in ("config", "device", "hook", "columns")}
     family, source, preset = resolve_model(str(model))
     given = collect_settings(bare, overrides, {}, None)
-    kind = family or read_checkpoint_family(str(source))
-    wanted = configure_finetuning(kind, source, preset, task or "classify", finetune_options.get("config"), given)
-    refuse_first(find_contradictions(wanted))
+    choice = ModelChoice(family or read_checkpoint_family(str(source)), source, preset)
+    file = finetune_options.get("config")
+    refuse_first(find_contradictions(choice, read_known_settings(choice, file, given).tune))
+    if task is not None:  # else the examples say it
+        configure_finetuning(choice, task, file, given)
 
 
 def read_all_examples(
-    train: Any, task: str | None, columns: Any, overrides: Mapping[str, Any], finetune_options: Mapping[str, Any]
+    train: object,
+    task: str | None,
+    columns: Columns,
+    overrides: Mapping[str, SettingValue],
+    finetune_options: Mapping[str, SettingValue],
 ) -> Examples:
     """Read all examples, to be split into folds; the overrides, single settings or a file say how they are read."""
     tables = [read_config(finetune_options.get("config")).get("data") or {}, finetune_options.get("data") or {}]
@@ -188,8 +199,8 @@ def read_all_examples(
 
 
 def run_trial(
-    world: ProcessGroup, where: Path, model: Any, train: Any, valid: Any, *, tell: ProgressCallback | None,
-    say: Callable[[str], None], **asked: Any,
+    world: ProcessGroup, where: Path, model: str | Path | None, train: object, valid: object, *,
+    tell: ProgressCallback | None, say: Callable[[str], None], **asked: Any,  # dynamic: the keywords of finetune
 ) -> dict[str, float]:  # fmt: skip
     """Return the metrics of a run, which may be done, have begun, or begin now."""
     before, begun = world.broadcast_from_main(lambda: (read_finished_metrics(where), (where / "run.json").is_file()))
@@ -212,14 +223,14 @@ def write_comparison(made: Comparison) -> None:
     write_text_file(path / "report.md", "\n".join(lines))
 
 
-def name_run(settings: Mapping[str, Any], seed: int, fold: int | None) -> str:
+def name_run(settings: Mapping[str, SettingValue], seed: int, fold: int | None) -> str:
     """Name the folder of a run: lr=0.001-seed0-fold1."""
     parts = [f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()]
     parts += [] if "train.seed" in settings else [f"seed{seed}"]
     return "-".join([*parts, *([] if fold is None else [f"fold{fold}"])])
 
 
-def get_first_seed(overrides: Mapping[str, Any], finetune_options: Mapping[str, Any]) -> int:
+def get_first_seed(overrides: Mapping[str, SettingValue], finetune_options: Mapping[str, SettingValue]) -> int:
     """Return the seed that was given, wherever it was; 0 if none was."""
     given = finetune_options, read_config(finetune_options.get("config"))
     tables = [(table.get("train") or {}).get("seed") for table in given]
@@ -257,7 +268,7 @@ def split_fold(whole: Examples, folds: int, fold: int) -> tuple[Examples, Exampl
     )
 
 
-def expand_sweep(sweep: str | Mapping[str, Any]) -> list[dict[str, Any]]:
+def expand_sweep(sweep: str | Mapping[str, SettingValue]) -> list[Settings]:
     """Return every combination of settings: "lr=1e-4,3e-4 batch_size=16,32" → four tables of dotted names."""
     if isinstance(sweep, str):
         words = [word.partition("=") for word in sweep.split()]

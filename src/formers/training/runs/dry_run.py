@@ -9,64 +9,68 @@ from pathlib import Path
 from typing import Any
 
 from ...config import ProgressCallback
-from ..config_merge import configure_pretraining
+from ...registry import find_pretrained_family
+from ..config_merge import ConfigFile, configure_pretraining
 from ..distributed.process_group import connect_processes
 from ..hardware import explain_out_of_memory, get_peak_memory, use_deterministic
 from ..progress import format_time_left
 from .finetune import request_finetuning
 from .prepare_data import prepare_data
-from .pretrain import PretrainRequest, PretrainRun
-from .run import TIMED_STEPS, Run, RunOptions, RunRequest, time_steps
+from .pretrain import PretrainRun, get_request_class
+from .run import TIMED_STEPS, RunOptions, RunRequest, time_steps
 
 Rows = list[tuple[str, str]]
 
 
-def dry_run(request: RunRequest[Any, Any]) -> Rows:
+def dry_run(request: RunRequest[Any, Any, Any]) -> Rows:  # dynamic: a request of any kind
     """Return rows: what was understood, and how large and long the run would be. Nothing is written. The main process
     of several has them."""
     said: list[str] = []
     request.options = dataclasses.replace(request.options, say=said.append)
-    config = request.configure(None)
+    settings = request.configure(None)
     world = connect_processes(request.options.device)
     with (
-        tempfile.TemporaryDirectory() as folder, explain_out_of_memory(config.train, None, world.device),
-        use_deterministic(config.train.deterministic),
+        tempfile.TemporaryDirectory() as folder, explain_out_of_memory(world.device) as memory,
+        use_deterministic(settings.is_deterministic),
     ):  # fmt: skip
-        run = request.build(*request.prepare_excerpt(config, Path(folder), world), Path(folder), world)
-        first, seconds = estimate_duration(run)
-        s = run.config.train
-        size = s.batch_tokens * s.count_batches(s.batch_rampup_steps, world.size)
-        tokens = s.batch_tokens * s.count_batches_between(0, s.steps, world.size)
+        run = request.build(*request.prepare_excerpt(settings, Path(folder), world), Path(folder), world)
+        memory.train = run.config.train
+        s, found = run.config.train, run.estimate_duration()
+        speed, step_seconds = found.tokens / found.seconds, found.seconds * found.tokens_per_step / found.tokens
         saved = sum(t.nbytes for group in run.trainer.get_state()[0].values() for t in group.values())
         rows = [
             *run.list_estimates(),
             *(("note", line) for line in said),
             ("checkpoint", f"{saved / 1e6:,.1f} MB each, {max(2, s.keep_last + s.keep_best)} kept"),
             ("memory", f"{get_peak_memory(world.device) / 2**30:.1f} GiB at most so far, on {world.device}"),
-            ("first step", f"{first:.1f} s"),
-            ("speed", f"{tokens / seconds:,.0f} tokens/s, {seconds * size / tokens:.3f} s a step"),
-            ("time", f"{format_time_left(seconds).replace(' left', '')}, without evaluation"),
+            ("first step", f"{found.first_step:.1f} s"),
+            ("speed", f"{speed:,.0f} tokens/s, {step_seconds:.3f} s a step"),
+            ("time", f"{format_time_left(found.seconds).replace(' left', '')}, without evaluation"),
         ]
     world.close()
     return rows if world.is_main else []
 
 
 def dry_run_pretraining(
-    family: str, config: Any, overrides: Mapping[str, Any], *, device: Any = None, **top: str | None
+    family: str, config: ConfigFile, overrides: Mapping[str, object], *, device: str | None = None, **top: str | None
 ) -> Rows:
     """Make a dry run of pretraining on text in files; `top` is recipe, preset or init."""
     top, options = {"recipe": None, "preset": None, "init": None, **top}, RunOptions(device=device)
-    return dry_run(PretrainRequest(family, None, None, config, dict(overrides), top, None, None, options))
+    kind = get_request_class(find_pretrained_family(family).definition)
+    return dry_run(kind(family, None, None, config, dict(overrides), top, None, None, options))
 
 
-def dry_run_finetuning(model: Any, train: Any, valid: Any = None, *, device: Any = None, **asked: Any) -> Rows:
+def dry_run_finetuning(
+    model: str | Path | None, train: object, valid: object = None, *, device: str | None = None,
+    **asked: Any,  # dynamic: the keywords of request_finetuning
+) -> Rows:  # fmt: skip
     """Make a dry run of fine-tuning; the arguments are those of request_finetuning."""
     return dry_run(request_finetuning(model, train, valid, options=RunOptions(device=device), **asked))
 
 
 def measure_step_seconds(
-    family: str, text: Any, valid: Any, folder: Path, *, tell: ProgressCallback = lambda *_: None,
-    **tables: Mapping[str, Any],
+    family: str, text: object, valid: object, folder: Path, *, tell: ProgressCallback = lambda *_: None,
+    **tables: Mapping[str, object],
 ) -> float:  # fmt: skip
     """Return the seconds that a training step of a run takes on this machine, from a few steps that are then forgotten.
     What a run in `folder` needs of the text (tokenizer and stores) is made there, and kept for it."""
@@ -80,12 +84,3 @@ def measure_step_seconds(
     each = batch_seconds * s.count_batches(s.batch_rampup_steps)
     tell("timing", 1, 1, f"{each:.3f} s a step")
     return each
-
-
-def estimate_duration(run: Run[Any]) -> tuple[float, float]:
-    """Return the seconds of the first step, and of the whole run: of both lengths, where short examples come first."""
-    s = run.config.train
-    phases = [(low, high) for low, high in ((0, s.long_phase_start), (s.long_phase_start, s.steps)) if low < high]
-    measured = [time_steps(run, *phase) for phase in phases]
-    taken = [s.count_batches_between(*phase, run.world.size) for phase in phases]
-    return measured[0][0], sum(each * some for (_, each), some in zip(measured, taken, strict=True))

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...batch import Batch
-from ...config import ProgressCallback, coerce_value
-from ...data.encoded_examples import EncodedSource
+from ...config import JSONObject, ProgressCallback, Settings, coerce_value
+from ...data.encoded_examples import EncodedExamples, EncodedSource
 from ...data.loader import load_batches
 from ...data.readers import is_path_source
 from ...errors import Error
@@ -36,22 +38,26 @@ from ...reports.run_report import format_number
 from ...task import Task
 from ...tasks.encoding import TaskEncoder, encode_examples
 from ...tasks.example_tables import split_source
-from ...tasks.examples import Examples
+from ...tasks.examples import Columns, Examples
 from ...text.normalise import detect_language
 from ..config_merge import (
     DERIVED_SETTINGS,
     FINETUNE_KEYS,
     FINETUNE_TABLES,
+    ConfigFile,
     FinetuneConfig,
     FinetuneDataConfig,
+    FinetuneSettings,
+    ModelChoice,
     TuneConfig,
     collect_overrides,
     configure_finetuning,
-    derive_train_config,
+    derive_config,
     describe_random_start,
     flatten_tables,
     read_config,
     read_config_tables,
+    read_known_settings,
     resolve_model,
     unflatten_tables,
 )
@@ -61,7 +67,7 @@ from ..train_config import RESUMABLE_SETTINGS
 from ..trainer import Trainer
 from ..validation import evaluate
 from .continue_pretraining import TextRequest, check_text_settings, is_text_run, request_text_run
-from .run import EarlierRun, Run, RunOptions, RunRequest, check_parallel_settings, format_epochs
+from .run import EarlierRun, NetworkRun, RunOptions, RunRequest, check_parallel_settings, format_epochs
 from .splits import (
     SPLITS,
     find_overlap,
@@ -84,7 +90,7 @@ from .task_model import (
 )
 
 SPLIT_NAMES = {"valid": "validation", "test": "test"}  # as reports call them
-Prepared = tuple[FinetuneConfig, dict[str, Examples]]
+Prepared = tuple[FinetuneSettings, dict[str, Examples]]
 
 
 @dataclass(frozen=True)
@@ -108,17 +114,18 @@ class FinetuneResult:
         return describe_baselines("test" if self.test else "validation", named)
 
     @property
-    def history(self) -> list[dict[str, Any]]:
+    def history(self) -> list[JSONObject]:
         """One table for each step and each evaluation."""
         return RunFolder(self.folder).read_history()
 
 
 def finetune(
-    model: str | Path | None = None, train: Any = None, valid: Any = None, *, task: str | None = None, test: Any = None,
-    columns: Any = None, out: str | Path | None = None, config: Any = None, resume: bool = False,
-    overwrite: bool = False, device: Any = None, overrides: Mapping[str, Any] | None = None,
-    tell: ProgressCallback | None = None, say: Callable[[str], None] = lambda text: None,
-    hook: Callable[[dict[str, Any]], None] | None = None, **settings: Any,
+    model: str | Path | None = None, train: object = None, valid: object = None, *, task: str | None = None,
+    test: object = None, columns: Columns = None, out: str | Path | None = None, config: ConfigFile = None,
+    resume: bool = False, overwrite: bool = False, device: torch.device | str | None = None,
+    overrides: Mapping[str, object] | None = None, tell: ProgressCallback | None = None,
+    say: Callable[[str], None] = lambda text: None, hook: Callable[[JSONObject], None] | None = None,
+    **settings: object,
 ) -> FinetuneResult:  # fmt: skip
     """Teach a model a task: a checkpoint (a folder, hub:owner/name), or a family or preset from scratch.
 
@@ -133,17 +140,19 @@ def finetune(
     """
     began = time.perf_counter()
     options = RunOptions(out, resume, overwrite, device, tell, say, hook)
-    how = {"task": task, "test": test, "columns": columns, "config": config, "overrides": overrides}
-    request = request_finetuning(model, train, valid, options=options, settings=settings, **how)
+    request = request_finetuning(
+        model, train, valid, task=task, test=test, columns=columns, config=config, overrides=overrides,
+        settings=settings, options=options,
+    )  # fmt: skip
     folder, former, found = request.carry_out()
     seconds = time.perf_counter() - began
     return FinetuneResult(folder, former, found["valid"], found["test"], found["baseline"], seconds, found["majority"])
 
 
 def request_finetuning(
-    model: Any, train: Any, valid: Any = None, *, task: str | None = None, test: Any = None, columns: Any = None,
-    config: Any = None, overrides: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None,
-    options: RunOptions | None = None,
+    model: str | Path | None, train: object, valid: object = None, *, task: str | None = None, test: object = None,
+    columns: Columns = None, config: ConfigFile = None, overrides: Mapping[str, object] | None = None,
+    settings: Mapping[str, object] | None = None, options: RunOptions | None = None,
 ) -> FinetuneRequest | TextRequest:  # fmt: skip
     """Request a run: of a task, or, on plain text, of continued pretraining. A file of settings names the model and
     the task where they are not given."""
@@ -159,38 +168,36 @@ def request_finetuning(
 
 
 @dataclass
-class FinetuneRequest(RunRequest[FinetuneConfig, dict[str, Examples]]):
+class FinetuneRequest(RunRequest[FinetuneSettings, FinetuneSettings, dict[str, Examples]]):
     """A fine-tuning run that was asked for."""
 
-    model: Any
+    model: str | Path | None
     task: str | None
-    sources: dict[str, Any]
-    columns: Any
-    file: Any  # of settings: a path or a table
-    given: dict[str, Any]  # dotted settings
+    sources: dict[str, object]
+    columns: Columns
+    file: ConfigFile
+    given: Settings  # dotted settings
     options: RunOptions
     splits: dict[str, Examples] = field(default_factory=dict)  # the examples, when they are read: `configure` does
 
     @property
-    def inputs(self) -> Any:
+    def inputs(self) -> object:
         """The file of settings."""
         return (self.file,)
 
-    def get_stem(self, config: FinetuneConfig) -> str:
+    def get_stem(self, settings: FinetuneSettings) -> str:
         """Return the family and the task."""
-        return f"{config.family}-{config.task}"
+        return f"{settings.family}-{settings.task}"
 
-    def configure(self, earlier: EarlierRun | None) -> FinetuneConfig:
+    def configure(self, earlier: EarlierRun | None) -> FinetuneSettings:
         """Merge the settings and read the examples, which may decide the task; of a resumed run, its own."""
-        task, known = self.task, tuple[str, ...]()
         if earlier is None:
-            config = configure_finetuning(*self.find_model(), task or "classify", self.file, self.given)
+            model, known = self.find_model(), tuple[str, ...]()
+            data = read_known_settings(model, self.file, self.given).data
+            self.splits = read_splits(data, self.task, self.sources, self.columns, None)
         else:
-            known = tuple(earlier.info["data"].get("labels", ()))
-            config = self.merge_with(earlier)
-            task = config.task
-        begun = None if earlier is None else earlier.path
-        self.splits = read_splits(config.data, task, self.sources, self.columns, begun)
+            settings, known = self.merge_with(earlier), tuple(earlier.info["data"].get("labels", ()))
+            self.splits = read_splits(settings.data, settings.task, self.sources, self.columns, earlier.path)
         train = self.splits["train"]
         if train.task == "lm":
             fix = "say --task lm, and the model continues its pretraining on it; or give a table with answers"
@@ -198,20 +205,19 @@ class FinetuneRequest(RunRequest[FinetuneConfig, dict[str, Examples]]):
         if set(train.labels) <= set(known):  # folds know the labels of all, datasets have an order of their own
             self.splits["train"] = dataclasses.replace(train, labels=known)
         if earlier is None:
-            model = config.family, config.source, config.preset
-            config = configure_finetuning(*model, train.task, self.file, self.given)
-        if config.tune.multilabel:
+            settings = configure_finetuning(model, train.task, self.file, self.given)
+        if settings.tune.multilabel:
             self.splits = {name: wrap_labels_in_lists(part) for name, part in self.splits.items()}
-        return config
+        return settings
 
-    def find_model(self) -> tuple[str, str | None, str | None]:
-        """Return family, checkpoint and preset of the model that is named."""
+    def find_model(self) -> ModelChoice:
+        """Find the model that is named."""
         if self.model is None:
             raise Error("no model is named", fix="give a folder, hub:owner/name, or a family: formers tree lists them")
         family, source, preset = resolve_model(str(self.model))
-        return family or read_checkpoint_family(str(source)), source, preset
+        return ModelChoice(family or read_checkpoint_family(str(source)), source, preset)
 
-    def merge_with(self, earlier: EarlierRun) -> FinetuneConfig:
+    def merge_with(self, earlier: EarlierRun) -> FinetuneSettings:
         """Merge the settings of a resumed run with those that may change."""
         told = read_config_tables(self.file, FINETUNE_TABLES, FINETUNE_KEYS)
         family, source, preset, task = (earlier.settings[key] for key in FINETUNE_KEYS)
@@ -219,12 +225,12 @@ class FinetuneRequest(RunRequest[FinetuneConfig, dict[str, Examples]]):
         free = (*(f"train.{name}" for name in RESUMABLE_SETTINGS), "tune.patience", "tune.epochs")
         free += tuple(f"data.{name}" for name in SPLITS)
 
-        def configure(file: Any, single: Mapping[str, Any]) -> FinetuneConfig:
-            return configure_finetuning(family, source, preset, task, file, single)
+        def configure(file: ConfigFile, single: Mapping[str, object]) -> FinetuneSettings:
+            return configure_finetuning(ModelChoice(family, source, preset), task, file, single)
 
         return earlier.merge_settings(told, given, configure, free)
 
-    def prepare(self, config: FinetuneConfig, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare(self, settings: FinetuneSettings, folder: Path, world: ProcessGroup) -> Prepared:
         """Say what was read, and compare the examples of a resumed run with those that it began with."""
         for name, part in self.splits.items():
             self.options.say(f"{name}: {part.summary}")
@@ -236,24 +242,28 @@ class FinetuneRequest(RunRequest[FinetuneConfig, dict[str, Examples]]):
                 if known.get(name) not in (None, fingerprint_examples(part)):
                     what = f"the {name} examples have changed since the run began"
                     raise Error(what, where=folder, fix="begin a new run")
-        return config, self.splits
+        return settings, self.splits
 
-    def prepare_excerpt(self, config: FinetuneConfig, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare_excerpt(self, settings: FinetuneSettings, folder: Path, world: ProcessGroup) -> Prepared:
         """Take all examples: a dry run lists them itself."""
-        return config, self.splits
+        return settings, self.splits
 
-    def build(self, config: FinetuneConfig, data: Any, folder: Path, world: ProcessGroup) -> FinetuneRun:
+    def build(
+        self, settings: FinetuneSettings, data: dict[str, Examples], folder: Path, world: ProcessGroup
+    ) -> FinetuneRun:
         """Build the model with the head of the task, and the trainer."""
-        return FinetuneRun(config, data, folder, world, self.options.report, self.options.say, self.sources)
+        return FinetuneRun(settings, data, folder, world, self.options.report, self.options.say, self.sources)
 
     def render_settings(self) -> str:
         """Return all settings of the run as YAML; without examples, those of classification."""
         if self.sources["train"] is not None or flatten_tables(read_config(self.file)).get("data.train") is not None:
             return self.configure(None).to_yaml()
-        return configure_finetuning(*self.find_model(), self.task or "classify", self.file, self.given).to_yaml()
+        return configure_finetuning(self.find_model(), self.task or "classify", self.file, self.given).to_yaml()
 
 
-def render_settings(model: Any, train: Any, valid: Any, **asked: Any) -> str:
+def render_settings(
+    model: str | Path | None, train: object, valid: object, **asked: Any  # dynamic: the keywords of request_finetuning
+) -> str:  # fmt: skip
     """Return all settings of a run as YAML, for --config."""
     request = request_finetuning(model, train, valid, **asked)
     named = {**flatten_tables(read_config(request.file)), **request.given}
@@ -271,30 +281,28 @@ SHORT_NAMES = {  # settings that finetune() takes by their bare names
 
 
 def collect_settings(
-    settings: Mapping[str, Any], overrides: Mapping[str, Any] | None, sources: Mapping[str, Any], columns: Any
-) -> dict[str, Any]:
-    """All settings that were given, under dotted names; sources in files are settings too."""
+    settings: Mapping[str, object],
+    overrides: Mapping[str, object] | None,
+    sources: Mapping[str, object],
+    columns: Columns,
+) -> JSONObject:
+    """Return all settings that were given, under dotted names; sources in files are settings too."""
     paths = {f"data.{n}": str(v) for n, v in sources.items() if v is not None and is_path_source(v)}
     paths |= {"data.columns": columns} if isinstance(columns, str) else {}
     return paths | collect_overrides("finetune", settings, overrides, FINETUNE_TABLES, SHORT_NAMES)
 
 
-def compute_extended_steps(earlier: EarlierRun, given: Mapping[str, Any]) -> dict[str, Any]:
+def compute_extended_steps(earlier: EarlierRun, given: Mapping[str, object]) -> Settings:
     """Return the steps of a resumed run for another number of epochs."""
     asked = earlier.settings
     if "tune.epochs" not in given or "train.steps" in given:
         return {}
     now = unflatten_tables({"tune.epochs": given["tune.epochs"]}, FINETUNE_TABLES)["tune"]["epochs"]
-    epochs, steps, done = asked["tune"]["epochs"], asked["train"]["steps"], earlier.done_steps
-    if coerce_value(now, float, "tune.epochs") == epochs:
+    if coerce_value(now, float, "tune.epochs") == asked["tune"]["epochs"]:
         return {}
     if "steps" in earlier.info.get("explicit_train", ()):
         raise Error("this run was given a number of steps, not of epochs", fix="raise --train.steps")
-    if done > (wanted := max(1, round(steps * now / epochs))):
-        seen = f"{done * epochs / steps:.3g}"
-        what = f"{format_epochs(float(seen))} done, more than {now:g}"
-        raise Error(what, where=earlier.path, fix=f"--epochs {seen} or more")
-    return {"train.steps": wanted}
+    return {"train.steps": earlier.compute_steps(now)}
 
 
 # Settings that change nothing in the results.
@@ -302,13 +310,16 @@ RESULT_NEUTRAL_SETTINGS = ("workers", "compile", "activation_checkpointing", "pa
 
 
 def check_same_run(
-    path: Path, model: Any, train: Any, valid: Any, *, test: Any, task: str | None, columns: Any,
-    overrides: Mapping[str, Any], config: Any = None, device: Any = None, hook: Any = None, **settings: Any,
+    path: Path, model: str | Path | None, train: object, valid: object, *, test: object, task: str | None,
+    columns: Columns, overrides: Mapping[str, object], config: ConfigFile = None, device: object = None,
+    hook: object = None, **settings: object,
 ) -> None:  # fmt: skip
     """Refuse a run that was asked for something else, or has learned from other examples, than what is asked now."""
     about, fix = RunFolder(path).read_info(), "choose another --out, or remove this run"
-    how = {"task": task, "test": test, "columns": columns, "config": config, "overrides": overrides}
-    request = request_finetuning(model, train, valid, settings=settings, **how)
+    request = request_finetuning(
+        model, train, valid, task=task, test=test, columns=columns, config=config, overrides=overrides,
+        settings=settings,
+    )  # fmt: skip
     if isinstance(request, TextRequest):
         return check_text_settings(path, {**request.tune, **request.given}, about["config"], fix)
     wanted = request.configure(None)
@@ -328,16 +339,16 @@ def check_same_run(
             raise Error(f"the run here has {key} {before.get(key)}, not {after.get(key)}", where=path, fix=fix)
 
 
-class FinetuneRun(Run[FinetuneConfig]):
+class FinetuneRun(NetworkRun[FinetuneConfig]):
     """A fine-tuning run on its way: the model, its task, its examples and the trainer."""
 
     def __init__(
-        self, wanted: FinetuneConfig, parts: dict[str, Examples], path: Path, world: ProcessGroup,
-        tell: ProgressCallback, say: Callable[[str], None], sources: Mapping[str, Any] | None = None,
+        self, wanted: FinetuneSettings, parts: dict[str, Examples], path: Path, world: ProcessGroup,
+        tell: ProgressCallback, say: Callable[[str], None], sources: Mapping[str, object] | None = None,
     ):  # fmt: skip
         self.splits, self.world, self.path, self.tell, self.sources = parts, world, path, tell, sources or {}
         training = parts["train"]
-        self.former, self.task = build_task_model(
+        self.former, self.task, wanted = build_task_model(
             wanted, build_task(wanted, training), get_labels(wanted, training), training.rows, path / "data", world,
             tell, say,
         )  # fmt: skip
@@ -359,8 +370,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         self.former.model.to(world.device)
         source = self.objective.source
         sizes = source.measure_sizes(source.plan_epoch(0, 0))
-        dim = getattr(self.former.config, "dim", 768)
-        self.config = dataclasses.replace(wanted, train=derive_train_config(wanted, sizes, dim, world.size))
+        self.config = derive_config(wanted, sizes, self.former.config.dim, world.size)
         check_parallel_settings(self.config.train, world, (path / "run.json").is_file())
         self.trainer = Trainer(
             self.former.model, [self.objective], self.config.train, world,
@@ -372,7 +382,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         if long > 0:
             say(f"{long:,} windows more than texts: some are longer than {self.task.length} tokens")
 
-    def report_unknown_tokens(self, name: str, data: Any, say: Callable[[str], None]) -> None:
+    def report_unknown_tokens(self, name: str, data: EncodedExamples, say: Callable[[str], None]) -> None:
         """Say how many tokens of a part the tokenizer does not know, if there are any."""
         if told := self.reader.describe_unknown(data):
             say(f"{name}: {told}")
@@ -401,7 +411,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         return ((drop_dummy_documents(batch), behind) for batch, behind in made)
 
     def evaluate(self) -> dict[str, float]:
-        """Loss and metrics on the validation examples; "cost" is what the run is after, the lower the better."""
+        """Return loss and metrics on the validation examples; "cost" is what the run is after, the lower the better."""
         with self.trainer.use_ema_weights():
             seen = {"loss": self.compute_text_loss(self.eval_objectives["valid"])} if self.task.kind == "text" else {}
             if not seen or self.task.label_as_text or self.main_metric != "loss":  # to write texts takes long
@@ -415,14 +425,14 @@ class FinetuneRun(Run[FinetuneConfig]):
         return seen
 
     def compute_text_loss(self, goal: Supervised) -> float:
-        """The mean loss of the tokens of the validation texts."""
+        """Return the mean loss of the tokens of the validation texts."""
         s, forward = self.config.train, self.trainer.executor.forward
         some = load_batches(goal.source, s.batch_tokens, s.seed + 1, epochs=1)
         batches = (drop_dummy_documents(batch) for batch, _ in some)
         return evaluate(self.former.model, goal, batches, forward, device=self.world.device).metrics[goal.part]
 
     def describe_latest(self) -> str:
-        """The main metric of the last evaluation, in words."""
+        """Return the main metric of the last evaluation, in words."""
         return "" if math.isnan(self.latest_value) else f"validation {self.main_metric} {self.latest_value:.3f}"
 
     def update_early_stopping(self, cost: float) -> None:
@@ -450,7 +460,7 @@ class FinetuneRun(Run[FinetuneConfig]):
             yield f"export: {why}"
 
     def describe_parameters(self) -> str:
-        """How many parameters are trained, and of how many."""
+        """Say how many parameters are trained, and of how many."""
         total = sum(p.numel() for p in self.former.model.parameters())
         return f"{count_trainable(self.former.model):,} of {total:,} parameters"
 
@@ -470,7 +480,7 @@ class FinetuneRun(Run[FinetuneConfig]):
             ("steps", f"{s.steps:,} of {s.batch_tokens * s.accumulate:,} tokens: {format_epochs(epochs)}"),
         ]  # fmt: skip
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JSONObject:
         """Return the fingerprints of the examples; those that came out of memory are saved, so that the run can resume
         without them."""
         save_examples(self.path, self.sources, self.splits)
@@ -487,7 +497,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         """Merge adapters, or part them from the weights."""
         finalise_model(former, self.tune)
 
-    def compute_result(self, folder: RunFolder, best: int) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+    def compute_result(self, folder: RunFolder, best: int) -> tuple[dict[str, dict[str, float]], JSONObject]:
         """Evaluate the best model on all examples that it did not learn from, beside the baselines; evaluation.json
         gets the tables of the report."""
         apply_adapters(self.former.model.body, self.former.adapters)
@@ -519,7 +529,7 @@ class FinetuneRun(Run[FinetuneConfig]):
 
     def build_sections(
         self, found: Mapping[str, Mapping[str, float]], quoted: Mapping[str, str], last: str, seen: TaskEvaluation
-    ) -> list[dict[str, Any]]:
+    ) -> list[JSONObject]:
         """Build the tables of the report: measures, overlap, how they were computed, and those of the task."""
         names = {SPLIT_NAMES[name]: found[name] for name in SPLIT_NAMES}  # a baseline's row says which one it is of
         names |= {f"TF-IDF + linear, {SPLIT_NAMES[last]}": found["baseline"]}
@@ -527,7 +537,7 @@ class FinetuneRun(Run[FinetuneConfig]):
         measured = [(name, values) for name, values in names.items() if values]
         cells = [[format_number(k, v[k], 4) if k in v else "–" for k in head[1:]] for _, v in measured]
         rows = [[name, *row] for (name, _), row in zip(measured, cells, strict=True)]
-        sections: list[dict[str, Any]] = [{"title": "Metrics", "head": head, "rows": rows}]
+        sections: list[JSONObject] = [{"title": "Metrics", "head": head, "rows": rows}]
         if shared := find_overlap(self.splits):
             told = [[name, before, f"{count:,}", f"{of:,}"] for name, before, count, of in shared]
             head = ["part", "shares examples with", "examples in common", "of"]
@@ -539,8 +549,8 @@ class FinetuneRun(Run[FinetuneConfig]):
 
 
 def choose_main_metric(task: Task, named: str | None, valid: Examples) -> str:
-    """The measure that decides which checkpoint is the best: the one that is named, else the task's first (of texts
-    that are written, the loss)."""
+    """Return the metric that decides which checkpoint is the best: the one that is named, else the task's first (the
+    loss, where texts are written)."""
     if named is None and task.kind == "text" and not task.label_as_text:
         return "loss"
     known = list_metric_names(task, valid.rows)
@@ -556,12 +566,12 @@ def delay_progress(tell: ProgressCallback) -> ProgressCallback:
 
 
 def drop_dummy_documents(batch: Batch) -> Batch:
-    """A filled batch without its dummies: where nothing is compiled, one shape for all is worth nothing."""
+    """Return a batch without its dummy documents: where nothing is compiled, batches need no common shape."""
     real = int((batch.sample >= 0).sum())
     end = int(batch.starts[real])
     sizes = {"chosen": real, "document_labels": real, "labels": end if batch.chosen is None else real}
     sizes |= dict.fromkeys(("ids", "positions", "segments", "tasks", "order"), end)
-    cut: dict[str, Any] = {n: v[:size] for n, size in sizes.items() if (v := getattr(batch, n)) is not None}
+    cut = {name: value[:size] for name, size in sizes.items() if (value := vars(batch)[name]) is not None}
     source = batch.source
     if source is not None:
         source = drop_dummy_documents(source.replace(sample=batch.sample)).replace(sample=None)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypeVar
 
-from ...config import ProgressCallback
+from ...config import JSONObject, ProgressCallback
 from ...data.preparation.document_encoder import PhraseCounter
 from ...data.preparation.pipeline import SourceChanged, stamp_file
 from ...data.readers import COLUMN_HINT, extract_python_texts, find_files, is_path_source, read_documents
@@ -30,6 +30,7 @@ from ..run_folder import RunFolder
 
 TOKENIZER_TEXT_CHARS = 200_000_000  # characters from which a tokenizer is learned
 EXCERPT_CHARS = 2_000_000  # characters that a dry run reads
+T = TypeVar("T")
 PAIR_CHECK_DOCUMENTS = 1000  # documents among which there must be a pair
 
 
@@ -43,22 +44,22 @@ class PreparedData:
     text_ratio: float = 1.0  # times as much text as the store holds: a dry run takes an excerpt
 
     @property
-    def fingerprints(self) -> dict[str, Any]:
+    def fingerprints(self) -> JSONObject:
         """What tells whether a run resumes with the same text."""
         valid = None if self.valid_store is None else self.valid_store.content_hash
         return {"tokenizer": self.tokenizer.fingerprint, "store": self.store.content_hash, "valid": valid}
 
 
-class Lookahead(Iterator[Any]):
+class Lookahead(Iterator[T]):
     """An iterator whose beginning can be looked at before it is read: what a look takes comes again."""
 
-    def __init__(self, items: Iterator[Any]):
-        self.items, self.seen = items, deque[Any]()
+    def __init__(self, items: Iterator[T]):
+        self.items, self.seen = items, deque[T]()
 
-    def __next__(self) -> Any:
+    def __next__(self) -> T:
         return self.seen.popleft() if self.seen else next(self.items)
 
-    def look(self) -> Iterator[Any]:
+    def look(self) -> Iterator[T]:
         """Yield the items from the first on, and keep them."""
         yield from self.seen
         for item in self.items:
@@ -70,13 +71,13 @@ class RunText:
     """Text of a run, which is read at most twice: a look (its first documents, what a tokenizer learns from, phrases,
     a fingerprint), then the work, which reads `source`. An iterator is read once: a look keeps what it takes of it."""
 
-    def __init__(self, source: Any, data: PretrainDataConfig):
-        self.source: Any = Lookahead(source) if isinstance(source, Iterator) else source
+    def __init__(self, source: object, data: PretrainDataConfig):
+        self.source: object = Lookahead(source) if isinstance(source, Iterator) else source
         self.data, self.changes, self.hash = data, CleaningReport(), hashlib.sha256()
         self.first: list[str] = []  # documents that were checked
-        self.documents: Iterator[str] | None = None  # those behind them; None before the look
+        self.documents: Iterator[str] = iter(())  # those behind them
+        self.state: Literal["unread", "open", "kept", "finished"] = "unread"  # of the look; kept: see keep_beginning
         self.is_sized = isinstance(source, Sized) and not is_path_source(source)  # in memory, and can be read again
-        self.is_kept = self.is_used_up = False  # whether `first` has what a tokenizer learns from; nothing is left
 
     @property
     def is_text(self) -> bool:
@@ -86,7 +87,7 @@ class RunText:
     def open(self) -> Iterator[str]:
         """Begin the look."""
         self.hash, self.first, reading = hashlib.sha256(), [], dict(self.data.reader_options)
-        self.phrase_counter, self.is_used_up = PhraseCounter(), False
+        self.phrase_counter, self.state = PhraseCounter(), "open"
         source = self.source.look() if isinstance(self.source, Lookahead) else self.source
         if self.is_sized:
             source = self.hash_texts(extract_python_texts(source, reading.pop("column"), self.changes, self.data.skip))
@@ -117,19 +118,18 @@ class RunText:
             raise Error(e.what, where=e.where, fix=fix) from None
         if pairs and not any(sum(bool(side.strip()) for side in document.split("\t")) == 2 for document in self.first):
             fix = f"write source TAB target in each line, or name two columns of a table: --column {column}"
-            where = self.source[0] if is_path_source(self.source) else None
+            where = next(iter(find_files(self.source))) if is_path_source(self.source) else None
             raise Error("no document is a pair of two sentences", where=where, fix=fix)
         return self.changes.notes
 
     def look(self) -> Iterator[str]:
         """Return the documents from the first on, in the pass in which they were checked."""
-        if self.documents is None or self.is_used_up:
+        if self.state in ("unread", "finished"):
             self.open()
-        assert self.documents is not None
         return itertools.chain(self.first, self.documents)
 
     @cached_property
-    def fingerprint(self) -> Any:
+    def fingerprint(self) -> list[JSONObject] | str | None:
         """What tells text from other text: of files what is seen at once, of text in memory a hash; of a stream
         nothing."""
         if is_path_source(self.source):
@@ -141,8 +141,12 @@ class RunText:
 
     def finish_look(self) -> None:
         """Read the rest of the look."""
-        deque(self.open() if self.documents is None else self.documents, maxlen=0)
-        self.is_used_up = not self.is_kept
+        deque(self.open() if self.state == "unread" else self.documents, maxlen=0)
+        self.state = "kept" if self.state == "kept" else "finished"
+
+    def keep_beginning(self, characters: int) -> None:
+        """Keep the documents up to so many characters, so that a look gives them again when all has been read."""
+        self.first, self.state = list(limit_characters(self.look(), characters)), "kept"
 
     def learn_phrases(self) -> list[str]:
         """Return the phrases of the text, which are counted in the look."""
@@ -157,8 +161,8 @@ def check_texts(text: RunText, valid: RunText) -> list[str]:
 
 
 def prepare_data(
-    family: str, data: PretrainDataConfig, folder: Path, text: Any = None, tokenizer: Tokenizer | None = None,
-    valid: Any = None, tell: ProgressCallback = lambda *_: None,
+    family: str, data: PretrainDataConfig, folder: Path, text: object = None, tokenizer: Tokenizer | None = None,
+    valid: object = None, tell: ProgressCallback = lambda *_: None,
     look: Callable[[RunText, RunText], object] = check_texts,
 ) -> PreparedData:  # fmt: skip
     """Open a finished store, or make tokenizer and store in the run's folder; what an earlier try made is kept.
@@ -208,7 +212,7 @@ def prepare_data(
     return PreparedData(tokenizer, store, aside or open_valid_part(kept))
 
 
-def get_valid_source(data: PretrainDataConfig, valid: Any) -> Any:
+def get_valid_source(data: PretrainDataConfig, valid: object) -> object:
     """Return validation text of its own: in memory, its files, or a prepared store; None if none was given."""
     if valid is not None or not data.valid:
         return valid
@@ -217,10 +221,12 @@ def get_valid_source(data: PretrainDataConfig, valid: Any) -> Any:
     return find_files(list(data.valid))
 
 
-def check_data_unchanged(folder: RunFolder, found: PreparedData, same: Mapping[str, Any] | None = None) -> None:
-    """Compare the data of a resumed run with what run.json says, or of one that is repeated with the `same`."""
-    before = folder.read_info()["data"] if (folder.path / "run.json").is_file() else same or found.fingerprints
-    for key, value in found.fingerprints.items():
+def check_data_unchanged(
+    folder: RunFolder, found: Mapping[str, object], same: Mapping[str, object] | None = None
+) -> None:
+    """Compare the fingerprints of a resumed run's data with run.json, or of a repeated run's with the `same`."""
+    before = folder.read_info()["data"] if (folder.path / "run.json").is_file() else same or found
+    for key, value in found.items():
         if before.get(key) != value:
             what = {"tokenizer": "the tokenizer", "store": "the text", "valid": "the validation text"}[key]
             raise make_changed_error(what, folder.path)
@@ -236,7 +242,7 @@ def prepare_valid_store(
     data: PretrainDataConfig, where: Path, valid: RunText, tokenizer: Tokenizer, tell: ProgressCallback,
     run: Path | None,
 ) -> Store | None:  # fmt: skip
-    """A store of validation text of its own, if any was given, now or when the run began."""
+    """Return a store of validation text of its own, if any was given, now or when the run began."""
     if valid.source is not None:
         return prepare_store(data, where, valid, tokenizer, 0.0, tell, run)
     if run is None:
@@ -248,9 +254,9 @@ def prepare_store(
     data: PretrainDataConfig, where: Path, text: RunText, tokenizer: Tokenizer, share: float, tell: ProgressCallback,
     run: Path | None,
 ) -> Store:  # fmt: skip
-    """A store of some text, made now or before. One that a try without a run made of something else is made anew."""
-    how: dict[str, Any] = {
-        **data.reader_options, "units": data.units, "held_out": share,
+    """Return a store of some text, made now or before; one that an earlier try made of other text is replaced."""
+    how: JSONObject = {
+        **data.reader_options, "units": data.units, "validation": share,
         "splitter": None if data.splitter == "none" else data.splitter,
         "deduplicate": None if data.deduplicate == "no" else data.deduplicate,
     }  # fmt: skip
@@ -279,12 +285,12 @@ def prepare_store(
 
 
 def get_note_path(where: Path) -> Path:
-    """The note that says what a tokenizer or a store of a run's folder was made for."""
+    """Return the path of the note that says what a tokenizer or a store of a run's folder was made for."""
     return where.with_name(f"{where.name}.note")
 
 
 def read_note(where: Path) -> str | None:
-    """What was noted; None if nothing was."""
+    """Return what was noted; None if nothing was."""
     return get_note_path(where).read_text(encoding="utf-8") if get_note_path(where).is_file() else None
 
 
@@ -296,9 +302,9 @@ def discard_prepared(where: Path) -> None:
 
 
 def open_valid_part(where: Path) -> Store | None:
-    """The validation part of a store, if there is one with something in it."""
+    """Return the validation part of a store, if there is one with something in it."""
     try:
-        valid = Store.open(where, "held")
+        valid = Store.open(where, "validation")
     except Error:
         return None
     return valid if len(valid.tokens) else None
@@ -307,8 +313,7 @@ def open_valid_part(where: Path) -> Store | None:
 def load_or_train_tokenizer(
     family: str, data: PretrainDataConfig, folder: Path, text: RunText, tell: ProgressCallback, run: Path | None
 ) -> Tokenizer:
-    """The tokenizer that was asked for, the run's, the one that an earlier try trained for the same, or one trained
-    now."""
+    """Return the tokenizer that was asked for, the run's, or what an earlier try trained for the same; or train one."""
     if data.tokenizer is not None:
         return load_tokenizer(data.tokenizer)
     kept, store = folder / "tokenizer", folder / "store"
@@ -322,7 +327,7 @@ def load_or_train_tokenizer(
         return json.dumps({**asked, "text": text.fingerprint})
 
     if kept.is_dir() and text.is_sized:  # the fingerprint takes the whole look, and may tell that this is other text
-        text.first, text.is_kept = list(limit_characters(text.look(), TOKENIZER_TEXT_CHARS)), True
+        text.keep_beginning(TOKENIZER_TEXT_CHARS)
     if kept.is_dir() and text.fingerprint is not None and read_note(kept) == describe():
         return load_tokenizer(kept)
     discard_prepared(kept)
@@ -344,7 +349,7 @@ def load_or_train_tokenizer(
 
 
 def limit_characters(documents: Iterator[str], most: int) -> Iterator[str]:
-    """Documents until there are so many characters."""
+    """Yield documents until there are so many characters."""
     size = 0
     for document in documents:
         yield document
@@ -353,7 +358,7 @@ def limit_characters(documents: Iterator[str], most: int) -> Iterator[str]:
             return
 
 
-def read_excerpt(data: PretrainDataConfig) -> tuple[Any, float]:
+def read_excerpt(data: PretrainDataConfig) -> tuple[list[str] | None, float]:
     """Return some documents of the text, and how many times as much there is; a prepared store is taken as it is."""
     if not data.source or (Path(data.source[0]) / "store.json").is_file():
         return None, 1.0

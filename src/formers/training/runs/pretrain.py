@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from ...batch import IGNORE_INDEX, Batch
-from ...config import ProgressCallback
+from ...config import JSONObject, ProgressCallback, Settings
 from ...data.loader import blank_batch, load_batches
-from ...data.plans import TokenSource
+from ...data.plans import TextObjective, TokenSource
 from ...data.readers import is_path_source
 from ...data.store import Store, describe_unknown
 from ...errors import Error, NonFinite
@@ -38,7 +37,9 @@ from ...text.tokenizer import Tokenizer
 from ..config_merge import (
     PRETRAIN_KEYS,
     PRETRAIN_TABLES,
+    ConfigFile,
     PretrainConfig,
+    PretrainSettings,
     build_model_config,
     collect_overrides,
     configure_pretraining,
@@ -53,10 +54,19 @@ from ..trainer import StepResult, Trainer, close_batches
 from ..validation import Score, compute_unigram_baseline, evaluate
 from ..word_vectors.vector_run import VectorRequest
 from .prepare_data import PreparedData, RunText, check_data_unchanged, check_texts, prepare_data, read_excerpt
-from .run import EarlierRun, Run, RunOptions, RunRequest, check_parallel_settings, measure_deterministic_cost
+from .run import (
+    EarlierRun,
+    NetworkRun,
+    RunOptions,
+    RunRequest,
+    check_disk_space,
+    check_parallel_settings,
+    measure_deterministic_cost,
+)
 from .vocab_transfer import check_checkpoint_family, transfer_vocabulary
 
 LANGUAGE_SAMPLE_TOKENS = 4000  # tokens of the text that say which language it is in
+Asked = PretrainConfig | PretrainSettings  # the settings of a run; some may still follow from its text
 Prepared = tuple[PretrainConfig, PreparedData]
 
 
@@ -71,18 +81,19 @@ class PretrainResult:
     seconds: float
 
     @property
-    def history(self) -> list[dict[str, Any]]:
+    def history(self) -> list[JSONObject]:
         """One table for each step and each evaluation."""
         return RunFolder(self.folder).read_history()
 
 
 def pretrain(
-    family: str | None = None, text: Any = None, *, out: str | Path | None = None, config: Any = None,
+    family: str | None = None, text: object = None, *, out: str | Path | None = None, config: ConfigFile = None,
     recipe: str | None = None, preset: str | None = None, init: str | Path | None = None,
-    tokenizer: Tokenizer | str | Path | None = None, valid: Any = None, resume: bool = False, overwrite: bool = False,
-    device: Any = None, overrides: Mapping[str, Any] | None = None, tell: ProgressCallback | None = None,
-    say: Callable[[str], None] = lambda text: None, hook: Callable[[dict[str, Any]], None] | None = None,
-    same: Mapping[str, Any] | None = None, **tables: Mapping[str, Any],
+    tokenizer: Tokenizer | str | Path | None = None, valid: object = None, resume: bool = False,
+    overwrite: bool = False, device: torch.device | str | None = None, overrides: Mapping[str, object] | None = None,
+    tell: ProgressCallback | None = None, say: Callable[[str], None] = lambda text: None,
+    hook: Callable[[JSONObject], None] | None = None, same: Mapping[str, object] | None = None,
+    **tables: Mapping[str, object],
 ) -> PretrainResult:  # fmt: skip
     """Train a model of a family on text: files, a store (a path or a Store), a list, DataFrame or dataset of documents.
     The families are those of formers tree, and word2vec, glove and fasttext, which give word vectors.
@@ -117,26 +128,26 @@ def get_request_class(family: Family) -> type[PretrainRequest] | type[VectorRequ
 
 
 @dataclass
-class PretrainRequest(RunRequest[PretrainConfig, PreparedData]):
+class PretrainRequest(RunRequest[Asked, PretrainConfig, PreparedData]):
     """A pretraining run that was asked for; `text` and `valid` are texts in memory, None for those of the settings."""
 
     family: str | None
-    text: Any
-    valid: Any
-    file: Any  # of settings: a path or a table
-    given: dict[str, Any]  # dotted settings
+    text: object
+    valid: object
+    file: ConfigFile
+    given: Settings  # dotted settings
     top: dict[str, str | None]  # recipe, preset, init
     tokenizer: Tokenizer | None
-    same: Mapping[str, Any] | None  # fingerprints of data that is to be the same again
+    same: Mapping[str, object] | None  # fingerprints of data that is to be the same again
     options: RunOptions
 
     @property
-    def inputs(self) -> Any:
+    def inputs(self) -> object:
         """The file of settings, and stores that are open."""
         stores = [one.directory for one in (self.text, self.valid) if isinstance(one, Store)]
         return (self.file, *(directory.path for directory in stores if directory is not None))
 
-    def configure(self, earlier: EarlierRun | None) -> PretrainConfig:
+    def configure(self, earlier: EarlierRun | None) -> Asked:
         """Merge the settings: of a new run, or of a resumed one."""
         if earlier is None:
             asked = configure_pretraining(self.family, self.file, self.given, **self.top)
@@ -157,39 +168,47 @@ class PretrainRequest(RunRequest[PretrainConfig, PreparedData]):
             told, self.given, lambda file, given: configure_pretraining(before["family"], file, given), free
         )
 
-    def get_stem(self, config: PretrainConfig) -> str:
+    def get_stem(self, settings: Asked) -> str:
         """Return the family."""
-        return config.family
+        return settings.family
 
-    def estimate_parameters(self, config: PretrainConfig) -> int | None:
+    def estimate_parameters(self, settings: Asked) -> int | None:
         """Count the parameters, about: the tokenizer is not there yet. Those of a checkpoint are not known."""
-        if config.init is not None:
+        if isinstance(settings, PretrainSettings) or settings.init is not None:
             return None
-        sizes = build_model_config(config, vocab=config.data.vocab_size)
-        head = find_family(config.family).definition.pretraining_head
-        return count_trainable(build_empty(config.family, sizes, head).model)
+        sizes = build_model_config(settings, vocab=settings.data.vocab_size)
+        head = find_family(settings.family).definition.pretraining_head
+        return count_trainable(build_empty(settings.family, sizes, head).model)
 
-    def prepare(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare(self, settings: Asked, folder: Path, world: ProcessGroup) -> Prepared:
         """Make tokenizer and token stores, or open those that are there."""
+        config = settings if isinstance(settings, PretrainConfig) else settings.resolve()
         check_parallel_settings(config.train, world, (folder / "run.json").is_file())
+        check_disk_space(folder, config.train, self.estimate_parameters(config))
+        return config, self.prepare_text(config, folder)
+
+    def prepare_text(self, settings: Asked, folder: Path) -> PreparedData:
+        """Make tokenizer and token stores, or open those that are there; refuse other data than a resumed run had."""
         texts = self.text, self.tokenizer, self.valid
-        data = prepare_data(config.family, config.data, folder / "data", *texts, self.options.report, self.look_at)
-        check_data_unchanged(RunFolder(folder), data, self.same)
-        return config, data
+        data = prepare_data(settings.family, settings.data, folder / "data", *texts, self.options.report, self.look_at)
+        check_data_unchanged(RunFolder(folder), data.fingerprints, self.same)
+        return data
 
     def look_at(self, text: RunText, valid: RunText) -> None:
         """Check the first documents, and say what was chosen in reading them."""
         for line in check_texts(text, valid):
             self.options.say(line)
 
-    def prepare_excerpt(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare_excerpt(self, settings: Asked, folder: Path, world: ProcessGroup) -> Prepared:
         """Prepare the beginning of the text."""
+        config = settings if isinstance(settings, PretrainConfig) else settings.resolve()
         text, ratio = read_excerpt(config.data)
         data = prepare_data(config.family, config.data, folder / "data", text, self.tokenizer)
         return config, dataclasses.replace(data, text_ratio=ratio)
 
-    def build(self, config: PretrainConfig, data: PreparedData, folder: Path, world: ProcessGroup) -> PretrainRun:
+    def build(self, settings: PretrainConfig, data: PreparedData, folder: Path, world: ProcessGroup) -> PretrainRun:
         """Build the model, the objectives and the trainer."""
+        config = settings
         if config.train.deterministic:
             cost = measure_deterministic_cost(lambda: PretrainRun(config, data, world))
             self.options.say(f"the same bits in every run: {cost}")
@@ -198,7 +217,7 @@ class PretrainRequest(RunRequest[PretrainConfig, PreparedData]):
         return run
 
 
-class PretrainRun(Run[PretrainConfig]):
+class PretrainRun(NetworkRun[PretrainConfig]):
     """A run on its way: the model, its objectives and the trainer, made of what was asked and found."""
 
     def __init__(
@@ -214,22 +233,22 @@ class PretrainRun(Run[PretrainConfig]):
         self.trainer = Trainer(self.former.model, self.objectives, s, world)
         self.latest_score: Score | None = None
         self.valid_batches: list[Batch] | None = None
-        self.valid_objective: Any = None
+        self.valid_objective: TextObjective | None = None
         self.is_validation_replicated = False  # every process sees all of it
         self.has_validation = found.valid_store is not None
         self.monitor: PlateauMonitor | None = None
 
-    def build_objective(self, length: int, store: Store, valid: bool = False, name: str | None = None) -> Any:
-        """The objective for examples of a length, or another one by its `name`; with streams where the family carries
-        something over."""
+    def build_objective(self, length: int, store: Store, valid: bool = False, name: str | None = None) -> TextObjective:
+        """Build the objective for examples of a length, or another one by its `name`; with streams where the family
+        carries state over."""
         asked, s = self.config, self.config.train
         options = {key: value for key, value in asked.objective.items() if key != "name"} if name is None else {}
         name = name or asked.objective["name"]
         family = find_family(asked.family).definition
         known = list_options(OBJECTIVES[name].objective_class)
         if s.carry_memory and has_carried_state(family) and "num_streams" in known and "num_streams" not in options:
-            for setting in ("batch_rampup_steps", "short_length"):
-                if getattr(s, setting):
+            for setting, value in (("batch_rampup_steps", s.batch_rampup_steps), ("short_length", s.short_length)):
+                if value:
                     what = f"train.{setting} does not go with a memory that is carried over"
                     raise Error(what, fix="--train.carry_memory false")
             rows = max(1, s.batch_tokens // length)
@@ -269,6 +288,7 @@ class PretrainRun(Run[PretrainConfig]):
     def load_valid_batches(self, store: Store, rank: int = 0, ranks: int = 1) -> list[Batch]:
         """Return a process's share of the validation batches."""
         s, most = self.config.train, self.config.train.eval_batches
+        assert self.valid_objective is not None
         source = TokenSource(store, self.valid_objective)
         some = load_batches(source, s.batch_tokens, s.seed + 1, epochs=1, rank=rank, ranks=ranks)
         mine = (batch for batch, _ in itertools.islice(some, -(-most // ranks)))
@@ -278,6 +298,7 @@ class PretrainRun(Run[PretrainConfig]):
         """Return losses and accuracies on the validation text; a run that is stuck says so."""
         add = list if self.is_validation_replicated else self.world.sum_over_ranks
         batches, forward = self.get_valid_batches(), self.trainer.executor.forward
+        assert self.valid_objective is not None
         with self.trainer.use_ema_weights():
             score = evaluate(self.former.model, self.valid_objective, batches, forward, add, self.world.device)
         self.latest_score = score
@@ -292,6 +313,7 @@ class PretrainRun(Run[PretrainConfig]):
         if self.data.valid_store is None or self.get_valid_batches()[0].labels is None:
             return None
         every = self.load_valid_batches(self.data.valid_store)
+        assert self.valid_objective is not None
         return compute_unigram_baseline(self.data.store, self.valid_objective, every)
 
     def describe(self) -> Iterator[str]:
@@ -320,7 +342,7 @@ class PretrainRun(Run[PretrainConfig]):
             ("steps", f"{s.steps:,} of {'up to ' if s.batch_rampup_steps else ''}{size:,} tokens: {tokens:,} in all"),
         ]  # fmt: skip
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JSONObject:
         """Return the fingerprints of tokenizer and text, and their size."""
         store = self.data.store
         return {"data": {**self.data.fingerprints, "tokens": len(store.tokens), "documents": len(store.starts) - 1}}
@@ -346,7 +368,7 @@ class PretrainRun(Run[PretrainConfig]):
         if self.monitor is not None:
             self.monitor.record_step(step.losses)
 
-    def compute_result(self, folder: RunFolder, best: int) -> tuple[tuple[Score | None, Score | None], dict[str, Any]]:
+    def compute_result(self, folder: RunFolder, best: int) -> tuple[tuple[Score | None, Score | None], JSONObject]:
         """Return the score of the best step, as it was measured then, and that of the unigram."""
         score, baseline = self.read_score(folder, best), self.unigram_baseline
         if score is None and self.has_validation and self.world.size == 1:  # the history is damaged
@@ -368,7 +390,7 @@ class PretrainRun(Run[PretrainConfig]):
         return Score.from_means(means, self.objectives[-1])
 
 
-def score_to_dict(score: Score | None) -> dict[str, Any] | None:
+def score_to_dict(score: Score | None) -> JSONObject | None:
     """Return a score as JSON has it."""
     if score is None:
         return None
@@ -377,12 +399,14 @@ def score_to_dict(score: Score | None) -> dict[str, Any] | None:
 
 
 def has_carried_state(family: Family) -> bool:
-    """A family whose state is worth carrying from batch to batch while it learns."""
+    """Return whether a family's state is carried from batch to batch in training."""
     return family.state_class in (SegmentMemory, LSTMState)
 
 
-def load_or_build_model(asked: PretrainConfig, tokenizer: Tokenizer, goal: Any, say: Callable[[str], None]) -> Former:
-    """A new model that fits the tokenizer, or one from a checkpoint."""
+def load_or_build_model(
+    asked: PretrainConfig, tokenizer: Tokenizer, goal: TextObjective, say: Callable[[str], None]
+) -> Former:
+    """Build a new model that fits the tokenizer, or load one from a checkpoint."""
     declared = find_family(asked.family).definition
     head = declared.pretraining_head
     if asked.objective["name"] != declared.objective:  # another objective may need another head
@@ -395,18 +419,18 @@ def load_or_build_model(asked: PretrainConfig, tokenizer: Tokenizer, goal: Any, 
     if asked.init is not None:
         check_checkpoint_family(asked)
         return transfer_vocabulary(load(asked.init, head=head), tokenizer, asked, say)
-    config = build_model_config(asked, **get_tokenizer_config(tokenizer, goal))
-    made = build(asked.family, head=head, seed=asked.train.seed, **dataclasses.asdict(config))
+    sizes = build_model_config(asked, **get_tokenizer_config(tokenizer, goal))
+    made = build(asked.family, head=head, seed=asked.train.seed, **vars(sizes))
     scale_residual_branches(made.model, asked.train.residual_init)
     made.tokenizer = tokenizer
     return made
 
 
-def get_tokenizer_config(tokenizer: Tokenizer, goal: Any = None) -> dict[str, int | None]:
-    """What a config takes over from a tokenizer: the size of the vocabulary, and the special ids."""
+def get_tokenizer_config(tokenizer: Tokenizer, goal: TextObjective) -> dict[str, int | None]:
+    """Return what a config takes over from a tokenizer: the size of the vocabulary, and the special ids."""
     found: dict[str, int | None] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")}
-    if (start := getattr(goal, "start", None)) is not None:
-        found["start"] = start
+    if goal.decoder_start is not None:
+        found["start"] = goal.decoder_start
     return {**found, "vocab": len(tokenizer)}
 
 
@@ -416,8 +440,8 @@ def check_first_batch(path: Path, run: PretrainRun) -> None:
     batch, _ = next(first)
     close_batches(first)
     ids_ = batch.ids if batch.source is None else np.concatenate((batch.ids, batch.source.ids))
-    vocab = getattr(run.former.config, "vocab", None)
-    if vocab is not None and ids_.ndim == 1 and (top := int(ids_.max())) >= vocab:
+    vocab = run.former.config.vocab
+    if ids_.ndim == 1 and (top := int(ids_.max())) >= vocab:
         what = f"token {top} is beyond the model's vocabulary of {vocab}"
         raise Error(what, where=path, fix="use the tokenizer that belongs to the model")
 
@@ -429,13 +453,13 @@ MAX_SHOWN_TOKENS = 60  # tokens of an example that are shown
 class SampleWriter:
     """Asks the model the same at every time, and keeps the answers in samples.jsonl."""
 
-    def __init__(self, former: Former, goal: Any, found: PreparedData, folder: Path):
+    def __init__(self, former: Former, goal: TextObjective, found: PreparedData, folder: Path):
         self.former, self.objective, self.file = former, goal, folder / "samples.jsonl"
         self.store: Store = found.valid_store or found.store
         self.tokenizer = found.tokenizer
 
     def write_sample(self, step: int) -> None:
-        """One sample now; what a family cannot do is left out."""
+        """Write one sample; what a family cannot do is left out."""
         was, state = self.former.model.training, torch.random.get_rng_state()
         self.former.model.eval()
         try:
@@ -450,7 +474,7 @@ class SampleWriter:
                 file.write(json.dumps({"step": step, **said}, ensure_ascii=False) + "\n")
 
     def continue_text(self) -> dict[str, str] | None:
-        """The beginning of a validation document, continued."""
+        """Return the beginning of a validation document, continued by the model."""
         low = int(self.store.starts[0])
         some = min(16, int(self.store.starts[1]) - low, len(self.store.tokens) - low)
         prompt = np.asarray(self.store.tokens[low : low + some]).astype(np.int64).tolist()
@@ -459,7 +483,7 @@ class SampleWriter:
 
     @torch.no_grad()
     def predict_hidden(self) -> dict[str, str] | None:
-        """What was asked in a validation example, and what the model says."""
+        """Return what was asked in a validation example, and what the model predicts."""
         source = TokenSource(self.store, self.objective)
         some = itertools.islice(load_batches(source, self.objective.length * 2, 1, epochs=1), 1)
         batch, _ = next(some, (None, 0))

@@ -1,14 +1,16 @@
-"""One program for pretraining and fine-tuning: settings, folder, data, model, steps, result and report.
+"""One program for every training run: settings, folder, data, model, steps, result and report.
 
 A `RunRequest` is a run that was asked for: it merges the settings, prepares the data and builds the run. A `Run` has a
-model, its examples and a trainer. Pretraining and fine-tuning implement both; `carry_out` is the rest. Word vectors
-have a program of their own (training/word_vectors/vector_run.py).
+model and a trainer. Pretraining, fine-tuning and word vectors implement both; `carry_out` is the rest. A run of a
+network (`NetworkRun`) has a Trainer and batches of examples. Word vectors bring a trainer of their own, because their
+steps update single rows of shared tables, without a batch, a backward pass or an optimizer.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import gc
+import math
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -21,48 +23,54 @@ import torch
 
 from ...atomic_files import TAKEN_HINT, check_overwrite
 from ...batch import Batch
-from ...config import ProgressCallback
+from ...config import JSONObject, ProgressCallback, Settings
 from ...data.loader import load_batches
 from ...errors import Error
 from ...former import Former, build, count_trainable
 from ...interop.model_directory import save
-from ...protocols import ExampleSource
+from ...protocols import AnySource
 from ...reports.run_report import write_report
-from ..checkpoint.local import Checkpoints, set_weights
-from ..config_merge import FinetuneConfig, PretrainConfig
+from ..checkpoint.local import Checkpoints, Tensors, set_weights
+from ..config_merge import FinetuneConfig, PretrainConfig, RunConfig
 from ..distributed.process_group import ProcessGroup, connect_processes, explain_lost_peer
 from ..distributed.strategies import select_strategy
 from ..hardware import (
     describe_hardware,
+    estimate_flops_per_token,
     explain_out_of_memory,
     get_peak_memory,
+    measure_peak_flops,
     synchronize_device,
     use_deterministic,
 )
-from ..loop import run_training_loop
+from ..loop import LoopTrainer, run_training_loop
 from ..progress import ProgressMeter
 from ..run_folder import RunFolder, open_run_folder
 from ..tracking import Tracker
-from ..train_config import TrainConfig
+from ..train_config import LoopConfig, SettingValue, TrainConfig
 from ..trainer import Diverged, StepResult, Trainer
 
 TIMED_STEPS = 5  # behind the first, which also compiles
-ConfigT = TypeVar("ConfigT", bound=PretrainConfig | FinetuneConfig)
+ConfigT = TypeVar("ConfigT", bound=RunConfig)
+NetworkConfigT = TypeVar("NetworkConfigT", bound=PretrainConfig | FinetuneConfig)
+SettingsT = TypeVar("SettingsT", bound="RunSettings")  # what is known before the data is read,
+ReadyT = TypeVar("ReadyT")  # and when it is prepared
 DataT = TypeVar("DataT")  # what a run learns from, when it is prepared
+RunResult = Any  # dynamic: what the caller of a verb gets beside the model, by the verb
 MOVABLE_SETTINGS = ("data.source", "data.train", "data.valid", "data.test")  # files may move: their content is compared
 
 
 @dataclass
 class RunOptions:
-    """Where a run goes, how it begins and who hears of it: what pretrain and finetune take alike."""
+    """Where a run goes, how it begins and who hears of it: what all runs take alike."""
 
-    out: Any = None  # a path; None: runs/STEM-NUMBER
+    out: str | Path | None = None  # None: runs/STEM-NUMBER
     resume: bool = False
     overwrite: bool = False
-    device: Any = None
+    device: torch.device | str | None = None
     tell: ProgressCallback | None = None
     say: Callable[[str], None] = lambda text: None
-    hook: Callable[[dict[str, Any]], None] | None = None
+    hook: Callable[[JSONObject], None] | None = None
 
     def __post_init__(self) -> None:
         check_overwrite(self.out, self.resume, self.overwrite)
@@ -75,7 +83,7 @@ class EarlierRun:
     """A resumed run: its folder, and what its run.json says."""
 
     path: Path
-    info: dict[str, Any]
+    info: JSONObject
 
     @staticmethod
     def find(options: RunOptions) -> EarlierRun | None:
@@ -89,7 +97,7 @@ class EarlierRun:
         return earlier
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Settings:
         """What the run was asked to do."""
         return self.info["config"]
 
@@ -99,22 +107,22 @@ class EarlierRun:
         return max(Checkpoints(self.path / "steps", remove_stale=False).list_steps(), default=0)
 
     def merge_settings(
-        self, told: Mapping[str, Any], given: Mapping[str, Any],
-        configure: Callable[[Any, Mapping[str, Any]], ConfigT], free: Collection[str],
-    ) -> ConfigT:  # fmt: skip
+        self, told: Mapping[str, SettingValue], given: Mapping[str, SettingValue],
+        configure: Callable[[JSONObject, Mapping[str, object]], SettingsT], free: Collection[str],
+    ) -> SettingsT:  # fmt: skip
         """Return the run's settings under those of a file (the tables `told`) and single ones (`given`), as `configure`
         merges them. Only those named in `free` may change."""
 
-        def overlay(is_kept: Callable[[str], bool]) -> dict[str, Any]:
+        def overlay(is_kept: Callable[[str], bool]) -> JSONObject:
             over = {t: {k: v for k, v in told[t].items() if is_kept(f"{t}.{k}")} for t in told if t in tables}
             return {**self.settings, **{t: {**tables[t], **values} for t, values in over.items()}}
 
         tables = {name: values for name, values in self.settings.items() if isinstance(values, dict)}
         asked = configure(overlay(lambda key: key in free), {k: v for k, v in given.items() if k in free})
-        if self.done_steps > asked.train.steps:
-            what = f"{self.done_steps:,} steps are done, more than {asked.train.steps:,}"
-            raise Error(what, where=self.path, fix=f"--train.steps {self.done_steps} or more")
         kept, now = asked.to_dict(), configure(overlay(lambda key: True), given).to_dict()
+        if self.done_steps > (steps := kept["train"]["steps"]):
+            what = f"{self.done_steps:,} steps are done, more than {steps:,}"
+            raise Error(what, where=self.path, fix=f"--train.steps {self.done_steps} or more")
         names = ", ".join(name.removeprefix("train.") for name in free)
         for name in tables:
             for key in now[name]:
@@ -124,7 +132,18 @@ class EarlierRun:
         self.refuse_if_finished(kept)
         return asked
 
-    def refuse_if_finished(self, now: Mapping[str, Any]) -> None:
+    def compute_steps(self, epochs: float) -> int:
+        """Return the steps of another number of epochs; an Error if more are done."""
+        steps, done = self.settings["train"]["steps"], self.done_steps
+        before = (self.settings.get("tune") or self.settings["train"])["epochs"]
+        if done > (wanted := max(1, round(steps * epochs / before))):
+            seen = f"{done * before / steps:.3g}"
+            least = math.ceil(done * before / steps) if isinstance(before, int) else seen
+            what = f"{format_epochs(float(seen))} done, more than {epochs:g}"
+            raise Error(what, where=self.path, fix=f"--epochs {least} or more")
+        return wanted
+
+    def refuse_if_finished(self, now: Mapping[str, SettingValue]) -> None:
         """Refuse new settings for a run that has taken all its steps: they would change nothing, and its old result
         would look like a new one."""
         before, steps = self.settings, now["train"]["steps"]
@@ -139,13 +158,13 @@ class EarlierRun:
                     raise Error(what, where=self.path, fix=fix)
 
 
-def describe_run_length(info: Mapping[str, Any]) -> tuple[str, str]:
+def describe_run_length(info: Mapping[str, SettingValue]) -> tuple[str, str]:
     """Return how long a run was asked to be, in epochs or, if it was given them, in steps; and the option that raises
     it."""
     asked = info["config"]
-    if "tune" not in asked or "steps" in info.get("explicit_train", ()):
+    epochs = (asked.get("tune") or asked["train"]).get("epochs")
+    if epochs is None or "steps" in info.get("explicit_train", ()):
         return f"{asked['train']['steps']:,} steps", f"--train.steps above {asked['train']['steps']:,}"
-    epochs = asked["tune"]["epochs"]
     return format_epochs(epochs), f"--epochs above {epochs:g}"
 
 
@@ -154,38 +173,60 @@ def format_epochs(epochs: float) -> str:
     return f"{epochs:g} epoch{'s' * (epochs != 1)}"
 
 
+class RunSettings(Protocol):
+    """What a run is asked to do, as far as it is known before its data is read."""
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the run gives the same bits every time."""
+
+    def to_dict(self) -> JSONObject:
+        """Return the settings as run.json keeps them."""
+
+
+@dataclass(frozen=True)
+class DurationEstimate:
+    """How long a run would take, by a few steps of it."""
+
+    first_step: float  # seconds: it also compiles
+    seconds: float  # of all steps
+    tokens: float  # of all steps,
+    tokens_per_step: float  # and of one at full size
+
+
 class Run(Protocol[ConfigT]):
-    """A run on its way: a model, its examples and a trainer."""
+    """A run on its way: a model and its trainer."""
 
     config: ConfigT
     former: Former
-    trainer: Trainer
+    trainer: LoopTrainer  # takes the steps
     world: ProcessGroup
     has_validation: bool = True
     write_sample: Callable[[int], None] | None = None  # (step): keep an example of what the model can do
     describe_metric: Callable[[], str] | None = None  # the metric beside the loss on screen; None: the perplexity
 
-    def get_source(self, phase: int) -> ExampleSource[Any]:
-        """Return the examples of a phase."""
-
-    def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
-        """Return the batches of a phase from a position on, each with the position behind it."""
-        s = self.config.train
-        return load_batches(
-            self.get_source(phase), s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
-            ranks=self.world.size, pin=self.world.device.type == "cuda",
-        )  # fmt: skip
+    def take_steps(self, until: int | None = None) -> Iterator[StepResult]:
+        """Take steps from where the trainer stands, to the last one or to step `until`."""
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate on the validation data; "loss" (or "cost", if there is one) decides which checkpoint is the best."""
+        return {}
 
     def describe(self) -> Iterator[str]:
         """Yield what a user wants to know before the first step, a line each."""
 
+    def measure_flops(self) -> tuple[float, float] | None:
+        """Return the operations of a token, and how many the machine can do in a second; None if products of matrices
+        are not what takes the time."""
+        return None
+
     def list_estimates(self) -> list[tuple[str, str]]:
         """List what a dry run shows beside speed and memory."""
 
-    def record(self) -> dict[str, Any]:
+    def estimate_duration(self) -> DurationEstimate:
+        """Take a few steps for a dry run, and return how long all of them would take."""
+
+    def record(self) -> JSONObject:
         """Return what run.json keeps of the data, under "data" and other keys of its own."""
 
     def begin(self, folder: RunFolder) -> None:
@@ -196,49 +237,111 @@ class Run(Protocol[ConfigT]):
         """Follow the steps of the main process."""
         return
 
+    def check_finite(self, folder: RunFolder) -> None:
+        """Refuse a result of steps that were not finite, where the trainer has not done so."""
+        return
+
+    def build_model(self, groups: Mapping[str, Tensors]) -> Former:
+        """Return the model with the tensors of a checkpoint."""
+
     def finalise(self, former: Former) -> None:
         """Change the best model before it is saved."""
         return
 
-    def compute_result(self, folder: RunFolder, best: int) -> tuple[Any, dict[str, Any]]:
+    def compute_result(self, folder: RunFolder, best: int) -> tuple[RunResult, JSONObject]:
         """Evaluate the model of the best step; return what the caller gets, and what run.json keeps."""
 
 
-class RunRequest(Protocol[ConfigT, DataT]):
+AnyRun = Run[Any]  # dynamic: of any kind
+
+
+class NetworkRun(Run[NetworkConfigT], Protocol[NetworkConfigT]):
+    """A run of a network: batches of examples, and a Trainer, which takes them."""
+
+    trainer: Trainer
+
+    def get_source(self, phase: int) -> AnySource:
+        """Return the examples of a phase."""
+
+    def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
+        """Return the batches of a phase from a position on, each with the position behind it."""
+        s = self.config.train
+        return load_batches(
+            self.get_source(phase), s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
+            ranks=self.world.size, pin=self.world.device.type == "cuda",
+        )  # fmt: skip
+
+    def take_steps(self, until: int | None = None) -> Iterator[StepResult]:
+        """Take steps over the batches."""
+        return self.trainer.train(self.iter_batches, until)
+
+    def measure_flops(self) -> tuple[float, float]:
+        """Estimate the operations of a token, and measure the machine's peak."""
+        length, dtype = self.config.train.seq_length, self.trainer.executor.dtype
+        return estimate_flops_per_token(self.trainer.model, length), measure_peak_flops(self.world.device, dtype)
+
+    def estimate_duration(self) -> DurationEstimate:
+        """Take a few steps; of both lengths, where short examples come first."""
+        s, ranks = self.config.train, self.world.size
+        phases = [(low, high) for low, high in ((0, s.long_phase_start), (s.long_phase_start, s.steps)) if low < high]
+        measured = [time_steps(self, *phase) for phase in phases]
+        taken = [s.count_batches_between(*phase, ranks) for phase in phases]
+        seconds = sum(each * some for (_, each), some in zip(measured, taken, strict=True))
+        size = s.batch_tokens * s.count_batches(s.batch_rampup_steps, ranks)
+        tokens = s.batch_tokens * s.count_batches_between(0, s.steps, ranks)
+        return DurationEstimate(measured[0][0], seconds, tokens, size)
+
+    def check_finite(self, folder: RunFolder) -> None:
+        """Refuse a result most of whose steps were skipped, or without a finite validation loss."""
+        check_finite(folder, self.trainer)
+
+    def build_model(self, groups: Mapping[str, Tensors]) -> Former:
+        """Set the weights, those of the moving average if there is one."""
+        made = self.former
+        if self.trainer.is_sharded:
+            made = build(self.config.family, head=made.head, **dataclasses.asdict(made.config))
+            made.tokenizer = self.former.tokenizer
+        set_weights(made.model, groups.get("ema", groups["model"]))
+        return made
+
+
+AnyNetworkRun = NetworkRun[Any]  # dynamic: of pretraining or fine-tuning
+
+
+class RunRequest(Protocol[SettingsT, ReadyT, DataT]):
     """A run that was asked for. Only the main process configures and prepares; all processes build."""
 
     options: RunOptions
 
     @property
-    def inputs(self) -> Any:
+    def inputs(self) -> object:
         """Paths that it reads, which --overwrite must not remove."""
 
-    def configure(self, earlier: EarlierRun | None) -> ConfigT:
+    def configure(self, earlier: EarlierRun | None) -> SettingsT:
         """Merge and check the settings: of a new run, or of a resumed one."""
 
-    def get_stem(self, config: ConfigT) -> str:
+    def get_stem(self, settings: SettingsT) -> str:
         """Return what the run's folder is called if nobody names it, before its number."""
 
-    def estimate_parameters(self, config: ConfigT) -> int | None:
+    def estimate_parameters(self, settings: SettingsT) -> int | None:
         """Return about how many parameters will be trained; None if that is not known yet."""
         return None
 
-    def prepare(self, config: ConfigT, folder: Path, world: ProcessGroup) -> tuple[ConfigT, DataT]:
-        """Prepare the data in the run's folder; returns the settings, which may follow from it, and the data."""
+    def prepare(self, settings: SettingsT, folder: Path, world: ProcessGroup) -> tuple[ReadyT, DataT]:
+        """Prepare the data in the run's folder; returns the settings, with those that follow from it, and the data."""
 
-    def prepare_excerpt(self, config: ConfigT, folder: Path, world: ProcessGroup) -> tuple[ConfigT, DataT]:
+    def prepare_excerpt(self, settings: SettingsT, folder: Path, world: ProcessGroup) -> tuple[ReadyT, DataT]:
         """Prepare as much of the data as a dry run needs."""
-        return self.prepare(config, folder, world)
 
-    def build(self, config: ConfigT, data: DataT, folder: Path, world: ProcessGroup) -> Run[ConfigT]:
+    def build(self, settings: ReadyT, data: DataT, folder: Path, world: ProcessGroup) -> AnyRun:
         """Build the model and the trainer."""
 
-    def carry_out(self) -> tuple[Path, Former, Any]:
+    def carry_out(self) -> tuple[Path, Former, RunResult]:
         """Train; returns the folder, the model, and its result."""
         return carry_out(self)
 
 
-def carry_out(request: RunRequest[ConfigT, DataT]) -> tuple[Path, Former, Any]:
+def carry_out(request: RunRequest[SettingsT, ReadyT, DataT]) -> tuple[Path, Former, RunResult]:
     """Carry out a run from its settings to its report; returns its folder, the best model, and its result.
 
     Only the main process reads sources and writes into the folder. A run that cannot begin leaves no folder behind.
@@ -248,22 +351,21 @@ def carry_out(request: RunRequest[ConfigT, DataT]) -> tuple[Path, Former, Any]:
     with ExitStack() as stack:
         stack.enter_context(explain_lost_peer(world))
 
-        config = world.broadcast_from_main(lambda: request.configure(EarlierRun.find(options)))
-        parameters = request.estimate_parameters(config)
-        stack.enter_context(explain_out_of_memory(config.train, parameters, world.device))
-        stack.enter_context(use_deterministic(config.train.deterministic))
+        settings = world.broadcast_from_main(lambda: request.configure(EarlierRun.find(options)))
+        memory = stack.enter_context(explain_out_of_memory(world.device, request.estimate_parameters(settings)))
+        stack.enter_context(use_deterministic(settings.is_deterministic))
         remove_replaced: list[Callable[[], None]] = []
 
-        def prepare() -> tuple[Path, ConfigT, DataT]:
-            inputs = (config.to_dict(), request.inputs)
-            opened = open_run_folder(options.path, request.get_stem(config), options.overwrite, inputs)
+        def prepare() -> tuple[Path, ReadyT, DataT]:
+            inputs = (settings.to_dict(), request.inputs)
+            opened = open_run_folder(options.path, request.get_stem(settings), options.overwrite, inputs)
             folder, remove = stack.enter_context(opened)
             remove_replaced.append(remove)
-            check_disk_space(folder.path, config.train, parameters)
-            return folder.path, *request.prepare(config, folder.path, world)
+            return folder.path, *request.prepare(settings, folder.path, world)
 
-        path, config, data = world.broadcast_from_main(prepare)  # the other processes map the same files
-        folder, run = RunFolder(path), request.build(config, data, path, world)
+        path, ready, data = world.broadcast_from_main(prepare)  # the other processes map the same files
+        folder, run = RunFolder(path), request.build(ready, data, path, world)
+        memory.train = run.config.train
         for line in run.describe():
             say(line)
 
@@ -277,7 +379,7 @@ def carry_out(request: RunRequest[ConfigT, DataT]) -> tuple[Path, Former, Any]:
 
         world.broadcast_from_main(begin)
         run.begin(folder)
-        meter = ProgressMeter(run.trainer, options.report, run.describe_metric)
+        meter = ProgressMeter(run.trainer, options.report, run.describe_metric, run.measure_flops())
 
         def on_step(step: StepResult) -> None:
             run.record_step(step)
@@ -286,7 +388,7 @@ def carry_out(request: RunRequest[ConfigT, DataT]) -> tuple[Path, Former, Any]:
         if isinstance(options.hook, Tracker) and world.is_main:
             options.hook.begin(path, run.config.to_dict())
         first = run_training_loop(
-            run.trainer, run.iter_batches, folder, evaluate=run.evaluate if run.has_validation else None,
+            run.trainer, run.take_steps, folder, evaluate=run.evaluate if run.has_validation else None,
             sample=run.write_sample, hook=options.hook, say=say, on_step=on_step,
         )  # fmt: skip
         if first == run.config.train.steps:
@@ -297,24 +399,23 @@ def carry_out(request: RunRequest[ConfigT, DataT]) -> tuple[Path, Former, Any]:
     return path, run.former, result
 
 
-def conclude(folder: RunFolder, run: Run[Any], meter: ProgressMeter) -> Any:
+def conclude(folder: RunFolder, run: AnyRun, meter: ProgressMeter) -> RunResult:
     """Save the best checkpoint, evaluate it, and write the result and the report."""
-    check_finite(folder, run.trainer)
+    run.check_finite(folder)
     run.former, best = save_best_model(folder, run)
     result, more = run.compute_result(folder, best)
     size, memory = count_trainable(run.former.model), get_peak_memory(run.world.device)
-    mfu = round(meter.compute_mfu(run.trainer.tokens / max(1e-9, run.trainer.seconds)), 4)
-    common = {"best": best, "parameters": size, "memory": memory, "mfu": mfu}
+    mfu = meter.compute_mfu(run.trainer.tokens / max(1e-9, run.trainer.seconds))
+    common = {"best": best, "parameters": size, "memory": memory, "mfu": None if mfu is None else round(mfu, 4)}
     folder.write_info({**folder.read_info(), "result": {**more, **common}})
     write_report(folder)
     return result
 
 
-def time_steps(run: Run[Any], low: int, high: int) -> tuple[float, float]:
-    """Return the seconds of the first of some steps, and of a batch of those behind it."""
-    s, last = run.config.train, min(low + 1 + TIMED_STEPS, high)
+def measure_steps(run: AnyRun, low: int, last: int) -> tuple[float, float]:
+    """Return the seconds of the first of some steps, and of those behind it."""
     began, run.trainer.step = time.perf_counter(), low
-    steps = run.trainer.train(run.iter_batches, last)
+    steps = run.take_steps(last)
     next(steps)
     synchronize_device(run.world.device)
     first = time.perf_counter() - began
@@ -322,12 +423,19 @@ def time_steps(run: Run[Any], low: int, high: int) -> tuple[float, float]:
     for _ in steps:
         pass
     synchronize_device(run.world.device)
+    return first, time.perf_counter() - began
+
+
+def time_steps(run: AnyNetworkRun, low: int, high: int) -> tuple[float, float]:
+    """Return the seconds of the first of some steps, and of a batch of those behind it."""
+    s, last = run.config.train, min(low + 1 + TIMED_STEPS, high)
+    first, rest = measure_steps(run, low, last)
     if last == low + 1:
         return first, first / s.count_batches(low, run.world.size)
-    return first, (time.perf_counter() - began) / s.count_batches_between(low + 1, last, run.world.size)
+    return first, rest / s.count_batches_between(low + 1, last, run.world.size)
 
 
-def measure_deterministic_cost(build_run: Callable[[], Run[Any]]) -> str:
+def measure_deterministic_cost(build_run: Callable[[], AnyNetworkRun]) -> str:
     """Return what deterministic algorithms cost here: a few steps of the run with and without, then forgotten."""
     seconds: list[float] = []
     for wanted in (False, True):
@@ -345,7 +453,7 @@ def measure_deterministic_cost(build_run: Callable[[], Run[Any]]) -> str:
 
 
 def check_parallel_settings(train: TrainConfig, world: ProcessGroup, begun: bool = False) -> None:
-    """All processes must have as many batches of a step, which cannot change once a run has `begun`."""
+    """Check that all processes get equally many batches of a step, which cannot change once a run has `begun`."""
     if train.accumulate % world.size:
         half = train.batch_tokens * train.accumulate // world.size
         fix = f"--train.accumulate {world.size} --train.batch_tokens {half} keeps the size of a step"
@@ -358,12 +466,12 @@ def check_parallel_settings(train: TrainConfig, world: ProcessGroup, begun: bool
         raise Error("experts are not shared out in fp16", fix="--train.precision bf16 or fp32")
 
 
-def check_disk_space(path: Path, train: TrainConfig, parameters: int | None) -> None:
+def check_disk_space(path: Path, train: LoopConfig, parameters: int | None) -> None:
     """Refuse to begin where the disk cannot take the checkpoints."""
     if parameters is None:
         return
     kept = max(2, train.keep_last + train.keep_best) + 1
-    need, free = (16 if train.ema else 12) * parameters * kept, shutil.disk_usage(path).free
+    need, free = train.bytes_per_parameter * parameters * kept, shutil.disk_usage(path).free
     if need > free:
         raise Error(
             f"{kept} checkpoints need about {need:,} bytes, and {free:,} are free", where=path,
@@ -371,12 +479,12 @@ def check_disk_space(path: Path, train: TrainConfig, parameters: int | None) -> 
         )  # fmt: skip
 
 
-def collect_training_facts(folder: RunFolder, step: int) -> dict[str, Any]:
-    """What the run knows of the model of one step, kept in its formers.json for a model card: no path, names only."""
+def collect_training_facts(folder: RunFolder, step: int) -> JSONObject:
+    """Return what the run knows of the model of one step, for a model card from its formers.json: names, no paths."""
     about = folder.read_info()
     asked, data = about["config"], about.get("data") or {}
     looks = (row["valid"] for row in folder.read_history() if row["step"] == step and "valid" in row)
-    seen: dict[str, Any] = next(looks, {})
+    seen: JSONObject = next(looks, {})
     sources = [asked["data"].get(name) or () for name in ("source", "train")]
     base = asked.get("init") or asked.get("source")
     base = base if base is None or base.startswith("hub:") else Path(base).name
@@ -410,17 +518,13 @@ def check_finite(folder: RunFolder, trainer: Trainer) -> None:
     raise Diverged(told, where=folder.path, fix="continue with --resume and a lower --train.lr; no model was written")
 
 
-def save_best_model(folder: RunFolder, run: Run[Any]) -> tuple[Former, int]:
+def save_best_model(folder: RunFolder, run: AnyRun) -> tuple[Former, int]:
     """Save the best checkpoint as a formers directory; returns the model and its step."""
     kept = Checkpoints(folder.path / "steps", remove_stale=False)
     if (found := kept.load_best()) is None:
         raise Error("no checkpoint is whole", where=kept.folder, fix="check the disk; --resume trains again")
     best, groups, _ = found
-    made = run.former
-    if run.trainer.is_sharded:
-        made = build(run.config.family, head=run.former.head, **dataclasses.asdict(run.former.config))
-        made.tokenizer = run.former.tokenizer
-    set_weights(made.model, groups.get("ema", groups["model"]))
+    made = run.build_model(groups)
     if not all(bool(weight.isfinite().all()) for weight in made.model.state_dict().values()):
         what = f"the weights of step {best:,} are not finite"
         raise Diverged(what, where=folder.path, fix="begin again with a lower --train.lr; no model was written")

@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...config import JSONValue
 from ...data.counter_rng import shuffle_indices
 from ...data.readers import is_path_source
 from ...errors import Error
-from ...tasks.examples import Examples, check_labels, flatten_names, order_labels, read_examples
+from ...tasks.examples import Columns, Examples, check_labels, flatten_names, order_labels, read_examples
 from ..config_merge import FinetuneDataConfig
 
 SPLITS = ("train", "valid", "test")
@@ -22,13 +23,13 @@ SHARED_CONTEXTS = {"answer": ("context", 1), "choose": ("text", 20)}
 
 
 def read_splits(
-    data: FinetuneDataConfig, task: str | None, sources: Mapping[str, Any], columns: Any, begun: Path | None
+    data: FinetuneDataConfig, task: str | None, sources: Mapping[str, object], columns: Columns, begun: Path | None
 ) -> dict[str, Examples]:
     """Read the examples of each part; if only training examples are given, some are held out. Of a run that was
     `begun` in a folder, those that it has kept."""
     parts: dict[str, Examples] = {}
     for name in SPLITS:
-        source = sources[name] if sources[name] is not None else getattr(data, name)
+        source = sources[name] if sources[name] is not None else vars(data)[name]
         if source is None and begun is not None:
             source = load_saved_examples(begun, name, task or "classify")
         if source is None:
@@ -58,7 +59,7 @@ def find_overlap(parts: Mapping[str, Examples]) -> list[tuple[str, str, int, int
     return found
 
 
-def hash_content(row: Mapping[str, Any]) -> bytes:
+def hash_content(row: Mapping[str, JSONValue]) -> bytes:
     """Hash a row's texts without case and spaces, which tells whether two rows ask the same."""
     fields = [row.get(key) for key in ("text", "other", "question", "context")]
     parts = [str(field or "") for field in (*fields, *(row.get("choices") or ()), "".join(row.get("words") or ()))]
@@ -75,7 +76,9 @@ def format_overlap_warnings(found: Sequence[tuple[str, str, int, int]], what: st
     ]
 
 
-def read_split(source: Any, task: str | None, columns: Any, between: str | None, **reading: Any) -> Examples:
+def read_split(
+    source: object, task: str | None, columns: Columns, between: str | None, **reading: Any  # dynamic: FileOptions
+) -> Examples:  # fmt: skip
     """Read the labelled examples of one source; plain text is refused: only the task lm learns from it."""
     if not isinstance(source, Examples):
         return read_examples(source, task, columns, label_separator=between, allow_plain_text=False, **reading)
@@ -91,7 +94,7 @@ def wrap_labels_in_lists(examples: Examples) -> Examples:
 
 
 def sample_examples(examples: Examples, limit: int) -> Examples:
-    """So many of the examples, drawn from all of them and in their order: a file may be sorted by its labels."""
+    """Return so many of the examples, drawn from all of them and in their order: a file may be sorted by its labels."""
     count = len(examples.rows)
     if count <= limit:
         return examples
@@ -102,14 +105,14 @@ def sample_examples(examples: Examples, limit: int) -> Examples:
 
 def group_by_context(examples: Examples) -> list[list[int]]:
     """Group places of rows that stay together: all questions about one context; without contexts, each row alone."""
-    (key, few), found = SHARED_CONTEXTS.get(examples.task, ("", 0)), dict[Any, list[int]]()
+    (key, few), found = SHARED_CONTEXTS.get(examples.task, ("", 0)), dict[object, list[int]]()
     for place, row in enumerate(examples.rows):
         found.setdefault(row.get(key) or place, []).append(place)
     return list(found.values()) if len(found) > few else [[place] for place in range(len(examples.rows))]
 
 
 def hold_out(examples: Examples, share: float) -> dict[str, Examples]:
-    """Training examples parted by chance, the same in every run."""
+    """Split training examples by chance, the same in every run."""
     rows, size = examples.rows, round(share * len(examples.rows))
     if not 0 < size < len(rows):
         raise Error(f"of {len(rows)} examples none can be held out", fix="give more, or --valid FILE")
@@ -133,7 +136,7 @@ def select_examples(examples: Examples, places: Sequence[int], said: str) -> Exa
     return replace(examples, rows=[examples.rows[i] for i in places], summary=said, source_rows=tuple(places))
 
 
-def save_examples(path: Path, sources: Mapping[str, Any], parts: Mapping[str, Examples]) -> None:
+def save_examples(path: Path, sources: Mapping[str, object], parts: Mapping[str, Examples]) -> None:
     """Save examples that came out of memory, so that the run can resume without them."""
     (path / "data").mkdir(parents=True, exist_ok=True)
     for name, source in sources.items():

@@ -9,20 +9,20 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tokenizers
 import torch
 from torch import nn
 
-from ...config import ProgressCallback, get_schema
+from ...config import ProgressCallback, Settings, get_schema
 from ...errors import Error
-from ...family import Family
+from ...family import Family, ModelConfig
 from ...former import Former, build, build_empty
 from ...interop.model_directory import load, read_checkpoint_info
 from ...interop.tokenizer_files import load_tokenizer, save_tokenizer
-from ...nn.layers import initialise_weights
+from ...model import Model
+from ...nn.layers import OutputLayer, initialise_weights
 from ...nn.lora import add_adapters, get_adapter_tensors, remove_adapters
 from ...objectives.seq2seq import DecoderEnds
 from ...protocols import Listener
@@ -32,16 +32,16 @@ from ...tasks.examples import Examples
 from ...tasks.tagging import find_detached, find_mark_words
 from ...text.tokenizer import Tokenizer
 from ...text.tokenizer_kinds import train_by_kind
-from ..config_merge import SMOOTHABLE_KINDS, FinetuneConfig, TuneConfig
+from ..config_merge import SMOOTHABLE_KINDS, FinetuneSettings, ModelChoice, TuneConfig
 from ..distributed.process_group import ProcessGroup
 from .vocab_transfer import resize_vocabulary
 
-ExampleRows = Sequence[dict[str, Any]]
+ExampleRows = Sequence[Settings]
 CLASS_KINDS = ("class", "many", "tags")
 TEXT_LEVEL_KINDS = ("class", "many", "number", "choice")  # one answer to a whole text
 
 
-def get_labels(wanted: FinetuneConfig, examples: Examples) -> tuple[str, ...]:
+def get_labels(wanted: FinetuneSettings, examples: Examples) -> tuple[str, ...]:
     """Return the labels of the training examples, in order."""
     if wanted.task == "regress":
         return (SCORE_LABEL,)
@@ -53,7 +53,7 @@ def get_labels(wanted: FinetuneConfig, examples: Examples) -> tuple[str, ...]:
     return examples.labels
 
 
-def build_task(wanted: FinetuneConfig, examples: Examples) -> Task:
+def build_task(wanted: FinetuneSettings, examples: Examples) -> Task:
     """Build the task from the examples and the settings; the model limits its length."""
     t, kind = wanted.tune, TASKS[wanted.task][0][0]
     many = examples.multilabel if t.multilabel is None else t.multilabel
@@ -74,7 +74,7 @@ def build_task(wanted: FinetuneConfig, examples: Examples) -> Task:
     )  # fmt: skip
 
 
-def check_task_support(family: Family, config: Any, task: Task, name: str) -> None:
+def check_task_support(family: Family, config: ModelConfig, task: Task, name: str) -> None:
     """Refuse a task that a family has no head for, and say what it can do."""
     heads = family.build_heads(config)
     pair = family.is_encoder_decoder
@@ -91,11 +91,13 @@ def check_task_support(family: Family, config: Any, task: Task, name: str) -> No
 
 
 def build_task_model(
-    wanted: FinetuneConfig, task: Task, labels: tuple[str, ...], rows: ExampleRows, folder: Path, world: ProcessGroup,
+    wanted: FinetuneSettings, task: Task, labels: tuple[str, ...], rows: ExampleRows, folder: Path, world: ProcessGroup,
     tell: ProgressCallback, say: Callable[[str], None],
-) -> tuple[Former, Task]:  # fmt: skip
-    """Build the model to train, and the task with the length that it takes."""
-    refuse_first((*find_contradictions(wanted), *find_unused_settings(wanted, task)))
+) -> tuple[Former, Task, FinetuneSettings]:  # fmt: skip
+    """Build the model to train; returns it, the task with the length that it takes, and the settings with the width of
+    word vectors that are its embeddings."""
+    contradictions = find_contradictions(ModelChoice(wanted.family, wanted.source), wanted.tune)
+    refuse_first((*contradictions, *find_unused_settings(wanted, task)))
     tune, declared = wanted.tune, find_family(wanted.family).definition
     head = find_head(declared.build_heads(declared.config_class()), task.head)
     if tune.lm_loss_weight and head in ("classify", "choose"):
@@ -104,9 +106,9 @@ def build_task_model(
         head += "@" + ("plain" if tune.features == "mix" else tune.features)
     resumed = (folder.parent / "run.json").is_file()  # the checkpoint has the embeddings
     vectors = None if tune.vectors is None or resumed else load_word_vectors(tune.vectors, tell)
-    fits = vectors is not None and wanted.source is None and "embed" in get_schema(declared.config_class)
-    if fits and vectors is not None and "embed" not in wanted.model_overrides:
-        wanted.model["embed"] = vectors.config.dim
+    fits = wanted.source is None and "embed" in get_schema(declared.config_class)
+    if vectors is not None and fits and "embed" not in wanted.model_overrides:
+        wanted = dataclasses.replace(wanted, model={**wanted.model, "embed": vectors.config.dim})
     if wanted.source is None:
         config = declared.config_class(**wanted.model)
         check_task_support(declared, config, task, wanted.family)
@@ -120,10 +122,10 @@ def build_task_model(
     if tune.vectors is not None:
         initialise_embeddings(former, vectors, tune.vectors_frozen, say)
     former.task = task.to_dict()
-    return former, task
+    return former, task, wanted
 
 
-def load_with_task_head(wanted: FinetuneConfig, head: str, labels: tuple[str, ...], task: Task) -> Former:
+def load_with_task_head(wanted: FinetuneSettings, head: str, labels: tuple[str, ...], task: Task) -> Former:
     """Load a checkpoint with the head of the task; one that has it already for other labels gets a new one."""
     assert wanted.source is not None
     info = read_checkpoint_info(wanted.source)
@@ -135,19 +137,19 @@ def load_with_task_head(wanted: FinetuneConfig, head: str, labels: tuple[str, ..
         return attach_task_head(wanted, head, labels, info.head)
 
 
-def attach_task_head(wanted: FinetuneConfig, head: str, labels: tuple[str, ...], own: str | None) -> Former:
+def attach_task_head(wanted: FinetuneSettings, head: str, labels: tuple[str, ...], own: str | None) -> Former:
     """Give the checkpoint, whose own head is `own`, the head of the task."""
     assert wanted.source is not None
     if "@" in head:  # what a pooler has learned is of no use to a head that reads other layers
-        return replace_head(load(wanted.source, head="none"), head, labels, wanted.train.seed)
+        return replace_head(load(wanted.source, head="none"), head, labels, wanted.seed)
     if find_family(wanted.family).definition.adds_task_tokens and head != "lm":
         former = load(wanted.source, head="lm")
         if former.tokenizer is not None and former.tokenizer.id("cls") is None:
-            return replace_head(add_task_tokens(former), head, labels, wanted.train.seed)
+            return replace_head(add_task_tokens(former), head, labels, wanted.seed)
     if own is not None and own.partition("+")[0] == head.partition("+")[0]:  # a language model beside it or not
         former = load(wanted.source)
         if labels and former.labels != labels:
-            return replace_head(former, head, labels, wanted.train.seed)
+            return replace_head(former, head, labels, wanted.seed)
         if own == head:
             return former
     return load(wanted.source, head=head, labels=list(labels) or None)
@@ -184,23 +186,23 @@ def read_checkpoint_family(source: str) -> str:
     return read_checkpoint_info(source).family or load(source).family
 
 
-def build_from_scratch(wanted: FinetuneConfig, head: str, labels: tuple[str, ...], tokenizer: Tokenizer) -> Former:
+def build_from_scratch(wanted: FinetuneSettings, head: str, labels: tuple[str, ...], tokenizer: Tokenizer) -> Former:
     """Build a new model that fits a tokenizer."""
     declared = find_family(wanted.family).definition
     known = get_schema(declared.config_class)
-    found: dict[str, Any] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")} | {"vocab": len(tokenizer)}
+    found: Settings = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")} | {"vocab": len(tokenizer)}
     if "start" in known:
         found["start"] = DecoderEnds.from_tokenizer(tokenizer, ("bos", "pad", "cls", "eos")).start
     values = {**wanted.model, **{key: value for key, value in found.items() if key in known}}
     if wanted.tune.seq_length and "context" in known and "context" not in wanted.model_overrides:
         values["context"] = max(values.get("context") or 0, wanted.tune.seq_length)
-    made = build(wanted.family, head=head, seed=wanted.train.seed, labels=list(labels) or None, **values)
+    made = build(wanted.family, head=head, seed=wanted.seed, labels=list(labels) or None, **values)
     made.tokenizer = tokenizer
     return made
 
 
 def load_or_train_task_tokenizer(
-    wanted: FinetuneConfig, rows: ExampleRows, folder: Path, tell: ProgressCallback
+    wanted: FinetuneSettings, rows: ExampleRows, folder: Path, tell: ProgressCallback
 ) -> Tokenizer:
     """Return the tokenizer that was asked for, the run's own, or one trained now."""
     if wanted.data.tokenizer is not None:
@@ -225,14 +227,14 @@ def load_or_train_task_tokenizer(
     return made
 
 
-def collect_row_texts(row: dict[str, Any]) -> list[str]:
+def collect_row_texts(row: Settings) -> list[str]:
     """Return all texts of a row."""
     found = [row.get(key) for key in ("text", "other", "target", "question", "context")]
     return [str(t) for t in (*found, *row.get("choices", ()), " ".join(row.get("words", ()))) if t]
 
 
 def load_word_vectors(source: str, tell: ProgressCallback) -> Former:
-    """Word vectors: a formers directory or a run that made one, or a published file (GloVe, word2vec, fastText)."""
+    """Load word vectors: a formers directory, a run that made one, or a published file (GloVe, word2vec, fastText)."""
     from ...interop.word_vectors import read_word_vectors
 
     found = read_word_vectors(source, tell=tell) if Path(source).expanduser().is_file() else load(source)
@@ -246,8 +248,8 @@ def initialise_embeddings(former: Former, vectors: Former | None, frozen: bool, 
     leaves the embeddings to the checkpoint of a resumed run."""
     from ...tasks.word_vectors import fill_embedding
 
-    body: Any = former.model.body
-    embed = getattr(getattr(body, "embed", None), "token", None)
+    body = former.model.body
+    embed = dict(body.named_modules()).get("embed.token")
     if not isinstance(embed, nn.Embedding) or former.tokenizer is None:
         raise Error(f"a {former.family} does not take word vectors", fix="leave --vectors out")
     learns = embed.weight.requires_grad and not frozen
@@ -269,9 +271,9 @@ def refuse_first(problems: Iterable[tuple[bool, str, str]]) -> None:
             raise Error(what, fix=fix)
 
 
-def find_contradictions(wanted: FinetuneConfig) -> Iterator[tuple[bool, str, str]]:
-    """(is it so, what is wrong, what to do) of settings that say two things about the same weights."""
-    t, features = wanted.tune, wanted.tune.features != "no"
+def find_contradictions(model: ModelChoice, t: TuneConfig) -> Iterator[tuple[bool, str, str]]:
+    """Yield (is it so, what is wrong, what to do) of settings that say two things about the same weights."""
+    features = t.features != "no"
     both = "tune.lora learns beside layers that tune.features does not let learn"
     yield bool(t.lora and features), both, "give one of them"
     yield bool(t.lora and t.freeze), "with tune.lora all weights stay as they are already", "leave tune.freeze out"
@@ -280,12 +282,12 @@ def find_contradictions(wanted: FinetuneConfig) -> Iterator[tuple[bool, str, str
     helps = "a language model's loss cannot help layers that do not learn"
     yield bool(t.lm_loss_weight and features), helps, "leave tune.lm_loss_weight or tune.features out"
     yield bool(t.vectors_frozen and t.vectors is None), "there are no vectors to hold still", "give --vectors PATH"
-    scratch = features and wanted.source is None
-    fix = f"pretrain it first (formers pretrain {wanted.family}), or leave tune.features out"
+    scratch = features and model.source is None
+    fix = f"pretrain it first (formers pretrain {model.family}), or leave tune.features out"
     yield scratch, "a model from scratch has learned no features yet", fix
 
 
-def find_unused_settings(wanted: FinetuneConfig, task: Task) -> Iterator[tuple[bool, str, str]]:
+def find_unused_settings(wanted: FinetuneSettings, task: Task) -> Iterator[tuple[bool, str, str]]:
     """Yield (is given, message, remedy) for settings that this task or family ignores."""
     t, name = wanted.tune, task.name
     classes = f"there are no classes to balance in {name}"
@@ -315,8 +317,9 @@ def check_length(former: Former, length: int | None) -> None:
 @torch.no_grad()
 def initialise_number_head(former: Former, part: str, numbers: np.ndarray) -> None:
     """Start a new head for numbers at their mean, with outputs of about their deviation."""
-    out: Any = former.model.parts[part].out
-    values = numbers[numbers[:, 1] > 0, 0]
+    out, values = former.model.parts[part].out, numbers[numbers[:, 1] > 0, 0]
+    assert isinstance(out, OutputLayer)
+    assert out.weight is not None  # only a vocabulary's is tied
     if out.bias is not None:
         out.bias.fill_(float(values.mean()))
     out.weight.mul_(max(1e-6, float(values.std())))
@@ -330,9 +333,7 @@ def select_trainable(former: Former, tune: TuneConfig) -> None:
     if tune.lora:
         return
     if tune.features != "no" or tune.freeze < 0:
-        body.requires_grad_(False)
-        body.eval()
-        body.train = lambda mode=True: body
+        former.model.freeze_body()
         return
     if tune.freeze > count_layers(former):
         what = f"this {former.family} has {count_layers(former)} layers: {tune.freeze} cannot be held still"
@@ -382,7 +383,7 @@ def compute_lr_scales(former: Former, decay: float) -> dict[str, float]:
 class WeightRule:
     """What a family does to its weights after each step (TextCNN limits a norm)."""
 
-    def __init__(self, former: Former, rule: Callable[[Any, Any], None]):
+    def __init__(self, former: Former, rule: Callable[[Model, ModelConfig], None]):
         self.former, self.rule = former, rule
 
     def on_update(self, step: int) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
+from ...config import Settings
 from ...errors import Error
 from ...former import Former, build, build_empty
 from ...interop.model_directory import read_checkpoint_info
@@ -27,11 +27,12 @@ def transfer_vocabulary(
     former: Former, tokenizer: Tokenizer, asked: PretrainConfig, say: Callable[[str], None]
 ) -> Former:
     """Return the model with a tokenizer: its own as it is, another with its embeddings resized."""
-    changed = {k: v for k, v in asked.model_overrides.items() if getattr(former.config, k, None) != v and k != "vocab"}
+    own = vars(former.config)
+    changed = {k: v for k, v in asked.model_overrides.items() if own.get(k) != v and k != "vocab"}
     free = {k: v for k, v in changed.items() if "dropout" in k}
     if set(changed) - set(free):
         key = min(set(changed) - set(free))
-        what = f"model.{key} cannot be {changed[key]}: the checkpoint has {getattr(former.config, key, None)}"
+        what = f"model.{key} cannot be {changed[key]}: the checkpoint has {own.get(key)}"
         raise Error(what, where=asked.init, fix="leave it out; only dropout may change")
     context = former.context
     if context is not None and asked.train.seq_length > context:
@@ -56,12 +57,13 @@ def transfer_vocabulary(
     return resize_vocabulary(former, old, tokenizer, free)
 
 
-def resize_vocabulary(former: Former, old: Tokenizer, new: Tokenizer, changes: dict[str, Any]) -> Former:
+def resize_vocabulary(former: Former, old: Tokenizer, new: Tokenizer, changes: Settings) -> Former:
     """Return a model of the new vocabulary: tensors with a row for each piece are made anew, others are taken over."""
-    roles = {r: new.id(r) for r in ("pad", "bos", "eos") if hasattr(former.config, r)}
-    values, following = {**dataclasses.asdict(former.config), **changes}, set[str]()
+    values: Settings = {**dataclasses.asdict(former.config), **changes}
+    following = set[str]()
     if old.fingerprint != new.fingerprint:  # else rows that pad the vocabulary stay too
-        values |= {**roles, "vocab": len(new)}
+        values["vocab"] = len(new)
+        values |= {role: new.id(role) for role in ("pad", "bos", "eos") if role in values}
         following = find_vocab_weights(former)
     made, table = build(former.family, head=former.head, **values), map_token_origins(old, new)
     source = dict(former.model.named_parameters())

@@ -1,4 +1,7 @@
-"""A run that trains word vectors: from text files to a model that formers neighbours and formers finetune take."""
+"""A run that trains word vectors: from text files to a model that formers neighbours and formers finetune take.
+
+The program is that of every run (training/runs/run.py); what is trained and how is in word2vec.py.
+"""
 
 from __future__ import annotations
 
@@ -11,56 +14,47 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...config import ProgressCallback, build_config, check_sizes, get_schema, suggest_name
+import torch
+
+from ...config import ProgressCallback, build_config, get_schema, suggest_name
 from ...data.readers import find_files
 from ...data.readers import read_documents as read_text
 from ...errors import Error
 from ...former import Former
-from ...interop.model_directory import save
-from ...models.vectors import VectorsConfig
-from ...reports.run_report import write_report, write_text_file
+from ...interop.word_vectors import build_vectors_model
+from ...models.vectors import METHODS, VectorsConfig
+from ...reports.run_report import write_text_file
 from ...tasks.word_vectors import find_nearest_words, get_unit_vectors
-from ..config_merge import GivenSettings, PretrainDataConfig, RunConfig, to_plain
+from ..checkpoint.local import Tensors
+from ..config_merge import GivenSettings, PretrainDataConfig, RunConfig, read_config_tables, to_plain
 from ..distributed.process_group import ProcessGroup
-from ..hardware import describe_hardware, get_peak_memory
-from ..run_folder import RunFolder, open_run_folder
-from ..runs.prepare_data import RunText, check_texts, make_changed_error
-from ..runs.run import RunOptions
-from ..tracking import Tracker
-from .word2vec import train_word_vectors
+from ..run_folder import RunFolder
+from ..runs.prepare_data import RunText, check_data_unchanged, check_texts, read_excerpt
+from ..runs.run import (
+    TIMED_STEPS,
+    DurationEstimate,
+    EarlierRun,
+    Run,
+    RunOptions,
+    RunRequest,
+    format_epochs,
+    measure_steps,
+)
+from ..trainer import StepResult
+from .word2vec import Corpus, VectorTrainConfig, VectorTrainer, build_learner
 
-VECTOR_METHODS = {"word2vec": "skipgram", "glove": "glove", "fasttext": "fasttext"}
 VECTOR_DATA_SETTINGS = ("source", "column", "unit", "encoding", "skip")
 # The text decides how many words there are.
 VECTOR_MODEL_SETTINGS = tuple(name for name in get_schema(VectorsConfig) if name != "vocab")
-METHOD_KINDS = {"word2vec": ("skipgram", "cbow"), "glove": ("glove",), "fasttext": ("fasttext",)}
-DEFAULT_EPOCHS = {"word2vec": 5, "fasttext": 5, "glove": 15}  # as the released programs have them by default
-NGRAM_BUCKETS = 200_000  # of fastText's n-grams: the released 2,000,000 take 800 MB at 100 numbers each
-KOREAN_NGRAMS: dict[str, Any] = {"min_n": 2, "max_n": 4}  # a syllable is what two or three letters are elsewhere
 SHOWN_WORDS, SHOWN_NEIGHBOURS = 8, 5  # words whose neighbours a report shows, and how many of them
 SCRIPT_SAMPLE_CHARS = 100_000  # characters from which the script is known
-
-
-@dataclass(frozen=True, kw_only=True)
-class VectorTrainConfig:
-    """How word vectors are trained."""
-
-    epochs: int = 5
-    lr: float | None = None  # None: the method's own
-    lower: bool = True  # the words are put into lower case
-    seed: int = 0
-    threads: int | None = None  # None: all cores; only one thread gives the same bits again
-
-    def __post_init__(self) -> None:
-        check_sizes(self, "epochs", "threads")
-        check_sizes(self, "seed", minimum=0)
-        if self.lr is not None and not self.lr > 0:
-            raise Error(f"the learning rate must be above 0, got {self.lr}", fix="leave train.lr out")
-
-
 VECTOR_SETTINGS: dict[str, tuple[str, ...]] = {
-    "data": VECTOR_DATA_SETTINGS, "model": VECTOR_MODEL_SETTINGS, "train": tuple(get_schema(VectorTrainConfig)),
+    "data": VECTOR_DATA_SETTINGS, "model": VECTOR_MODEL_SETTINGS,
+    "train": tuple(name for name in get_schema(VectorTrainConfig) if name != "steps"),  # they follow from the text
 }  # fmt: skip
+VECTOR_KEYS = ("family", "method")  # of a file, beside its tables
+# What a resumed run may do otherwise than before.
+RESUMABLE_VECTOR_SETTINGS = ("data.source", "train.epochs", "train.lr", "train.threads")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,32 +69,32 @@ class VectorRunConfig(RunConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as run.json keeps them: those that a user of word vectors can choose."""
-        data, model = to_plain(self.data), to_plain(self.model)
-        return {
-            "family": "vectors", "method": self.method, "data": {name: data[name] for name in VECTOR_DATA_SETTINGS},
-            "model": {name: model[name] for name in VECTOR_MODEL_SETTINGS}, "train": to_plain(self.train),
-        }  # fmt: skip
+        tables = {table: to_plain(getattr(self, table)) for table in VECTOR_SETTINGS}
+        chosen = {table: {name: tables[table][name] for name in names} for table, names in VECTOR_SETTINGS.items()}
+        if self.train.steps:
+            chosen["train"]["steps"] = self.train.steps
+        return {"family": "vectors", "method": self.method, **chosen}
 
 
 def configure_vectors(method: str | None, config: Any, overrides: Mapping[str, Any]) -> VectorRunConfig:
     """Merge and check the settings of a method: its defaults < `config` (a file or a table) < dotted overrides."""
-    given = GivenSettings.read(config, overrides, tuple(VECTOR_SETTINGS), ("family", "method"))
+    given = GivenSettings.read(config, overrides, tuple(VECTOR_SETTINGS), VECTOR_KEYS)
     if given.top.get("family") == "vectors" and "train.steps" not in overrides:
         given.tables["train"].pop("steps", None)  # a run's own file also says how many steps it took
-    method = method if method in VECTOR_METHODS else given.top.get("method", method)
-    if method not in VECTOR_METHODS:
-        raise Error(f"there is no method {method!r}", fix=f"choose {', '.join(VECTOR_METHODS)}")
+    method = method if method in METHODS else given.top.get("method", method)
+    if method not in METHODS:
+        raise Error(f"there is no method {method!r}", fix=f"choose {', '.join(METHODS)}")
+    usual = METHODS[method]
     for table, values in given.tables.items():
         for key in values:
             if key not in VECTOR_SETTINGS[table]:
                 raise Error(f"unknown setting {key!r} of {table}", fix=suggest_name(key, VECTOR_SETTINGS[table]))
-    kind = {"kind": VECTOR_METHODS[method], **({"buckets": NGRAM_BUCKETS} if method == "fasttext" else {})}
-    merged = given.merge_over({"model": kind, "train": {"epochs": DEFAULT_EPOCHS[method]}})
+    merged = given.merge_over({"model": {"kind": usual.kinds[0], **usual.model}, "train": {"epochs": usual.epochs}})
     source = merged["data"].get("source") or ()
     merged["data"]["source"] = [source] if isinstance(source, str) else source
-    if merged["model"]["kind"] not in METHOD_KINDS[method]:
+    if merged["model"]["kind"] not in usual.kinds:
         what = f"{method} is not trained as {merged['model']['kind']!r}"
-        raise Error(what, fix=f"--model.kind {' or '.join(METHOD_KINDS[method])}")
+        raise Error(what, fix=f"--model.kind {' or '.join(usual.kinds)}")
     return VectorRunConfig(
         method=method, data=build_config(PretrainDataConfig, merged["data"], where="data"),
         model=build_config(VectorsConfig, merged["model"], where="model"),
@@ -109,9 +103,22 @@ def configure_vectors(method: str | None, config: Any, overrides: Mapping[str, A
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class VectorData:
+    """The words of a run's text, and what run.json keeps of it."""
+
+    corpus: Corpus
+    content_hash: str
+    num_documents: int
+    text_ratio: float = 1.0  # times as much text as was read: a dry run takes an excerpt
+
+
+Prepared = tuple[VectorRunConfig, VectorData]
+
+
 @dataclass
-class VectorRequest:
-    """A run of word vectors that was asked for. There are no checkpoints: what is stopped begins again."""
+class VectorRequest(RunRequest[VectorRunConfig, VectorRunConfig, VectorData]):
+    """A run of word vectors that was asked for. One that resumes reads its text again: only the vectors are saved."""
 
     method: str | None  # or "vectors": the file of settings says which
     text: Any  # documents in memory; None: the files of the settings
@@ -123,64 +130,152 @@ class VectorRequest:
     same: Mapping[str, Any] | None
     options: RunOptions
 
-    def configure(self) -> VectorRunConfig:
-        """Merge the settings, and refuse what word vectors do not have."""
-        options = self.options
+    def __post_init__(self) -> None:
+        self.options = dataclasses.replace(self.options, device="cpu")
+
+    @property
+    def inputs(self) -> Any:
+        """The file of settings."""
+        return (self.file,)
+
+    def configure(self, earlier: EarlierRun | None) -> VectorRunConfig:
+        """Merge the settings, of a new run or of a resumed one, and refuse what word vectors do not have."""
         other = {**self.top, "tokenizer": self.tokenizer or self.given.get("data.tokenizer"), "valid": self.valid}
-        for name, value in {**other, "resume": options.resume or None}.items():
+        for name, value in other.items():
             if value is not None:
                 raise Error(f"{name} does not apply to word vectors", fix="leave it out")
-        asked = configure_vectors(self.method, self.file, self.given)
+        asked = configure_vectors(self.method, self.file, self.given) if earlier is None else self.merge_with(earlier)
         if self.text is None and not asked.data.source:
-            raise Error("there is no text to learn from", fix="give --data FILES")
-        if options.path is not None and not options.overwrite and (options.path / "run.json").is_file():
-            what = "there is a run here already, and word vectors are trained in one go"
-            raise Error(what, where=options.path, fix="replace it with --overwrite, or choose another --out")
+            fix = "give --data FILES" if earlier is None else "give the text that the run began with: it is read again"
+            raise Error("there is no text to learn from", fix=fix)
         return asked
 
-    def carry_out(self) -> tuple[Path, Former, tuple[None, None]]:
-        """Train in a folder of their own; returns the folder, the vectors, and no scores."""
-        asked, options = self.configure(), self.options
-        text = RunText(find_files(list(asked.data.source)) if self.text is None else self.text, asked.data)
-        for words in check_texts(text, RunText(None, asked.data)):
-            options.say(words)
-        asked = choose_ngram_lengths(asked, text, options.say)
-        inputs = (asked.to_dict(), self.file)
-        with open_run_folder(options.path, asked.method, options.overwrite, inputs) as (folder, _):
-            if isinstance(options.hook, Tracker):
-                options.hook.begin(folder.path, asked.to_dict())
-            rows, places = list[dict[str, Any]](), 0
+    def merge_with(self, earlier: EarlierRun) -> VectorRunConfig:
+        """Merge the settings of a resumed run with those that may change."""
+        told, before = read_config_tables(self.file, tuple(VECTOR_SETTINGS), VECTOR_KEYS), earlier.settings
+        method = self.method if self.method in METHODS else told.get("method")
+        known = before.get("method", before["family"])
+        if known not in METHODS or method not in (None, known):
+            what = f"is a run of {known}, not of {method or 'word vectors'}"
+            raise Error(what, where=earlier.path, fix="choose another --out")
 
-            def note(row: dict[str, Any]) -> None:
-                nonlocal places
-                if "places" in row:
-                    places = row["places"]
-                    return
-                rows.append(row)
-                if options.hook is not None:
-                    options.hook(row)
+        def configure(file: Any, given: Mapping[str, Any]) -> VectorRunConfig:
+            asked = configure_vectors(known, file, given)
+            steps = earlier.compute_steps(asked.train.epochs)
+            return dataclasses.replace(asked, train=dataclasses.replace(asked.train, steps=steps))
 
-            digest, count = hashlib.sha256(), itertools.count()
-            texts = read_text(text.source, **asked.data.reader_options)
-            t, c = asked.train, asked.model
-            more = {name: getattr(c, name) for name in VECTOR_MODEL_SETTINGS if name != "kind"}
-            former = train_word_vectors(
-                hash_and_count(texts, digest, count, options.report), c.kind, epochs=t.epochs, lr=t.lr, lower=t.lower,
-                seed=t.seed, threads=t.threads, tell=options.report, note=note, **more,
-            )  # fmt: skip
-            if self.same is not None and self.same.get("store") != digest.hexdigest():
-                raise make_changed_error("the text", folder.path)
-            save(former, folder.path / "model")
-            facts = {"store": digest.hexdigest(), "documents": next(count), "tokens": places}
-            write_vector_run(folder, asked, former, rows, facts)
-        for line in list_neighbour_samples(former):
-            options.say(f"{line['given']}: {line['made']}")
-        return folder.path, former, (None, None)
+        return earlier.merge_settings(told, self.given, configure, RESUMABLE_VECTOR_SETTINGS)
+
+    def get_stem(self, config: VectorRunConfig) -> str:
+        """Return the method."""
+        return config.method
+
+    def prepare(self, config: VectorRunConfig, folder: Path, world: ProcessGroup) -> Prepared:
+        """Read the text: its words, and how often each occurs."""
+        if world.size > 1:
+            fix = "start it without torchrun; --train.threads says how many cores it takes"
+            raise Error("word vectors are trained in one process", fix=fix)
+        config, data = self.read_words(config, self.text)
+        check_data_unchanged(RunFolder(folder), {"store": data.content_hash}, self.same)
+        return config, data
+
+    def prepare_excerpt(self, config: VectorRunConfig, folder: Path, world: ProcessGroup) -> Prepared:
+        """Read the beginning of the text."""
+        text, ratio = read_excerpt(config.data)
+        config, data = self.read_words(config, text)
+        return config, dataclasses.replace(data, text_ratio=ratio)
+
+    def read_words(self, config: VectorRunConfig, source: Any) -> Prepared:
+        """Read text out of memory, or if there is none from files; fastText's n-grams may follow from it."""
+        text = RunText(find_files(list(config.data.source)) if source is None else source, config.data)
+        for line in check_texts(text, RunText(None, config.data)):
+            self.options.say(line)
+        config = choose_ngram_lengths(config, text, self.options.say)
+        digest, count, how = hashlib.sha256(), itertools.count(), config.data.reader_options
+        texts = hash_and_count(read_text(text.source, **how), digest, count, self.options.report)
+        corpus = Corpus.from_texts(texts, config.model.min_count, config.train.lower)
+        return config, VectorData(corpus, digest.hexdigest(), next(count))
+
+    def build(self, config: VectorRunConfig, data: VectorData, folder: Path, world: ProcessGroup) -> VectorRun:
+        """Build the tables and the trainer."""
+        return VectorRun(config, data, world, self.options.say)
+
+
+class VectorRun(Run[VectorRunConfig]):
+    """A run of word vectors on its way. `former` gets its table when the vectors are finished."""
+
+    trainer: VectorTrainer
+    has_validation = False
+
+    def __init__(self, config: VectorRunConfig, data: VectorData, world: ProcessGroup, say: Callable[[str], None]):
+        self.data, self.world, self.say = data, world, say
+        self.trainer = VectorTrainer(build_learner(data.corpus, config.model, config.train), config.train)
+        self.config = dataclasses.replace(config, train=self.trainer.config)
+        more = {name: getattr(config.model, name) for name in VECTOR_MODEL_SETTINGS}
+        table = self.trainer.learner.groups["model"]["input"]
+        self.former = build_vectors_model(data.corpus.words, table, lower=config.train.lower, **more)
+        self.describe_metric = str  # nothing: there is no perplexity
+
+    def take_steps(self, until: int | None = None) -> Iterator[StepResult]:
+        """Take steps over stretches of the text."""
+        return self.trainer.train(until)
+
+    def describe(self) -> Iterator[str]:
+        """Yield how much there is to learn, and whether it can be repeated."""
+        words, places, epochs = len(self.data.corpus.words), len(self.data.corpus.ids), self.config.train.epochs
+        yield f"{self.config.method}: {words:,} words, {places:,} places of text, {format_epochs(epochs)}"
+        if self.trainer.threads > 1:
+            threads = f"{self.trainer.threads} threads share the vectors without locks"
+            yield f"note: {threads}: another run, or a resumed one, differs a little; --train.threads 1 repeats exactly"
+
+    def list_estimates(self) -> list[tuple[str, str]]:
+        """List words, text and steps for a dry run."""
+        s, corpus, ratio = self.config.train, self.data.corpus, self.data.text_ratio
+        words = f"{len(corpus.words):,} of {self.config.model.dim:,} numbers each"
+        return [
+            ("words", words if ratio == 1 else f"at least {words}: the text was read in part"),
+            ("text", f"about {len(corpus.ids) * ratio:,.0f} places, {format_epochs(s.epochs)}"),
+            ("steps", f"about {s.steps * ratio:,.0f}, threads: {self.trainer.threads}"),
+        ]  # fmt: skip
+
+    def estimate_duration(self) -> DurationEstimate:
+        """Take a few steps; the time of the others follows from their number."""
+        s, last = self.config.train, min(1 + TIMED_STEPS, self.config.train.steps)
+        first, rest = measure_steps(self, 0, last)
+        tokens, done = self.trainer.learner.num_items * s.epochs * self.data.text_ratio, self.trainer.tokens
+        return DurationEstimate(first, (first + rest) * tokens / done, tokens, done / last)
+
+    def record(self) -> dict[str, Any]:
+        """Return the fingerprints of words and text, and their size."""
+        assert self.former.tokenizer is not None
+        facts = {"store": self.data.content_hash, "documents": self.data.num_documents}
+        facts["tokens"] = len(self.data.corpus.ids)
+        return {"data": {"tokenizer": self.former.tokenizer.fingerprint, **facts}}
+
+    @torch.no_grad()
+    def build_model(self, groups: Mapping[str, Tensors]) -> Former:
+        """Finish the vectors of a checkpoint."""
+        self.trainer.learner.restore_tables(groups)
+        finished, words = self.trainer.learner.finish(), len(self.data.corpus.words)
+        table = self.former.model.body.embedding_table
+        table[:words] = finished[:words]
+        table[len(table) - len(finished) + words :] = finished[words:]  # n-grams, behind the unknown word
+        return self.former
+
+    def compute_result(self, folder: RunFolder, best: int) -> tuple[tuple[None, None], dict[str, Any]]:
+        """Keep the neighbours of some words; there are no scores."""
+        samples = [{"step": best, **sample} for sample in list_neighbour_samples(self.former)]
+        lines = (json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples)
+        write_text_file(folder.path / "samples.jsonl", "".join(lines))
+        for sample in samples:
+            self.say(f"{sample['given']}: {sample['made']}")
+        return (None, None), {"score": None}
 
 
 def choose_ngram_lengths(asked: VectorRunConfig, text: RunText, say: Callable[[str], None]) -> VectorRunConfig:
     """Take shorter n-grams for fastText where the text is Korean, unless their lengths were given."""
-    if asked.method != "fasttext" or asked.model_overrides & set(KOREAN_NGRAMS):
+    settings = METHODS[asked.method].korean_model
+    if not settings or asked.model_overrides & set(settings):
         return asked
     taken, letters, hangul = 0, 0, 0
     for document in text.look():
@@ -191,9 +286,9 @@ def choose_ngram_lengths(asked: VectorRunConfig, text: RunText, say: Callable[[s
             break
     if 2 * hangul <= letters or not letters:
         return asked
-    shortest, longest = KOREAN_NGRAMS["min_n"], KOREAN_NGRAMS["max_n"]
-    say(f"Korean text: n-grams of {shortest} to {longest} characters (--model.min_n, --model.max_n)")
-    return dataclasses.replace(asked, model=dataclasses.replace(asked.model, **KOREAN_NGRAMS))
+    model = dataclasses.replace(asked.model, **settings)
+    say(f"Korean text: n-grams of {model.min_n} to {model.max_n} characters (--model.min_n, --model.max_n)")
+    return dataclasses.replace(asked, model=model)
 
 
 def hash_and_count(texts: Iterable[str], digest: Any, count: Iterator[int], tell: ProgressCallback) -> Iterator[str]:
@@ -205,8 +300,8 @@ def hash_and_count(texts: Iterable[str], digest: Any, count: Iterator[int], tell
         yield text
 
 
-def list_neighbour_samples(former: Former) -> list[dict[str, Any]]:
-    """Frequent words and what lies nearest to them; the most frequent of all say nothing about their neighbours."""
+def list_neighbour_samples(former: Former) -> list[dict[str, str]]:
+    """List frequent words and their nearest neighbours; the most frequent of all say nothing about their neighbours."""
     assert former.tokenizer is not None
     size, unknown = former.config.vocab, former.tokenizer.id("unk")
     names = [former.tokenizer.get_token_text(i) for i in range(size) if i != unknown]
@@ -215,22 +310,5 @@ def list_neighbour_samples(former: Former) -> list[dict[str, Any]]:
     found = []
     for word in some:
         near = find_nearest_words(former, get_unit_vectors(former, [word])[0], SHOWN_NEIGHBOURS, [word])
-        found.append({"step": 0, "given": word, "made": ", ".join(name for name, _ in near)})
+        found.append({"given": word, "made": ", ".join(name for name, _ in near)})
     return found
-
-
-def write_vector_run(
-    folder: RunFolder, asked: VectorRunConfig, former: Former, rows: list[dict[str, Any]], facts: dict[str, Any]
-) -> None:
-    """Write run.json, the measurements, some neighbours and the report."""
-    assert former.tokenizer is not None
-    for name, lines in (("metrics.jsonl", rows), ("samples.jsonl", list_neighbour_samples(former))):
-        write_text_file(folder.path / name, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-    table, world = asked.to_dict(), ProcessGroup()
-    steps = rows[-1]["step"] if rows else 0
-    table["train"]["steps"] = steps
-    data = {"tokenizer": former.tokenizer.fingerprint, **facts}
-    size, memory = former.config.num_rows * former.config.dim, get_peak_memory(world.device)
-    result = {"score": None, "best": steps, "parameters": size, "memory": memory}
-    folder.write_info({"config": table, "data": data, "machine": describe_hardware(world), "result": result})
-    write_report(folder)

@@ -3,19 +3,20 @@
 The text is worked off in blocks of places that follow each other. The pairs of a block are small matrix products
 (objectives/word_vector_losses.py), so that rows are fetched and put back once for each place and not once for each
 pair. Several threads share the tables without locks (Recht et al. 2011), as the released programs do; one thread
-repeats exactly.
+repeats exactly, also a run that was stopped and resumed.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -28,21 +29,22 @@ from ...data.counter_rng import draw_bits, draw_integers, draw_uniform, shuffle_
 from ...errors import Error
 from ...former import Former
 from ...interop.word_vectors import build_vectors_model
-from ...models.vectors import VectorKind, VectorsConfig
+from ...models.vectors import KINDS, VectorKind, VectorsConfig
 from ...objectives import word_vector_losses
 from ...text.word_level import hash_ngrams, split_texts
-from ..trainer import Diverged
+from ..checkpoint.local import Tensors
+from ..distributed.process_group import ProcessGroup
+from ..train_config import LoopConfig
+from ..trainer import Diverged, StepOutcome, StepResult
 
 PAIRS_PER_STEP = 8192  # counts of one step of GloVe,
 STEPS_PER_JOB = 64  # steps that a thread takes at a time, and
 PAIR_BUFFER = 2**24  # pairs that are gathered before they are summed up
-DEFAULT_LR = {"skipgram": 0.025, "cbow": 0.05, "fasttext": 0.05, "glove": 0.05}
 BLOCK_PLACES, BLOCKS_PER_STEP = 32, 32  # places of a block, and blocks of one step; four times as many diverge
-NEGATIVES_PER_BLOCK = {"skipgram": 64, "fasttext": 64, "cbow": 32}  # drawn for a block: as good as five for each pair
 CHUNK_WORDS = 100_000  # words that a thread takes at a time
 # Learning rate × pairs on one row in one step; what a frequent word has beyond makes its sum overshoot.
 MAX_ROW_PULL = 2.5
-RunJobs = Callable[[Sequence[tuple[int, Callable[[], float]]]], None]
+CHECKPOINTS_PER_RUN = 10  # a checkpoint for each tenth of the work
 
 
 @dataclass(frozen=True)
@@ -72,70 +74,176 @@ class Corpus:
         return Corpus(ids[ids >= 0], document[ids >= 0], [names[i] for i in order], counts[order])
 
 
+@dataclass(frozen=True, kw_only=True)
+class VectorTrainConfig(LoopConfig):
+    """How word vectors are trained."""
+
+    epochs: int = 5
+    lr: float | None = None  # None: the method's own
+    lower: bool = True  # the words are put into lower case
+    seed: int = 0
+    threads: int | None = None  # None: all cores; only one thread gives the same bits again
+    steps: int = 0  # stretches of the text in all epochs; follows from the text
+    samples = 0  # nothing is evaluated on the way
+    keep_last, keep_best, keep_every = 2, 0, None  # checkpoints
+    deterministic = False  # one thread is, without torch's help
+    bytes_per_parameter = 16  # GloVe's: two tables, and the squares of their gradients
+
+    def __post_init__(self) -> None:
+        settings.check_sizes(self, "epochs", "threads")
+        settings.check_sizes(self, "seed", minimum=0)
+        if self.lr is not None and not self.lr > 0:
+            raise Error(f"the learning rate must be above 0, got {self.lr}", fix="leave train.lr out")
+
+    @property
+    def save_every(self) -> int:
+        """A tenth of the steps."""
+        return max(1, -(-self.steps // CHECKPOINTS_PER_RUN))
+
+    @property
+    def eval_every(self) -> int:
+        """Never before the end."""
+        return max(1, self.steps)
+
+    def explain_memory(self) -> tuple[str, str]:
+        """Return what takes memory, and how to take less."""
+        return "the text as numbers", "take a smaller --dim or --model.buckets, a larger --min-count, or less text"
+
+
 def train_word_vectors(
     texts: Iterable[str | Sequence[str]], kind: VectorKind = "skipgram", *, epochs: int = 5, lr: float | None = None,
-    lower: bool = True, seed: int = 0, threads: int | None = None, tell: ProgressCallback | None = None,
-    note: Callable[[dict[str, Any]], None] | None = None, **more: Any,
+    lower: bool = True, seed: int = 0, threads: int | None = None, tell: ProgressCallback | None = None, **more: Any,
 ) -> Former:  # fmt: skip
     """Train vectors of the words in some texts (strings, or lists of words); `more` are settings of VectorsConfig.
 
     `lr` falls in a line to almost nothing (GloVe's by AdaGrad); with one thread the result is a function of the seed.
-    `note` hears how many `places` there are, then gets a line (step, loss, tokens, seconds) after each piece of work.
     """
     c = settings.build_config(VectorsConfig, {"kind": kind, **more}, where="vectors")
-    if epochs < 1 or (lr is not None and lr <= 0):
-        raise Error(f"{epochs} epochs at lr {lr} train nothing", fix="take at least one epoch and a positive lr")
+    train = VectorTrainConfig(epochs=epochs, lr=lr, lower=lower, seed=seed, threads=threads)
     say = tell or (lambda what, done, of, detail: None)
     corpus = Corpus.from_texts(texts, c.min_count, lower)
     say("words", 1, 1, f"{len(corpus.words):,} words, {len(corpus.ids):,} places")
-    if note is not None:
-        note({"step": 0, "places": len(corpus.ids)})
-    rate, threads = DEFAULT_LR[kind] if lr is None else lr, threads or torch.get_num_threads()
-    work = train_glove if kind == "glove" else train_blockwise
-    table = work(corpus, c, epochs, rate, seed, lambda jobs: run_jobs(jobs, threads, say, note, kind))
-    if not table.isfinite().all():
+    trainer = VectorTrainer(build_learner(corpus, c, train), train)
+    for done in trainer.train():
+        total, speed = epochs * trainer.learner.num_items, done.tokens / done.seconds
+        say("training", done.tokens, total, f"loss {done.loss:.3f}, {speed:,.0f} words/s")
+    former = build_vectors_model(corpus.words, trainer.learner.finish(), lower=lower, **{**more, "kind": kind})
+    if not former.model.body.embedding_table.isfinite().all():
         raise Diverged("the vectors are not finite", fix="take a smaller learning rate")
-    return build_vectors_model(corpus.words, table, lower=lower, **{**more, "kind": kind, "dim": c.dim})
+    return former
 
 
-def run_jobs(
-    jobs: Sequence[tuple[int, Callable[[], float]]], threads: int, say: ProgressCallback,
-    note: Callable[[dict[str, Any]], None] | None = None, name: str = "loss",
-) -> None:  # fmt: skip
-    """Do jobs of some size on some threads, each with one core, and tell of the losses."""
-    before, total, began = torch.get_num_threads(), sum(size for size, _ in jobs), time.perf_counter()
-    done, step = 0, 0
+class VectorLearner(Protocol):
+    """Word vectors on their way: `groups` are the tables that jobs change, by the file of a checkpoint. A job is a
+    stretch of what an epoch goes over: places of the text, or the counts of pairs (GloVe)."""
 
-    def work(job: Callable[[], float]) -> float:
-        torch.set_num_threads(1)  # two threads that wait for each other at every product are slower than one
-        with torch.no_grad():
-            return job()
+    kind: str
+    groups: dict[str, Tensors]
+    num_items: int  # in an epoch
+    job_size: int  # items of a job
 
-    def report(size: int, loss: float) -> None:
-        nonlocal done, step
-        done, step, seconds = done + size, step + 1, time.perf_counter() - began
-        say("training", done, total, f"loss {loss:.3f}, {done / seconds:,.0f} words/s")
-        if note is not None:
-            seen = loss if math.isfinite(loss) else None
-            losses = {"loss": seen, "losses": {name: seen}}
-            note({"step": step, **losses, "tokens": done, "seconds": round(seconds, 3)})
+    @property
+    def jobs_per_epoch(self) -> int:
+        """How many jobs an epoch has."""
+        return -(-self.num_items // self.job_size)
 
-    try:
-        if threads == 1:
-            for size, job in jobs:
-                report(size, work(job))
-            return
-        with ThreadPoolExecutor(threads) as pool:
-            waiting = {pool.submit(work, job): size for size, job in jobs}
+    def count_items(self, job: int) -> int:
+        """Return how many items a job has, by its number over all epochs."""
+        return min(self.job_size, self.num_items - job % self.jobs_per_epoch * self.job_size)
+
+    def run_job(self, epoch: int, begin: int) -> float:
+        """Go over the items from `begin` on, and return a loss of theirs."""
+
+    def compute_lr(self, progress: float) -> float:
+        """Return the learning rate when a share of all the work is done."""
+
+    @torch.no_grad()
+    def restore_tables(self, groups: Mapping[str, Tensors]) -> None:
+        """Set the tables to those of a checkpoint."""
+        for group, tables in self.groups.items():
+            for name, table in tables.items():
+                table.copy_(groups[group][name])
+
+    def finish(self) -> Tensor:
+        """Return the finished table, words first; the learner's own tables are used up."""
+
+
+def build_learner(corpus: Corpus, c: VectorsConfig, train: VectorTrainConfig) -> VectorLearner:
+    """Build what a method trains, at its beginning."""
+    lr = KINDS[c.kind].lr if train.lr is None else train.lr
+    return (GloveLearner if c.kind == "glove" else BlockwiseLearner)(corpus, c, train.epochs, lr, train.seed)
+
+
+class VectorTrainer:
+    """Trains word vectors: a step is a job of the learner. Several threads, each with one core, share its tables.
+
+    Between two steps the state can be saved: jobs that are under way are waited for, and those that have ended but were
+    not yet reported as a step are part of it.
+    """
+
+    is_sharded = reads_late = should_stop = False
+
+    def __init__(self, learner: VectorLearner, config: VectorTrainConfig):
+        self.learner, self.world = learner, ProcessGroup()
+        self.config = replace(config, steps=config.epochs * learner.jobs_per_epoch)
+        self.threads = config.threads or torch.get_num_threads()
+        self.step, self.tokens, self.seconds, self.bad_steps = 0, 0, 0.0, 0
+        self.unreported: deque[tuple[int, float]] = deque()  # jobs that have ended, with their losses
+        self.running: dict[Future[float], int] = {}  # jobs by their futures
+
+    def train(self, until: int | None = None) -> Iterator[StepResult]:
+        """Take steps, one after the other, from where the run stands to the last one, or to step `until`."""
+        steps, before = self.config.steps, torch.get_num_threads()
+        last = steps if until is None else until
+        job = self.step + len(self.unreported) + len(self.running)  # the next one
+        with ThreadPoolExecutor(self.threads) as pool:
             try:
-                while waiting:
-                    ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
-                    for one in ready:
-                        report(waiting.pop(one), one.result())
+                while self.step < last:
+                    began = time.perf_counter()
+                    while not self.unreported:
+                        while job < last and len(self.running) < self.threads:
+                            self.running[pool.submit(self.run_job, job)] = job
+                            job += 1
+                        self.collect(FIRST_COMPLETED)
+                    done, loss = self.unreported.popleft()
+                    self.step, self.tokens = self.step + 1, self.tokens + self.learner.count_items(done)
+                    self.bad_steps = 0 if math.isfinite(loss) else self.bad_steps + 1
+                    self.seconds += time.perf_counter() - began
+                    outcome = partial(StepOutcome, {self.learner.kind: loss}, None, bool(self.bad_steps))
+                    lr = self.learner.compute_lr(done / steps)
+                    yield StepResult(self.step, lr, self.tokens, outcome, self.seconds)
+                    if self.bad_steps:
+                        what = f"the vectors are not finite: the loss of step {self.step} is {loss}"
+                        raise Diverged(what, fix="take a smaller learning rate: --train.lr, also with --resume")
             finally:
-                pool.shutdown(cancel_futures=True)
-    finally:
-        torch.set_num_threads(before)
+                torch.set_num_threads(before)
+
+    def run_job(self, job: int) -> float:
+        """Run a job, by its number over all epochs."""
+        torch.set_num_threads(1)  # two threads that wait for each other at every product are slower than one
+        epoch, number = divmod(job, self.learner.jobs_per_epoch)
+        with torch.no_grad():
+            return self.learner.run_job(epoch, number * self.learner.job_size)
+
+    def collect(self, until: str = ALL_COMPLETED) -> None:
+        """Wait for one of the jobs under way, or for all of them; an error in one is raised here."""
+        ended, _ = wait(self.running, return_when=until)
+        self.unreported.extend(sorted((self.running.pop(one), one.result()) for one in ended))
+
+    def get_state(self) -> tuple[dict[str, Tensors], dict[str, Any]]:
+        """Return what a checkpoint holds, when no job is under way."""
+        self.collect()
+        numbers = {name: getattr(self, name) for name in ("step", "tokens", "seconds", "bad_steps")}
+        return self.learner.groups, {**numbers, "unreported": list(self.unreported)}
+
+    def restore_state(
+        self, groups: Mapping[str, Tensors], state: Mapping[str, Any], shard_folder: Path | None = None
+    ) -> None:
+        """Restore a saved state."""
+        self.learner.restore_tables(groups)
+        self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        self.bad_steps = state["bad_steps"]
+        self.unreported = deque((job, loss) for job, loss in state["unreported"])
 
 
 class EmbeddingTable:
@@ -201,47 +309,59 @@ def compute_row_scales(pulls: Tensor) -> Tensor:
     return (MAX_ROW_PULL / pulls).clamp(max=1.0).float()
 
 
-def train_blockwise(corpus: Corpus, c: VectorsConfig, epochs: int, lr: float, seed: int, run_jobs: RunJobs) -> Tensor:
-    """Skip-gram, CBOW or fastText: the finished table, words first."""
-    n, words = len(corpus.ids), len(corpus.words)
-    share = corpus.counts / corpus.counts.sum()
-    # The released code's form of the paper's thinning (2013b, eq. 5): keep √(t/f) + t/f of a word's places.
-    kept = np.minimum(1, np.sqrt(c.sample / share) + c.sample / share) if c.sample else np.ones(words)
-    noise = np.cumsum(corpus.counts**0.75)  # 2013b, §2.2
-    drawn, bounds = np.diff(noise, prepend=0) / noise[-1], torch.from_numpy(noise[:-1] / noise[-1])
-    seen, pairs = share * kept / (share * kept).sum(), c.window + 1
-    places = BLOCKS_PER_STEP * BLOCK_PLACES
-    inner_pulls = torch.from_numpy(lr * places * seen * pairs * (1 + c.negatives))
-    outer_pulls = torch.from_numpy(lr * places * (seen + c.negatives * drawn) * (1 if c.kind == "cbow" else pairs))
-    g = torch.Generator().manual_seed(seed)
-    rows, width = words + (c.buckets if c.kind == "fasttext" else 0), 0.5 if c.kind != "fasttext" else 1.0
-    table = torch.empty(rows, c.dim).uniform_(-width / c.dim, width / c.dim, generator=g)
-    inner = EmbeddingTable(table, compute_row_scales(inner_pulls))
-    if c.kind == "fasttext":
-        inner = build_ngram_table(corpus, c, table, inner_pulls)
-    outer = EmbeddingTable(torch.zeros(words, c.dim), compute_row_scales(outer_pulls))
+class BlockwiseLearner(VectorLearner):
+    """Skip-gram, CBOW or fastText, over the places of the text."""
 
-    def work(epoch: int, begin: int) -> float:
-        end = min(n, begin + CHUNK_WORDS)
-        ids, left, right = subsample_chunk(corpus, kept, c.window, seed, epoch, begin, end)
-        steps, loss = len(left), 0.0
-        own = torch.Generator().manual_seed(int(draw_bits(seed, epoch, begin, 3)) >> 1)
-        pick = torch.rand(steps, BLOCKS_PER_STEP * NEGATIVES_PER_BLOCK[c.kind], generator=own, dtype=torch.float64)
-        others = torch.searchsorted(bounds, pick)
+    job_size = CHUNK_WORDS
+
+    def __init__(self, corpus: Corpus, c: VectorsConfig, epochs: int, lr: float, seed: int):
+        self.corpus, self.c, self.kind, self.epochs, self.lr, self.seed = corpus, c, c.kind, epochs, lr, seed
+        self.num_items, words = len(corpus.ids), len(corpus.words)
+        share = corpus.counts / corpus.counts.sum()
+        # The released code's form of the paper's thinning (2013b, eq. 5): keep √(t/f) + t/f of a word's places.
+        kept = np.minimum(1, np.sqrt(c.sample / share) + c.sample / share) if c.sample else np.ones(words)
+        noise = np.cumsum(corpus.counts**0.75)  # 2013b, §2.2
+        drawn, self.noise_bounds = np.diff(noise, prepend=0) / noise[-1], torch.from_numpy(noise[:-1] / noise[-1])
+        seen, pairs = share * kept / (share * kept).sum(), c.window + 1
+        places = BLOCKS_PER_STEP * BLOCK_PLACES
+        inner_pulls = torch.from_numpy(lr * places * seen * pairs * (1 + c.negatives))
+        outer_pulls = torch.from_numpy(lr * places * (seen + c.negatives * drawn) * (1 if c.kind == "cbow" else pairs))
+        g = torch.Generator().manual_seed(seed)
+        rows, width = words + (c.buckets if c.kind == "fasttext" else 0), 0.5 if c.kind != "fasttext" else 1.0
+        table = torch.empty(rows, c.dim).uniform_(-width / c.dim, width / c.dim, generator=g)
+        self.kept, self.inner = kept, EmbeddingTable(table, compute_row_scales(inner_pulls))
+        if c.kind == "fasttext":
+            self.inner = build_ngram_table(corpus, c, table, inner_pulls)
+        self.outer = EmbeddingTable(torch.zeros(words, c.dim), compute_row_scales(outer_pulls))
+        self.groups = {"model": {"input": table, "output": self.outer.table}}
+
+    def compute_lr(self, progress: float) -> float:
+        """Return a rate that falls in a line to almost nothing."""
+        return self.lr * max(1 - progress, 1e-4)
+
+    def run_job(self, epoch: int, begin: int) -> float:
+        """Go over a stretch of the text; return the loss of its last step."""
+        c, n, end = self.c, self.num_items, min(self.num_items, begin + self.job_size)
+        ids, left, right = subsample_chunk(self.corpus, self.kept, c.window, self.seed, epoch, begin, end)
+        steps, loss, places = len(left), 0.0, BLOCKS_PER_STEP * BLOCK_PLACES
+        own = torch.Generator().manual_seed(int(draw_bits(self.seed, epoch, begin, 3)) >> 1)
+        pick = torch.rand(steps, BLOCKS_PER_STEP * KINDS[c.kind].block_negatives, generator=own, dtype=torch.float64)
+        others = torch.searchsorted(self.noise_bounds, pick)
         for i in range(steps):
-            far = (epoch * n + begin + (end - begin) * i / steps) / (epochs * n)
-            rate, asked = lr * max(1 - far, 1e-4), i == steps - 1
-            span = ids[i * places : (i + 1) * places + 2 * c.window]
-            loss = update_blocks(c, inner, outer, span, left[i], right[i], others[i], rate, asked) or loss
+            far = (epoch * n + begin + (end - begin) * i / steps) / (self.epochs * n)
+            span, asked = ids[i * places : (i + 1) * places + 2 * c.window], i == steps - 1
+            step = left[i], right[i], others[i], self.compute_lr(far), asked
+            loss = update_blocks(c, self.inner, self.outer, span, *step) or loss
         return loss
 
-    chunks = [(epoch, begin) for epoch in range(epochs) for begin in range(0, n, CHUNK_WORDS)]
-    run_jobs([(min(CHUNK_WORDS, n - begin), partial(work, epoch, begin)) for epoch, begin in chunks])
-    if c.kind == "fasttext":  # known words as fastText's .vec files have them; the n-grams stay for unknown ones
-        for part in torch.arange(words).split(4096):
-            outer.table[part] = inner.look_up(part)[0]
-        table[:words] = outer.table
-    return table
+    def finish(self) -> Tensor:
+        """Return the input vectors; of fastText's words, those that they and their n-grams make."""
+        table, words = self.inner.table, len(self.corpus.words)
+        if self.kind == "fasttext":  # known words as fastText's .vec files have them; the n-grams stay for unknown ones
+            for part in torch.arange(words).split(4096):
+                self.outer.table[part] = self.inner.look_up(part)[0]
+            table[:words] = self.outer.table
+        return table
 
 
 def subsample_chunk(
@@ -270,7 +390,7 @@ def update_blocks(
     w = c.window
     around = span.unfold(0, BLOCK_PLACES + 2 * w, BLOCK_PLACES).reshape(-1)  # (B·S,)
     words = span[w : len(span) - w]  # (B·T,)
-    near, share = word_vector_losses.build_window_mask(left, right, w), c.negatives / NEGATIVES_PER_BLOCK[c.kind]
+    near, share = word_vector_losses.build_window_mask(left, right, w), c.negatives / KINDS[c.kind].block_negatives
     shape = (BLOCKS_PER_STEP, -1, c.dim)
     drawn = outer.look_up(others)[0].view(shape)
     if c.kind == "cbow":
@@ -321,34 +441,47 @@ def count_cooccurrences(corpus: Corpus, window: int) -> tuple[np.ndarray, np.nda
     )
 
 
-def train_glove(corpus: Corpus, c: VectorsConfig, epochs: int, lr: float, seed: int, run_jobs: RunJobs) -> Tensor:
-    """Train on all counts, both ways round; the result is the sum of a word's two vectors (§4.2)."""
-    i, j, counts = (torch.from_numpy(part) for part in count_cooccurrences(corpus, c.window))
-    if not len(i):
-        raise Error("no two words occur together", fix="give longer texts")
-    words, n, counts = len(corpus.words), len(i), counts.float()
-    g = torch.Generator().manual_seed(seed)
-    tables = [torch.rand(words, c.dim, generator=g).sub_(0.5).div_(c.dim) for _ in range(2)]
-    biases = [torch.rand(words, generator=g).sub_(0.5).div_(c.dim) for _ in range(2)]
-    squares = [torch.ones_like(t) for t in (*tables, *biases)]
+class GloveLearner(VectorLearner):
+    """GloVe, over all counts of pairs, both ways round."""
 
-    order = lru_cache(2)(lambda epoch: torch.from_numpy(shuffle_indices(n, seed, epoch)))
+    kind, job_size = "glove", PAIRS_PER_STEP * STEPS_PER_JOB
 
-    def work(epoch: int, begin: int) -> float:
-        total, places = 0.0, order(epoch)[begin : begin + size]
+    def __init__(self, corpus: Corpus, c: VectorsConfig, epochs: int, lr: float, seed: int):
+        self.c, self.lr, (i, j, counts) = c, lr, count_cooccurrences(corpus, c.window)
+        if not len(i):
+            raise Error("no two words occur together", fix="give longer texts")
+        self.first, self.second, self.counts = (
+            torch.from_numpy(i),
+            torch.from_numpy(j),
+            torch.from_numpy(counts).float(),
+        )
+        words, self.num_items = len(corpus.words), len(i)
+        g = torch.Generator().manual_seed(seed)
+        tables = [torch.rand(words, c.dim, generator=g).sub_(0.5).div_(c.dim) for _ in range(2)]
+        biases = [torch.rand(words, generator=g).sub_(0.5).div_(c.dim) for _ in range(2)]
+        values = dict(zip(("input", "output", "input_bias", "output_bias"), (*tables, *biases), strict=True))
+        self.groups = {"model": values, "optimizer": {name: torch.ones_like(value) for name, value in values.items()}}
+        self.get_order = lru_cache(2)(lambda epoch: torch.from_numpy(shuffle_indices(len(i), seed, epoch)))
+
+    def compute_lr(self, progress: float) -> float:
+        """Return the rate, which AdaGrad lowers for each number of its own."""
+        return self.lr
+
+    def run_job(self, epoch: int, begin: int) -> float:
+        """Go over some of the counts in the order of an epoch; return their mean loss."""
+        values, squares = (tuple(self.groups[name].values()) for name in ("model", "optimizer"))
+        total, places = 0.0, self.get_order(epoch)[begin : begin + self.job_size]
         for part in places.split(PAIRS_PER_STEP):
-            a, b = i[part], j[part]
-            w, v, bias = tables[0].index_select(0, a), tables[1].index_select(0, b), biases[0][a] + biases[1][b]
-            pulls = word_vector_losses.compute_glove(w, v, bias, counts[part], c.x_max, c.alpha)
-            values = (*tables, *biases)
+            a, b = self.first[part], self.second[part]
+            w, v, bias = values[0].index_select(0, a), values[1].index_select(0, b), values[2][a] + values[3][b]
+            pulls = word_vector_losses.compute_glove(w, v, bias, self.counts[part], self.c.x_max, self.c.alpha)
             for at, value, square, pull in zip((a, b, a, b), values, squares, (*pulls[:3], pulls[2]), strict=True):
                 # AdaGrad; the squares come first, since one step holds many counts of a frequent word
                 square.index_add_(0, at, pull * pull)
-                value.index_add_(0, at, (pull * -lr).div_(square.index_select(0, at).sqrt_()))
+                value.index_add_(0, at, (pull * -self.lr).div_(square.index_select(0, at).sqrt_()))
             total += float(pulls[3].sum())
         return total / len(places)
 
-    size = PAIRS_PER_STEP * STEPS_PER_JOB
-    chunks = [(epoch, begin) for epoch in range(epochs) for begin in range(0, n, size)]
-    run_jobs([(min(size, n - begin), partial(work, epoch, begin)) for epoch, begin in chunks])
-    return tables[0] + tables[1]
+    def finish(self) -> Tensor:
+        """Return the sum of a word's two vectors (§4.2)."""
+        return self.groups["model"]["input"] + self.groups["model"]["output"]

@@ -8,29 +8,13 @@ import torch
 from formers.nn.attention.kernels import decode
 from formers.nn.layers import LayerNorm, RMSNorm
 from tests.nn import slow_triton
+from tests.nn.reference import attend_to_cache
 
 
 @pytest.fixture
 def slow(monkeypatch):
-    made = slow_triton.kernels("attention.kernels.decode_triton")
+    made = slow_triton.load_kernels("attention.kernels.decode_triton")
     monkeypatch.setattr(decode, "load_kernels", lambda: made)
-
-
-def expected(q, k, v, lengths, scale, table, bias, width):
-    each, out = q.shape[0] // k.shape[0], torch.zeros_like(q)
-    for n in range(q.shape[0]):
-        row, length = n // each, int(lengths[n // each])
-        first = max(0, length - width) if width else 0
-        held = [row if table is None else int(table[row, j]) for j in range(first, length)]
-        if not held:
-            continue
-        slots = list(range(first, length))
-        for h in range(q.shape[1]):
-            s = k[held, slots, h] @ q[n, h] * scale
-            if bias is not None:
-                s = s + bias[h, [length - 1 - j for j in slots]]
-            out[n, h] = s.softmax(0) @ v[held, slots, h]
-    return out
 
 
 @pytest.mark.parametrize("programs", [1, 64])
@@ -49,7 +33,7 @@ def test_one_token_over_a_cache(slow, monkeypatch, programs, each, size, dim, ta
     table = torch.randint(0, rows, (rows, size)) if tabled else None
     bias = torch.randn(heads, size) if biased else None
     got = decode.decode_attention(q, k, v, lengths, 0.3, table=table, bias=bias, width=width)
-    want = expected(q, k, v, lengths, 0.3, table, bias, width)
+    want = attend_to_cache(q, k, v, lengths, 0.3, table, bias, width)
     torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
 
 
@@ -82,7 +66,7 @@ def test_what_is_new_is_seen_and_written(slow, monkeypatch, programs, tabled):
                 hit = after[2][other, last[row]] == row
                 if other != row and hit and last[row] < clipped[other]:
                     table[other, last[row]] = after[2][other, last[row]] = other
-    want = expected(qkv[:, 0], after[0], after[1], clipped, 0.3, after[2], None, 0)
+    want = attend_to_cache(qkv[:, 0], after[0], after[1], clipped, 0.3, after[2], None, 0)
     got = decode.decode_attention(qkv[:, 0], k, v, lengths, 0.3, table=table, fresh=(qkv[:, 1], qkv[:, 2]))
     torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
     assert torch.equal(k, after[0])

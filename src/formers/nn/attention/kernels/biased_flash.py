@@ -11,7 +11,7 @@ hash of a seed, the query and the key: the backward pass draws it again.
 from __future__ import annotations
 
 from functools import cache as remember
-from typing import Any
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ SHIFTED_TILES = (64, 64, 4, 3)
 
 
 @remember
-def load_kernels() -> Any:
+def load_kernels() -> ModuleType:
     """Import the kernels; never called on a machine without triton."""
     from . import biased_flash_triton
 
@@ -57,7 +57,7 @@ def _collect_arguments(
     seg_q: Tensor | None, seg_k: Tensor | None, places: Tensor | None, rank_q: Tensor | None,
     rank_k: Tensor | None, seed: Tensor | None, q_longest: int, k_longest: int, scale: float,
     dropout: float, shifted: bool,
-) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
+) -> tuple[tuple[Tensor | float, ...], dict[str, int]]:  # fmt: skip
     """Return what all kernels take, in their order, and what they are compiled for."""
     line = (0, 0) if bias is None else bias.stride()[:2]
     strides = (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *line)
@@ -73,7 +73,7 @@ def _collect_arguments(
 
 def _choose_blocks(
     q: Tensor, k: Tensor, documents: int, longest: tuple[int, int], ranked: bool, size: tuple[int, ...]
-) -> dict[str, Any]:
+) -> dict[str, int]:
     """Choose the blocks of a kernel; EVEN if all of them are full, SURE if every query sees every key as well."""
     rows, columns, warps, stages = size
     whole = q.shape[0] == documents * longest[0] and k.shape[0] == documents * longest[1]
@@ -110,7 +110,7 @@ def forward(
 
 
 @forward.register_fake
-def _(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, *rest: object) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
 
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cache as remember
-from typing import Any
+from types import ModuleType
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from ...gpu_support import has_triton
+
 LOG2E = 1.4426950408889634
 KEY_BLOCK, TARGET_PROGRAMS = 64, 512  # keys that are read at once; programs that fill a GPU
+Result = TypeVar("Result")
 failed_kernels: set[str] = set()  # kernels that have failed here
 
 
@@ -25,7 +29,7 @@ def make_contiguous(*tensors: Tensor) -> list[Tensor]:
 
 
 @remember
-def load_kernels() -> Any:
+def load_kernels() -> ModuleType:
     """Import the kernels; never called on a machine without triton."""
     from . import decode_triton
 
@@ -35,9 +39,7 @@ def load_kernels() -> Any:
 @remember
 def is_available(device: torch.device) -> bool:
     """Return whether there is a GPU with triton."""
-    from torch.utils._triton import has_triton
-
-    return device.type == "cuda" and bool(has_triton())
+    return device.type == "cuda" and has_triton()
 
 
 def decode_attention(
@@ -73,7 +75,7 @@ def write_new_kv(k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, fr
         table.index_put_((rows, last), rows)
 
 
-def run_with_fallback(name: str, fast: Callable[[], Any], slow: Callable[[], Any]) -> Any:
+def run_with_fallback(name: str, fast: Callable[[], Result], slow: Callable[[], Result]) -> Result:
     """Run the fast way, or where triton cannot compile it, the slow one from then on, with a warning."""
     if name not in failed_kernels:
         try:
@@ -121,7 +123,7 @@ def run_decode_kernel(
 
 
 @run_decode_kernel.register_fake
-def _(q: Tensor, *rest: Any) -> Tensor:
+def _(q: Tensor, *rest: object) -> Tensor:
     return q.new_empty(q.shape)
 
 
@@ -138,5 +140,5 @@ def add_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: flo
 
 
 @add_norm.register_fake
-def _(x: Tensor, *rest: Any) -> list[Tensor]:
+def _(x: Tensor, *rest: object) -> list[Tensor]:
     return [x.new_empty(x.shape) for _ in range(2)]
