@@ -123,6 +123,7 @@ NO_MODULE = {
     "objectives/test_every_family.py": "every family with its own objective",
     "objectives/test_frozen.py": "the batches of every objective, kept from version to version",
     "training/test_every_family.py": "every family, trained with its own objective",
+    "serving/test_clients.py": "real clients against the whole server",
 }
 
 FILES = [p for p in sorted(ROOT.rglob("*.py")) if p != ROOT / "__init__.py"]

@@ -18,7 +18,7 @@ TOKEN = "correct-horse-battery"
 
 
 @pytest.fixture(scope="module")
-def locked(models):
+def locked_client(models):
     settings = ServerSettings(token=TOKEN, allowed_hosts=("models.test",), cors_origins=("https://pages.test",))
     with open_client(models, ["gpt2", "bert"], settings=settings) as client:
         yield client
@@ -34,18 +34,18 @@ def list_routes(client: TestClient) -> list[tuple[str, str]]:
     return [*found, *(("GET", f"{path}/") for path in mounts), ("GET", "/openapi.json"), ("GET", "/no-such-route")]
 
 
-def test_every_route_asks_for_the_token(locked):
-    routes = list_routes(locked)
+def test_every_route_asks_for_the_token(locked_client):
+    routes = list_routes(locked_client)
     assert len(routes) >= 8
     for method, path in routes:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
-            answer = locked.request(method, path, headers=headers)
+            answer = locked_client.request(method, path, headers=headers)
             if path in PROBES:
                 assert answer.status_code == 200
             else:
                 assert answer.status_code == 401, (method, path)
                 assert answer.json()["error"]
-        allowed = locked.request(method, path, headers={"Authorization": f"Bearer {TOKEN}"})
+        allowed = locked_client.request(method, path, headers={"Authorization": f"Bearer {TOKEN}"})
         assert allowed.status_code not in (401, 403), (method, path)
 
 
@@ -53,49 +53,49 @@ def test_every_route_asks_for_the_token(locked):
     "evil.test", "evil.test:8000", "localhost.evil.test", "127.0.0.1.evil.test", "", "models.test.evil", "10.0.0.1",
     "[::2]:8000", "127.0.0.1:8000, evil.test",
 ])  # fmt: skip
-def test_every_route_refuses_a_foreign_host(locked, host):
-    for method, path in list_routes(locked):
-        answer = locked.request(method, path, headers={"Host": host, "Authorization": f"Bearer {TOKEN}"})
+def test_every_route_refuses_a_foreign_host(locked_client, host):
+    for method, path in list_routes(locked_client):
+        answer = locked_client.request(method, path, headers={"Host": host, "Authorization": f"Bearer {TOKEN}"})
         assert answer.status_code == (200 if path in PROBES else 403), (method, path)
 
 
 @pytest.mark.parametrize(
     "origin", ["https://evil.test", "null", "http://127.0.0.1:9999", "https://pages.test.evil", "x"]
 )
-def test_every_route_refuses_a_foreign_origin(locked, origin):
-    for method, path in list_routes(locked):
-        answer = locked.request(method, path, headers={"Origin": origin, "Authorization": f"Bearer {TOKEN}"})
+def test_every_route_refuses_a_foreign_origin(locked_client, origin):
+    for method, path in list_routes(locked_client):
+        answer = locked_client.request(method, path, headers={"Origin": origin, "Authorization": f"Bearer {TOKEN}"})
         assert answer.status_code == (200 if path in PROBES else 403), (method, path)
         assert "access-control-allow-origin" not in answer.headers
 
 
-def test_named_hosts_and_origins_get_in(locked):
+def test_named_hosts_and_origins_get_in(locked_client):
     allowed = {"Authorization": f"Bearer {TOKEN}"}
     for host in ("localhost:1234", "127.0.0.1", "[::1]:8000", "models.test", "MODELS.test:443"):
-        assert locked.get("/v1/models", headers={"Host": host, **allowed}).status_code == 200
-    own = locked.get("/v1/models", headers={"Origin": "http://127.0.0.1:8000", **allowed})
+        assert locked_client.get("/v1/models", headers={"Host": host, **allowed}).status_code == 200
+    own = locked_client.get("/v1/models", headers={"Origin": "http://127.0.0.1:8000", **allowed})
     assert own.status_code == 200
     assert "access-control-allow-origin" not in own.headers
-    page = locked.get("/v1/models", headers={"Origin": "https://pages.test", **allowed})
+    page = locked_client.get("/v1/models", headers={"Origin": "https://pages.test", **allowed})
     assert page.headers["access-control-allow-origin"] == "https://pages.test"
     ask = {"Origin": "https://pages.test", "Access-Control-Request-Method": "POST"}
-    assert locked.options("/v1/completions", headers=ask).status_code == 200
-    assert locked.options("/v1/completions", headers={**ask, "Origin": "https://evil.test"}).status_code == 403
+    assert locked_client.options("/v1/completions", headers=ask).status_code == 200
+    assert locked_client.options("/v1/completions", headers={**ask, "Origin": "https://evil.test"}).status_code == 403
 
 
-def test_a_browser_gets_the_token_as_a_cookie(locked):
-    answer = locked.get(f"/playground/?token={TOKEN}&x=1", follow_redirects=False)
+def test_a_browser_gets_the_token_as_a_cookie(locked_client):
+    answer = locked_client.get(f"/playground/?token={TOKEN}&x=1", follow_redirects=False)
     assert answer.status_code == 303
     assert answer.headers["location"] == "/playground/?x=1"
     assert "HttpOnly" in answer.headers["set-cookie"]
     assert "SameSite=Strict" in answer.headers["set-cookie"]
     name, value = answer.headers["set-cookie"].partition(";")[0].split("=")
-    locked.cookies.clear()
-    assert locked.get("/v1/models", headers={"Cookie": f"{name}={value}"}).status_code == 200
-    locked.cookies.clear()
-    assert locked.get("/v1/models", headers={"Cookie": f"{name}=wrong"}).status_code == 401
-    assert locked.get("/playground/?token=wrong", follow_redirects=False).status_code == 401
-    assert locked.get(f"/v1/models?token={TOKEN}").status_code == 401, "in the address of a page alone"
+    locked_client.cookies.clear()
+    assert locked_client.get("/v1/models", headers={"Cookie": f"{name}={value}"}).status_code == 200
+    locked_client.cookies.clear()
+    assert locked_client.get("/v1/models", headers={"Cookie": f"{name}=wrong"}).status_code == 401
+    assert locked_client.get("/playground/?token=wrong", follow_redirects=False).status_code == 401
+    assert locked_client.get(f"/v1/models?token={TOKEN}").status_code == 401, "in the address of a page alone"
 
 
 def test_bodies_are_limited_as_declared_and_as_sent(models):

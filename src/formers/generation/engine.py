@@ -119,7 +119,7 @@ class Engine:
 
     def run_between_steps(self, function: Callable[[], Result]) -> Future[Result]:
         """Call a function that reads the model on the engine's thread, where no step runs at the same time."""
-        future: Future[Any] = Future()
+        future: Future[Any] = Future()  # dynamic: one queue holds calls of any result
         self.waiting_calls.put((future, function))
         self._wake_event.set()
         return future

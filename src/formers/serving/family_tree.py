@@ -24,7 +24,6 @@ from ..nn.recurrent.alignment import Alignment
 from ..nn.recurrent.convolution import CharacterCNN, PackedConv
 from ..nn.recurrent.projected_lstm import ProjectedLSTM
 from ..nn.recurrent.rnn import RecurrentLayer
-from .korean_family import KOREAN_SUMMARIES
 
 ONE_AT_A_TIME = threading.Lock()
 
@@ -47,7 +46,7 @@ def build_description() -> dict[str, Any]:
         entry = registry.FAMILIES[row["name"]]
         presets = [{"name": name, "parameters": size["parameters"]} for name, size in row["presets"].items()]
         facts = {**row, "help": entry.help, "new": split_points(row["new"]), "presets": presets}
-        facts["korean"] = KOREAN_SUMMARIES[row["name"]]
+        facts["korean"] = entry.card.korean
         members.append({**facts, **describe_structure(row["name"])})
     return {"members": members}
 

@@ -43,9 +43,10 @@ class Operation:
             return embed(former, inputs, **how).numpy()
         if self.name == "embed_tokens":
             return embed_all_tokens(former, inputs)
+        verb: Callable[..., Any] = resolve_verb(self.name)
         if self.name == "inspect":  # which takes one text
-            return [resolve_verb(self.name)(former, text, **how) for text in inputs]
-        return resolve_verb(self.name)(former, inputs, **how)
+            return [verb(former, text, **how) for text in inputs]
+        return verb(former, inputs, **how)
 
 
 def make_operation(name: str, /, **options: Hashable) -> Operation:
