@@ -2,8 +2,7 @@
 
 import formers
 f = formers.load("path/to/model")            # a formers or a Hugging Face directory, or "hub:owner/name"
-f.logits(ids)
-"""
+f.logits(ids)"""
 
 from __future__ import annotations
 

@@ -55,10 +55,8 @@ class LoadedModel(Protocol):
 
 
 def can_generate(former: LoadedModel) -> bool:
-    """Return whether a model continues text token by token: a decoder, an encoder-decoder, or XLNet's two streams.
-
-    ELMo reads words as characters and has no token to continue with; BERT with a language-model head reads both ways.
-    """
+    """Return whether a model continues text token by token: a decoder, an encoder-decoder, or XLNet's two streams. ELMo
+    reads words as characters and has no token to continue with; BERT with a language-model head reads both ways."""
     if former.head not in GENERATIVE_HEADS or "lm" not in former.model.parts or former.definition.reads_characters:
         return False
     declared = former.definition

@@ -234,9 +234,7 @@ class AttentionContext:
 
     def get_dense_mask(self, heads: int, *, padded: bool = True) -> Tensor | None:
         """Return the mask (bool) or masked bias (float) on a (rows or 1, H or 1, Q, K) grid; None if all is visible.
-
-        Without `padded`, that of one full-length document, of which any shorter one takes the corner.
-        """
+        Without `padded`, that of one full-length document, of which any shorter one takes the corner."""
         if padded not in self.forms.dense:
             self.forms.dense[padded] = self._build_dense_mask(heads, padded)
         return self.forms.dense[padded]
