@@ -12,10 +12,9 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Mapping
 from importlib import resources
-from typing import Any
 
+from ..config import JSONObject
 from ..errors import Error
 
 ENTRY_MODULE = "viewer.js"
@@ -65,7 +64,7 @@ def compute_csp_hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
-def render_page(document: Mapping[str, Any], language: str = "en") -> str:
+def render_page(document: JSONObject, language: str = "en") -> str:
     """Render a view document as one HTML page that loads nothing: a policy in it forbids every request."""
     style = read_page_file("page.css")
     script = (
