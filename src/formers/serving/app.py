@@ -115,7 +115,7 @@ class Server(uvicorn.Server):
             self.on_start(self.servers[0].sockets[0].getsockname()[1])
 
     def reload_models(self) -> None:
-        """Load all models again on a thread; requests go on meanwhile."""
+        """Load all models again on a thread; requests continue meanwhile."""
         threading.Thread(target=self.state.models.load_all, daemon=True).start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
