@@ -240,7 +240,7 @@ class ModelTable:
         self.workers.shutdown(wait=False)
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a function on a worker thread, so that the event loop stays free."""
+        """Run a function on a worker thread, so that the event loop continues."""
         return await asyncio.get_running_loop().run_in_executor(self.workers, function, *arguments)
 
 
