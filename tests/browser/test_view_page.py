@@ -145,6 +145,7 @@ def test_the_table_has_the_current_head(open_page, write_page):
     page.click("#fv-tab-head")
     page.locator("details summary").click()
     rows = page.locator("tbody tr")
+    rows.first.wait_for()
     assert rows.count() == len(document["sides"]["text"]["tokens"])
     assert "river" in rows.nth(6).inner_text()
     head = page.locator(".fv-controls select").nth(2)
