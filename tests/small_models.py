@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import unicodedata
 
 import torch
@@ -130,4 +131,31 @@ def build_language_model(name, **more):
     """Build a small model with its pretraining head, and its tokenizer."""
     f = build_for_text(name, **more)
     f.tokenizer = train_small_tokenizer(f)
+    return f
+
+
+VERB_LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다 배가"] * 4
+
+
+@functools.cache
+def get_verb_tokenizer(kind):
+    """Return a tokenizer of a kind and style, trained on VERB_LINES; made once."""
+    return train_tokenizer(kind[0], VERB_LINES, 300, workers=1, style=kind[1])
+
+
+@functools.cache
+def get_verb_model(name, head):
+    """Return a small model with a tokenizer of its family's kind, which can read VERB_LINES; made once."""
+    if name == "vectors":
+        from formers.interop.word_vectors import build_vectors_model
+
+        words = [*VERB_LINES[0].split(), *VERB_LINES[1].split()]
+        return build_vectors_model(list(dict.fromkeys(words)), torch.randn(len(set(words)), 12), lower=True)
+    words = get_verb_tokenizer((FAMILIES[name].definition.tokenizer, FAMILIES[name].definition.tokenizer_style))
+    sizes = {**TEXT_SIZES, "vocab": max(400, len(words)), "labels": 2}
+    known = {
+        key: value for key, value in sizes.items() if key in FAMILIES[name].definition.config_class.__dataclass_fields__
+    }
+    f = build_small(name, head, **known)
+    f.tokenizer = words
     return f

@@ -28,10 +28,11 @@ ROOT = Path(formers.__file__).parent
 #   torch), and below training and generation, which load and save models.
 # - generation stands above tasks and evaluation, because augmentation reads examples and filters by a baseline.
 # - reports stands below training, which writes a report at its end: a report is handed a run's records (protocols.py).
+# - inspection stands above reports, whose drawing of a head it saves as a picture.
 ORDER = [
     "errors", "ragged_arrays", "option_aliases", "config", "atomic_files", "batch", "text", "keymap", "nn", "family",
     "inputs", "model", "verbs", "task", "models", "registry", "former", "protocols", "data", "interop", "objectives",
-    "tasks", "evaluation", "inspection", "reports", "generation", "training", "serving", "cli", "__main__",
+    "tasks", "evaluation", "reports", "inspection", "generation", "training", "serving", "cli", "__main__",
 ]  # fmt: skip
 # What the order alone would allow: objectives and tasks are handed a model, training a model that can decode.
 FORBIDDEN = {
@@ -52,7 +53,7 @@ FAMILY_TABLES = {
 }
 VERBS = {
     "load", "build", "save", "export", "generate", "fill", "classify", "score", "tag", "answer", "choose", "translate",
-    "summarise", "embed", "neighbours", "pretrain", "finetune", "augment", "prepare", "tree",
+    "summarise", "embed", "inspect", "neighbours", "pretrain", "finetune", "augment", "prepare", "tree",
 }  # fmt: skip
 
 

@@ -15,12 +15,13 @@ import torch
 import formers
 from formers import Error
 from formers.errors import NonFinite
-from formers.registry import FAMILIES, train_tokenizer
+from formers.registry import FAMILIES
 from formers.text.tokenizer import Tokenizer
 from formers.verbs import VERBS, list_verbs
-from tests.small_models import HEADS, build_small
+from tests.small_models import HEADS
+from tests.small_models import VERB_LINES as LINES
+from tests.small_models import get_verb_model as get_model
 
-LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다 배가"] * 4
 ROWS = [{"text": text, "label": label} for text in LINES[:2] for label in "ab"]
 LABELLED = {
     "classify": {"text": LINES[0], "label": "LABEL_1"},
@@ -40,6 +41,7 @@ ASKED = {
     "embed": lambda f: f.embed("the cat"),
     "evaluate": lambda f: f.evaluate([LABELLED.get(f.head, {"text": LINES[0], "target": "the mat"})] * 2),
     "fill": lambda f: f.fill("the ___ sat"),
+    "inspect": lambda f: f.inspect("the cat sat").to_dict(),
     "neighbours": lambda f: f.neighbours("the cat", texts=LINES[:2]),
     "classify": lambda f: f.classify("the cat"),
     "score": lambda f: f.score(("the cat", "the mat") if needs_pairs(f) else "the cat sat"),
@@ -52,35 +54,12 @@ ASKED = {
 }
 
 
-@functools.cache
-def get_tokenizer(kind):
-    return train_tokenizer(kind[0], LINES, 300, workers=1, style=kind[1])
-
-
-@functools.cache
-def get_model(name, head):
-    """A tiny model with a tokenizer of its family's kind; made once."""
-    if name == "vectors":
-        from formers.interop.word_vectors import build_vectors_model
-
-        words = [*LINES[0].split(), *LINES[1].split()]
-        return build_vectors_model(list(dict.fromkeys(words)), torch.randn(len(set(words)), 12), lower=True)
-    words = get_tokenizer((FAMILIES[name].definition.tokenizer, FAMILIES[name].definition.tokenizer_style))
-    sizes = {"vocab": max(400, len(words)), "cutoffs": (), "characters": 262, "slots": 50, "context": 40, "labels": 2}
-    known = {
-        key: value for key, value in sizes.items() if key in FAMILIES[name].definition.config_class.__dataclass_fields__
-    }
-    f = build_small(name, head, **known)
-    f.tokenizer = words
-    return f
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "head"), HEADS, ids=[f"{n}-{h}" for n, h in HEADS])
 def test_every_verb_answers_or_names_those_that_do(name, head):
     f = get_model(name, head)
     known = list_verbs(f)
-    assert {"embed", "neighbours"} <= set(known) <= set(VERBS)
+    assert {"embed", "inspect", "neighbours"} <= set(known) <= set(VERBS)
     for verb in VERBS:
         if verb in known:
             ASKED[verb](f)

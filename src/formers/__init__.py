@@ -2,8 +2,7 @@
 
 import formers
 f = formers.load("path/to/model")            # a formers or a Hugging Face directory, or "hub:owner/name"
-f.logits(ids)
-"""
+f.logits(ids)"""
 
 from __future__ import annotations
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from .generation.augment import augment
     from .generation.fill import fill
     from .generation.translate import summarise, translate
+    from .inspection.api import inspect
     from .inspection.embed import embed, neighbours
     from .interop.model_directory import export, load, save
     from .interop.tokenizer_files import prepare
@@ -38,9 +38,9 @@ _LAZY_IMPORTS = {
     "pretrain": "training.runs.pretrain", "finetune": "training.runs.finetune", "Store": "data.store",
     "load": "interop.model_directory", "save": "interop.model_directory", "export": "interop.model_directory",
     "augment": "generation.augment", "embed": "inspection.embed", "evaluate": "evaluation.api",
-    "fill": "generation.fill", "neighbours": "inspection.embed", "classify": "tasks.api", "score": "evaluation.api",
-    "tag": "tasks.api", "answer": "tasks.api", "choose": "tasks.api", "generate": "generation.api",
-    "summarise": "generation.translate", "translate": "generation.translate",
+    "fill": "generation.fill", "inspect": "inspection.api", "neighbours": "inspection.embed", "classify": "tasks.api",
+    "score": "evaluation.api", "tag": "tasks.api", "answer": "tasks.api", "choose": "tasks.api",
+    "generate": "generation.api", "summarise": "generation.translate", "translate": "generation.translate",
 }  # fmt: skip
 _METHOD_IMPORTS = {"attention": "inspection.attention", "continue_ids": "generation.decoding"}  # of a Former alone
 
@@ -67,6 +67,6 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Error", "Former", "NonFinite", "Store", "__version__", "answer", "augment", "build", "choose", "classify", "embed",
-    "evaluate", "export", "fill", "finetune", "generate", "load", "neighbours", "prepare", "pretrain", "save", "score",
-    "summarise", "tag", "translate", "tree",
+    "evaluate", "export", "fill", "finetune", "generate", "inspect", "load", "neighbours", "prepare", "pretrain",
+    "save", "score", "summarise", "tag", "translate", "tree",
 ]  # fmt: skip

@@ -2,8 +2,7 @@
 
 Single files (`write_atomically`, `create_file`), JSON that carries its checksum, directories that appear when all is
 written (`stage_directory`), files that grow and are gone on with (`ResumableFile`), locks, and folders that take the
-place of earlier ones (`replace_folder`: --overwrite).
-"""
+place of earlier ones (`replace_folder`: --overwrite)."""
 
 from __future__ import annotations
 
@@ -175,11 +174,9 @@ def get_umask() -> int:
 
 
 class ResumableFile:
-    """Writes OUT.part, with OUT.part.json beside it, which says what for; `finish` gives it its name.
-
-    A part that was made for the same is gone on with, one that was made for something else is begun anew. Records are
-    lines, or of `size` bytes each; half a record at the end is taken off. OUT itself is replaced with `overwrite` only.
-    """
+    """Writes OUT.part, with OUT.part.json beside it, which says what for; `finish` gives it its name. A part that was
+    made for the same is gone on with, one that was made for something else is begun anew. Records are lines, or of
+    `size` bytes each; half a record at the end is taken off. OUT itself is replaced with `overwrite` only."""
 
     def __init__(self, out: Path, description: object, size: int | None = None, overwrite: bool = False):
         if out.exists() and not overwrite:

@@ -1,7 +1,5 @@
-"""Batch: packed documents without padding, which models, objectives and tasks share.
-
-N tokens in all, D documents one after the other, M places where a loss is, B rows and T columns of a padded grid.
-"""
+"""Batch: packed documents without padding, which models, objectives and tasks share. N tokens in all, D documents one
+after the other, M places where a loss is, B rows and T columns of a padded grid."""
 
 from __future__ import annotations
 
@@ -21,11 +19,9 @@ IGNORE_INDEX = -100  # the label of a place that has no loss
 
 
 class Layout:
-    """Where the documents of a packed sequence lie, and the way to a padded grid and back.
-
-    `starts` (D+1,) are slots, `longest` a bound that no document exceeds and `num_tokens` = N; the last two are plain
-    numbers, so that torch.compile sees one shape. A document may be empty.
-    """
+    """Where the documents of a packed sequence lie, and the way to a padded grid and back. `starts` (D+1,) are slots,
+    `longest` a bound that no document exceeds and `num_tokens` = N; the last two are plain numbers, so that
+    torch.compile sees one shape. A document may be empty."""
 
     def __init__(self, starts: Tensor, longest: int, num_tokens: int):
         self.starts, self.longest, self.num_tokens = starts, longest, num_tokens
@@ -75,10 +71,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Batch:
-    """Packed documents, with the model's other inputs and the objective's labels.
-
-    Fields hold torch tensors on their way through a model and numpy arrays on a loader's workers.
-    """
+    """Packed documents, with the model's other inputs and the objective's labels. Fields hold torch tensors on their
+    way through a model and numpy arrays on a loader's workers."""
 
     ids: Array  # (N,) tokens, or (N, 50) characters
     starts: Array  # (D+1,) int32; document d is ids[starts[d]:starts[d+1]]

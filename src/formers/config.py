@@ -1,8 +1,6 @@
-"""Configurations: frozen dataclasses with a closed schema, and two-way tables to other libraries' config files.
-
-A key that the schema does not know and a value of the wrong type are errors that name them. Layers of settings
-(preset < file < overrides) are merged as plain dicts first; the dataclass is built once, at the end.
-"""
+"""Configurations: frozen dataclasses with a closed schema, and two-way tables to other libraries' config files. A key
+that the schema does not know and a value of the wrong type are errors that name them. Layers of settings (preset < file
+< overrides) are merged as plain dicts first; the dataclass is built once, at the end."""
 
 from __future__ import annotations
 
@@ -156,10 +154,8 @@ def parse_json_object(text: str, where: object = None) -> JSONObject:
 
 
 def parse_yaml(text: str) -> JSONValue:
-    """Read YAML that nobody vouches for; a ValueError says in a few words what is wrong with it.
-
-    Aliases are taken, but not to let a page of text grow to gigabytes, and no value may hold itself.
-    """
+    """Read YAML that nobody vouches for; a ValueError says in a few words what is wrong with it. Aliases are taken, but
+    not to let a page of text grow to gigabytes, and no value may hold itself."""
     import yaml
 
     sizes: dict[int, int] = {}
@@ -242,10 +238,8 @@ def merge_settings(*layers: Mapping[str, object]) -> Settings:
 
 
 def default_to_encoder(settings: Settings, **sizes: str) -> Settings:
-    """Replace each of the decoder's `sizes` that equals the encoder's by None, in settings read from a file.
-
-    A model that formers builds says None for "as the encoder"; files of other libraries spell the number out.
-    """
+    """Replace each of the decoder's `sizes` that equals the encoder's by None, in settings read from a file. A model
+    that formers builds says None for "as the encoder"; files of other libraries spell the number out."""
     same = [ours for ours, source in sizes.items() if source in settings and settings.get(ours) == settings[source]]
     return settings | dict.fromkeys(same)
 
@@ -282,8 +276,7 @@ class ConfigMap:
     Every key of theirs must be in `rows` (mapped), in `fixed` (formers can honour these values only), or
     `irrelevant` to the numbers; any other key is an error that names it. `aliases` are other names of a mapped key,
     `defaults` is what their class takes for an absent key where that differs from ours, `older` reads keys that they
-    no longer write, where today's do not say otherwise.
-    """
+    no longer write, where today's do not say otherwise."""
 
     rules: Mapping[str, str | KeyRule]
     fixed_values: Mapping[str, tuple[object, ...]] = dataclasses.field(default_factory=dict)
@@ -367,3 +360,15 @@ def parse_byte_size(text: str) -> int:
     if match is None or float(match[1]) <= 0:
         raise Error(f"{text!r} is not a size", fix="write for example 500MB or 5GB")
     return max(1, int(float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2].lower() or " ")))
+
+
+# Hugging Face's names of activations; the first of several is the one we write.
+HF_ACTIVATIONS = {
+    "relu": "relu", "relu2": "relu2", "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh", "quick_gelu": "gelu_quick", "silu": "silu", "swish": "silu", "mish": "mish",
+    "tanh": "tanh", "sigmoid": "sigmoid", "leaky_relu": "leaky_relu", "linear": "linear",
+}  # fmt: skip
+HF_ACT_ROW = rename_key("act", HF_ACTIVATIONS)
+HF_SUMMARY_ROW = rename_key("summary_act", {**HF_ACTIVATIONS, "": None})
+HF_TOKEN_ROWS = {"pad_token_id": "pad", "bos_token_id": "bos", "eos_token_id": "eos"}

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
-from .config import AnyConfig, ConfigMap, Settings, rename_key
+from .config import AnyConfig, ConfigMap, Settings, check_rates, check_sizes, compute_head_dim
+from .errors import Error
 from .keymap import KeyMap
 from .text.tokenizer_kinds import TokenizerStyle
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Pooling = Literal["first", "last", "mean", "max", "eos"]
 LayerView = Literal["last", "second", "sum4", "cat4"]  # some of the layers, as they are (model.py)
+MODEL_SIZES = ("vocab", "target_vocab", "context", "embed", "dim", "layers", "heads", "decoder_heads", "head_dim", "ff")
 
 
 class ModelConfig:
@@ -48,6 +50,19 @@ class ModelConfig:
     start_top: int  # beginnings and ends of answers that a beam keeps (XLNet)
     end_top: int
 
+    def __post_init__(self) -> None:  # what every family's config must be; a family's own checks follow these
+        own = vars(self)
+        check_sizes(self, *(name for name in MODEL_SIZES if name in own))
+        check_sizes(self, *({"init"} & own.keys()), minimum=0)
+        check_rates(self, *(name for name in own if name.endswith("dropout")))
+        if "heads" in own and "head_dim" not in own:
+            compute_head_dim(self)
+        if own.get("decoder_heads") is not None:
+            compute_head_dim(self, "decoder_heads")
+        if own.get("shared") and self.target_vocab not in (None, self.vocab):
+            what = f"sides of {self.vocab} and {self.target_vocab} tokens cannot share their embeddings"
+            raise Error(what, fix="set shared to false")
+
     @property
     def output_vocab(self) -> int:
         """The number of tokens that the output layer chooses from."""
@@ -74,11 +89,9 @@ def replace_settings(config: ConfigType, **changes: object) -> ConfigType:
 
 @dataclass(frozen=True)
 class Head:
-    """What turns hidden states into answers: pool (or not), some inner layers, an output layer.
-
-    `inner_layers` names layers in their order: dense, norm, dropout, or an activation. `out` is a width, "labels",
-    "vocab" (tied to the token embedding if the config says so), or None for no output layer.
-    """
+    """What turns hidden states into answers: pool (or not), some inner layers, an output layer. `inner_layers` names
+    layers in their order: dense, norm, dropout, or an activation. `out` is a width, "labels", "vocab" (tied to the
+    token embedding if the config says so), or None for no output layer."""
 
     layer_mix: MixNorm | LayerView | None = None  # read a learned mix of all layers instead of the last one (ELMo)
     pool: Pooling | None = None
@@ -209,15 +222,3 @@ class Family:
     is_served_by_tei: bool = False  # text-embeddings-inference knows its exported encoder
     h200_speed: GpuSpeed | None = None  # None: not measured
     export_remedy: str = ""  # without `hf_format`: what to do instead, as the remedy of an error
-
-
-# Hugging Face's names of activations; the first of several is the one we write.
-HF_ACTIVATIONS = {
-    "relu": "relu", "relu2": "relu2", "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh", "quick_gelu": "gelu_quick", "silu": "silu", "swish": "silu", "mish": "mish",
-    "tanh": "tanh", "sigmoid": "sigmoid", "leaky_relu": "leaky_relu", "linear": "linear",
-}  # fmt: skip
-HF_ACT_ROW = rename_key("act", HF_ACTIVATIONS)
-HF_SUMMARY_ACT_ROW = rename_key("summary_act", {**HF_ACTIVATIONS, "": None})
-HF_TOKEN_ROWS = {"pad_token_id": "pad", "bos_token_id": "bos", "eos_token_id": "eos"}

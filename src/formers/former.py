@@ -14,26 +14,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from . import config as settings
+from . import inputs as model_inputs
 from . import registry
 from .batch import Batch
 from .config import AnyConfig, JSONObject
 from .errors import Error
 from .family import Family, ModelConfig, replace_settings
-from .inputs import (
-    PERMUTATION_INPUTS,
-    ModelInputs,
-    ModelState,
-    TensorLike,
-    apply_permutation,
-    check_length,
-    collect_inputs,
-    get_row_shape,
-    make_head_masks,
-    pack_padded,
-    pack_target,
-    shift_source,
-    to_tensor,
-)
+from .inputs import PERMUTATION_INPUTS, ModelInputs, ModelState, TensorLike
 from .model import Model, build_model, search_spans
 from .nn.attention.context import Capture
 from .nn.attention.kv_cache import KVCache, get_state_settings
@@ -165,10 +152,8 @@ class Former:
         return self
 
     def freeze(self, kind: str = "fp32") -> Former:
-        """Prepack the weights as fp32, bf16 or int8 for faster CPU inference; returns itself.
-
-        The model can no longer be trained, saved or moved.
-        """
+        """Prepack the weights as fp32, bf16 or int8 for faster CPU inference; returns itself. The model can no longer
+        be trained, saved or moved."""
         check_kind(self.model, kind)
         self.to(dtype=torch.bfloat16 if kind == "bf16" else torch.float32)
         freeze_for_inference(self.model, kind, self.model.body.embedding_table)
@@ -183,9 +168,8 @@ class Former:
         `keep` is the attention mask as bool, True at real tokens; the result is 0 elsewhere. `target` is the decoder's
         input of an encoder-decoder. `inputs` are the other fields of `ModelInputs`: target_keep, memory, heads, tasks
         (ERNIE 2.0), and XLNet's order, or perm_mask and target_mapping, whose result is (B, M, …). ELMo reads
-        characters (B, T, 50), and its lm logits (B, T, 2, vocab) are those of the next word and of the one before.
-        """
-        given = collect_inputs("logits", (ids, keep, segments, target), inputs, without=())
+        characters (B, T, 50), and its lm logits (B, T, 2, vocab) are those of the next word and of the one before."""
+        given = model_inputs.collect_inputs("logits", (ids, keep, segments, target), inputs, without=())
         parts = {name: part for name, part in self.model.parts.items() if part.out is not None}
         if not parts:
             head = self.definition.pretraining_head
@@ -195,7 +179,7 @@ class Former:
         how = self.build_forward_args(given.memory, given.heads)
         if given.permutation:
             tensors = {name: self.to_device_tensor(value) for name, value in given.permutation.items()}
-            batch, more = apply_permutation(self.definition, batch, tuple(ids.shape), tensors)
+            batch, more = model_inputs.apply_permutation(self.definition, batch, tuple(ids.shape), tensors)
             how |= more
             if "targets" in more and (self.head == "beam" or any(part.spec.pool for part in parts.values())):
                 raise Error(f"head {self.head!r} reads whole texts", fix="leave target_mapping out")
@@ -221,11 +205,10 @@ class Former:
         norm), None all of them (layers + 1, B, T, dim).
 
         Of an encoder-decoder they are the decoder's if there is a target, else the encoder's. The inputs are those of
-        `logits`, but for XLNet's permutations.
-        """
+        `logits`, but for XLNet's permutations."""
         if layer is not None and type(layer) is not int:
             raise Error(f"layer must be a number or None, got {layer!r}", fix="-1 is the last layer")
-        given = collect_inputs("hidden", (ids, keep, segments, target), inputs, without=PERMUTATION_INPUTS)
+        given = model_inputs.collect_inputs("hidden", (ids, keep, segments, target), inputs, without=PERMUTATION_INPUTS)
         alone = self.is_encoder_decoder and target is None
         batch, rows = self.pack_inputs(given, encoder_only=alone)
         capture = Capture(with_hidden=layer != -1)
@@ -276,27 +259,27 @@ class Former:
                 beside[name] = self.to_device_tensor(value, name, integer=True)
         if target_keep is not None and target is None:
             raise Error("target_keep is given without target", fix="give both, or leave target_keep out")
-        source = pack_padded(self.definition, self.config, ids, keep, beside)
+        source = model_inputs.pack_padded(self.definition, self.config, ids, keep, beside)
         past = None if self.is_encoder_decoder else memory
-        check_length(self.measure_row_length(past, source.longest), self.context)
+        model_inputs.check_length(self.measure_row_length(past, source.longest), self.context)
         if self.is_encoder_decoder and isinstance(memory, KVCache):
             source_inputs = source.ids, source.starts
             if memory.source_inputs is not None and not all(map(torch.equal, memory.source_inputs, source_inputs)):
                 raise Error("this cache has seen another source", fix="make a cache for each source")
             memory.source_inputs = source_inputs
-        rows = get_row_shape(self.definition, ids)
+        rows = model_inputs.get_row_shape(self.definition, ids)
         if not self.is_encoder_decoder or encoder_only:
             if target is not None:
                 raise Error(f"{self.family} with head {self.head!r} has no decoder", fix="leave target out")
             return source, rows
         if target is not None:
-            batch = pack_target(self.definition, self.config, target, target_keep, source, rows)
-            check_length(self.measure_row_length(memory, batch.longest), self.context)
+            batch = model_inputs.pack_target(self.definition, self.config, target, target_keep, source, rows)
+            model_inputs.check_length(self.measure_row_length(memory, batch.longest), self.context)
             return batch, rows
         if self.head in ("lm", "none"):
             what = f"{self.family} needs target, the decoder's input"
             raise Error(what, fix="pass target=..., or use hidden() for the encoder alone")
-        return shift_source(self.definition, self.config, source), rows
+        return model_inputs.shift_source(self.definition, self.config, source), rows
 
     def measure_row_length(self, memory: ModelState | None, longest: int) -> int:
         """Return the largest number of tokens in a row, with those in the cache."""
@@ -314,7 +297,7 @@ class Former:
         first = values[0] if isinstance(values, list | tuple) and values else values
         if isinstance(first, str | Mapping):
             raise Error(f"{name} must be numbers, not text or a batch of it", fix=self.explain_ids())
-        return to_tensor(values, name, self.device, integer)
+        return model_inputs.to_tensor(values, name, self.device, integer)
 
     def explain_ids(self) -> str:
         """Return a line of code that turns text into the inputs of `logits` and `hidden`."""
@@ -348,23 +331,20 @@ class Former:
             memory.bind_model(get_state_settings(self.family, self.config))
             how[memory.forward_argument] = memory
         if heads is not None:
-            how["head_mask"] = make_head_masks(self.config, heads, self.definition.is_encoder_decoder, self.device)
+            how["head_mask"] = model_inputs.make_head_masks(
+                self.config, heads, self.definition.is_encoder_decoder, self.device
+            )
         return how
 
 
 def build(
-    family: str,
-    head: str = "auto",
-    preset: str | None = None,
-    seed: int = 0,
-    labels: Sequence[str] | int | None = None,
-    **overrides: object,
-) -> Former:
+    family: str, head: str = "auto", preset: str | None = None, seed: int = 0,
+    labels: Sequence[str] | int | None = None, **overrides: object,
+) -> Former:  # fmt: skip
     """Build a model with random weights: a preset's settings with some of them changed.
 
     `head` auto is the family's pretraining head; `labels` are names, or a number of them. Under torch.device("meta")
-    the model takes no memory.
-    """
+    the model takes no memory."""
     if not isinstance(seed, int) or not 0 <= seed < 2**40:
         raise Error(f"seed must be a whole number from 0 to 2^40, got {seed!r}", fix="take 0")
     found, values = registry.find_preset(family, preset)
@@ -441,8 +421,7 @@ def tree(family: str | None = None) -> list[JSONObject]:
     """List the members of the family, or one of them: name, what its file's docstring says, presets with exact sizes,
     pretraining objective and tokenizer, heads, and the tasks that it can be fine-tuned for.
 
-    A size names the head it includes, as published counts do: {"parameters": 109482240, "head": "none"}.
-    """
+    A size names the head it includes, as published counts do: {"parameters": 109482240, "head": "none"}."""
     rows = []
     for one in registry.FAMILIES.values() if family is None else [registry.find_family(family)]:
         facts, card = one.definition, one.card

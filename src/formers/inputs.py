@@ -29,8 +29,7 @@ class ModelInputs:
     `keep` and `target_keep` are bool, True at real tokens (the attention mask). `target` is the decoder's input of an
     encoder-decoder. `memory` holds earlier tokens (`Former.create_state`). `heads` masks attention heads: (layers,
     heads), or a dict of such by "encoder", "decoder", "cross". ERNIE 2.0 reads `tasks`, like segments. XLNet reads
-    `order` (B, T), or `perm_mask` (B, T, T), 1 = may not see, and `target_mapping` (B, M, T), 1 = predict here.
-    """
+    `order` (B, T), or `perm_mask` (B, T, T), 1 = may not see, and `target_mapping` (B, M, T), 1 = predict here."""
 
     ids: TensorLike  # (B, T), (B, choices, T), or (B, T, 50) characters
     keep: TensorLike = None

@@ -3,8 +3,7 @@
 A row reads `theirs: ours`. In a name, `{i}` is a layer number, `*` stands for weight and bias, and a group
 `(query|key|value)` on their side means that several of their tensors, joined along the first axis, are one of ours.
 Maps know tensors, not files: tensors are fetched by name, one rule at a time, so that a model may be larger than
-half of memory.
-"""
+half of memory."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ class KeyMap:
     `prefixes` may stand there or be missing. `tied` lists their copies of a tensor, `drop` their leftovers (`**`
     stands for anything), `aliases` the endings that old files spell differently, and `alternate_names` names
     that hold a tensor as well in what they write: read only if the first is missing, and written as a copy.
-    `computed_tables` are tables that they keep and we compute: what a file has there must be the same.
-    """
+    `computed_tables` are tables that they keep and we compute: what a file has there must be the same."""
 
     body: Mapping[str, str | TensorOp]
     heads: Mapping[str, Mapping[str, str | TensorOp]] = field(default_factory=dict)
@@ -104,11 +102,9 @@ class KeyMap:
     def plan_load(
         self, names: Iterable[str], ours: Iterable[str], optional: Callable[[str], bool] = lambda name: False
     ) -> LoadPlan:
-        """Plan how to fill our parameters from a file that has these names.
-
-        A parameter that the file lacks is an error unless `optional`, an unused tensor is an error
-        unless it is tied, a known leftover, or part of another head of the family.
-        """
+        """Plan how to fill our parameters from a file that has these names. A parameter that the file lacks is an error
+        unless `optional`, an unused tensor is an error unless it is tied, a known leftover, or part of another head of
+        the family."""
         there: dict[str, str] = {}  # bare name as written today → name in the file
         for name in names:
             if there.setdefault(self.normalise_name(name), name) != name:

@@ -1,7 +1,5 @@
-"""Model: a body and its head, built from the values that model files declare. Models + tasks, not models × tasks.
-
-Also the beam search for answers: the likeliest starts, and for each the likeliest ends (XLNet on SQuAD 2.0).
-"""
+"""Model: a body and its head, built from the values that model files declare. Models + tasks, not models × tasks. Also
+the beam search for answers: the likeliest starts, and for each the likeliest ends (XLNet on SQuAD 2.0)."""
 
 from __future__ import annotations
 
@@ -228,10 +226,8 @@ def pool_vectors(vectors: Tensor, pool: str) -> Tensor:
 
 def search_spans(model: Model, hidden: Tensor, batch: Batch, config: ModelConfig) -> dict[str, Tensor]:
     """Find the likeliest S = start_top starts and E = end_top ends for each, as probabilities and columns of the grid.
-
     `start` and `start_index` are (D, S), `end` and `end_index` (D, E · S) with entry e · S + s; `cls` (D,) is the
-    larger, the less there is an answer. A text of fewer tokens has probability 0 and column -1 in the rest.
-    """
+    larger, the less there is an answer. A text of fewer tokens has probability 0 and column -1 in the rest."""
     layout, begins, ends = batch.layout, config.start_top, config.end_top
     states = layout.unpack(hidden)  # (D, T, dim)
     states = F.pad(states, (0, 0, 0, max(0, max(begins, ends) - layout.longest)))

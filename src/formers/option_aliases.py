@@ -305,9 +305,7 @@ def resolve_generation_options(given: Mapping[str, object], known: Collection[st
 
 def explain_name(name: str, known: Collection[str], tables: Collection[str] = ()) -> str | None:
     """Say what a setting or argument of another library is called here; None for a name that the table does not have.
-
-    `known` are the names that are possible where it was given, `tables` those of other settings, if not all are.
-    """
+    `known` are the names that are possible where it was given, `tables` those of other settings, if not all are."""
     if (task := TASK_HINTS.get(name.replace("_", "-"))) in known:
         return f"formers calls it {task!r}"
     targets = list_targets(name)
@@ -326,10 +324,8 @@ def explain_option(
     name: str, options: Collection[str], tables: Collection[str] = (), settings: Collection[str] | None = None
 ) -> str | None:
     """Say what an option of another library is called on the command line; None for one that the table does not have.
-
     `options` are those of the command, `tables` those whose settings it takes as --TABLE.NAME, `settings` the dotted
-    names of these if it does not take all.
-    """
+    names of these if it does not take all."""
     key = name.removeprefix("--").replace("-", "_").replace(".", "_")
     for target in list_targets(key):
         path, _, value = target.partition("=")

@@ -3,7 +3,7 @@ must have."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -143,3 +143,15 @@ class RunRecords(Protocol):
 
     def read_samples(self) -> list[JSONObject]:
         """Read what the model could do at some steps: rows with `step`, `given`, `made` and perhaps `target`."""
+
+
+class AttentionWeights(Protocol):
+    """What a report shows of a model's attention over a text."""
+
+    @property
+    def tokens(self) -> Sequence[str]:
+        """The pieces of the text."""
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """The weights (layers, heads, queries, keys) by kind: encoder, decoder."""

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 # The names of functions whose first argument is a Former.
 VERBS = (
-    "augment", "embed", "evaluate", "fill", "neighbours", "classify", "score", "tag", "answer", "choose", "generate",
-    "summarise", "translate",
+    "augment", "embed", "evaluate", "fill", "inspect", "neighbours", "classify", "score", "tag", "answer", "choose",
+    "generate", "summarise", "translate",
 )  # fmt: skip
 METHODS = ("attention", "continue_ids", "export", "save")  # what else a loaded model does
 FUNCTION_IMPORTERS: dict[str, Callable[[], Callable[..., object]]] = {}  # verb or method → imports its function
@@ -55,14 +55,15 @@ class LoadedModel(Protocol):
 
 
 def can_generate(former: LoadedModel) -> bool:
-    """Return whether a model continues text token by token: a decoder, an encoder-decoder, or XLNet's two streams.
-
-    ELMo reads words as characters and has no token to continue with; BERT with a language-model head reads both ways.
-    """
+    """Return whether a model continues text token by token: a decoder, an encoder-decoder, or XLNet's two streams. ELMo
+    reads words as characters and has no token to continue with; BERT with a language-model head reads both ways."""
     if former.head not in GENERATIVE_HEADS or "lm" not in former.model.parts or former.definition.reads_characters:
         return False
     declared = former.definition
     return declared.is_two_stream or not declared.can_be_causal or former.config.causal
+
+
+BLANK = "___"  # what a text has in place of a token that is to be filled in
 
 
 def can_fill(former: LoadedModel) -> bool:
@@ -73,7 +74,7 @@ def can_fill(former: LoadedModel) -> bool:
 def list_verbs(former: LoadedModel) -> tuple[str, ...]:
     """Return the verbs that a loaded model answers, in the order of VERBS."""
     head, task = former.head.split("@")[0].split("+")[0], former.task
-    known = {"embed", "neighbours"}
+    known = {"embed", "inspect", "neighbours"}
     if can_generate(former):
         known |= {"generate", "translate", "summarise", "augment"}
     if can_fill(former):

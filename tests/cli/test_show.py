@@ -105,8 +105,8 @@ def test_options_and_errors(capsys, tokenizer):
 def test_korean_without_a_tokenizer(capsys, monkeypatch):
     """A small tokenizer is trained; nothing is broken into jamo or bytes."""
     text = "옛날 옛적에 호랑이가 담배를 피우던 시절의 이야기입니다. 호랑이는 산에서 살았습니다."
-    monkeypatch.setattr("formers.cli.show.MAX_TOKENIZER_DOCUMENTS", 5)
-    monkeypatch.setattr("formers.cli.show.SMALL_VOCAB_SIZE", 300)
+    monkeypatch.setattr("formers.inspection.objective_steps.MAX_TOKENIZER_DOCUMENTS", 5)
+    monkeypatch.setattr("formers.inspection.objective_steps.SMALL_VOCAB_SIZE", 300)
     code, out, err = run_show(capsys, "whole-word", "--text", text, "--examples", "1")
     assert code == 0, err
     assert "호랑이" in out.replace(" ##", "").replace("«", "").replace("»", "")
@@ -129,8 +129,8 @@ def test_a_file(capsys, tmp_path):
     ("dialogue", "num_turns=0"), ("mlm", "max_masked=-3"), ("mlm", "mask_ratio=0.95"), ("mlm", "mask_rate=1.5"),
 ])  # fmt: skip
 def test_odd_options_are_refused(words, capsys, monkeypatch):
-    monkeypatch.setattr("formers.cli.show.MAX_TOKENIZER_DOCUMENTS", 5)
-    monkeypatch.setattr("formers.cli.show.SMALL_VOCAB_SIZE", 300)
+    monkeypatch.setattr("formers.inspection.objective_steps.MAX_TOKENIZER_DOCUMENTS", 5)
+    monkeypatch.setattr("formers.inspection.objective_steps.SMALL_VOCAB_SIZE", 300)
     with pytest.raises(SystemExit) as end:
         main(
             [

@@ -14,20 +14,25 @@ TOKENIZER = train_tokenizer("wordpiece", ["the cat sat on the mat"] * 3, 60)
 
 
 @pytest.mark.parametrize(
-    ("family", "kind"), [("gpt2", "decoder"), ("bert", "encoder"), ("t5", "encoder")], ids=["gpt2", "bert", "t5"]
+    ("family", "kinds"),
+    [("gpt2", ["decoder"]), ("bert", ["encoder"]), ("t5", ["encoder", "decoder", "cross"])],
+    ids=["gpt2", "bert", "t5"],
 )
-def test_attention(family, kind):
+def test_attention(family, kinds):
     more = {"ff": 16} if family != "t5" else {"ff": 16, "head_dim": 4}
     f = formers.build(family, vocab=60, dim=8, layers=2, heads=2, **more)
     f.tokenizer = TOKENIZER
     looked = attention(f, "the cat sat")
-    assert looked.tokens[0] == "[CLS]"
-    assert list(looked.weights) == [kind]
-    table = looked.weights[kind]
+    pieces = ["the", "cat", "sat"] if family == "gpt2" else ["[CLS]", "the", "cat", "sat", "[SEP]"]
+    assert looked.tokens == pieces  # a language model's text has no template around it
+    assert list(looked.weights) == kinds
+    table = looked.weights[kinds[0]]
     assert table.shape == (2, 2, len(looked.tokens), len(looked.tokens))
     torch.testing.assert_close(table.sum(-1), torch.ones(table.shape[:-1]))
     assert (table.triu(1).abs().sum() == 0) == (family == "gpt2")
-    assert repr(looked) == f"Attention(5 pieces: [CLS] the cat sat [SEP]; weights['{kind}'] (2, 2, 5, 5))"
+    size = len(pieces)
+    shown = f"Attention({size} pieces: {' '.join(pieces)}; weights['{kinds[0]}'] (2, 2, {size}, {size})"
+    assert repr(looked).startswith(shown)
     assert "…; weights" in repr(attention(f, "the cat sat " * 9))
     with pytest.raises(Error, match="no tokenizer"):
         attention(formers.build(family, vocab=60, dim=8, layers=1, heads=2, **more), "x")

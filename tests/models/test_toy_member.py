@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import formers
-from formers.config import ConfigMap, check_rates, check_sizes
-from formers.family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
+from formers.config import HF_TOKEN_ROWS, ConfigMap, check_rates, check_sizes
+from formers.family import CheckpointFormat, Family, Head, ModelConfig, Recipe
 from formers.interop.tokenizer_files import load_tokenizer
 from formers.keymap import KeyMap
 from formers.nn.attention.attention import Attention

@@ -1,8 +1,6 @@
-"""What several commands share: options, reading texts, loading and placing a model, settings given as options.
-
-An option that several commands have is a type or a dataclass here, with its help; an option of one command is described
-in the docstring of its function (Args).
-"""
+"""What several commands share: options, reading texts, loading and placing a model, settings given as options. An
+option that several commands have is a type or a dataclass here, with its help; an option of one command is described in
+the docstring of its function (Args)."""
 
 from __future__ import annotations
 
@@ -187,11 +185,9 @@ def load_model(
 
 
 def place_model(former: Former, placement: Placement | None = None, prepack: bool = True) -> Former:
-    """Move a loaded model to the given device, by default a GPU if there is one, and convert its weights.
-
-    On a CPU, fp32, bf16 and int8 weights are prepacked (Former.freeze): faster, and for inference alone. Without
-    `prepack` only int8 is: a resumable output needs the model's fingerprint, which prepacked weights are not part of.
-    """
+    """Move a loaded model to the given device, by default a GPU if there is one, and convert its weights. On a CPU,
+    fp32, bf16 and int8 weights are prepacked (Former.freeze): faster, and for inference alone. Without `prepack` only
+    int8 is: a resumable output needs the model's fingerprint, which prepacked weights are not part of."""
     from ..former import choose_device
 
     how = placement or Placement()
@@ -256,11 +252,9 @@ def identify_checkpoint(name: str) -> tuple[str | None, str | None]:
 def parse_overrides(
     words: Sequence[str], command: Callable[..., object], tables: Collection[str], known: Collection[str] | None = None
 ) -> Settings:
-    """Parse settings: --model.layers 4 --train.lr=1e-3 gives {"model.layers": "4", "train.lr": "1e-3"}.
-
-    `command` has the other options, `tables` are those whose settings it takes, `known` these settings if they are not
-    those of a model's run. Synonyms get our names.
-    """
+    """Parse settings: --model.layers 4 --train.lr=1e-3 gives {"model.layers": "4", "train.lr": "1e-3"}. `command` has
+    the other options, `tables` are those whose settings it takes, `known` these settings if they are not those of a
+    model's run. Synonyms get our names."""
     given: Settings = {}
     rest = list(words)
     while rest:
@@ -312,11 +306,9 @@ def find_setting(name: str, tables: Collection[str]) -> str | None:
 
 
 def rewrite_as_options(text: str, known: Collection[str] = (), settings: Mapping[str, str] | None = None) -> str:
-    """Put advice that was written for Python into words of the command line: head='lm' becomes --head lm.
-
-    `known` are the options of the command, `settings` maps arguments to the settings that it takes as --tune.NAME; an
-    argument that is neither is named in words.
-    """
+    """Put advice that was written for Python into words of the command line: head='lm' becomes --head lm. `known` are
+    the options of the command, `settings` maps arguments to the settings that it takes as --tune.NAME; an argument that
+    is neither is named in words."""
 
     def format_option(found: re.Match[str]) -> str:
         name, value = found[1], "" if found[2] == "True" else f" {found[2][1:-1]}"

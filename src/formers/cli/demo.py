@@ -195,8 +195,7 @@ def format_time_left(seconds: float) -> str:
 def add_time_left(tell: ProgressCallback, step_seconds: float, seconds_after: float) -> ProgressCallback:
     """Return a progress callback that adds the time until the whole demo is done.
 
-    `step_seconds` is an estimate until a step is measured here; `seconds_after` is the time that the rest takes.
-    """
+    `step_seconds` is an estimate until a step is measured here; `seconds_after` is the time that the rest takes."""
     first: list[tuple[float, int]] = []
 
     def report_progress(what: str, done: int, of: int, detail: str) -> None:

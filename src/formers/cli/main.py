@@ -21,6 +21,7 @@ from .demo import demo
 from .embed import embed, neighbours
 from .finetune import finetune
 from .generate import augment, fill, generate, summarise, translate
+from .inspect import inspect
 from .predict import answer, choose, classify, evaluate, score, tag
 from .pretrain import pretrain
 from .runs import report, rerun, resume, runs
@@ -38,17 +39,15 @@ def format_default(value: object) -> str | None:
 
 
 app = App(
-    name="formers",
-    help="The whole family of pretrained language models in one library. Begin with: formers demo",
-    version=f"formers {__version__}",
-    help_format="plaintext",
-    suppress_keyboard_interrupt=False,
+    name="formers", help="The whole family of pretrained language models in one library. Begin with: formers demo",
+    version=f"formers {__version__}", help_format="plaintext", suppress_keyboard_interrupt=False,
     # --no-OPTION and --empty-OPTION exist only where they mean something, by an option's own `negative`
     default_parameter=Parameter(negative_bool=(), negative_iterable=(), negative_none=(), show_default=format_default),
-)
+)  # fmt: skip
 for _command in (
     demo, tree, export, prepare, pretrain, finetune, classify, score, tag, answer, choose, augment, evaluate, runs,
-    report, rerun, generate, translate, summarise, fill, show, embed, neighbours, serve, doctor, tokenizer,
+    report, rerun, generate, translate, summarise, fill, show, inspect, embed, neighbours, serve, doctor,
+    tokenizer,
 ):  # fmt: skip
     app.command(_command)
 app.command(import_checkpoint, name="import")

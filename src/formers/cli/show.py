@@ -4,7 +4,7 @@ shows as well."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from ..batch import Batch
     from ..data.plans import RawExamples
-    from ..data.store import Store
     from ..text.tokenizer import Tokenizer
 
 RESERVED_OPTIONS = {
@@ -29,15 +28,8 @@ RESERVED_OPTIONS = {
 }
 MAX_LENGTH = 1 << 16  # tokens of an example that anybody would look at
 DEFAULT_LENGTH = 48  # tokens of an example
-SMALL_VOCAB_SIZE, MAX_TOKENIZER_DOCUMENTS = 3000, 150  # of a tokenizer trained for this: pieces, documents it is from
 SUPERSCRIPT_DIGITS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 SPECIAL_STYLE, HIDDEN_STYLE, REPLACED_STYLE, TARGET_STYLE = "dim", "bold red", "bold yellow", "bold green"
-PAIR_QUESTIONS = {
-    "nsp": ("does the second text follow the first?", ("0: yes", "1: no, it is of another document")),
-    "sop": ("are the two texts swapped?", ("0: no", "1: yes")),
-    "unit-pairs": ("does the second text follow the first?", ("0: no, it is of another document", "1: yes")),
-    "dialogue": ("is this a real conversation?", ("0: no, one turn is another's", "1: yes")),
-}
 
 
 def show(
@@ -70,6 +62,7 @@ def show(
     import numpy as np
 
     from ..data.plans import gather_examples
+    from ..inspection.objective_steps import PAIR_QUESTIONS, build_store
     from ..objectives.registry import OBJECTIVES, build_objective, resolve_objective
 
     console = SafeConsole()
@@ -118,59 +111,19 @@ def read_documents(text: tuple[str, ...], data: Path | None, reading: TextFileOp
 
 def get_tokenizer(objective: str, documents: list[str], where: Path | None) -> Tokenizer:
     """Load the given tokenizer, or train a small one of the kind that suits the objective."""
-    from ..data.readers import load_bundled_corpus
+    from ..inspection.objective_steps import train_small_tokenizer
     from ..interop.tokenizer_files import load_tokenizer
-    from ..registry import find_shown_family, train_tokenizer
 
     if where is not None:
         made = load_tokenizer(where)
         for note in made.notes:
             SafeConsole(stderr=True).print(f"Note: {note}")
         return made
-    korean = sum("가" <= letter <= "힣" for document in documents[:100] for letter in document)
-    lines = [line for d in documents[:MAX_TOKENIZER_DOCUMENTS] for line in d.split("\n")]
-    more = load_bundled_corpus("ko" if korean else "en")[0][:MAX_TOKENIZER_DOCUMENTS]
-    known = {letter for line in (*lines, *more) for letter in line}
     with show_progress(SafeConsole(stderr=True), "show", delay_seconds=2) as tell:
         tell("tokenizer", 0, 1, f"a small one is trained for {objective}")
-        # What is said twice is worth a piece: the text at hand counts three times.
-        family, size = find_shown_family(objective).name, max(SMALL_VOCAB_SIZE, 3 * len(known))
-        made = train_tokenizer(family, [*lines * 3, *more], size)
+        made = train_small_tokenizer(objective, documents)
         tell("tokenizer", 1, 1, f"{len(made):,} pieces")
     return made
-
-
-def build_store(objective: str, documents: list[str], tokenizer: Tokenizer) -> Store:
-    """Tokenize the documents, with sentences, and with units where the objective needs them."""
-    from ..data.preparation.document_encoder import build_unit_finder, learn_phrases
-    from ..data.store import Store
-
-    if objective == "seq2seq":
-        return build_pair_store(documents, tokenizer)
-    units: Callable[..., Any] | None = None
-    if objective in ("ernie-units", "unit-pairs", "dialogue"):
-        if any("가" <= letter <= "힣" for document in documents[:20] for letter in document):
-            from ..text import korean
-
-            units = korean.find_units
-        else:
-            units = build_unit_finder(learn_phrases(documents, min_count=2, discount=1.0, threshold=10.0))
-    return Store.from_documents(documents, tokenizer, sentences="rules", units=units)
-
-
-def build_pair_store(documents: list[str], tokenizer: Tokenizer) -> Store:
-    """Tokenize sources and targets, in turn or separated by tabs, as documents of two sentences."""
-    import numpy as np
-
-    from ..data.store import Store
-
-    sides = [side for d in documents for line in d.split("\n") for side in line.split("\t") if side.strip()]
-    if len(sides) % 2:
-        raise Error(f"{len(sides)} texts are no pairs", fix="give sources and targets in turn, or with a tab between")
-    rows = tokenizer.encode_batch(sides, special=False, parse_special=False)
-    edges = np.cumsum([0, *map(len, rows)])
-    tokens = np.array([i for row in rows for i in row], np.int64)
-    return Store(tokens, edges[::2], len(tokenizer), tokenizer.fingerprint, edges)
 
 
 def parse_option(text: str) -> tuple[str, Any]:
@@ -206,6 +159,8 @@ def render_example(
     else:
         yield from render_masked(batch, low, high, tokenizer)
     if batch.document_labels is not None and question is not None:
+        from ..inspection.objective_steps import PAIR_QUESTIONS
+
         words, replies = PAIR_QUESTIONS[question]
         yield render_line("question", [(words, ""), (replies[int(batch.document_labels[row])], TARGET_STYLE)])
 

@@ -3,8 +3,7 @@
 Text from outside (file names, run.json, labels, vocabulary pieces, model outputs, error messages, cells of tables) is
 never markup, and control characters in it are shown (\x1b), not sent. What a program reads behind a pipe is the text
 as it is, except that half a character (a lone surrogate), which no encoding has, is written as \udc80. Progress is a
-bar on a terminal, plain lines elsewhere.
-"""
+bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -78,12 +77,9 @@ def print_text(text: str, end: str = "\n") -> None:
 
 
 def print_table(
-    rows: Iterable[Sequence[str | Text]],
-    titles: Sequence[str] = (),
-    *,
-    caption: str = "",
+    rows: Iterable[Sequence[str | Text]], titles: Sequence[str] = (), *, caption: str = "",
     no_wrap: Collection[str] = (),
-) -> None:
+) -> None:  # fmt: skip
     """Print rows as a table without rules; in a pipe a row is one line, on a terminal `no_wrap` columns stay whole."""
     cells = [[cell if isinstance(cell, Text) else Text(escape_line(cell)) for cell in row] for row in rows]
     console = SafeConsole(wrap=True)
@@ -139,12 +135,9 @@ def show_progress(console: SafeConsole, title: str, delay_seconds: float = 0.0) 
         yield build_line_reporter(console, title, delay_seconds)
         return
     columns = (
-        TextColumn("{task.description:<22}", markup=False),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[detail]}", markup=False),
-    )
+        TextColumn("{task.description:<22}", markup=False), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(), TextColumn("{task.fields[detail]}", markup=False),
+    )  # fmt: skip
     with Progress(*columns, console=console, transient=delay_seconds > 0) as bar:
         tasks: dict[str, int] = {}
 

@@ -206,21 +206,12 @@ def prepare(
     *files: Annotated[
         str, Parameter(help="Files, folders or globs: txt, jsonl, csv, tsv, parquet; also .gz .xz .zst.")
     ],
-    tokenizer: Path,
-    out: Path,
-    unit: Literal["auto", "line", "block", "file"] = "auto",
-    splitter: Literal["rules", "kiwi", "tabs", "none"] = "rules",
-    units: str | None = None,
-    validation: str = "0",
-    deduplicate: Literal["exact", "near", "no"] = "no",
-    tests: list[str] | None = None,
-    tests_column: str | None = None,
-    drop_tests: bool = False,
-    shard_size: str = "256MB",
-    workers: int | None = None,
-    overwrite: OverwriteFlag = False,
+    tokenizer: Path, out: Path, unit: Literal["auto", "line", "block", "file"] = "auto",
+    splitter: Literal["rules", "kiwi", "tabs", "none"] = "rules", units: str | None = None, validation: str = "0",
+    deduplicate: Literal["exact", "near", "no"] = "no", tests: list[str] | None = None, tests_column: str | None = None,
+    drop_tests: bool = False, shard_size: str = "256MB", workers: int | None = None, overwrite: OverwriteFlag = False,
     reading: TextFileOptions | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Turn text into a token store: memory-mapped, checksummed, the same for any number of workers.
 
     After an interruption, the same command continues, without --overwrite. Under torchrun each rank prepares some of

@@ -60,11 +60,9 @@ def shuffle_indices(n: int, *key: DrawKey) -> np.ndarray:
 
 
 def rank_within_rows(draw: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Rank (N,) 64-bit draws of examples of (D,) sizes: (N,) the place of each among its example's, from 0.
-
-    Equal in any batch: the key that is sorted holds the example, some bits of the draw and the place. To sort the keys
-    themselves is several times faster than to ask for their order.
-    """
+    """Rank (N,) 64-bit draws of examples of (D,) sizes: (N,) the place of each among its example's, from 0. Equal in
+    any batch: the key that is sorted holds the example, some bits of the draw and the place. To sort the keys
+    themselves is several times faster than to ask for their order."""
     turn, owner = ragged_arange(sizes), np.repeat(np.arange(len(sizes)), sizes)
     short = draw >> np.uint64(64 - DRAW_BITS)
     if len(sizes) >> (64 - DRAW_BITS - POSITION_BITS) or (len(turn) and turn.max() >> POSITION_BITS):

@@ -103,11 +103,9 @@ class ExampleOrder:
 
 @dataclass(frozen=True)
 class EncodedSource:
-    """Encoded examples as a loader takes them (protocols.ExampleSource).
-
-    With `writes_target`, a decoder writes the examples' targets, after the token `start`. With `shift_source`, it
-    reads the source once more, after that token (or, with `wrap_last_token`, after its last token: mBART).
-    """
+    """Encoded examples as a loader takes them (protocols.ExampleSource). With `writes_target`, a decoder writes the
+    examples' targets, after the token `start`. With `shift_source`, it reads the source once more, after that token
+    (or, with `wrap_last_token`, after its last token: mBART)."""
 
     data: EncodedExamples = field(repr=False)
     writes_target: bool = False

@@ -53,10 +53,8 @@ class MixturePlan:
 @dataclass(frozen=True)
 class Mixture:
     """Each epoch takes its exact share of every task's examples, in random order; a task resumes where it stopped.
-
     `rates` are shares; None takes T5's: as many as a task has examples, at most `cap`, to the power of 1/temperature.
-    All tasks are two-sided, or none is, and they train one part of the head: any task's objective computes the loss.
-    """
+    All tasks are two-sided, or none is, and they train one part of the head: any task's objective computes the loss."""
 
     sources: tuple[AnySource, ...] = field(repr=False)
     rates: tuple[float, ...] | None = None

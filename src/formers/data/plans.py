@@ -104,10 +104,8 @@ class TextObjective(Objective, Protocol):
         """Choose the shape of batches with room for `total` tokens (on the larger side) of examples like a plan's."""
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
-        """Make the numpy batch that the model sees, unpadded: special tokens added, tokens hidden.
-
-        Every draw is a function of (seed, raw.sample, place): data/counter_rng.py.
-        """
+        """Make the numpy batch that the model sees, unpadded: special tokens added, tokens hidden. Every draw is a
+        function of (seed, raw.sample, place): data/counter_rng.py."""
 
 
 @dataclass(frozen=True)
@@ -138,19 +136,15 @@ class TokenSource:
 
 def plan_windows(store: Store, length: int, seed: int, epoch: int, *, across: bool = False) -> Plan:
     """Cut documents into windows of `length`, in random order; a document's last window reaches back to be full.
-
-    `across` cuts the whole store as if it were one document.
-    """
+    `across` cuts the whole store as if it were one document."""
     edges = store.starts[[0, -1]] if across else store.starts
     return cut_windows(edges[:-1], edges[1:], length, seed, epoch)
 
 
 def cut_windows(begin: np.ndarray, end: np.ndarray, length: int, seed: int, epoch: int) -> Plan:
-    """Cut stretches into windows of `length`, in random order; the last window of each reaches back to be full.
-
-    From the second epoch on the cuts are elsewhere: the inner windows are moved by some tokens, as many as before, and
-    the last of them may leave a gap to the end of it that this epoch does not see.
-    """
+    """Cut stretches into windows of `length`, in random order; the last window of each reaches back to be full. From
+    the second epoch on the cuts are elsewhere: the inner windows are moved by some tokens, as many as before, and the
+    last of them may leave a gap to the end of it that this epoch does not see."""
     count = -(-(end - begin) // length)  # windows of each stretch
     owner, turn = np.repeat(np.arange(len(count)), count), ragged_arange(count)
     moved = draw_integers(length, seed, epoch, np.arange(len(count)), SHIFT_DRAW)[owner] if epoch else 0
@@ -220,11 +214,9 @@ class SentenceTable:
 
 def plan_streams(store: Store, length: int, num_streams: int, *, extra: int = 0) -> Plan:
     """Plan for models that carry their state over: the store is cut into streams, and example t · rows + r is window t
-    of stream r, so that a batch of `rows` examples continues where the batch before it ended.
-
-    `extra` tokens after each window are handed over too (1: the last token's successor). Over several ranks, `rows` is
-    the number of all streams and a multiple of those in a batch times the ranks: each rank then keeps its own.
-    """
+    of stream r, so that a batch of `rows` examples continues where the batch before it ended. `extra` tokens after each
+    window are handed over too (1: the last token's successor). Over several ranks, `rows` is the number of all streams
+    and a multiple of those in a batch times the ranks: each rank then keeps its own."""
     size = (len(store.tokens) - extra) // num_streams  # of a stream
     if (count := size // length) < 1:
         what = f"{len(store.tokens):,} tokens are too few for {num_streams} streams of windows of {length}"
@@ -245,9 +237,7 @@ def bucket_by_length(
     lengths: np.ndarray, seed: int, epoch: int, *, bucket_size: int = 256, spread: float = 0.1
 ) -> np.ndarray:
     """Return an order of examples in which neighbours are of similar length, for tasks: runs of them, in random order.
-
-    Lengths are sorted after a random factor of 1 ± `spread`, so that every epoch has other neighbours.
-    """
+    Lengths are sorted after a random factor of 1 ± `spread`, so that every epoch has other neighbours."""
     lengths = np.asarray(lengths)
     noisy = lengths * (1 + spread * (2 * draw_uniform(seed, epoch, np.arange(len(lengths)), 0xB0C7) - 1))
     order = np.argsort(noisy, kind="stable")
@@ -258,11 +248,9 @@ def bucket_by_length(
 
 
 def estimate_documents(total: int, sizes: np.ndarray, headroom: float = 1.25, longest: int = 0) -> int:
-    """Estimate how many documents batches of `total` tokens have, with a few for the rest of the tokens.
-
-    Where all examples have the `longest` size, as many as fit exactly: batches are whole grids, for which attention
-    has faster kernels.
-    """
+    """Estimate how many documents batches of `total` tokens have, with a few for the rest of the tokens. Where all
+    examples have the `longest` size, as many as fit exactly: batches are whole grids, for which attention has faster
+    kernels."""
     if longest and len(sizes) and total % longest == 0 and (sizes == longest).all():
         return total // longest
     return int(np.ceil(headroom * total / max(1.0, sizes.mean()))) + 2 if len(sizes) else 1

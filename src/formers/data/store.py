@@ -313,9 +313,7 @@ class Store:
         documents: Sequence[str], tokenizer: Tokenizer, *, sentences: str | None = None, units: UnitFinder | None = None
     ) -> Store:
         """Encode documents; special tokens are the objective's business, except an end mark, if there is one.
-
-        `sentences` = "rules" or "kiwi" marks where they begin; `units` is a function text → (begin, end, kind).
-        """
+        `sentences` = "rules" or "kiwi" marks where they begin; `units` is a function text → (begin, end, kind)."""
         made = encode_documents(documents, tokenizer, get_splitter(sentences), units)
         if not len(made.ids):
             raise Error("there is no text to learn from", fix="give documents that are not empty")

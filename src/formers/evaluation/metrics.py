@@ -43,12 +43,10 @@ def to_cost(name: str, value: float) -> float:
 def compute_metrics(
     task: str, references: Sequence[Answer], predictions: Sequence[Answer], **more: object
 ) -> dict[str, float]:
-    """Compute the metrics of a task; checkpoints are chosen by the first.
-
-    classify, choose: `positive`, the label that binary F1 is of. tag: lists of tags. answer: references are the right
-    answers, empty where there is none; `language` is "en" or "ko", detected if not given. translate: `tokenize`,
-    `lowercase` of sacrebleu. summarise: `units`, words, characters or morphemes.
-    """
+    """Compute the metrics of a task; checkpoints are chosen by the first. classify, choose: `positive`, the label that
+    binary F1 is of. tag: lists of tags. answer: references are the right answers, empty where there is none; `language`
+    is "en" or "ko", detected if not given. translate: `tokenize`, `lowercase` of sacrebleu. summarise: `units`, words,
+    characters or morphemes."""
     if task not in METRICS:
         raise Error(f"there is no metric for the task {task!r}", fix="choose " + ", ".join(METRICS))
     references, predictions = list(references), list(predictions)
@@ -172,10 +170,8 @@ ROUGE_UNITS = ("words", "characters", "morphemes")
 def score_answers(
     references: list[TextReference], predictions: list[str], language: str | None = None, version: int | None = None
 ) -> dict[str, float]:
-    """Compute F1 and exact match as SQuAD's scripts count them; `language` ko is KorQuAD's, by characters.
-
-    `version` 2 has questions without an answer (an empty list, the guess ""), and their shares beside the whole.
-    """
+    """Compute F1 and exact match as SQuAD's scripts count them; `language` ko is KorQuAD's, by characters. `version` 2
+    has questions without an answer (an empty list, the guess ""), and their shares beside the whole."""
     rows = [[t] if isinstance(t, str) else list(t) for t in references]
     if language is None:
         some = [t for row in rows for t in row[:1]]

@@ -41,11 +41,9 @@ def build_task_objective(
     former: Former, task: Task, data: EncodedExamples, labels: np.ndarray | None = None, *, balance: bool = False,
     label_smoothing: float = 0.0, lm_loss_weight: float = 0.0,
 ) -> Supervised:  # fmt: skip
-    """Build the objective that asks a model for the answers of encoded examples.
-
-    `labels` are the answers of the training examples: class weights (`balance`) and the scale of numbers come from
-    them. Evaluation leaves out smoothing and the language model's loss.
-    """
+    """Build the objective that asks a model for the answers of encoded examples. `labels` are the answers of the
+    training examples: class weights (`balance`) and the scale of numbers come from them. Evaluation leaves out
+    smoothing and the language model's loss."""
     starts_with_last = former.definition.starts_with_last_token
     needs_start = former.is_encoder_decoder and not (starts_with_last and task.kind != "text")
     start = get_start_token(former.config) if needs_start else None

@@ -35,8 +35,7 @@ def generate(
     early_stopping, no_repeat_ngram, repetition_penalty, bad_words, min_new_tokens, stop. A prompt longer than the
     context of a decoder is read from its end, with a warning; a source longer than an encoder's context is an error. An
     empty prompt starts from the begin (or end) mark. A `draft`, a smaller model of the same family, speeds up decoding
-    (speculative.py); greedy output stays the same.
-    """
+    (speculative.py); greedy output stays the same."""
     check_verb(former, "generate")
     options = make_options(settings, max_new_tokens=max_new_tokens)
     if draft is not None and stream:
@@ -53,11 +52,9 @@ def generate_texts(
     forced_first: int | None = None, start: int | None = None, id_replacements: Mapping[int, int] | None = None,
     rng_streams: Sequence[Sequence[int]] | None = None,
 ) -> GeneratedTexts:  # fmt: skip
-    """Generate texts for prompts, with the options as they are.
-
-    For mBART's languages, `forced_first` or `start` is the target's token, and `id_replacements` puts the source's in
-    place of another. Equal prompts give equal texts, unless `rng_streams` numbers the draws of each prompt's samples.
-    """
+    """Generate texts for prompts, with the options as they are. For mBART's languages, `forced_first` or `start` is the
+    target's token, and `id_replacements` puts the source's in place of another. Equal prompts give equal texts, unless
+    `rng_streams` numbers the draws of each prompt's samples."""
     replaced = id_replacements or {}
     prompt_ids = [[replaced.get(i, i) for i in encode_prompt(former, text)] for text in list_prompts(prompts)]
     rows = check_prompts(former, prompt_ids, options.max_new_tokens) if prompt_ids or draft is not None else []
@@ -135,8 +132,7 @@ class StopWatcher:
 
     As soon as a stop string is complete the text `is_stopped`: it ends before it. Where several are complete at once,
     it ends before the longest. What `push` and `flush` give, joined, is the text; how its tokens are cut does not
-    matter.
-    """
+    matter."""
 
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = (), prompt: Sequence[int] = ()):
         self.stream, self.stop_strings = DecodeStream(tokenizer), tuple(stops)

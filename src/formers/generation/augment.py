@@ -87,8 +87,7 @@ def augment(
     Former, or None. `column`, `encoding`, `skip`, `delimiter` and `header` say how a file is read. With `out`, a jsonl
     file, a run that was stopped resumes, and a file of that name is replaced with `overwrite` only. The rest is
     `AugmentConfig`: method ("fill", "continue"), times, rate, top_k, temperature, max_new_tokens, seed, conditional
-    (see `train_conditional`), label_names, min_probability.
-    """
+    (see `train_conditional`), label_names, min_probability."""
     check_verb(former, "augment")
     reading: FileOptions = {
         "column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
@@ -216,11 +215,9 @@ def to_json_lines(rows: Sequence[Row]) -> Iterator[bytes]:
 
 
 def make_label_filter(judge: Former | str | None, rows: Sequence[Row], min_probability: float) -> LabelFilter:
-    """Make the function that says of new rows whether a classifier still gives them their label.
-
-    "linear" learns from `rows`, a Former was trained on such rows before, None keeps all. A row of one label needs that
-    label as the likeliest, one of several exactly those above 0.5; each with `min_probability` at least.
-    """
+    """Make the function that says of new rows whether a classifier still gives them their label. "linear" learns from
+    `rows`, a Former was trained on such rows before, None keeps all. A row of one label needs that label as the
+    likeliest, one of several exactly those above 0.5; each with `min_probability` at least."""
     if judge is None:
         return lambda new: [True] * len(new)
     if not isinstance(judge, Former) and judge != "linear":

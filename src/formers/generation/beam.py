@@ -20,10 +20,8 @@ NO_ATTENTION = "coverage is of attention over a source, and this model has none"
 
 class BeamState:
     """The K running hypotheses of each prompt and the K best complete ones, in fixed tensors that a CUDA graph can use.
-
     A complete hypothesis is three numbers: the step at which it ended, its row then, and its last token (-1 if that was
-    an end mark, which is not part of it).
-    """
+    an end mark, which is not part of it)."""
 
     def __init__(self, batch: DecodingBatch, constraints: Constraints):
         options, device = constraints.options, batch.former.device
@@ -173,11 +171,8 @@ class BeamState:
 
 @torch.inference_mode()
 def beam_search(batch: DecodingBatch, constraints: Constraints) -> list[list[Hypothesis]]:
-    """Search for the `num_samples` best hypotheses of each prompt, the best first.
-
-    Where only the model's scores decide, a GPU takes many steps between two host syncs; steps past a prompt's end are
-    ignored.
-    """
+    """Search for the `num_samples` best hypotheses of each prompt, the best first. Where only the model's scores
+    decide, a GPU takes many steps between two host syncs; steps past a prompt's end are ignored."""
     if constraints.has_history_rules:
         batch.build_sequence_tensor()
     beams, step, options = BeamState(batch, constraints), 0, constraints.options
@@ -198,8 +193,6 @@ def compute_length_penalty(length: float, alpha: float) -> float:
 
 def compute_coverage_penalty(weights: Tensor, keep: Tensor | None = None, beta: float = 0.2) -> Tensor:
     """Compute β · Σᵢ log min(Σⱼ pᵢⱼ, 1) of attention weights (..., target, source): unattended source words cost most.
-
-    `keep` (..., source) is False where the source is padding.
-    """
+    `keep` (..., source) is False where the source is padding."""
     seen = weights.sum(-2).clamp(max=1.0).log()  # (..., source)
     return beta * (seen if keep is None else torch.where(keep, seen, 0.0)).sum(-1)

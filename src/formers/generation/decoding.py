@@ -42,8 +42,7 @@ def continue_ids(
     """Generate up to `max_new_tokens` ids for each prompt (rows of ids, or a tensor of them), up to the end mark.
 
     To an encoder-decoder the prompts are the source. With several samples, those of one prompt follow each other.
-    `settings` are fields of Options, for callers without an Options.
-    """
+    `settings` are fields of Options, for callers without an Options."""
     options = options or Options(**settings)
     rows = check_prompts(former, prompts, max_new_tokens)
     constraints = build_id_constraints(former, options, max_new_tokens)
@@ -99,8 +98,7 @@ class DecodingBatch:
 
     To an encoder-decoder prompts are sources, and its sequences begin with `start` (or the config's own). When a row
     fills a decoder's context, its last half is read again and the rest dropped; a model with a memory drops its oldest
-    states. Rows in `finished_rows` are skipped.
-    """
+    states. Rows in `finished_rows` are skipped."""
 
     def __init__(
         self, former: Former, prompts: Sequence[list[int]], max_new_tokens: int, rows_per_prompt: int = 1,
@@ -167,10 +165,8 @@ class DecodingBatch:
         return scores
 
     def append_tokens(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
-        """Append one token to each row, which continues its parent's sequence (default: its own).
-
-        The caller has reordered the runner's rows by parents before.
-        """
+        """Append one token to each row, which continues its parent's sequence (default: its own). The caller has
+        reordered the runner's rows by parents before."""
         if parents is not None and list(parents) != list(range(len(self.sequences))):
             self.sequences = [list(self.sequences[parent]) for parent in parents]
             self.sequence_tensor = None if self.sequence_tensor is None else self.sequence_tensor[list(parents)]
@@ -227,11 +223,9 @@ def decode_batch(batch: DecodingBatch, constraints: Constraints) -> list[list[Hy
 
 @torch.inference_mode()
 def decode_steps(batch: DecodingBatch, constraints: Constraints, ahead: int = 1) -> Iterator[list[int | None]]:
-    """Sample (or decode greedily) and yield each row's new token at every step, None for complete rows.
-
-    Where only the model's scores decide, up to `ahead` tokens are generated before the first is yielded, so that a GPU
-    does not wait for the host at every token. What a row generates past its end is dropped.
-    """
+    """Sample (or decode greedily) and yield each row's new token at every step, None for complete rows. Where only the
+    model's scores decide, up to `ahead` tokens are generated before the first is yielded, so that a GPU does not wait
+    for the host at every token. What a row generates past its end is dropped."""
     step, tokens = 0, constraints.options.max_new_tokens
     if constraints.has_history_rules:
         batch.build_sequence_tensor()
@@ -266,10 +260,8 @@ def run_steps(batch: DecodingBatch, constraints: Constraints, step: int, count: 
 
 
 def are_finite(scores: Tensor) -> Tensor:
-    """(rows, vocab) scores → (rows,) 1 where their largest is finite: NaN and infinity both show in it.
-
-    What a row has read stays in its state, so the scores of the last of several steps tell of all of them.
-    """
+    """(rows, vocab) scores → (rows,) 1 where their largest is finite: NaN and infinity both show in it. What a row has
+    read stays in its state, so the scores of the last of several steps tell of all of them."""
     return scores.amax(-1).isfinite().long()
 
 

@@ -77,8 +77,7 @@ class Engine:
     """A model with `num_slots` slots for requests of up to `cache_size` tokens each. Submit from any thread.
 
     `with Engine(former) as engine:` runs in a thread of its own; else call `step()` until it returns False. Every
-    request gets the output that it would get alone.
-    """
+    request gets the output that it would get alone."""
 
     def __init__(self, former: Former, num_slots: int = 8, cache_size: int | None = None):
         context = former.context

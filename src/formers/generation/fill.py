@@ -19,9 +19,8 @@ from ..inputs import check_length, list_texts
 from ..text.normalise import normalise
 from ..text.tokenizer import Tokenizer
 from ..text.word_level import WORD_PATTERN
-from ..verbs import can_fill, check_verb
+from ..verbs import BLANK, can_fill, check_verb
 
-BLANK = "___"
 BATCH_ROWS = 32  # texts that are read at a time
 WORD_STREAM, PIECE_STREAM = 70, 71  # what a random number is for
 RandomKey = tuple[int, int, int]
@@ -29,10 +28,8 @@ RandomKey = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Guess:
-    """A prediction for a blank: the token as the tokenizer spells it, its probability, and the text with it.
-
-    In `text` a piece that continues a word (##ing) is joined to it, and other blanks have their likeliest pieces.
-    """
+    """A prediction for a blank: the token as the tokenizer spells it, its probability, and the text with it. In `text`
+    a piece that continues a word (##ing) is joined to it, and other blanks have their likeliest pieces."""
 
     token: str
     probability: float
@@ -46,8 +43,7 @@ def fill(former: Former, texts: str | Sequence[str], top_k: int = 5) -> Guesses:
     """Predict the tokens at the blanks of a text, written ___ or as the mask token, the likeliest first.
 
     A text of one blank gives a list of guesses, one of several a list of such lists; a list of texts gives a list of
-    what each of them gives.
-    """
+    what each of them gives."""
     check_verb(former, "fill")
     if type(top_k) is not int or top_k < 1:
         raise Error(f"top_k must be at least 1, got {format_value(top_k)}", fix="ask for 5 guesses")
@@ -127,11 +123,9 @@ def infill_texts(
     former: Former, texts: Sequence[str], fronts: Sequence[str], keys: Sequence[RandomKey], rate: float, top: int,
     temperature: float,
 ) -> list[str]:  # fmt: skip
-    """Replace a share of the words of each text, at least one; everything else stays as it is.
-
-    The words are masked and predicted anew, token by token. `fronts` are read before the texts and never changed. All
-    draws come from a text's key. A long text is changed in the part that fits into the context.
-    """
+    """Replace a share of the words of each text, at least one; everything else stays as it is. The words are masked and
+    predicted anew, token by token. `fronts` are read before the texts and never changed. All draws come from a text's
+    key. A long text is changed in the part that fits into the context."""
     if former.tokenizer is None or former.tokenizer.id("mask") is None or not can_fill(former):
         what = f"this {former.family} with head {former.head!r} fills no blanks"
         raise Error(what, fix="load a BERT with head='mlm'")

@@ -93,15 +93,11 @@ def build_constraints(former: Former, options: Options, forced_first: int | None
         raise Error(f"all {vocab} tokens are banned", fix="leave some of them")
     first = read_token_ids("forced_bos_token_id") if forced_first is None else (forced_first,)
     return Constraints(
-        options,
-        end_ids=tuple(end for end in ends if 0 <= end < vocab),
-        forced_first=first if former.is_encoder_decoder else (),
-        forced_last=read_token_ids("forced_eos_token_id"),
-        banned_ids=tuple(sorted(banned)),
-        banned_first=read_token_ids("begin_suppress_tokens"),
-        banned_sequences=tuple(row for row in rows if len(row) > 1),
-        tokenizer=former.output_tokenizer,
-    )
+        options, end_ids=tuple(end for end in ends if 0 <= end < vocab),
+        forced_first=first if former.is_encoder_decoder else (), forced_last=read_token_ids("forced_eos_token_id"),
+        banned_ids=tuple(sorted(banned)), banned_first=read_token_ids("begin_suppress_tokens"),
+        banned_sequences=tuple(row for row in rows if len(row) > 1), tokenizer=former.output_tokenizer,
+    )  # fmt: skip
 
 
 def to_token_ids(value: JSONValue, name: str) -> list[int]:
@@ -125,9 +121,7 @@ def read_generation_config(former: Former) -> JSONObject:
 
 def read_search_options(former: Former, prefix: str | None = None) -> Settings:
     """Read the checkpoint's own search settings as options; T5's config.json has them for each task, by its `prefix`.
-
-    Lengths in a file count the decoder's start token.
-    """
+    Lengths in a file count the decoder's start token."""
     file_config = read_generation_config(former)
     tasks = read_config_file(former, "config.json").get("task_specific_params") if prefix else None
     for task in tasks.values() if isinstance(tasks, dict) else ():

@@ -50,8 +50,7 @@ class Options:
     (β of the same paper), and `early_stopping`: False stops when no better text is likely, True as soon as there are
     enough, "never" when none is possible. Either way `num_samples` texts for each prompt. Constraints:
     `repetition_penalty`, `no_repeat_ngram`, `bad_words` (tokens, words, or sequences of tokens), `min_new_tokens`.
-    Stopping: after `max_new_tokens`, or before a `stop` string.
-    """
+    Stopping: after `max_new_tokens`, or before a `stop` string."""
 
     temperature: float | None = None
     top_k: int | None = None

@@ -30,11 +30,9 @@ PaddedOutput = tuple[Tensor, Tensor | None]  # weight and bias of an output laye
 
 
 class Runner:
-    """A model and its cache for `rows` sequences of up to `size` tokens.
-
-    Of encoder-decoders, `sources` are what the encoder reads, each for `rows_per_source` rows in turn. On a GPU, steps
-    of one token per row are captured as CUDA graphs.
-    """
+    """A model and its cache for `rows` sequences of up to `size` tokens. Of encoder-decoders, `sources` are what the
+    encoder reads, each for `rows_per_source` rows in turn. On a GPU, steps of one token per row are captured as CUDA
+    graphs."""
 
     graph_key: GraphKey | None = None
     graphed_step: GraphedStep | None = None
@@ -77,8 +75,7 @@ class Runner:
 
         Of two streams (XLNet), the query stream at one more place answers, which no other sees. Its states and those
         of the token before it are forgotten: that token is read again with its successor (two by two, as transformers
-        does).
-        """
+        does)."""
         single = self.longest_row and not self.is_two_stream and capture is None and max(map(len, new_ids)) == 1
         if single and (self.graphed_step is not None or min(map(len, new_ids)) == 1):
             ids = torch.tensor([row[0] if row else 0 for row in new_ids], device=self.former.device)
@@ -105,10 +102,8 @@ class Runner:
 
     @torch.inference_mode()
     def step(self, ids: Tensor, live: Sequence[int] | None = None) -> Tensor:
-        """Read one token (rows,) for each row and return the next logits; nothing leaves the device.
-
-        On a GPU, rows with 0 in `live` are ignored. The next step may overwrite the result.
-        """
+        """Read one token (rows,) for each row and return the next logits; nothing leaves the device. On a GPU, rows
+        with 0 in `live` are ignored. The next step may overwrite the result."""
         batch = Batch(ids, self.starts, 1, source=self.source_batch)
         self.longest_row += 1
         if self.graphed_step is None:
@@ -175,10 +170,8 @@ class Runner:
 
     @torch.inference_mode()
     def reorder_rows(self, parents: Sequence[int] | Tensor, equal_lengths: bool = False) -> None:
-        """Make row i a copy of row parents[i]; in an encoder-decoder both have the same source.
-
-        `equal_lengths` promises that each row is as long as its parent, which saves a host sync.
-        """
+        """Make row i a copy of row parents[i]; in an encoder-decoder both have the same source. `equal_lengths`
+        promises that each row is as long as its parent, which saves a host sync."""
         parents = torch.as_tensor(parents, device=self.former.device)
         if not isinstance(self.state, KVCache):
             return self.state.reorder_rows(parents)

@@ -26,11 +26,9 @@ ACCEPT_STREAM, RESAMPLE_STREAM, DRAFT_STREAM = 1, 2, 3  # what a random number i
 
 
 class SpeculativeDecoder:
-    """A model and a draft model of the same vocabulary, which proposes `draft_length` tokens at a time.
-
-    Greedy output equals the model's own, and samples follow its distribution exactly. `num_accepted` of `num_drafted`
-    tokens were kept.
-    """
+    """A model and a draft model of the same vocabulary, which proposes `draft_length` tokens at a time. Greedy output
+    equals the model's own, and samples follow its distribution exactly. `num_accepted` of `num_drafted` tokens were
+    kept."""
 
     def __init__(self, former: Former, draft: Former, draft_length: int = 4):
         for one in (former, draft):

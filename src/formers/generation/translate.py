@@ -30,8 +30,7 @@ def translate(
     An encoder-decoder is searched as its checkpoint says (else greedily). T5 gets the prefix "translate English to
     German: " (`source` and `to`), or your own `prefix`; mBART takes language codes such as ko_KR; Marian and others
     have fixed languages and take none. A decoder is prompted, best with some `examples` (pairs), and answers in one
-    line. Other options are those of generate.
-    """
+    line. Other options are those of generate."""
     check_verb(former, "translate")
     warn_other_task(former, "translate")
     if not former.is_encoder_decoder:
@@ -56,8 +55,7 @@ def summarise(
     """Summarise each text: a string gives a string, a list a list.
 
     An encoder-decoder is searched as its checkpoint says (else greedily); T5 gets the prefix "summarize: ", or your own
-    `prefix`. A decoder reads the text and "TL;DR:" (or your own words). Other options are those of generate.
-    """
+    `prefix`. A decoder reads the text and "TL;DR:" (or your own words). Other options are those of generate."""
     check_verb(former, "summarise")
     warn_other_task(former, "summarise")
     if not former.is_encoder_decoder:
@@ -115,11 +113,8 @@ class LanguageArguments(TypedDict, total=False):
 
 
 def resolve_languages(former: Former, source: str | None, to: str | None) -> LanguageArguments:
-    """Return mBART's language codes as arguments of `generate_texts`.
-
-    The target's code is the decoder's start token (mBART-25) or its forced first token (mBART-50); the source's
-    replaces the code in the tokenizer's template.
-    """
+    """Return mBART's language codes as arguments of `generate_texts`. The target's code is the decoder's start token
+    (mBART-25) or its forced first token (mBART-50); the source's replaces the code in the tokenizer's template."""
     assert former.output_tokenizer is not None
     backend = former.output_tokenizer.backend
     for code in (source, to):

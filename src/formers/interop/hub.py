@@ -1,8 +1,6 @@
-"""hub:owner/name@revision: a checkpoint from the Hugging Face hub, by its own client (extra `hub`).
-
-The client keeps its cache (HF_HOME) and takes up a connection that breaks; when the hub cannot be reached, or with
-HF_HUB_OFFLINE=1, what is in the cache still loads. Only the files that a model needs are fetched.
-"""
+"""hub:owner/name@revision: a checkpoint from the Hugging Face hub, by its own client (extra `hub`). The client keeps
+its cache (HF_HOME) and takes up a connection that breaks; when the hub cannot be reached, or with HF_HUB_OFFLINE=1,
+what is in the cache still loads. Only the files that a model needs are fetched."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from pathlib import Path
 
 from ..errors import Error
 from . import safe_files
-from .huggingface import COMPANION_FILES
+from .tokenizer_files import COMPANION_FILES
 
 HUB_NAME = re.compile(r"hub:(?P<repo>(?:[A-Za-z0-9_.-]+/)?[A-Za-z0-9_.-]+)(?:@(?P<revision>\w[\w.+/-]*))?")
 METADATA_FILES = (
@@ -23,10 +21,8 @@ METADATA_FILES = (
 
 
 def fetch_model(where: str, *, pickle: bool = False) -> Path:
-    """Download what is missing of a model on the hub, and return its local folder.
-
-    Pickles are fetched only if asked for, and only if there are no safetensors.
-    """
+    """Download what is missing of a model on the hub, and return its local folder. Pickles are fetched only if asked
+    for, and only if there are no safetensors."""
     match = HUB_NAME.fullmatch(where)
     if match is None or ".." in where:
         raise make_name_error(where)

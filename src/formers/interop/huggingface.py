@@ -21,17 +21,9 @@ from ..nn.head_pruning import restore_full_shapes
 from ..registry import FAMILIES, FamilyEntry, find_family
 from ..task import END_MARKED_HEADS, get_frame
 from ..text.tokenizer import Tokenizer
-from . import safe_files
+from . import safe_files, tokenizer_files
 from .model_card import write_model_card
 from .safe_files import Weights, check_has_weights, write_weights
-from .tokenizer_files import (
-    COMPANION_FILES,
-    PAD_TOKEN,
-    add_end_template,
-    add_special_token,
-    build_tokenizer_options,
-    read_tokenizer,
-)
 
 # Keys of every config that do not change the numbers of these families.
 IRRELEVANT_KEYS = frozenset(
@@ -68,7 +60,7 @@ def read_checkpoint(
     check_layer_count(ours, weights, path)
     former = build_empty(one.name, ours, own if head == "auto" else head, labels or read_label_names(config, path))
     former.source_files = {"config.json": safe_files.read_bytes(where, "config.json")}
-    former.tokenizer = read_tokenizer(where, former.source_files)
+    former.tokenizer = tokenizer_files.read_tokenizer(where, former.source_files)
     drop_substitute_pad(former, config.get("pad_token_id"))
     return former, plan_weights(one, former, own, weights, where)
 
@@ -194,11 +186,9 @@ def write_checkpoint(
     tell: ProgressCallback | None = None, language: str | None = None,
     write_extra_files: Callable[[Path], None] | None = None,
 ) -> None:  # fmt: skip
-    """Write a directory that transformers' from_pretrained opens, with a model card.
-
-    `language` (en, ko) is that of the model's text; by default the tokenizer's vocabulary tells. `write_extra_files`
-    writes more files into the same directory before it appears.
-    """
+    """Write a directory that transformers' from_pretrained opens, with a model card. `language` (en, ko) is that of the
+    model's text; by default the tokenizer's vocabulary tells. `write_extra_files` writes more files into the same
+    directory before it appears."""
     form = find_format(former)
     check_has_weights(former.model)
     former = prepare_for_export(former)
@@ -224,7 +214,7 @@ def write_checkpoint(
         write_weights(folder, iterate_tensors(), [parameters[m.ours].numel() * size for m in moves], shard, tell)
         safe_files.write_json(folder / "config.json", build_hf_config(former, dtype or former.dtype))
         for name, data in former.source_files.items():
-            if name in COMPANION_FILES:
+            if name in tokenizer_files.COMPANION_FILES:
                 (folder / name).write_bytes(data)
         if former.tokenizer is not None:
             former.tokenizer.save(folder / "tokenizer.json")
@@ -322,11 +312,9 @@ def find_architecture(former: Former) -> str:
 
 
 def build_tokenizer_config(former: Former) -> JSONObject | None:
-    """Build tokenizer_config.json, new or completed; None where an imported one needs no change.
-
-    Without model_input_names, transformers would give both texts of a pair the same segment; without
-    model_max_length, `truncation=True` would cut nothing; without a pad token, it could not make a batch.
-    """
+    """Build tokenizer_config.json, new or completed; None where an imported one needs no change. Without
+    model_input_names, transformers would give both texts of a pair the same segment; without model_max_length,
+    `truncation=True` would cut nothing; without a pad token, it could not make a batch."""
     assert former.tokenizer is not None
     name = "tokenizer_config.json"
     limit = former.context
@@ -337,7 +325,7 @@ def build_tokenizer_config(former: Former) -> JSONObject | None:
         missing = needed and (not isinstance(length, int) or length > UNLIMITED_LENGTH)
         return options | needed if missing else None
     names = ["input_ids", *(["token_type_ids"] if former.can_read_segments else []), "attention_mask"]
-    options = build_tokenizer_options(former.tokenizer) | {"model_input_names": names} | needed
+    options = tokenizer_files.build_tokenizer_options(former.tokenizer) | {"model_input_names": names} | needed
     if (filler := find_pad_token(former.tokenizer)) is not None:
         options.setdefault("pad_token", filler)
     return options
@@ -348,19 +336,19 @@ def prepare_for_export(former: Former) -> Former:
 
     Where a tokenizer has no template (GPT-2), the heads of tasks read an end mark after each text: the written
     template has it too. A classifier reads the last token that is no padding: where the end mark would have to be the
-    padding as well, the vocabulary gets a pad token of its own.
-    """
+    padding as well, the vocabulary gets a pad token of its own."""
     tokenizer, c = former.tokenizer, former.config
     if tokenizer is None or former.head not in END_MARKED_HEADS or "tokenizer_config.json" in former.source_files:
         return former
     text, special, eos = tokenizer.json_text, dict(tokenizer.special), tokenizer.special.get("eos")
     if get_frame(tokenizer, False) != tokenizer.get_template() and eos is not None:
-        text = add_end_template(text, eos, tokenizer.backend.token_to_id(eos))
+        text = tokenizer_files.add_end_template(text, eos, tokenizer.backend.token_to_id(eos))
     vocab, pad = c.vocab, c.pad
     if former.head == "classify" and "pad" not in special:
-        special["pad"] = special["unk"] if special.get("unk") not in (None, eos) else PAD_TOKEN
-        if special["pad"] == PAD_TOKEN:
-            text, vocab = add_special_token(text, PAD_TOKEN, len(tokenizer)), max(vocab, len(tokenizer) + 1)
+        special["pad"] = special["unk"] if special.get("unk") not in (None, eos) else tokenizer_files.PAD_TOKEN
+        if special["pad"] == tokenizer_files.PAD_TOKEN:
+            text = tokenizer_files.add_special_token(text, tokenizer_files.PAD_TOKEN, len(tokenizer))
+            vocab = max(vocab, len(tokenizer) + 1)
     if text == tokenizer.json_text and special == tokenizer.special:
         return former
     made = Tokenizer(text, special)
@@ -412,11 +400,9 @@ def write_sentence_encoder(
     former: Former, out: str | Path, *, pool: str = "mean", normalise: bool = False, dtype: torch.dtype | None = None,
     shard: int = 5 * 10**9, tell: ProgressCallback | None = None, language: str | None = None,
 ) -> None:  # fmt: skip
-    """Write a directory that SentenceTransformer(path) opens; its encode gives what formers.embed gives.
-
-    `pool` and `normalise` are those of formers.embed. A text that is longer than the model's context is cut there;
-    formers.embed reads it in windows.
-    """
+    """Write a directory that SentenceTransformer(path) opens; its encode gives what formers.embed gives. `pool` and
+    `normalise` are those of formers.embed. A text that is longer than the model's context is cut there; formers.embed
+    reads it in windows."""
     if pool not in POOLING_KEYS:
         raise Error(f"sentence-transformers has no pooling {pool!r}", fix="choose " + ", ".join(POOLING_KEYS))
     if former.tokenizer is None:

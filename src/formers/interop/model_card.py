@@ -141,8 +141,7 @@ def write_model_card(
 
     `architecture` is the class of transformers that opens it ("" where none does), `for_sentences` says that
     sentence-transformers opens it, `dtype` is that of the written weights (None: the model's). The facts are those that
-    formers.json holds from the run that made the model.
-    """
+    formers.json holds from the run that made the model."""
     if language not in (None, *CARD_LANGUAGES):
         raise Error(f"there is no model card in {language!r}", fix="choose " + " or ".join(CARD_LANGUAGES))
     language = language or detect_language(former.tokenizer)

@@ -6,8 +6,7 @@ said beside. Where formers.json says so, adapters.safetensors (nn/lora.py) is ad
 
 So that a flipped bit is noticed when the model is loaded, formers.json holds the SHA-256 of every other file ("files",
 as sha256sum prints them) and one of its own content ("seal", whatever the spacing). A directory without them loads
-unchecked: an older one, or one that was edited by hand and whose lines were taken out for that.
-"""
+unchecked: an older one, or one that was edited by hand and whose lines were taken out for that."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ from ..registry import find_family
 from ..task import Task
 from . import bilm, huggingface, safe_files
 from .safe_files import Weights, check_has_weights, open_hdf5, open_weights, write_weights
-from .tokenizer_files import get_special_tokens, load_own_tokenizer
+from .tokenizer_files import COMPANION_FILES, get_special_tokens, load_own_tokenizer
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "formers.json"
@@ -70,8 +69,7 @@ def load(
     `head` is auto (the checkpoint's own) or one of none, lm, mlm, pretraining, nsp, double, classify, tag, answer,
     choose; parts that the file lacks start anew, which is said. `dtype` None keeps the file's. A pickled
     pytorch_model.bin is read only with `pickle=True`. `ignore` names config keys to pass over; `tell` hears of
-    the progress.
-    """
+    the progress."""
     if isinstance(where, str) and where.startswith("hub:"):
         from .hub import fetch_model
 
@@ -192,7 +190,7 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
             raise Error(what, where=where / "tokenizer.json", fix="restore the original file")
     beside = where / ORIGINALS_FOLDER
     if beside.is_dir() and not beside.is_symlink():
-        for name in ("config.json", bilm.OPTIONS_FILE, *huggingface.COMPANION_FILES):
+        for name in ("config.json", bilm.OPTIONS_FILE, *COMPANION_FILES):
             if safe_files.has_file(beside, name):
                 former.source_files[name] = safe_files.read_bytes(beside, name)
     return former, plan_weights(former, config, about["head"], weights, where)
@@ -313,8 +311,7 @@ def export(
     one is complete.
 
     `to` sentence-transformers writes a model without its head that SentenceTransformer opens, with the `pool` and
-    `normalise` of formers.embed. `language` (en, ko) is that of the model card; by default the vocabulary tells.
-    """
+    `normalise` of formers.embed. `language` (en, ko) is that of the model card; by default the vocabulary tells."""
     if not all(bool(value.isfinite().all()) for value in former.model.parameters() if not value.is_meta):
         raise NonFinite("weights")
     if to not in (None, "transformers", "sentence-transformers"):
@@ -378,9 +375,7 @@ def hash_json(values: Mapping[str, object]) -> str:
 @contextmanager
 def check_files(folder: Path) -> Iterator[None]:
     """Compare the files of a formers directory with their checksums while they are read: in threads, beside the work.
-
-    An Error names the first file that differs, also where the work failed for that reason without naming it.
-    """
+    An Error names the first file that differs, also where the work failed for that reason without naming it."""
     jobs = [(FileHasher(path), digest) for path, digest in list_checksums(folder)]
     try:
         yield

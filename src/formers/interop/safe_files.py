@@ -2,8 +2,7 @@
 
 Nothing is imported, executed or fetched because a file says so. Weights are read tensor by tensor out of memory-mapped
 safetensors, and written shard by shard; pickles (on an explicit word only) and hdf5 files are converted first, by
-another process (sandbox.py). torch is imported only when tensors are read or written.
-"""
+another process (sandbox.py). torch is imported only when tensors are read or written."""
 
 from __future__ import annotations
 

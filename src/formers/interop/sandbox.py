@@ -8,8 +8,7 @@ hdf5 is a file system in a file: links that lead to other files, data that lies 
 of that is followed: only plain arrays are read that lie in the file as they are, after their names, types, shapes and
 sizes have been checked.
 
-torch and h5py are imported inside the process alone, so that it starts quickly and has little in it.
-"""
+torch and h5py are imported inside the process alone, so that it starts quickly and has little in it."""
 
 from __future__ import annotations
 

@@ -157,8 +157,7 @@ def prepare(
     `tokenizer` may be a tokenizer, a file of one, or the directory of a model, a store or a Hugging Face checkpoint.
     The options are those of formers.data.preparation.pipeline.prepare: unit, column, encoding, skip, delimiter, header,
     workers, splitter, units, validation, deduplicate, tests, tests_column, drop_tests, shard, rank, ranks, tell,
-    phrases.
-    """
+    phrases."""
     pieces = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)
     if overwrite and resolve_rank(options.get("rank"), options.get("ranks"))[1] > 1:
         raise Error("several processes cannot replace a store together", where=out, fix="remove it first")

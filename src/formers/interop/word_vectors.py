@@ -1,8 +1,6 @@
 """Published word vectors: word2vec's text and binary files, GloVe's text, fastText's .vec and .bin, each also as .gz.
-
 Nobody vouches for these files. What a file claims is held against its size before memory is taken; a row that is not
-what it should be is an Error that names the file and the line.
-"""
+what it should be is an Error that names the file and the line."""
 
 from __future__ import annotations
 
@@ -53,17 +51,12 @@ def build_vectors_model(words: Sequence[str], table: Tensor, lower: bool = True,
 
 
 def read_word_vectors(
-    path: str | Path,
-    format: VectorFormat = "auto",
-    max_words: int | None = None,
-    tell: ProgressCallback | None = None,
+    path: str | Path, format: VectorFormat = "auto", max_words: int | None = None, tell: ProgressCallback | None = None,
     **more: object,
-) -> Former:
-    """Read word vectors from a file; `max_words` reads only the first (files begin with the frequent ones).
-
-    `format` is text (word2vec's, fastText's .vec: a first line with the number of words and the width), glove (no such
-    line), binary (word2vec's) or fasttext (.bin); `more` are settings of VectorsConfig, to say how they were made.
-    """
+) -> Former:  # fmt: skip
+    """Read word vectors from a file; `max_words` reads only the first (files begin with the frequent ones). `format` is
+    text (word2vec's, fastText's .vec: a first line with the number of words and the width), glove (no such line),
+    binary (word2vec's) or fasttext (.bin); `more` are settings of VectorsConfig, to say how they were made."""
     if max_words is not None and max_words < 1:
         raise Error(f"{max_words} words are none", fix="ask for at least one")
     with safe_files.open_stream(path) as (file, size):
@@ -315,11 +308,9 @@ def combine_ngram_rows(
 def write_word_vectors(
     former: Former, path: str | Path, format: VectorFormat = "text", tell: ProgressCallback | None = None
 ) -> None:
-    """Write word vectors in a published format (see `read_word_vectors`); a name that ends in .gz is packed.
-
-    The row for unknown words is left out if it is only zeros. A fasttext file has no output table: it can be looked
-    up with, but not trained on.
-    """
+    """Write word vectors in a published format (see `read_word_vectors`); a name that ends in .gz is packed. The row
+    for unknown words is left out if it is only zeros. A fasttext file has no output table: it can be looked up with,
+    but not trained on."""
     if not former.definition.is_static or former.tokenizer is None:
         raise Error(f"{former.family} is not word vectors", fix="write models by formers.save or formers.export")
     c, table = former.config, former.model.body.embedding_table.detach().float().cpu()

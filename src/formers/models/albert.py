@@ -42,7 +42,7 @@ class ALBERTConfig(bert.BERTConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_sizes(self, "embed", "groups", "inner")
+        check_sizes(self, "groups", "inner")
         if self.groups > self.layers or self.layers * self.inner > 1000:
             what = f"{self.layers} layers of {self.inner} blocks cannot form {self.groups} groups"
             raise Error(what, fix="take fewer groups than layers, and 1,000 blocks at most")

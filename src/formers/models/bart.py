@@ -12,24 +12,13 @@ Differs from the reference: no layers are dropped in training (a layerdrop other
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import nn
 
-from ..config import ConfigMap, KeyRule, Settings, check_rates, check_sizes, compute_head_dim, default_to_encoder
-from ..family import (
-    HF_ACT_ROW,
-    HF_TOKEN_ROWS,
-    ArchitectureRule,
-    CheckpointFormat,
-    Family,
-    GpuSpeed,
-    Head,
-    ModelConfig,
-    Recipe,
-    TensorFile,
-    make_adamw_settings,
-)
+from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, ConfigMap, KeyRule, Settings, check_sizes, default_to_encoder
+from ..family import CheckpointFormat, Family, GpuSpeed, Head, ModelConfig, Recipe, TensorFile, make_adamw_settings
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.block import Block, BlockStack, NormOrder
@@ -73,12 +62,8 @@ class BARTConfig(ModelConfig):
     start: int | None = 2  # the decoder's first input
 
     def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "context", "dim", "layers", "heads", "ff", *DECODER_SIZES)
-        check_sizes(self, "init", minimum=0)
-        check_rates(self, "dropout", "attention_dropout", "act_dropout", "head_dropout")
-        compute_head_dim(self)
-        if self.decoder_heads is not None:
-            compute_head_dim(self, "decoder_heads")
+        super().__post_init__()
+        check_sizes(self, *DECODER_SIZES)
         get_activation(self.act)
 
 
@@ -210,12 +195,10 @@ def build_key_map(c: BARTConfig, head: str) -> KeyMap:
             "classify": {"classification_head.dense.*": "dense.*", "classification_head.out_proj.*": "out.*"},
             "answer": {"qa_outputs.*": "out.*"},
         },
-        prefix="" if head == "none" else "model.",
-        prefixes=("model.",),
-        tied=dict.fromkeys(copies, first),
+        prefix="" if head == "none" else "model.", prefixes=("model.",), tied=dict.fromkeys(copies, first),
         alternate_names={} if c.shared else {names[0]: first},
         drop=("encoder.version", "decoder.version", *(() if c.encoder else ("encoder.**",))),
-    )
+    )  # fmt: skip
 
 
 def map_classes(name: str) -> dict[str, str]:
@@ -227,7 +210,7 @@ def map_classes(name: str) -> dict[str, str]:
     return {name + ending: head for ending, head in heads.items()}
 
 
-def build_architecture_rule(name: str) -> ArchitectureRule:
+def build_architecture_rule(name: str) -> Callable[[BARTConfig, str], str | None]:
     """Return the rule that a language model without an encoder is a class of its own."""
     return lambda c, head: f"{name}ForCausalLM" if head == "lm" and not c.encoder else None
 

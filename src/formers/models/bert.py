@@ -14,19 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim
-from ..family import (
-    HF_ACT_ROW,
-    HF_TOKEN_ROWS,
-    CheckpointFormat,
-    Family,
-    GpuSpeed,
-    Head,
-    ModelConfig,
-    Presets,
-    Recipe,
-    make_adamw_settings,
-)
+from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, ConfigMap, KeyRule, check_sizes
+from ..family import CheckpointFormat, Family, GpuSpeed, Head, ModelConfig, Presets, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -61,10 +50,9 @@ class BERTConfig(ModelConfig):
     eos: int | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "context", "segments", "dim", "layers", "heads", "ff")
-        check_sizes(self, "offset", "init", minimum=0)
-        check_rates(self, "dropout", "attention_dropout", "head_dropout")
-        compute_head_dim(self)
+        super().__post_init__()
+        check_sizes(self, "segments")
+        check_sizes(self, "offset", minimum=0)
         get_activation(self.act)
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import ConfigMap, check_rates, check_sizes, compute_head_dim
-from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, GpuSpeed, ModelConfig, Presets, Recipe
+from ..config import HF_TOKEN_ROWS, ConfigMap
+from ..family import CheckpointFormat, Family, GpuSpeed, ModelConfig, Presets, Recipe
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_alibi, causal
@@ -42,12 +42,6 @@ class BLOOMConfig(ModelConfig):
     pad: int | None = 3
     bos: int | None = 1
     eos: int | tuple[int, ...] | None = 2
-
-    def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "dim", "layers", "heads")
-        check_sizes(self, "init", minimum=0)
-        check_rates(self, "dropout", "attention_dropout")
-        compute_head_dim(self)
 
 
 class BLOOM(TransformerBody):
@@ -103,11 +97,9 @@ def build_key_map(c: BLOOMConfig, head: str) -> KeyMap:
             "h.{i}.mlp.dense_4h_to_h.*": "blocks.{i}.ff.down.*",
             "ln_f.*": "norm.*",
         },
-        heads=gpt2.DECODER_HEAD_KEYS,
-        prefix="" if head == "none" else "transformer.",
-        prefixes=("transformer.",),
+        heads=gpt2.DECODER_HEAD_KEYS, prefix="" if head == "none" else "transformer.", prefixes=("transformer.",),
         tied={"lm_head.weight": "word_embeddings.weight"} if c.tied else {},
-    )
+    )  # fmt: skip
 
 
 PRESETS: Presets = {

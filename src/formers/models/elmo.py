@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Batch
-from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, rename_key
+from ..config import MAX_SIZE, ConfigMap, KeyRule, check_sizes, rename_key
 from ..errors import Error
 from ..family import CheckpointFormat, Family, Head, ModelConfig, Presets, Recipe
 from ..keymap import KeyMap, TensorOp, transpose_tensor
@@ -55,10 +55,10 @@ class ELMoConfig(ModelConfig):
     mix: MixNorm = "plain"  # how layers are normed before a task mixes them
 
     def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "characters", "char_dim", "dim", "cell", "layers")
+        super().__post_init__()
+        check_sizes(self, "characters", "char_dim", "cell")
         check_sizes(self, "slots", minimum=3)
         check_sizes(self, "highways", minimum=0)
-        check_rates(self, "dropout", "head_dropout")
         get_activation(self.act)
         if self.dim % 2:
             raise Error(f"dim must be even, got {self.dim}", fix="half of it belongs to each direction")

@@ -45,7 +45,7 @@ class GNMTConfig(seq2seq.RecurrentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_sizes(self, "layers", "decoder_layers")
+        check_sizes(self, "decoder_layers")
         if self.layers < 2:
             raise Error("an encoder of 1 layer has a memory of two directions", fix="take 2 layers or more")
 
@@ -130,10 +130,8 @@ PAPER_TRAIN = make_adamw_settings(
 
 FAMILY = Family(
     GNMTConfig, GNMT, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS,
-    tokenizer="wordpiece", tokenizer_style=seq2seq.FAMILY.tokenizer_style, objective="seq2seq",
-    is_encoder_decoder=True,
-    quick_recipe=Recipe(model={"layers": 2}),
-    paper_recipe=Recipe(PAPER_TRAIN),
+    tokenizer="wordpiece", tokenizer_style=seq2seq.FAMILY.tokenizer_style, objective="seq2seq", is_encoder_decoder=True,
+    quick_recipe=Recipe(model={"layers": 2}), paper_recipe=Recipe(PAPER_TRAIN),
     scratch_recipe=Recipe(
         seq2seq.SCRATCH_TRAIN | {"grad_clip": 5.0}, {"dim": 256, "layers": 3, "dropout": 0.3}, tune=TRANSLATION_TUNE
     ),

@@ -15,19 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, rename_key
-from ..family import (
-    HF_SUMMARY_ACT_ROW,
-    HF_TOKEN_ROWS,
-    CheckpointFormat,
-    Family,
-    Head,
-    ModelConfig,
-    Pooling,
-    Presets,
-    Recipe,
-    make_adamw_settings,
-)
+from ..config import HF_SUMMARY_ROW, HF_TOKEN_ROWS, ConfigMap, KeyRule, rename_key
+from ..family import CheckpointFormat, Family, Head, ModelConfig, Pooling, Presets, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -61,10 +50,7 @@ class GPTConfig(ModelConfig):
     eos: int | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "context", "dim", "layers", "heads")
-        check_sizes(self, "init", minimum=0)
-        check_rates(self, "dropout", "embed_dropout", "attention_dropout", "summary_dropout")
-        compute_head_dim(self)
+        super().__post_init__()
         get_activation(self.act)
         get_activation(self.summary_act or "linear")
 
@@ -104,7 +90,7 @@ CONFIG_ROWS: dict[str, str | KeyRule] = {
     "layer_norm_epsilon": "eps", "resid_pdrop": "dropout", "embd_pdrop": "embed_dropout",
     "attn_pdrop": "attention_dropout",
     "summary_type": rename_key("summary", {"cls_index": "last", "last": "last", "first": "first", "mean": "mean"}),
-    "summary_activation": HF_SUMMARY_ACT_ROW, "summary_first_dropout": "summary_dropout", "initializer_range": "init",
+    "summary_activation": HF_SUMMARY_ROW, "summary_first_dropout": "summary_dropout", "initializer_range": "init",
     "tie_word_embeddings": "tied", **HF_TOKEN_ROWS,
 }  # fmt: skip
 CONFIG_ALIASES = {

@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..config import ConfigMap, check_rates, check_sizes
-from ..family import HF_ACT_ROW, CheckpointFormat, Family, GpuSpeed, Head, Presets, Recipe, make_adamw_settings
+from ..config import HF_ACT_ROW, ConfigMap
+from ..family import CheckpointFormat, Family, GpuSpeed, Head, Presets, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -37,11 +37,6 @@ class GPT2Config(gpt.GPTConfig):
     scale_by_layer: bool = False  # and by 1/(layer + 1) as well
     bos: int | None = 50256
     eos: int | tuple[int, ...] | None = 50256
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_sizes(self, "ff")
-        check_rates(self, "head_dropout")
 
 
 class GPT2(TransformerBody):

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import ConfigMap, JSONValue, KeyRule, Settings, check_rates, check_sizes, compute_head_dim
+from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, ConfigMap, JSONValue, KeyRule, Settings, check_sizes
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Presets, Recipe
+from ..family import CheckpointFormat, Family, ModelConfig, Presets, Recipe
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_layer_masks
@@ -50,10 +50,8 @@ class GPTNeoConfig(ModelConfig):
     eos: int | tuple[int, ...] | None = 50256
 
     def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "context", "dim", "layers", "heads", "ff", "window")
-        check_sizes(self, "init", minimum=0)
-        check_rates(self, "dropout", "embed_dropout", "attention_dropout", "head_dropout")
-        compute_head_dim(self)
+        super().__post_init__()
+        check_sizes(self, "window")
         get_activation(self.act)
         build_layer_masks(self.pattern, self.window, self.layers)
 
@@ -68,15 +66,13 @@ class GPTNeo(TransformerBody):
             BlockStack(
                 Block(
                     Attention(c.dim, c.heads, bias=False, out_bias=True, scale=1.0, dropout=c.attention_dropout),
-                    FeedForward(c.dim, c.ff or 4 * c.dim, c.act),
-                    norm=lambda: LayerNorm(c.dim, c.eps),
+                    FeedForward(c.dim, c.ff or 4 * c.dim, c.act), norm=lambda: LayerNorm(c.dim, c.eps),
                     dropout=c.dropout,
                 )
                 for _ in range(c.layers)
             ),
-            LayerNorm(c.dim, c.eps),
-            masks=build_layer_masks(c.pattern, c.window, c.layers),
-        )
+            LayerNorm(c.dim, c.eps), masks=build_layer_masks(c.pattern, c.window, c.layers),
+        )  # fmt: skip
 
 
 def read_attention_types(types: JSONValue) -> Settings:
@@ -123,12 +119,10 @@ def build_key_map(c: GPTNeoConfig, head: str) -> KeyMap:
             "h.{i}.mlp.c_proj.*": "blocks.{i}.ff.down.*",
             "ln_f.*": "norm.*",
         },
-        heads=gpt2.DECODER_HEAD_KEYS,
-        prefix="" if head == "none" else "transformer.",
-        prefixes=("transformer.",),
+        heads=gpt2.DECODER_HEAD_KEYS, prefix="" if head == "none" else "transformer.", prefixes=("transformer.",),
         tied={"lm_head.weight": "wte.weight"} if c.tied else {},
         drop=("h.{i}.attn.attention.bias", "h.{i}.attn.attention.masked_bias"),
-    )
+    )  # fmt: skip
 
 
 PRESETS: Presets = {

@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..config import ConfigMap, JSONValue, KeyRule, Settings, check_rates, check_sizes, compute_head_dim, format_value
+from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, ConfigMap, JSONValue, KeyRule, Settings, format_value
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Presets, Recipe
+from ..family import CheckpointFormat, Family, ModelConfig, Presets, Recipe
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -54,10 +54,8 @@ class GPTNeoXConfig(ModelConfig):
     eos: int | tuple[int, ...] | None = 0
 
     def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "context", "dim", "layers", "heads", "ff")
-        check_sizes(self, "init", minimum=0)
-        check_rates(self, "dropout", "attention_dropout", "head_dropout")
-        width = compute_head_dim(self)
+        super().__post_init__()
+        width = self.dim // self.heads
         if not 0 < self.rotary_dim <= width or self.rotary_dim % 2:
             what = f"rotary width must be even and from 2 to {width}, got {self.rotary_dim}"
             raise Error(what, fix="choose rotary_fraction so that head_dim × fraction is even")

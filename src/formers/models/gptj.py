@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import ConfigMap, check_rates, check_sizes, compute_head_dim
+from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, ConfigMap, check_sizes
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Presets, Recipe
+from ..family import CheckpointFormat, Family, Head, ModelConfig, Presets, Recipe
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -49,10 +49,9 @@ class GPTJConfig(ModelConfig):
     eos: int | tuple[int, ...] | None = 50256
 
     def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "context", "dim", "layers", "heads", "ff", "rotary")
-        check_sizes(self, "init", minimum=0)
-        check_rates(self, "dropout", "embed_dropout", "attention_dropout")
-        width = compute_head_dim(self)
+        super().__post_init__()
+        check_sizes(self, "rotary")
+        width = self.dim // self.heads
         if self.rotary_dim % 2 or self.rotary_dim > width:
             what = f"{self.rotary_dim} of a head's {width} numbers cannot be turned in pairs"
             raise Error(what, fix=f"set rotary to an even number up to {width}")

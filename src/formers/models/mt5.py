@@ -44,11 +44,9 @@ PRESETS = {f"mt5-{size}": values for size, values in t5.SIZES_V1_1.items()}
 FAMILY = Family(
     MT5Config, t5.T5, t5.build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=t5.build_init_rules,
     presets=PRESETS, tokenizer="unigram", tokenizer_style=t5.FAMILY.tokenizer_style, objective="span-corruption",
-    is_encoder_decoder=True,
-    quick_recipe=t5.FAMILY.quick_recipe,
+    is_encoder_decoder=True, quick_recipe=t5.FAMILY.quick_recipe,
     paper_recipe=Recipe({**t5.PAPER_TRAIN, "seq_length": 1024, "accumulate": 16, "steps": 1_000_000}),
-    scratch_recipe=t5.FAMILY.scratch_recipe,
-    finetune_recipe=t5.FAMILY.finetune_recipe,
+    scratch_recipe=t5.FAMILY.scratch_recipe, finetune_recipe=t5.FAMILY.finetune_recipe,
     hub_checkpoints=tuple(f"google/mt5-{size}" for size in ("small", "base", "large", "xl", "xxl")),
     hf_format=CheckpointFormat(
         "mt5", t5.map_classes("MT5"), HF_CONFIG, t5.build_key_map, adjust_settings, t5.build_architecture_rule("MT5"),

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Layout
-from ..config import check_rates, check_sizes
+from ..config import check_sizes
 from ..errors import Error
 from ..family import TRANSLATION_TUNE, Family, Head, ModelConfig, Presets, Recipe, make_adamw_settings
 from ..nn.attention.context import Capture
@@ -50,14 +50,6 @@ class RecurrentConfig(ModelConfig):
     eos: int | tuple[int, ...] | None = 2
     start: int | None = 1  # the decoder's first input
 
-    def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "target_vocab", "dim")
-        check_sizes(self, "init", minimum=0)
-        check_rates(self, "dropout")
-        if self.shared and self.target_vocab not in (None, self.vocab):
-            what = f"sides of {self.vocab} and {self.target_vocab} tokens cannot share their embeddings"
-            raise Error(what, fix="set shared to false")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig(RecurrentConfig):
@@ -77,7 +69,7 @@ class Seq2SeqConfig(RecurrentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_sizes(self, "embed", "layers", "window", "readout")
+        check_sizes(self, "window", "readout")
         if "dot" in (self.attention, self.score if self.attention == "local" else "") and self.bidirectional:
             what = f"states of {self.dim} and a memory of {2 * self.dim} have no dot product"
             raise Error(what, fix="take general, or an encoder of one direction")

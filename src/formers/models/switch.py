@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from ..config import ConfigMap, KeyRule, Settings, check_rates, check_sizes, default_to_encoder
+from ..config import HF_ACT_ROW, ConfigMap, KeyRule, Settings, check_rates, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import HF_ACT_ROW, CheckpointFormat, Family, GpuSpeed, Head, Presets, TensorFile
+from ..family import CheckpointFormat, Family, GpuSpeed, Head, Presets, TensorFile
 from ..keymap import KeyMap, TensorOp
 from ..nn.encoder_decoder import EncoderDecoder
 from ..nn.experts import Experts
@@ -194,11 +194,8 @@ PRESETS: Presets = {
 FAMILY = Family(
     SwitchConfig, Switch, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
     presets=PRESETS, tokenizer="unigram", tokenizer_style=t5.FAMILY.tokenizer_style, objective="switch",
-    is_encoder_decoder=True,
-    quick_recipe=t5.FAMILY.quick_recipe,
-    paper_recipe=t5.FAMILY.paper_recipe,
-    scratch_recipe=t5.FAMILY.scratch_recipe,
-    finetune_recipe=t5.FAMILY.finetune_recipe,
+    is_encoder_decoder=True, quick_recipe=t5.FAMILY.quick_recipe, paper_recipe=t5.FAMILY.paper_recipe,
+    scratch_recipe=t5.FAMILY.scratch_recipe, finetune_recipe=t5.FAMILY.finetune_recipe,
     task_prefixes=t5.FAMILY.task_prefixes,
     hub_checkpoints=(*(f"google/switch-base-{n}" for n in (8, 16, 32, 64, 128, 256)), "google/switch-large-128"),
     hf_format=CheckpointFormat(

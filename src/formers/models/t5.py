@@ -17,21 +17,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ..config import MAX_SIZE, ConfigMap, KeyRule, Settings, check_rates, check_sizes, default_to_encoder
+from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, MAX_SIZE, ConfigMap, KeyRule, Settings, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import (
-    HF_ACT_ROW,
-    HF_TOKEN_ROWS,
-    ArchitectureRule,
-    CheckpointFormat,
-    Family,
-    GpuSpeed,
-    Head,
-    ModelConfig,
-    Presets,
-    Recipe,
-    TensorFile,
-)
+from ..family import CheckpointFormat, Family, GpuSpeed, Head, ModelConfig, Presets, Recipe, TensorFile
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.positions import BucketBias
@@ -69,9 +57,9 @@ class T5Config(ModelConfig):
     start: int | None = 0  # the decoder's first input
 
     def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "dim", "layers", "heads", "head_dim", "ff", "buckets", "far")
-        check_sizes(self, "decoder_layers", "init", minimum=0)
-        check_rates(self, "dropout", "head_dropout")
+        super().__post_init__()
+        check_sizes(self, "buckets", "far")
+        check_sizes(self, "decoder_layers", minimum=0)
         get_activation(self.act)
         if self.buckets < 4 or self.buckets % 2 or self.far <= self.buckets // 2:
             what = f"{self.buckets} buckets up to distance {self.far} cannot be laid out"
@@ -231,7 +219,7 @@ def build_key_map(c: T5Config, head: str, feed_forward_name: str = "DenseReluDen
     )
 
 
-def build_architecture_rule(name: str) -> ArchitectureRule:
+def build_architecture_rule(name: str) -> Callable[[T5Config, str], str | None]:
     """Return the rule that a bare model without decoder layers is written as the encoder class."""
     return lambda config, head: f"{name}EncoderModel" if head == "none" and not config.num_decoder_layers else None
 

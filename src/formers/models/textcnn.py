@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Array, Batch
-from ..config import check_rates, check_sizes
+from ..config import check_sizes
 from ..errors import Error
 from ..family import Family, Head, ModelConfig, Presets, Recipe
 from ..nn.attention.context import Capture
@@ -50,9 +50,8 @@ class TextCNNConfig(ModelConfig):
     eos: int | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "embed", "filters")
-        check_sizes(self, "init", minimum=0)
-        check_rates(self, "dropout")
+        super().__post_init__()
+        check_sizes(self, "filters")
         get_activation(self.act)
         if not self.widths or not all(1 <= width <= 1000 for width in self.widths):
             raise Error(f"widths must be numbers from 1 to 1000, got {self.widths}", fix="take for example 3, 4, 5")
@@ -101,11 +100,8 @@ class TextCNN(nn.Module):
 
     @torch.no_grad()
     def load_word_vectors(self, vectors: Array, known: Array | None = None) -> None:
-        """Take over word vectors (vocab, embed), into both channels if there are two.
-
-        Where `known` (vocab,) is False a word has none: it keeps its random vector, stretched to the variance of the
-        others (Kim, §4.3).
-        """
+        """Take over word vectors (vocab, embed), into both channels if there are two. Where `known` (vocab,) is False a
+        word has none: it keeps its random vector, stretched to the variance of the others (Kim, §4.3)."""
         table = self.embedding_table
         given = torch.as_tensor(vectors, dtype=table.dtype, device=table.device)
         if given.shape != table.shape:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from ..config import ConfigMap, JSONValue, KeyRule, Settings, check_sizes, default_to_encoder
+from ..config import ConfigMap, JSONValue, KeyRule, Settings, default_to_encoder
 from ..errors import Error
 from ..family import TRANSLATION_TUNE, CheckpointFormat, Family, Head, Presets, Recipe, TensorFile, make_adamw_settings
 from ..keymap import KeyMap
@@ -47,13 +47,6 @@ class TransformerConfig(bart.BARTConfig):
     bos: int | None = None
     eos: int | tuple[int, ...] | None = 1
     start: int | None = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_sizes(self, "target_vocab")
-        if self.shared and self.target_vocab not in (None, self.vocab):
-            what = f"sides of {self.vocab} and {self.target_vocab} tokens cannot share their embeddings"
-            raise Error(what, fix="set shared to false")
 
 
 class Transformer(EncoderDecoder):

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Batch
-from ..config import ConfigMap, KeyRule, check_rates, check_sizes
+from ..config import HF_TOKEN_ROWS, ConfigMap, KeyRule, check_sizes
 from ..errors import Error
-from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Presets, Recipe, make_adamw_settings
+from ..family import CheckpointFormat, Family, Head, ModelConfig, Presets, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, VocabClusters
 from ..nn.attention.attention import Attention
@@ -66,9 +66,9 @@ class TransformerXLConfig(ModelConfig):
     eos: int | tuple[int, ...] | None = 0
 
     def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "embed", "shrink", "dim", "layers", "heads", "head_dim", "ff", "clamp")
-        check_sizes(self, "memory", "init", "init_projection", minimum=0)
-        check_rates(self, "dropout", "attention_dropout")
+        super().__post_init__()
+        check_sizes(self, "shrink", "clamp")
+        check_sizes(self, "memory", "init_projection", minimum=0)
         count = self.clusters.num_clusters
         if self.dim % 2:
             raise Error(f"dim must be even, got {self.dim}", fix="half of a position is sines, half cosines")
@@ -225,11 +225,9 @@ def build_key_map(c: TransformerXLConfig, head: str) -> KeyMap:
             },
             "classify": {"score.weight": "out.weight"},
         },
-        prefix="" if head == "none" else "transformer.",
-        prefixes=("transformer.",),
-        tied=tied,
+        prefix="" if head == "none" else "transformer.", prefixes=("transformer.",), tied=tied,
         drop=("pos_emb.inv_freq",),
-    )
+    )  # fmt: skip
 
 
 PRESETS: Presets = {

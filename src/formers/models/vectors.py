@@ -49,7 +49,8 @@ class VectorsConfig(ModelConfig):
     alpha: float = 0.75  # and with this power
 
     def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "dim", "window", "negatives", "min_count", "buckets", "min_n", "max_n")
+        super().__post_init__()
+        check_sizes(self, "window", "negatives", "min_count", "buckets", "min_n", "max_n")
         if self.min_n > self.max_n:
             raise Error(f"min_n {self.min_n} is more than max_n {self.max_n}", fix="set min_n to at most max_n")
         if not 0 <= self.sample <= 1:

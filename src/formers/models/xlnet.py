@@ -20,22 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Batch, Layout
-from ..config import ConfigMap, KeyRule, Settings, check_rates, check_sizes, compute_head_dim, rename_key
+from ..config import HF_ACT_ROW, HF_SUMMARY_ROW, HF_TOKEN_ROWS, ConfigMap, KeyRule, Settings, check_sizes, rename_key
 from ..errors import Error
-from ..family import (
-    HF_ACT_ROW,
-    HF_SUMMARY_ACT_ROW,
-    HF_TOKEN_ROWS,
-    CheckpointFormat,
-    Family,
-    GpuSpeed,
-    Head,
-    ModelConfig,
-    Pooling,
-    Presets,
-    Recipe,
-    make_adamw_settings,
-)
+from ..family import CheckpointFormat, Family, GpuSpeed, Head, ModelConfig, Pooling, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.context import AttentionContext, Capture, RelativeInputs
 from ..nn.attention.masks import IndexFunction, TableMask, WindowMask, causal, combine_masks
@@ -85,10 +72,8 @@ class XLNetConfig(ModelConfig):
     eos: int | tuple[int, ...] | None = 2
 
     def __post_init__(self) -> None:
-        check_sizes(self, "vocab", "dim", "layers", "heads", "ff", "clamp", "memory", "reuse", "start_top", "end_top")
-        check_sizes(self, "init", minimum=0)
-        check_rates(self, "dropout", "summary_dropout")
-        compute_head_dim(self)
+        super().__post_init__()
+        check_sizes(self, "clamp", "memory", "reuse", "start_top", "end_top")
         get_activation(self.act)
         get_activation(self.summary_act or "linear")
         if self.dim % 2:
@@ -130,8 +115,7 @@ class XLNet(nn.Module):
         With an `order`, a token's content stream sees the tokens of its own order or lower, its query stream those of a
         lower one; the result is the query stream at `chosen` (None: everywhere) and zero elsewhere. A table
         `visible_pairs` (documents, queries, keys) says it pair by pair instead, and then `targets` (M,) are the slots
-        of the query stream; without them, the content stream is the result, in which a token always sees itself.
-        """
+        of the query stream; without them, the content stream is the result, in which a token always sees itself."""
         layout, used = batch.layout, 0 if memory is None else memory.used_slots
         masks = build_order_masks(batch.order, layout) if visible_pairs is None else build_pair_masks(visible_pairs)
         content, query = masks
@@ -212,7 +196,7 @@ HF_CONFIG = ConfigMap(
         "mem_len": KeyRule(lambda n: {"memory": n or None}, lambda c: c.memory),
         "reuse_len": KeyRule(lambda n: {"reuse": n or None}, lambda c: c.reuse),
         "summary_type": rename_key("summary", {"last": "last", "cls_index": "last", "first": "first", "mean": "mean"}),
-        "summary_use_proj": "summary_dense", "summary_activation": HF_SUMMARY_ACT_ROW,
+        "summary_use_proj": "summary_dense", "summary_activation": HF_SUMMARY_ROW,
         "summary_last_dropout": "summary_dropout", "start_n_top": "start_top", "end_n_top": "end_top",
         "initializer_range": "init", "tie_word_embeddings": "tied", **HF_TOKEN_ROWS,
     },
@@ -275,7 +259,7 @@ def build_key_map(c: XLNetConfig, head: str) -> KeyMap:
     )  # fmt: skip
 
 
-PRESETS: Presets = {
+PRESETS = {
     "xlnet-base": {},
     "xlnet-large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
     "xlnet-mini": {"vocab": 8192, "dim": 256, "layers": 4, "heads": 4, "ff": 1024},

@@ -2,8 +2,7 @@
 
 The vocabulary, sorted by frequency, is cut into clusters. The softmax first chooses among the tokens of the first
 cluster and one entry for each other cluster, then inside that cluster (Grave et al. 2016, arXiv:1609.04309); the
-inputs are cut the same way (Baevski & Auli 2018, arXiv:1809.10853). N tokens, C clusters.
-"""
+inputs are cut the same way (Baevski & Auli 2018, arXiv:1809.10853). N tokens, C clusters."""
 
 from __future__ import annotations
 
@@ -23,10 +22,8 @@ from .layers import OutputLayer
 
 @dataclass(frozen=True)
 class VocabClusters:
-    """Clusters of a vocabulary, cut at `cutoffs`; the embeddings of each are narrower than the last by `shrink`.
-
-    With a shrink of 1 all tokens share one table, and it is projected only if `embed` is not `dim`.
-    """
+    """Clusters of a vocabulary, cut at `cutoffs`; the embeddings of each are narrower than the last by `shrink`. With a
+    shrink of 1 all tokens share one table, and it is projected only if `embed` is not `dim`."""
 
     vocab: int
     dim: int
@@ -92,11 +89,9 @@ class AdaptiveEmbedding(nn.Module):
 
 
 class AdaptiveSoftmax(nn.Module):
-    """Log-probabilities of all tokens; clusters have weights and biases of their own.
-
-    With `tied`, the rows are those of the embedding; `projection_ties` says of each cluster whether it uses the
-    embedding's projection, turned round, or has its own.
-    """
+    """Log-probabilities of all tokens; clusters have weights and biases of their own. With `tied`, the rows are those
+    of the embedding; `projection_ties` says of each cluster whether it uses the embedding's projection, turned round,
+    or has its own."""
 
     def __init__(self, clusters: VocabClusters, *, tied: bool, projection_ties: Sequence[bool]):
         super().__init__()
@@ -119,11 +114,9 @@ class AdaptiveSoftmax(nn.Module):
         return torch.cat(parts, -1)
 
     def compute_losses(self, x: Tensor, labels: Tensor, embedding: AdaptiveEmbedding) -> Tensor:
-        """(N, dim), (N,) → (N,) the negative log-probability of each label, 0 where it is -100.
-
-        A cluster is computed only for the tokens in it, which is what the cutting is for. While compiling, where shapes
-        must not depend on the labels, all of it is.
-        """
+        """(N, dim), (N,) → (N,) the negative log-probability of each label, 0 where it is -100. A cluster is computed
+        only for the tokens in it, which is what the cutting is for. While compiling, where shapes must not depend on
+        the labels, all of it is."""
         if torch.compiler.is_compiling():
             return F.nll_loss(self(x, embedding), labels, reduction="none", ignore_index=IGNORE_INDEX)
         layers = list(self.iter_cluster_weights(embedding))

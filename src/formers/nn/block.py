@@ -144,11 +144,9 @@ class BlockStack(nn.ModuleList):
 
 @torch.no_grad()
 def scale_residual_branches(model: nn.Module, factor: float) -> None:
-    """Multiply the last matrix of every residual branch of the post-norm blocks by a factor, in place.
-
-    A deep post-norm stack whose branches begin as strong as its input forgets the input within a few layers, and then
-    learns nothing but token frequencies (Liu et al. 2020, arXiv:2004.08249; Wang et al. 2022, arXiv:2203.00555).
-    """
+    """Multiply the last matrix of every residual branch of the post-norm blocks by a factor, in place. A deep post-norm
+    stack whose branches begin as strong as its input forgets the input within a few layers, and then learns nothing but
+    token frequencies (Liu et al. 2020, arXiv:2004.08249; Wang et al. 2022, arXiv:2203.00555)."""
     for block in model.modules():
         if isinstance(block, Block) and block.norm_order == "post":
             layers = [attention.o for attention in (block.attn, block.cross) if attention is not None]
@@ -165,10 +163,8 @@ def is_decode_pass(module: nn.Module, attn_context: AttentionContext) -> bool:
 
 
 class TransformerBody(nn.Module):
-    """ids → embed → blocks → norm (if any). A mask of None lets a token see both sides.
-
-    `masks` has one mask for all layers, or one for each (GPT-3); `bias` is added to the scores of all (BLOOM).
-    """
+    """ids → embed → blocks → norm (if any). A mask of None lets a token see both sides. `masks` has one mask for all
+    layers, or one for each (GPT-3); `bias` is added to the scores of all (BLOOM)."""
 
     def __init__(
         self, embed: Embeddings, blocks: BlockStack, norm: nn.Module | None = None, *,

@@ -1,8 +1,6 @@
-"""Inference on a CPU: linear layers with weights of 8 bits or prepacked, and bf16 only where the processor has it.
-
-Some virtual machines report AMX, the tiles that multiply bf16, and kill a process that uses them. There, oneDNN is kept
-from using them.
-"""
+"""Inference on a CPU: linear layers with weights of 8 bits or prepacked, and bf16 only where the processor has it. Some
+virtual machines report AMX, the tiles that multiply bf16, and kill a process that uses them. There, oneDNN is kept from
+using them."""
 
 from __future__ import annotations
 
@@ -285,8 +283,7 @@ def freeze_for_inference(model: nn.Module, kind: str, tied_weight: Tensor | None
     `PrepackedLinear`. `tied_weight` is the weight of an output layer that has none of its own.
 
     Embeddings, norms, experts and recurrent cells stay as they are, and so do layers whose weight is read in part (the
-    attention of models with a memory of hidden states).
-    """
+    attention of models with a memory of hidden states)."""
     check_kind(model, kind)
     make = QuantisedLinear if kind == "int8" else PrepackedLinear
     model.requires_grad_(False)
@@ -302,6 +299,11 @@ def freeze_for_inference(model: nn.Module, kind: str, tied_weight: Tensor | None
                 continue
             assert weight is not None
             setattr(parent, name, make(weight.detach(), None if child.bias is None else child.bias.detach()))
+
+
+def is_frozen(model: nn.Module) -> bool:
+    """Return whether a model was frozen for inference: its layers have no gradients, or wrong ones."""
+    return any(isinstance(module, QuantisedLinear | PrepackedLinear) for module in model.modules())
 
 
 def is_read_whole(parent: nn.Module, name: str) -> bool:

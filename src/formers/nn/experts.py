@@ -1,7 +1,5 @@
-"""A feed-forward layer of several experts, of which each token takes one (Fedus et al. 2021, arXiv:2101.03961).
-
-N tokens (packed), E experts, F width of an expert.
-"""
+"""A feed-forward layer of several experts, of which each token takes one (Fedus et al. 2021, arXiv:2101.03961). N
+tokens (packed), E experts, F width of an expert."""
 
 from __future__ import annotations
 

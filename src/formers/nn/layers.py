@@ -4,8 +4,7 @@ Embeddings: what a token, its position and its segment contribute to the first h
 numbers are cheap where they cost the most: in a compiled step on a GPU. Norms that keep the type of what they are
 given: autocast computes them in fp32 and would hand that on. The position-wise feed-forward layer, and the activations
 by name. The output layer. A learned mix of all layers, for a task (ELMo §3.2). Random weights, drawn from one seeded
-generator, the same on every machine.
-"""
+generator, the same on every machine."""
 
 from __future__ import annotations
 
@@ -29,11 +28,9 @@ MixNorm = Literal["plain", "token", "batch"]  # how layers are normed before the
 
 
 class Dropout(nn.Dropout):
-    """torch's dropout; compiled for a GPU, what is dropped is drawn from a hash of a seed and the place.
-
-    The generator that a compiled step would use, ten rounds for each number, takes three times as long as reading and
-    writing the numbers themselves.
-    """
+    """torch's dropout; compiled for a GPU, what is dropped is drawn from a hash of a seed and the place. The generator
+    that a compiled step would use, ten rounds for each number, takes three times as long as reading and writing the
+    numbers themselves."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(…) → (…)"""
@@ -195,11 +192,9 @@ InitRule = Deviation | ConstantInit
 def initialise_weights(
     model: nn.Module, rules: Mapping[str, InitRule], seed: int, only: set[str] | None = None
 ) -> None:
-    """Fill parameters: norms with 1, biases with 0, all else N(0, std) with the std of the last rule that matches.
-
-    A rule is `name pattern: std`; a tuple of them goes to equal parts along the first axis (a fused q, k, v), and a
-    `ConstantInit` is a value instead of a draw.
-    """
+    """Fill parameters: norms with 1, biases with 0, all else N(0, std) with the std of the last rule that matches. A
+    rule is `name pattern: std`; a tuple of them goes to equal parts along the first axis (a fused q, k, v), and a
+    `ConstantInit` is a value instead of a draw."""
     for index, (name, parameter) in enumerate(model.named_parameters()):
         if parameter.is_meta or (only is not None and name not in only):
             continue
@@ -229,10 +224,8 @@ def to_autocast_dtype(x: Tensor) -> Tensor:
 
 class Embeddings(nn.Module):
     """token + position + segment (+ task), then a norm, dropout and (ALBERT) a projection up to the model's width.
-
     `scale` multiplies the tokens, `token` is a table of another kind or shared with another side, `sinusoids` stand in
-    for a learned table of positions. The first row that positions use is `offset` (RoBERTa, BART: 2).
-    """
+    for a learned table of positions. The first row that positions use is `offset` (RoBERTa, BART: 2)."""
 
     def __init__(
         self, width: int, vocab: int, *, positions: int = 0, segments: int = 0, offset: int = 0,

@@ -2,8 +2,7 @@
 
 A training step needs of (M, width) logits only their loss and their gradient. Rows go through in pieces: the product
 with the vocabulary, then one kernel that reads a row of logits and writes its gradient over it, then the two products
-of the backward pass. What is left is as large as the hidden states and the weight. M rows, V the vocabulary's size.
-"""
+of the backward pass. What is left is as large as the hidden states and the weight. M rows, V the vocabulary's size."""
 
 from __future__ import annotations
 
@@ -42,9 +41,7 @@ def linear_cross_entropy(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0
 ) -> Tensor:
     """Sum the cross-entropy of `labels` (M,) under the logits of x (M, dim) and weight (V, dim); -100 does not count.
-
-    Products are in bf16, softmax and loss in fp32.
-    """
+    Products are in bf16, softmax and loss in fp32."""
     return fused_loss(x.to(torch.bfloat16), weight, bias, labels, float(smoothing))[0]
 
 

@@ -185,11 +185,9 @@ def randomise_masks(
 
 @dataclass(frozen=True)
 class Denoising(TwoSidedObjective):
-    """Sentences change places, words are infilled, masks inserted, the text rotated, in this order.
-
-    The default is the paper's best: 30 % of the words infilled (spans Poisson, λ = 3) and all sentences permuted.
-    `as_released` is the released command: λ = 3.5, spans that may meet, 10 % of the masks replaced by random tokens.
-    """
+    """Sentences change places, words are infilled, masks inserted, the text rotated, in this order. The default is the
+    paper's best: 30 % of the words infilled (spans Poisson, λ = 3) and all sentences permuted. `as_released` is the
+    released command: λ = 3.5, spans that may meet, 10 % of the masks replaced by random tokens."""
 
     length: int  # of either side, marks included
     vocab: int
@@ -214,10 +212,8 @@ class Denoising(TwoSidedObjective):
         tokenizer: Tokenizer, length: int, start: int | None = None, language: str | None = None,
         **options: Any,  # dynamic: its fields
     ) -> Denoising:  # fmt: skip
-        """<s> … </s> on both sides (without <s>, the end mark alone); the decoder starts with </s>.
-
-        With a `language` (mBART), … </s> ko_KR on both sides, and the decoder starts with the language.
-        """
+        """<s> … </s> on both sides (without <s>, the end mark alone); the decoder starts with </s>. With a `language`
+        (mBART), … </s> ko_KR on both sides, and the decoder starts with the language."""
         named = None if language is None else tokenizer.backend.token_to_id(language)
         if language is not None and named is None:
             raise Error(f"this tokenizer has no token {language!r}", fix="train or load one for mBART")

@@ -79,11 +79,10 @@ def choose_ngrams(
     free: np.ndarray, begins: np.ndarray, starts: np.ndarray, wanted: np.ndarray, most: int, seed: int,
     sample: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """Choose (N,) n-grams of whole words, n ≤ most with p ∝ 1/n, until an example has as many tokens as are wanted.
-
-    The released procedure: words are visited in random order; an n-gram begins at each, and is made shorter while it
-    overflows the count; one that still overflows or meets a hidden word is skipped. All examples take a step at once.
-    """
+    """Choose (N,) n-grams of whole words, n ≤ most with p ∝ 1/n, until an example has as many tokens as are wanted. The
+    released procedure: words are visited in random order; an n-gram begins at each, and is made shorter while it
+    overflows the count; one that still overflows or meets a hidden word is skipped. All examples take a step at
+    once."""
     at, group, owner = group_free_tokens(free, begins, starts)
     sizes = np.bincount(owner, minlength=len(starts) - 1)  # words of each example
     reach = compute_starts(np.bincount(group, minlength=len(owner)))
@@ -150,12 +149,10 @@ MaskedLMType = TypeVar("MaskedLMType", bound="MaskedLM")
 
 @dataclass(frozen=True)
 class MaskedLM(BaseObjective):
-    """Hide 15 %; of those 80 % become [MASK], 10 % a random token, 10 % stay. Special tokens are never chosen.
-
-    The number is exact for each example: min(max_masked, max(1, round(mask_rate · length))). `max_ngram` = 0 hides
-    tokens, 1 whole words, 3 n-grams of up to three words. `across_documents` fills examples across documents (RoBERTa's
-    FULL-SENTENCES).
-    """
+    """Hide 15 %; of those 80 % become [MASK], 10 % a random token, 10 % stay. Special tokens are never chosen. The
+    number is exact for each example: min(max_masked, max(1, round(mask_rate · length))). `max_ngram` = 0 hides tokens,
+    1 whole words, 3 n-grams of up to three words. `across_documents` fills examples across documents (RoBERTa's
+    FULL-SENTENCES)."""
 
     length: int  # special tokens included
     vocab: int
@@ -404,9 +401,7 @@ class NextSentence(MaskedLM):
 @dataclass(frozen=True)
 class SentenceOrder(NextSentence):
     """Two consecutive segments, in their order (0) or swapped (1); n-grams of up to three words are hidden.
-
-    `random_fallback` is the released code's: text of another document (1) where there is only one sentence.
-    """
+    `random_fallback` is the released code's: text of another document (1) where there is only one sentence."""
 
     max_ngram: int = 3
     pair_part: str = "sop"
@@ -427,11 +422,9 @@ TURN_FAKE_DRAW, TURN_WHICH_DRAW, TURN_OTHER_DRAW, TURN_WHERE_DRAW, TURN_ORDER_DR
 
 @dataclass(frozen=True)
 class UnitMaskedLM(MaskedLM):
-    """Each unit is chosen whole with 15 %, and each of its tokens becomes [MASK], a random token, or stays.
-
-    The unit is a token (basic), a phrase or an entity, as marked in the store. Phrases and entities reach to where the
-    next one begins. An example never hides more than its limit, six deviations above the mean.
-    """
+    """Each unit is chosen whole with 15 %, and each of its tokens becomes [MASK], a random token, or stays. The unit is
+    a token (basic), a phrase or an entity, as marked in the store. Phrases and entities reach to where the next one
+    begins. An example never hides more than its limit, six deviations above the mean."""
 
     # Units say what is hidden whole, and chance says how many of them are.
     unused_options: ClassVar[tuple[str, ...]] = ("max_ngram", "max_masked")

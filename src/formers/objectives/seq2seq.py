@@ -82,10 +82,8 @@ class DecoderEnds:
 
 @dataclass(frozen=True)
 class Seq2Seq(TwoSidedObjective):
-    """Documents of two sentences, source and target; what is longer than `length` is cut at its end.
-
-    `prefix` are tokens in front of every source: T5's names of tasks.
-    """
+    """Documents of two sentences, source and target; what is longer than `length` is cut at its end. `prefix` are
+    tokens in front of every source: T5's names of tasks."""
 
     length: int  # of either side, the end mark included
     start: int

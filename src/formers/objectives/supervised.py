@@ -19,11 +19,9 @@ from .token_losses import BaseObjective, compute_token_loss, upcast_logits
 @dataclass(frozen=True)
 class Supervised(BaseObjective):
     """A head's part learns the answers of the examples of `source`; `task_kind` is the task's (task.py).
-
     `class_weights` are those of classes (of several labels: of each label's yes, then of each label's no); `target_std`
-    is the standard deviation of numbers; `lm_weight` is the share of a language model's loss on the same text (GPT,
-    eq. 5).
-    """
+    is the standard deviation of numbers; `lm_weight` is the share of a language model's loss on the same text (GPT, eq.
+    5)."""
 
     source: EncodedSource = field(compare=False, repr=False)
     task_kind: str

@@ -18,11 +18,9 @@ from ..protocols import Losses, Model
 
 
 class BaseObjective:
-    """The defaults of protocols.Objective: cross-entropy at the labels, and what each named loss is divided by.
-
-    The counts are known from a batch alone, before any model runs; a trainer adds them up over the batches and
-    processes of a step.
-    """
+    """The defaults of protocols.Objective: cross-entropy at the labels, and what each named loss is divided by. The
+    counts are known from a batch alone, before any model runs; a trainer adds them up over the batches and processes of
+    a step."""
 
     unused_options: ClassVar[tuple[str, ...]] = ()  # fields of a parent that a class has no use for
     part: str
@@ -84,10 +82,8 @@ def upcast_logits(logits: Tensor) -> Tensor:
 def compute_token_loss(
     model: Model, batch: Batch, part: str, hidden: Tensor | None = None, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Compute the summed cross-entropy at the chosen places, and their number; labels of -100 do not count.
-
-    `smoothing` gives that share of the probability to all tokens alike (Vaswani et al. 2017, §5.4).
-    """
+    """Compute the summed cross-entropy at the chosen places, and their number; labels of -100 do not count. `smoothing`
+    gives that share of the probability to all tokens alike (Vaswani et al. 2017, §5.4)."""
     require_part(model, part)
     hidden = select_chosen(model(batch) if hidden is None else hidden, batch)
     count, out = (batch.labels != IGNORE_INDEX).sum(), model.parts[part].out

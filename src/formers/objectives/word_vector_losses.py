@@ -69,10 +69,8 @@ def compute_glove(
     words: Tensor, others: Tensor, biases: Tensor, counts: Tensor, x_max: float, alpha: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Pennington et al. 2014, eq. 8 and 9: ½ f(X)(wᵀw̃ + b + b̃ - log X)² for n counts X, f(X) = min(1, X/x_max)^α.
-
-    words, others (n, d), biases (n,) their sum → gradients of words, others and either bias, and the losses (n,).
-    (The paper has no ½; it is that of the released code.)
-    """
+    words, others (n, d), biases (n,) their sum → gradients of words, others and either bias, and the losses (n,). (The
+    paper has no ½; it is that of the released code.)"""
     off = torch.linalg.vecdot(words, others) + biases - counts.log()
     pull = (counts / x_max).clamp(max=1) ** alpha * off
     return pull[:, None] * others, pull[:, None] * words, pull, 0.5 * pull * off

@@ -110,28 +110,43 @@ def smooth_line(line: Line, most: int = 200) -> list[tuple[float, float]]:
     return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
 
 
-def draw_heatmap(pieces: Sequence[str], weights: Tensor, label: str) -> str:
-    """Draw one head's weights (queries, keys): rows are queries, columns are keys."""
-    cell, room = 15, 78
-    size = room + cell * len(pieces)
+def draw_heatmap(pieces: Sequence[str], weights: Tensor, label: str, keys: Sequence[str] | None = None) -> str:
+    """Draw one head's weights (queries, keys): rows are queries, columns are keys, `pieces` as well if not given."""
+    cell, room, keys = 15, 78, pieces if keys is None else keys
+    width, height = room + cell * len(keys), room + cell * len(pieces)
     parts = []
     for i, piece in enumerate(pieces):
-        short = piece.strip() or "␣"
-        short = short if len(short) <= 9 else short[:8] + "…"
         middle = room + cell * (i + 0.75)
-        turned = f"translate({middle:.1f} {room - 4}) rotate(-90)"
-        parts.append(draw_text(room - 4, middle, short, text_anchor="end", class_="small"))
-        parts.append(draw_text(0, 0, short, transform=turned, class_="small"))
+        parts.append(draw_text(room - 4, middle, shorten_piece(piece), text_anchor="end", class_="small"))
+    for i, piece in enumerate(keys):
+        turned = f"translate({room + cell * (i + 0.75):.1f} {room - 4}) rotate(-90)"
+        parts.append(draw_text(0, 0, shorten_piece(piece), transform=turned, class_="small"))
     for i, row in enumerate(weights.tolist()):
         for j, value in enumerate(row):
             if value > 0.005:
                 place = f'x="{room + cell * j}" y="{room + cell * i}" width="{cell - 1}" height="{cell - 1}"'
-                tip = html.escape(f"{pieces[i]} → {pieces[j]}: {value:.2f}")
+                tip = html.escape(f"{pieces[i]} → {keys[j]}: {value:.2f}")
                 opacity = f'fill-opacity="{min(1.0, value):.2f}"'
                 parts.append(f'<rect class="cell" {place} {opacity}><title>{tip}</title></rect>')
     name = html.escape(label)
-    box = f'viewBox="0 0 {size} {size}" role="img" aria-label="{name}" style="width:100%;max-width:{size}px"'
+    box = f'viewBox="0 0 {width} {height}" role="img" aria-label="{name}" style="width:100%;max-width:{width}px"'
     return f"<svg {box}>{''.join(parts)}</svg>"
+
+
+def draw_standalone_heatmap(pieces: Sequence[str], weights: Tensor, label: str, keys: Sequence[str]) -> str:
+    """Draw one head's weights as an SVG file, which brings its own colours and fonts."""
+    style = ".cell{fill:#0c2c84}.small{font:10px 'Noto Sans','Noto Sans KR','Malgun Gothic',sans-serif;fill:#222}"
+    width, height = 78 + 15 * len(keys), 78 + 15 * len(pieces)
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+    drawing = draw_heatmap(pieces, weights, label, keys).removeprefix("<svg ")
+    begin, _, rest = drawing.partition(">")
+    return f"{opening}{begin}><style>{style}</style>{rest}\n"
+
+
+def shorten_piece(piece: str) -> str:
+    """Shorten a token to what a label has room for."""
+    short = piece.strip() or "␣"
+    return short if len(short) <= 9 else short[:8] + "…"
 
 
 def draw_attention(pieces: Sequence[str], weights: Tensor, caption: str, language: str = "en") -> str:

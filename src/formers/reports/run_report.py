@@ -12,8 +12,7 @@ import yaml
 
 from ..config import JSONObject
 from ..errors import Error, advise_on_write
-from ..inspection.attention import Attention
-from ..protocols import RunRecords
+from ..protocols import AttentionWeights, RunRecords
 from ..registry import find_family
 from ..text.normalise import Language, detect_language
 from .html import draw_attention, draw_chart, render_page
@@ -170,7 +169,7 @@ def render_html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 
 def render_section(
-    report: RunReport, samples: Sequence[tuple[str, str]] = (), attention: Attention | None = None
+    report: RunReport, samples: Sequence[tuple[str, str]] = (), attention: AttentionWeights | None = None
 ) -> list[str]:
     """Render one model: scores, curve, samples, attention."""
     last, scores = report.get_last_step(), report.build_score_table()
@@ -256,7 +255,8 @@ def render_markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) ->
 
 def write_runs_page(
     path: Path, title: str, intro: str, runs: Mapping[str, RunRecords],
-    samples: Mapping[str, Sequence[tuple[str, str]]], attention: Mapping[str, Attention], language: Language = "en",
+    samples: Mapping[str, Sequence[tuple[str, str]]], attention: Mapping[str, AttentionWeights],
+    language: Language = "en",
 ) -> None:  # fmt: skip
     """Write one page for several runs."""
     body = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(intro)}</p>"]

@@ -43,7 +43,7 @@ class InspectBody(RequestBody):
 
 
 class GenerateBody(RequestBody):
-    """A text to be continued; `ids` are tokens behind it that are taken as they are, to continue from another choice."""
+    """A text to be continued; `ids` are tokens behind it, taken as they are, to continue from another choice."""
 
     text: str
     model: str | None = None

@@ -122,9 +122,7 @@ def make_character_frame(slots: int) -> Template:
 
 def encode_examples(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str] = ()) -> EncodedExamples:
     """Encode the rows of some examples; of a row without what is asked (label, tags, answers, target), the text alone.
-
-    `labels` are those that the model knows, in their order.
-    """
+    `labels` are those that the model knows, in their order."""
     ways = {"tags": encode_tags, "span": encode_questions, "choice": encode_choices, "text": encode_targets}
     return ways.get(task.kind, encode_classification)(task, rows, encoder, labels)
 

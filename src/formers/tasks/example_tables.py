@@ -113,12 +113,9 @@ def find_layout(
     header: bool | None = None,
 ) -> TagLayout | None:  # fmt: skip
     """Find a file's layout by its first lines; None if these are no tagged words. Without `expect_tags`, tags must be
-    of the kind B-PER or PER-B.
-
-    `delimiters` are what may stand between columns, None for tabs or else white space. A file with another delimiter
-    could be any table: there must be blank lines between sentences, and no spaces in words and tags. `header` says
-    whether the first line names the columns, if that is known.
-    """
+    of the kind B-PER or PER-B. `delimiters` are what may stand between columns, None for tabs or else white space. A
+    file with another delimiter could be any table: there must be blank lines between sentences, and no spaces in words
+    and tags. `header` says whether the first line names the columns, if that is known."""
     has_blank_lines = any(not line.strip() for line in "\n".join(lines).strip().split("\n"))
     for mark in delimiters:
         layout = find_column_layout(lines, expect_tags, mark, header)

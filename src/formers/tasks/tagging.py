@@ -30,11 +30,9 @@ def find_scheme(tags: Iterable[str]) -> TagScheme | None:
 
 
 def find_entities(tags: Iterable[str], suffix: bool = False) -> list[tuple[str, int, int]]:
-    """(kind, first word, last word) of each entity; IOB1, IOB2, BIOES and BILOU alike, as seqeval reads them.
-
-    An I- or E- that follows nothing of its kind begins an entity itself, as conlleval has it. With `suffix`, the mark
-    stands after the kind: PER-B.
-    """
+    """(kind, first word, last word) of each entity; IOB1, IOB2, BIOES and BILOU alike, as seqeval reads them. An I- or
+    E- that follows nothing of its kind begins an entity itself, as conlleval has it. With `suffix`, the mark stands
+    after the kind: PER-B."""
     found: list[tuple[str, int, int]] = []
     begin, kind, closed = -1, "", True
     for place, tag in enumerate([*tags, "O"]):
@@ -69,9 +67,7 @@ SENTENCE_MARKS = STOP_MARKS | frozenset("!?\uff01\uff1f")  # French puts a space
 
 def find_detached(rows: Iterable[Sequence[str]]) -> str | None:
     """Return the marks that stand as words of their own in rows of words, more often than at the end of a longer word.
-
-    None where a word holds a space: such words cannot be found again by cutting a text at spaces.
-    """
+    None where a word holds a space: such words cannot be found again by cutting a text at spaces."""
     alone: Counter[str] = Counter()
     attached: Counter[str] = Counter()
     for row in rows:
@@ -92,12 +88,10 @@ def find_mark_words(rows: Iterable[Sequence[str]]) -> tuple[str, ...]:
 
 
 def split_words(text: str, detached: str | None, mark_words: Collection[str] = ()) -> Iterator[tuple[str, int]]:
-    """Yield the words of a text and where each begins.
-
-    Words stand between spaces, and `detached` marks are cut off their ends, one by one, except where they make up one
-    of the `mark_words`. In a text that has been cut before, spaces alone count. Without knowledge of the training data
-    (`detached` is None), words and marks are cut apart wherever they meet.
-    """
+    """Yield the words of a text and where each begins. Words stand between spaces, and `detached` marks are cut off
+    their ends, one by one, except where they make up one of the `mark_words`. In a text that has been cut before,
+    spaces alone count. Without knowledge of the training data (`detached` is None), words and marks are cut apart
+    wherever they meet."""
     if detached is None:
         yield from ((match[0], match.start()) for match in WORD_PATTERN.finditer(text))
         return

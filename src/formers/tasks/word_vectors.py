@@ -30,10 +30,8 @@ class VocabCoverage:
 
 
 def look_up_words(former: Former, words: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Return the vectors (n, dim) of words, and (n,) which of them have one; the others get zeros.
-
-    A word is looked for as it is, then in lower case; fastText makes up vectors for the rest from their n-grams.
-    """
+    """Return the vectors (n, dim) of words, and (n,) which of them have one; the others get zeros. A word is looked for
+    as it is, then in lower case; fastText makes up vectors for the rest from their n-grams."""
     if former.tokenizer is None or not former.definition.is_static:
         raise Error(f"this {former.family} has no words", fix="take word vectors (family vectors) with a vocabulary")
     c, table, number = former.config, former.model.body.embedding_table.detach(), former.tokenizer.backend.token_to_id
@@ -87,10 +85,8 @@ def check_vectors_finite(*some: Tensor) -> None:
 def fill_embedding(
     embedding: nn.Embedding, tokenizer: Tokenizer, vectors: Former, *, frozen: bool = False
 ) -> VocabCoverage:
-    """Give an embedding table the vectors of its vocabulary's pieces; pieces without one keep their row.
-
-    `frozen` leaves the whole table out of training. The marks of sub-words (##, ▁, Ġ) are not part of a word.
-    """
+    """Give an embedding table the vectors of its vocabulary's pieces; pieces without one keep their row. `frozen`
+    leaves the whole table out of training. The marks of sub-words (##, ▁, Ġ) are not part of a word."""
     size, dim = embedding.weight.shape
     if dim != (own := vectors.config.dim):
         fix = f"build the model with embeddings of {own}: --model.embed or --model.dim"

@@ -5,8 +5,7 @@ expressions: the engine backtracks, so that a pattern of thirty characters can k
 prose, and nothing can stop it there. A pattern is used only if it is one of those that published tokenizers have, if
 its form leaves nothing to try twice, or if it was quick in a process of its own.
 
-Imported by the command line before anything that takes time: only the standard library is needed here.
-"""
+Imported by the command line before anything that takes time: only the standard library is needed here."""
 
 from __future__ import annotations
 
@@ -37,9 +36,7 @@ HIDE_PANICS = False  # the command line says True: there, an error is one line
 @contextmanager
 def hide_panic() -> Iterator[None]:
     """Keep what the Rust library itself prints of a panic off the standard error, where the command line asks for it.
-
-    Only while no other thread of Python may print there; what else was printed meanwhile follows at the end.
-    """
+    Only while no other thread of Python may print there; what else was printed meanwhile follows at the end."""
     if not HIDE_PANICS or sys.platform == "win32" or threading.active_count() > 1:
         yield
         return

@@ -1,8 +1,6 @@
-"""Korean by its morphemes: sentences, morphemes, phrases and names, with the analyser kiwipiepy (extra `ko`).
-
-Words are cut into morphemes before a tokenizer sees them. The Rust library knows no morphemes, so a mark stands between
-them: a tokenizer whose file knows the mark wants its text cut, and that survives saving and loading.
-"""
+"""Korean by its morphemes: sentences, morphemes, phrases and names, with the analyser kiwipiepy (extra `ko`). Words are
+cut into morphemes before a tokenizer sees them. The Rust library knows no morphemes, so a mark stands between them: a
+tokenizer whose file knows the mark wants its text cut, and that survives saving and loading."""
 
 from __future__ import annotations
 
@@ -90,9 +88,8 @@ def tag_morphemes(text: str) -> list[tuple[int, int, str]]:
 
 def add_morphemes(found: list[tuple[int, int, str]], analysed: Iterable[Token], text: str, at: int = 0) -> None:
     """Add (begin, end, tag) of the analyser's tokens of a part of a text that begins `at` a place.
-
-    Morphemes that share a syllable (갔 = 가 + 았) are one, with the first one's tag; no morpheme goes over a space.
-    """
+    Morphemes that share a syllable (갔 = 가 + 았) are one, with the first one's tag; no morpheme goes over a
+    space."""
     last = found[-1][1] if found else 0
     for token in analysed:
         begin, end = max(last, at + token.start), at + token.start + token.len
@@ -132,11 +129,10 @@ def split_morphemes(text: str) -> list[str]:
 
 
 def find_units(text: str) -> list[tuple[int, int, str]]:
-    """Find whole units: "entity" for names and numbers with what they count, "phrase" for the words between them.
-
-    A name may have several words (안나 카레니나), and so may a number (2020년 3월). A phrase is a word with its
-    particles, together with the bare nouns in front of it (국립 중앙 박물관에서). Punctuation belongs to no unit.
-    """
+    """Find whole units: "entity" for names and numbers with what they count, "phrase" for the words
+    between them. A name may have several words (안나 카레니나), and so may a number (2020년 3월). A phrase is a
+    word with its particles, together with the bare nouns in front of it (국립 중앙 박물관에서). Punctuation
+    belongs to no unit."""
     found: list[tuple[int, int, str]] = []
     nouns = 0  # bare nouns at the end of the phrase so far
     for word in group_words(tag_text(text)):
@@ -190,8 +186,7 @@ def mark_morphemes(texts: Sequence[str]) -> list[str]:
     whatever else is written together with it (3명, AI는, 영화ㅋㅋ).
 
     A word is analysed alone: it is cut alike wherever it stands, and only once. Words without Hangul stay whole.
-    Words that are new go to the analyser together, which reads them on several threads.
-    """
+    Words that are new go to the analyser together, which reads them on several threads."""
     found = dict.fromkeys(word for text in texts for word in HANGUL_WORD.findall(text))
     if new := [word for word in found if word not in MARKED_WORDS]:
         if len(MARKED_WORDS) + len(new) > MAX_MARKED_WORDS:

@@ -79,10 +79,9 @@ class CleaningReport:
 
 
 def normalise(text: str, form: str = "NFC") -> str:
-    """Compose (NFC): macOS writes Hangul as jamo (NFD), which makes many more tokens; compatibility jamo (ㅋㅋ) stay.
-
-    With "NFKC" they stay too; everything else that has a plain form gets it (half and full width, ligatures).
-    """
+    """Compose (NFC): macOS writes Hangul as jamo (NFD), which makes many more tokens; compatibility jamo
+    (ㅋㅋ) stay. With "NFKC" they stay too; everything else that has a plain form gets it (half and full
+    width, ligatures)."""
     if form == "NFKC":
         parts = COMPATIBILITY_JAMO.split(text)
         parts[::2] = [unicodedata.normalize("NFKC", order_marks(part, "NFKD")) for part in parts[::2]]
@@ -183,8 +182,7 @@ def detect_language(texts: str | Iterable[str]) -> Language:
 
     Digits, punctuation and emoji do not count, so 2024년 is Korean; text with no letters at all is "en". Korean prose
     that is full of English terms stays Korean, and an English page that quotes a Korean name stays English. Reads at
-    most the first 100,000 characters, a few thousand of each text, and stops there: an iterator may be endless.
-    """
+    most the first 100,000 characters, a few thousand of each text, and stops there: an iterator may be endless."""
     letters = hangul = read = 0
     for text in [texts] if isinstance(texts, str) else texts:
         part = text[: MAX_CHARACTERS if isinstance(texts, str) else 4000]

@@ -3,8 +3,7 @@ RoBERTa), and SentencePiece's models (T5, ALBERT, XLNet, mBART, Marian). Readers
 declare, and choose by what a file says: its name, its pieces, the options of its tokenizer_config.json.
 
 A SentencePiece file is a protobuf message, read as data: nothing is executed. Only the fields that say what a text
-becomes are looked at; each length is checked against what is there before anything is cut out.
-"""
+becomes are looked at; each length is checked against what is there before anything is cut out."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@ rules say where it does. Nothing is lost but white space between sentences.
 
 Korean often has no end mark: 습니다, 어요, 네요 … and a space end a sentence too, and so does a new line.
 
-Names and numbers in English text, found by rule as well: what ERNIE hides as entities where there is no analyser.
-"""
+Names and numbers in English text, found by rule as well: what ERNIE hides as entities where there is no analyser."""
 
 from __future__ import annotations
 
@@ -244,11 +243,9 @@ MAX_NAME_WORDS = 6  # words; a longer run is a headline
 
 
 def find_names(text: str) -> list[tuple[int, int]]:
-    """Find where names and numbers begin and end: runs of capitalised words and numbers, with of, van … inside.
-
-    The first word of a sentence counts if a name follows it or if it is capitalised elsewhere in the text, and never if
-    it is a common word. Runs of more than six words, or of more than three in capitals, are headlines.
-    """
+    """Find where names and numbers begin and end: runs of capitalised words and numbers, with of, van … inside. The
+    first word of a sentence counts if a name follows it or if it is capitalised elsewhere in the text, and never if it
+    is a common word. Runs of more than six words, or of more than three in capitals, are headlines."""
     words = list(WORD_PATTERN.finditer(text))
     opens = [is_sentence_start(text, a, b) for a, b in itertools.pairwise([None, *words])]
     # As words look inside a sentence.

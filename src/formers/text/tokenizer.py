@@ -3,8 +3,7 @@ which decodes ids as they are generated.
 
 Also what it needs of the Rust library and its files: SentencePiece's table of characters, bytes in pieces (GPT-2's
 printable stand-ins, SentencePiece's <0x..>), where tokens stand in a text as it came, and other readings of one
-tokenizer.json, without the table or with special tokens that no text can spell.
-"""
+tokenizer.json, without the table or with special tokens that no text can spell."""
 
 from __future__ import annotations
 
@@ -198,8 +197,7 @@ class Tokenizer:
 
     `notes` says what one may not expect: what it does to Korean (also a warning, once), what was assumed. `target`
     is the tokenizer of the other side where a model has two (Marian). `parse_special`, where a method has it: text that
-    spells a special token is that token, as in transformers; without it, such text is text like any other.
-    """
+    spells a special token is that token, as in transformers; without it, such text is text like any other."""
 
     def __init__(self, text: str, special: Mapping[str, str] | None = None, *, where: object = None):
         self.json_text = text  # the file as it was, so that saving changes nothing
@@ -253,8 +251,7 @@ class Tokenizer:
 
         A pair is given by `text_pair`, or as a tuple in the list. `padding` is True (to the longest) or "max_length",
         `truncation` True, "only_first" or "only_second", `return_tensors` "pt" or "np"; `max_length` is what the
-        tokenizer's model can read if it is not given, and where that has no limit, nothing is cut.
-        """
+        tokenizer's model can read if it is not given, and where that has no limit, nothing is cut."""
         return encode_texts(self, texts, text_pair, padding, truncation, max_length, return_tensors, add_special_tokens)
 
     def id(self, role: str) -> int | None:
@@ -273,9 +270,7 @@ class Tokenizer:
         parse_special: bool = True,
     ) -> list[int]:  # fmt: skip
         """Return the ids of a text, or of a pair of them; with the family's special tokens unless set otherwise.
-
-        `normalise` composes the text first (NFC), for published tokenizers that do not do it themselves.
-        """
+        `normalise` composes the text first (NFC), for published tokenizers that do not do it themselves."""
         both = [self.prepare_text(t, normalise) for t in (text, pair) if t is not None]
         if mapped := any(done for _, done in both):
             assert self.charsmap is not None
@@ -455,11 +450,9 @@ class Tokenizer:
 
     @functools.cached_property
     def word_starts(self) -> np.ndarray:
-        """(vocab,) True for a piece that begins a word: without ##, with ▁ or a space in front; special tokens too.
-
-        The first word of a text has no space in front in byte-level pieces, and GPT-1's pieces mark a word's end
-        instead: `find_word_starts` knows what to make of both.
-        """
+        """(vocab,) True for a piece that begins a word: without ##, with ▁ or a space in front; special tokens too. The
+        first word of a text has no space in front in byte-level pieces, and GPT-1's pieces mark a word's end instead:
+        `find_word_starts` knows what to make of both."""
         pieces = [self.backend.id_to_token(i) or "" for i in range(len(self))]
         special = set(self.reserved_tokens)
         if self.is_byte_level:
@@ -550,8 +543,7 @@ class DecodeStream:
     adds a � if the last character was cut off, so that nothing is lost in silence. Where pieces are jamo, the last
     syllable may still grow (하 + ᆫ) and waits as well; `flush` gives it.
 
-    `pending_bytes` are the bytes that wait.
-    """
+    `pending_bytes` are the bytes that wait."""
 
     def __init__(self, tokenizer: Tokenizer, *, special: bool = False):
         self.tokenizer, self.special = tokenizer, special

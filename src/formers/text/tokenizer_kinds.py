@@ -2,8 +2,7 @@
 (`tokenizer_style`: the special tokens, their places in the vocabulary, and the templates of texts).
 
 A new style is a TokenizerStyle in a model file, a new kind an entry of TRAINERS. This room stands below the model
-files: what needs a style is given one, or all of them, by its caller (registry.py lists them).
-"""
+files: what needs a style is given one, or all of them, by its caller (registry.py lists them)."""
 
 from __future__ import annotations
 
@@ -108,10 +107,8 @@ def train_by_kind(
     kind: str, lines: Iterable[str], vocab_size: int, *, style: TokenizerStyle, **options: Any
 ) -> Tokenizer:
     """Train a tokenizer of a kind (bpe, wordpiece, unigram, jamo, words, characters), with a style's special tokens.
-
     Options are those of the kind's own function (train_bpe, …); all have `workers` and `tell`. The result is the same,
-    byte for byte, however many processes count the words.
-    """
+    byte for byte, however many processes count the words."""
     if kind not in TRAINERS:
         raise Error(f"formers does not train {kind!r} tokenizers", fix=suggest_name(kind, TRAINERS))
     limits = ("vocab_size", vocab_size, MAX_VOCAB_SIZE), ("workers", options.get("workers"), MAX_WORKERS)

@@ -2,8 +2,7 @@
 
 ELMo reads a word as the bytes of its UTF-8 between two word marks, in 50 slots. Of these ids, 1 to 256 are bytes plus
 one, 257 and 258 stand for a sentence's begin and end, 259 and 260 for a word's, and 261 fills the slots that are left.
-Id 0 is no character at all; models add nothing for it.
-"""
+Id 0 is no character at all; models add nothing for it."""
 
 from __future__ import annotations
 
@@ -81,10 +80,8 @@ def choose_cutoffs(size: int) -> tuple[int, ...]:
 
 def hash_ngrams(word: str, least: int, most: int, buckets: int) -> list[int]:
     """Return the buckets of a word's character n-grams (Bojanowski et al. 2016, §3.2), with < and > around the word.
-
-    Numbered as fastText does it, so that its files can be used: a hash of the UTF-8 bytes, and single letters yes,
-    a single < or > no.
-    """
+    Numbered as fastText does it, so that its files can be used: a hash of the UTF-8 bytes, and single letters yes, a
+    single < or > no."""
     marked = [tuple(b | 0xFFFFFF00 if b > 127 else b for b in c.encode()) for c in f"<{word}>"]  # bytes have a sign
     last, found = len(marked) - 1, []
     for start in range(last + 1):

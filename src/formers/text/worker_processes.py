@@ -66,8 +66,7 @@ def exit_with_parent(parent: int | None = None, by_main_thread: bool = True) -> 
     Linux sends a signal, but when the thread that started this process ends, so it is asked for only where that was
     the main thread (or one that waits for this process). Elsewhere, and in any case, a thread checks the parent:
     multiprocessing's sentinel, and who the parent is, for a sibling may hold the other end of the sentinel open.
-    `parent` is the id of the starter where multiprocessing does not know it.
-    """
+    `parent` is the id of the starter where multiprocessing does not know it."""
     starter = multiprocessing.parent_process()
     if parent is None:
         parent = starter.pid if starter is not None else os.getppid()

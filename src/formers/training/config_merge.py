@@ -430,18 +430,16 @@ class PretrainSettings:
         context = merged["model"].get("context")
         if context and "seq_length" not in named:
             train["seq_length"] = min(train["seq_length"], context)
-        model, goal = (
-            coerce_settings(find_family(self.family).definition.config_class, merged["model"], "model"),
-            merged["objective"],
-        )
+        goal, declared = merged["objective"], find_family(self.family).definition
         options = list_options(OBJECTIVES[goal["name"]].objective_class)
         for key in goal:
             if key != "name" and key not in options:
                 raise Error(f"unknown setting {key!r} of objective {goal['name']!r}", fix=suggest_name(key, options))
         config = PretrainConfig(
-            family=self.family, data=build_config(PretrainDataConfig, merged["data"], where="data"), model=model,
-            objective=goal, train=build_config(TrainConfig, train, where="train"),
-            model_overrides=self.given.tables["model"], **self.keys,
+            family=self.family, data=build_config(PretrainDataConfig, merged["data"], where="data"), objective=goal,
+            model=coerce_settings(declared.config_class, merged["model"], "model"),
+            train=build_config(TrainConfig, train, where="train"), model_overrides=self.given.tables["model"],
+            **self.keys,
         )  # fmt: skip
         if init is None:
             build_model_config(config)
@@ -507,24 +505,18 @@ class ModelChoice:
     preset: str | None = None
 
 
-@dataclass(frozen=True)
-class KnownSettings:
-    """What is known of a fine-tuning run before its task is: how examples are read, and what `tune` was given."""
-
-    data: FinetuneDataConfig
-    tune: TuneConfig
-
-
-def read_known_settings(model: ModelChoice, file: ConfigFile, overrides: Mapping[str, object]) -> KnownSettings:
-    """Return how examples are read, from which the task may follow. All settings are checked as they were given, so
-    that a mistake is found before anything is read."""
+def read_known_settings(
+    model: ModelChoice, file: ConfigFile, overrides: Mapping[str, object]
+) -> tuple[FinetuneDataConfig, TuneConfig]:
+    """Return what is known before the task is: how examples are read, and what `tune` was given. All settings are
+    checked as they were given, so that a mistake is found before anything is read."""
     given = GivenSettings.read(file, overrides, FINETUNE_TABLES, FINETUNE_KEYS).tables
     declared = find_family(model.family).definition
     coerce_settings(declared.config_class, given["model"], "model")
     check_parallelism(coerce_train_settings(given["train"]))
     recipe = {} if model.source else declared.scratch_recipe.data
     data = build_config(FinetuneDataConfig, {**recipe, **given["data"]}, where="data")
-    return KnownSettings(data, build_config(TuneConfig, given["tune"], where="tune"))
+    return data, build_config(TuneConfig, given["tune"], where="tune")
 
 
 def configure_finetuning(

@@ -50,22 +50,17 @@ class StatefulModel:
 
 
 class Step(nn.Module):
-    """A model and its objective; the one module that is compiled, replicated or sharded.
-
-    `forward` returns the named losses as (sum, count).
-    """
+    """A model and its objective; the one module that is compiled, replicated or sharded. `forward` returns the named
+    losses as (sum, count)."""
 
     def __init__(self, model: Model, objective: Objective):
         super().__init__()
         self.model, self.objective = model, objective
 
     def forward(
-        self,
-        batch: Batch,
-        memory: Memory | None = None,
-        objective: Objective | None = None,
+        self, batch: Batch, memory: Memory | None = None, objective: Objective | None = None,
         count_correct_tokens: bool = False,
-    ) -> Losses:
+    ) -> Losses:  # fmt: skip
         """Compute the losses of a batch; `count_correct_tokens` adds NAME/accuracy."""
         objective = objective or self.objective
         if memory is None and not count_correct_tokens:
@@ -143,15 +138,11 @@ class CarriedStates:
 
 class GraphedStep(Generic[T]):
     """A function of a batch that is recorded as one CUDA graph, so that all its kernels are launched at once.
-
     `run(batch)` may take a whole training step and returns tensors. If it updates the weights, its optimizer must be
     capturable, and a learning rate that changes must be a tensor. The first batches run as usual, then one is recorded;
-    from there on every batch must have the same shapes.
-    """
+    from there on every batch must have the same shapes."""
 
-    def __init__(
-        self, run: Callable[[Batch], T], device: torch.device | None = None, warmup: int = WARMUP_BATCHES
-    ):  # fmt: skip
+    def __init__(self, run: Callable[[Batch], T], device: torch.device | None = None, warmup: int = WARMUP_BATCHES):
         self.run, self.device, self.warmup_left = run, device, warmup
         self.graph: torch.cuda.CUDAGraph | None = None
 
@@ -222,11 +213,9 @@ class StepValues:
 
 
 class Executor:
-    """Carries out training steps on one device: `start_step` computes gradients, `finish_step` applies them.
-
-    Between the two, the host reads the values of the step and may decide to skip it. Where the optimizer itself skips
-    steps that are not finite (`skips_on_device`), nobody needs to read them before the next step is launched.
-    """
+    """Carries out training steps on one device: `start_step` computes gradients, `finish_step` applies them. Between
+    the two, the host reads the values of the step and may decide to skip it. Where the optimizer itself skips steps
+    that are not finite (`skips_on_device`), nobody needs to read them before the next step is launched."""
 
     def __init__(
         self, model: Model, objectives: Sequence[Objective], config: TrainConfig, world: ProcessGroup,
@@ -336,9 +325,7 @@ class Executor:
                 self.graph_weights[name] = torch.empty((), device=self.device)
             self.graph_weights[name].fill_(weight)
 
-    def run_recorded(
-        self, name: str, run: Callable[[Batch, Objective], T], batch: Batch, objective: Objective
-    ) -> T:  # fmt: skip
+    def run_recorded(self, name: str, run: Callable[[Batch, Objective], T], batch: Batch, objective: Objective) -> T:
         """Run a function of a batch as a CUDA graph once it has been recorded, and as it is if that fails."""
         batch = batch if isinstance(batch.ids, Tensor) else batch.to("cpu")  # numpy: a graph reads tensors
         key = name, self.objectives.index(objective), batch.ids.shape

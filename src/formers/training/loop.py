@@ -94,11 +94,8 @@ class SignalWatcher:
 
 
 class StepLog:
-    """Writes the line of each step and reports it, in the main process.
-
-    Reading a step's outcome waits for the device. Where the trainer reads it late, so does the log: a step is written
-    after the next one was launched.
-    """
+    """Writes the line of each step and reports it, in the main process. Reading a step's outcome waits for the device.
+    Where the trainer reads it late, so does the log: a step is written after the next one was launched."""
 
     def __init__(self, log: MetricsLog | None, on_step: Callable[[StepResult], None] | None):
         self.log, self.on_step = log, on_step

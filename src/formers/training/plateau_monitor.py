@@ -59,11 +59,9 @@ def format_english(line: NoteParts) -> str:
 
 @dataclass
 class PlateauMonitor:
-    """Follows the validation loss of a run; `record_evaluation` gives one line for the user when the run is stuck.
-
-    A run is stuck at the unigram when its warmup is over and its validation loss, still near that of token
-    frequencies alone, has stopped falling. Later it is compared with its own best. Each is said once.
-    """
+    """Follows the validation loss of a run; `record_evaluation` gives one line for the user when the run is stuck. A
+    run is stuck at the unigram when its warmup is over and its validation loss, still near that of token frequencies
+    alone, has stopped falling. Later it is compared with its own best. Each is said once."""
 
     family: str
     model_settings: Mapping[str, JSONValue]  # the model's settings

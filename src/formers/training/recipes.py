@@ -31,16 +31,12 @@ LR_TIMES_DIM = 5e-5 * 768  # of continued pretraining, times the inverse of the 
 
 
 def get_recipe(
-    family: str,
-    name: str = "quick",
-    sizes: Mapping[str, SettingValue] | None = None,
+    family: str, name: str = "quick", sizes: Mapping[str, SettingValue] | None = None,
     given: Mapping[str, SettingValue] | None = None,
-) -> Recipe:
-    """Return a family's recipe by name, for a model of any size.
-
-    `sizes` are those of a preset, if one was named; `given` are the model's settings that the caller chose. What they
-    leave open follows from them, and so do the learning rate, the warmup and the initial weights.
-    """
+) -> Recipe:  # fmt: skip
+    """Return a family's recipe by name, for a model of any size. `sizes` are those of a preset, if one was named;
+    `given` are the model's settings that the caller chose. What they leave open follows from them, and so do the
+    learning rate, the warmup and the initial weights."""
     found, given = find_family(family), given or {}
     declared = found.definition
     if not declared.objective:
@@ -62,10 +58,8 @@ def get_recipe(
 
 
 def fit_sizes(small: Mapping[str, SettingValue], given: Mapping[str, SettingValue]) -> Settings:
-    """Fit the small model's sizes to a width or a number of heads that the caller chose.
-
-    Widths grow with `dim`, heads are 64 wide from dim 256 on, and weights begin smaller as 1/√dim.
-    """
+    """Fit the small model's sizes to a width or a number of heads that the caller chose. Widths grow with `dim`, heads
+    are 64 wide from dim 256 on, and weights begin smaller as 1/√dim."""
     own, dim = dict(small), given.get("dim", small.get("dim"))
     if not is_positive_int(dim) or not is_positive_int(given.get("heads", 1)):
         return own  # the configuration says what is wrong with it
@@ -89,12 +83,10 @@ def is_positive_int(value: object) -> TypeGuard[int]:
 
 
 def scale_training(train: Mapping[str, SettingValue], model: Mapping[str, SettingValue], family: Family) -> Settings:
-    """Scale the training settings of a small model to one that is deeper or wider; small ones keep theirs.
-
-    Found by runs of all families at 2 to 24 layers and widths 128 and 768 (benchmarks/RESULTS.md). A block with its
-    norms after the sums tolerates only a rate that falls with the width, and begins with weak residual branches, as in
-    GPT-2 (§2.3): otherwise the stack forgets its input and learns nothing but token frequencies.
-    """
+    """Scale the training settings of a small model to one that is deeper or wider; small ones keep theirs. Found by
+    runs of all families at 2 to 24 layers and widths 128 and 768 (benchmarks/RESULTS.md). A block with its norms after
+    the sums tolerates only a rate that falls with the width, and begins with weak residual branches, as in GPT-2
+    (§2.3): otherwise the stack forgets its input and learns nothing but token frequencies."""
     made, (layers, dim) = dict(train), (model.get("layers", 1), model.get("dim", 1))
     if not is_positive_int(layers) or not is_positive_int(dim):
         return made

@@ -132,11 +132,9 @@ class RunFolder:
 
 @contextmanager
 def claim_run_folder(path: Path | None, stem: str) -> Iterator[Path]:
-    """Make the folder of a run: `path`, or the first free runs/STEM-NUMBER, which no other process can take as well.
-
-    A run that fails before its run.json is written leaves no folder behind: a numbered one is removed, a named one if
-    it was not there before and no file is in it. A token store that is complete survives Ctrl-C.
-    """
+    """Make the folder of a run: `path`, or the first free runs/STEM-NUMBER, which no other process can take as well. A
+    run that fails before its run.json is written leaves no folder behind: a numbered one is removed, a named one if it
+    was not there before and no file is in it. A token store that is complete survives Ctrl-C."""
     runs = Path("runs") if path is None else path.parent
     new = [folder for folder in (runs, *runs.parents) if not folder.exists()]
     there = path is not None and path.exists()

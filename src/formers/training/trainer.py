@@ -133,10 +133,8 @@ class WeightAverage:
 @dataclass
 class Trainer:
     """A model in training: weights, optimizer state, generators, position in the data. `train` takes steps, `get_state`
-    returns all that is needed to resume.
-
-    `objectives` are those of the phases: with short examples, if the settings ask for it, and with long ones.
-    """
+    returns all that is needed to resume. `objectives` are those of the phases: with short examples, if the settings ask
+    for it, and with long ones."""
 
     model: Model
     objectives: Sequence[Objective]
@@ -186,9 +184,7 @@ class Trainer:
 
     def train(self, source: BatchSource, until: int | None = None) -> Iterator[StepResult]:
         """Take steps, one after the other, from where the run stands; between two of them everything may be saved.
-
-        Where nothing must be decided by the host, the outcome of a step is read after the next one was launched.
-        """
+        Where nothing must be decided by the host, the outcome of a step is read after the next one was launched."""
         s, phase = self.config, self.config.get_phase(self.step)
         batches = source(phase, self.positions[phase])
         try:

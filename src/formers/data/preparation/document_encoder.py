@@ -56,10 +56,8 @@ class EncodedDocuments:
 def encode_documents(
     texts: Sequence[str], tokenizer: Tokenizer, split: SentenceSplitter | None = None, units: UnitFinder | None = None
 ) -> EncodedDocuments:
-    """Encode documents, each with the end mark behind it, if the tokenizer has one.
-
-    A document is text: one that spells a special token ("[SEP]", "</s>") gets the pieces of these letters.
-    """
+    """Encode documents, each with the end mark behind it, if the tokenizer has one. A document is text: one that spells
+    a special token ("[SEP]", "</s>") gets the pieces of these letters."""
     texts = list(texts)
     noted: list[tuple[int, list[int]]] = []  # of each text: how many sentences it has, the bits of its units
 

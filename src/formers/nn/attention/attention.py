@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .context import AttentionContext
-from .dispatch import RelativeHook, attend, compute_attention_weights
+from .context import AttentionContext, HeadVectors
+from .dispatch import RelativeHook, attend, compute_attention_weights, to_grid
 from .positions import RotaryEmbedding
 
 
@@ -70,11 +70,26 @@ class Attention(nn.Module):
         if attn_context.capture is not None and attn_context.capture.with_attention:
             weights = compute_attention_weights(q, k, attn_context, self.scale, self.relative, kept_heads)
             attn_context.capture.record_attention(attn_context.stack_name, weights)
+            if attn_context.capture.with_vectors:
+                vectors = self.describe_heads(q, k, v, attn_context)
+                attn_context.capture.record_vectors(attn_context.stack_name, vectors)
         if attn_context.head_mask is None:
             return y
         factors = attn_context.head_mask[layer]
         factors = factors if self.kept_heads is None else factors[list(self.kept_heads)]
         return y * factors.to(y.dtype)[:, None]
+
+    def describe_heads(self, q: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext) -> HeadVectors:
+        """Lay out queries and keys as grids, and measure the values after the output projection."""
+        length = attn_context.key_length
+        query, key = to_grid(q, attn_context.query_layout), to_grid(k, attn_context.key_layout)[:, :, :length]
+        if self.relative is not None:
+            query = self.relative(query, key, self.scale, attn_context)[0]
+        if not isinstance(self.o, nn.Linear):  # weights of 8 bits
+            return HeadVectors(query, key, self.scale, None)
+        outputs = self.o.weight.unflatten(1, (self.heads, self.head_dim)).permute(1, 2, 0)  # (H, D, dim)
+        value_norms = (to_grid(v, attn_context.key_layout)[:, :, :length] @ outputs.to(v.dtype)).norm(dim=-1)
+        return HeadVectors(query, key, self.scale, value_norms)
 
     def project_self(self, x: Tensor, attn_context: AttentionContext, layer: int) -> ProjectedHeads:
         """Return queries, keys and values (N, H, D); with a past, all keys and values as (rows, K, H, D)."""

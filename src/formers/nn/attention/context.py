@@ -22,19 +22,35 @@ if TYPE_CHECKING:
     from .two_stream import QueryStream
 
 
+class HeadVectors(NamedTuple):
+    """What one layer's attention weights were made of, in H heads.
+
+    A score is `scale` · query · key, plus what positions add; `value_norms` are the lengths of the keys' values after
+    the output projection (Kobayashi et al. 2020, arXiv:2004.10102).
+    """
+
+    queries: Tensor  # (rows, H, Q, D), turned by rotary positions, with the biases of relative ones
+    keys: Tensor  # (rows, H, K, D)
+    scale: float
+    value_norms: Tensor | None  # (rows, H, K); None for weights of 8 bits
+
+
 @dataclass
 class Capture:
     """Collects what passes by: hidden states (N, dim) and attention weights (rows, heads, queries, keys).
 
-    Handed to a model's forward; `with_hidden` and `with_attention` say what is wanted. Both are listed by stack:
-    "encoder", "decoder", and of weights "cross" as well. A list given as `routing` is filled by layers of experts.
+    Handed to a model's forward; `with_hidden`, `with_attention` and `with_vectors` (queries, keys and the norms of
+    values, beside the weights) say what is wanted. All are listed by stack: "encoder", "decoder", and of weights
+    "cross" as well. A list given as `routing` is filled by layers of experts.
     """
 
     with_hidden: bool = False
     with_attention: bool = False
+    with_vectors: bool = False
     routing: list[tuple[Tensor, Tensor]] | None = None  # of experts: probabilities (N, E) and choices (N,), by layer
     hidden_states: dict[str, list[Tensor]] = field(default_factory=dict)
     attention_weights: dict[str, list[Tensor]] = field(default_factory=dict)
+    head_vectors: dict[str, list[HeadVectors]] = field(default_factory=dict)
 
     def record_hidden(self, stack_name: str, x: Tensor) -> None:
         """Keep a hidden state of a stack."""
@@ -44,6 +60,10 @@ class Capture:
     def record_attention(self, stack_name: str, weights: Tensor) -> None:
         """Keep one layer's attention weights."""
         self.attention_weights.setdefault(stack_name, []).append(weights)
+
+    def record_vectors(self, stack_name: str, vectors: HeadVectors) -> None:
+        """Keep what one layer's attention weights were made of."""
+        self.head_vectors.setdefault(stack_name, []).append(vectors)
 
 
 class RelativeInputs(NamedTuple):
@@ -214,9 +234,7 @@ class AttentionContext:
 
     def get_dense_mask(self, heads: int, *, padded: bool = True) -> Tensor | None:
         """Return the mask (bool) or masked bias (float) on a (rows or 1, H or 1, Q, K) grid; None if all is visible.
-
-        Without `padded`, that of one full-length document, of which any shorter one takes the corner.
-        """
+        Without `padded`, that of one full-length document, of which any shorter one takes the corner."""
         if padded not in self.forms.dense:
             self.forms.dense[padded] = self._build_dense_mask(heads, padded)
         return self.forms.dense[padded]

@@ -1,7 +1,5 @@
-"""The one entry to the attention kernels: packed queries, keys and values in, the best kernel chosen inside.
-
-N tokens (packed), H heads, D head dim, rows = documents, Q and K the longest document on either side.
-"""
+"""The one entry to the attention kernels: packed queries, keys and values in, the best kernel chosen inside. N tokens
+(packed), H heads, D head dim, rows = documents, Q and K the longest document on either side."""
 
 from __future__ import annotations
 
@@ -41,10 +39,8 @@ class RelativeHook(Protocol):
 
 class AttentionCall(NamedTuple):
     """One call of an attention kernel: (N, H, D) queries over packed keys and values or over a cache's (rows, K, H, D).
-
     Where heads were pruned, `kept_heads` says which ones these are, for a bias that differs by head. `unwritten_kv` are
-    new keys and values (N, H, D) that the kernel writes into the cache (kv_cache.CachedKV).
-    """
+    new keys and values (N, H, D) that the kernel writes into the cache (kv_cache.CachedKV)."""
 
     q: Tensor
     k: Tensor
@@ -261,10 +257,8 @@ def attend_banded(call: AttentionCall) -> Tensor:
 
 
 def attend_varlen(call: AttentionCall) -> Tensor:
-    """Attend by flash attention over packed documents (half precision on a GPU).
-
-    torch.nn.attention.varlen.varlen_attn calls it too, but hands over no dropout, and in torch 2.11 no scale.
-    """
+    """Attend by flash attention over packed documents (half precision on a GPU). torch.nn.attention.varlen.varlen_attn
+    calls it too, but hands over no dropout, and in torch 2.11 no scale."""
     query, key = call.attn_context.query_layout, call.attn_context.key_layout
     bounds = get_window_bounds(call.attn_context.mask)
     assert bounds is not None
@@ -365,21 +359,18 @@ KERNEL_RULES: tuple[tuple[str, Callable[[AttentionCall], bool], str], ...] = (
 
 
 def compute_attention_weights(
-    q: Tensor,
-    k: Tensor,
-    attn_context: AttentionContext,
-    scale: float,
-    relative: RelativeHook | None = None,
+    q: Tensor, k: Tensor, attn_context: AttentionContext, scale: float, relative: RelativeHook | None = None,
     kept_heads: KeptHeads | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Compute the attention weights (rows, H, Q, K) beside the kernel; zero where there is no token."""
     layout = attn_context.query_layout
-    q, k = _to_grid(q, layout), _to_grid(k, attn_context.key_layout)[:, :, : attn_context.key_length]
+    q, k = to_grid(q, layout), to_grid(k, attn_context.key_layout)[:, :, : attn_context.key_length]
     bias = select_dense_bias(attn_context, q.shape[1], kept_heads)
     if relative is not None:
         q, extra = relative(q, k, scale, attn_context)
         bias = _add_bias(extra, bias)
-    scores = (q @ k.transpose(-1, -2)).float() * scale
+    kind = torch.promote_types(q.dtype, torch.float32)  # kernels add up the products of half precision in fp32, too
+    scores = q.to(kind) @ k.to(kind).transpose(-1, -2) * scale
     scores = scores if bias is None else _add_bias(scores, bias)
     real = torch.arange(layout.longest, device=q.device) < layout.lengths[:, None]  # (rows, Q)
     weights = scores.softmax(-1) * real[:, None, :, None]
@@ -401,14 +392,14 @@ def _select_kept(bias: Tensor, kept_heads: KeptHeads | None) -> Tensor:
     return bias if kept_heads is None else bias[list(kept_heads[1])]
 
 
-def _to_grid(x: Tensor, layout: Layout) -> Tensor:
+def to_grid(x: Tensor, layout: Layout) -> Tensor:
     """Lay out packed (N, H, D), or a cache's (rows, T, H, D), as (rows, H, T, D)."""
     return (layout.unpack(x) if x.dim() == 3 else x).transpose(1, 2)
 
 
 def _to_grids(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor]:
     query, key = call.attn_context.query_layout, call.attn_context.key_layout
-    return _to_grid(call.q, query), _to_grid(call.k, key), _to_grid(call.v, key)
+    return to_grid(call.q, query), to_grid(call.k, key), to_grid(call.v, key)
 
 
 def _add_bias(bias: Tensor, other: Tensor | None) -> Tensor:

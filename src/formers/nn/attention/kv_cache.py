@@ -49,8 +49,7 @@ class KVCache(CarriedState):
     Feed a decoder one batch after the other with the same cache, one document per row (an empty one where a row has
     nothing new). `lengths` (rows,) counts the tokens seen; `used_slots` bounds them without a host sync. Where
     rows have followed others, the `slot_table` (rows, size) names the row that holds each slot: nothing is copied. With
-    `is_static` a cache keeps its tensors, so that a step can be recorded; `used_slots` is then not kept.
-    """
+    `is_static` a cache keeps its tensors, so that a step can be recorded; `used_slots` is then not kept."""
 
     def __init__(self, rows: int, size: int):
         super().__init__(rows, size)

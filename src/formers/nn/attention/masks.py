@@ -3,8 +3,7 @@
 Everything here is an index function: it takes four index tensors (batch, head, query, key) that broadcast against
 each other and returns a bool (mask) or a float (bias). That is FlexAttention's signature, so the same value serves
 the fused kernel, the dense path and a picture in the docs. Query and key are slots: of the packed batch, or of the
-cache in decoding. Within a document only their difference matters.
-"""
+cache in decoding. Within a document only their difference matters."""
 
 from __future__ import annotations
 

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class RotaryEmbedding:
     """Rotary positions (Su et al. 2021, arXiv:2104.09864): pairs of a head's first `rotary_dim` numbers are turned by
-    an angle that grows with the position, so that a score depends on the distance alone.
-
-    A pair is two neighbours (`is_interleaved`, GPT-J) or the same place in both halves (GPT-NeoX).
-    """
+    an angle that grows with the position, so that a score depends on the distance alone. A pair is two neighbours
+    (`is_interleaved`, GPT-J) or the same place in both halves (GPT-NeoX)."""
 
     rotary_dim: int
     is_interleaved: bool = False
@@ -64,10 +62,8 @@ class SinusoidalPositions:
 
 
 class BucketBias(nn.Module, DistanceBias):
-    """T5's relative position bias: one learned number for each (log-spaced distance bucket, head).
-
-    An index function that owns parameters. T5 §2.1; shared by all layers of a stack.
-    """
+    """T5's relative position bias: one learned number for each (log-spaced distance bucket, head). An index function
+    that owns parameters. T5 §2.1; shared by all layers of a stack."""
 
     def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True):
         super().__init__()
@@ -92,10 +88,8 @@ class BucketBias(nn.Module, DistanceBias):
         return self.weight[self.compute_bucket(k - q), h]
 
     def compute_distance_bias(self, low: int, high: int, device: torch.device) -> Tensor:
-        """(heads, high - low) the bias at each distance in [low, high).
-
-        A product with a one-hot matrix, whose backward is a product again; indexing the table would scatter.
-        """
+        """(heads, high - low) the bias at each distance in [low, high). A product with a one-hot matrix, whose backward
+        is a product again; indexing the table would scatter."""
         bucket = self.compute_bucket(torch.arange(low, high, device=device))
         return self.weight.T @ nn.functional.one_hot(bucket, self.buckets).T.to(self.weight.dtype)
 
@@ -110,10 +104,8 @@ class QueryBiases(nn.Module):
 
 
 class RelativeScores(nn.Module):
-    """Relative positions of Transformer-XL (Dai et al. 2019, §3.3): a score is (q + u)·k + (q + v)·W_kR·R(distance).
-
-    A hook of Attention; R stands in the context's `relative`. Layers may share their biases.
-    """
+    """Relative positions of Transformer-XL (Dai et al. 2019, §3.3): a score is (q + u)·k + (q + v)·W_kR·R(distance). A
+    hook of Attention; R stands in the context's `relative`. Layers may share their biases."""
 
     def __init__(self, dim: int, heads: int, head_dim: int, biases: QueryBiases | None = None):
         super().__init__()
@@ -151,10 +143,8 @@ class RelativeScores(nn.Module):
 
 
 def shift_relative_scores(scores: Tensor, keys: int) -> Tensor:
-    """(…, Q, W) scores by falling distance → (…, Q, keys) by key: query i reads from column Q - 1 - i on.
-
-    Rows of W numbers, read as rows of W - 1 from the first one's start on, begin one column earlier each: no copy.
-    """
+    """(…, Q, W) scores by falling distance → (…, Q, keys) by key: query i reads from column Q - 1 - i on. Rows of W
+    numbers, read as rows of W - 1 from the first one's start on, begin one column earlier each: no copy."""
     queries, width = scores.shape[-2:]
     flat = scores.flatten(-2)[..., queries - 1 : queries * width - 1]
     return flat.unflatten(-1, (queries, width - 1))[..., :keys]

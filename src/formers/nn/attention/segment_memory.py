@@ -30,8 +30,7 @@ class SegmentMemory(CarriedState):
     other state, as transformers does it. Rows may have seen different numbers of tokens: `lengths` (rows,) counts the
     states held, which lie at the right end of the `used_slots` of `hidden_states` (rows, used_slots, dim);
     `has_equal_rows` says that all rows hold `used_slots` of them. With `reuse`, only the first `reuse` tokens of
-    each segment are remembered (XLNet).
-    """
+    each segment are remembered (XLNet)."""
 
     forward_argument = "memory"
 

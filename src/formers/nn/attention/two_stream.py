@@ -1,8 +1,6 @@
-"""XLNet's attention: scores by distance and by segment, and two streams of one text.
-
-Scores are Transformer-XL's distances, and whether two tokens are of one segment. Of the streams, content knows its
-token, query knows only where it stands. N tokens (packed), M places of the query stream, T the longest document.
-"""
+"""XLNet's attention: scores by distance and by segment, and two streams of one text. Scores are Transformer-XL's
+distances, and whether two tokens are of one segment. Of the streams, content knows its token, query knows only where it
+stands. N tokens (packed), M places of the query stream, T the longest document."""
 
 from __future__ import annotations
 
@@ -70,8 +68,7 @@ class QueryStream:
 
     It stands at the slots `target_slots` (M,) (None: at all), where it lies after the content stream in one tensor
     (N + M, dim). A slot that is there more than once, to fill up, counts once; a slot of -1 is ignored. With the
-    factorisation `order` (N,) of the tokens and their `segments`, `target_context` describes the targets alone.
-    """
+    factorisation `order` (N,) of the tokens and their `segments`, `target_context` describes the targets alone."""
 
     target_slots: Tensor | None = None
     target_context: AttentionContext | None = None

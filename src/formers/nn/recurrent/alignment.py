@@ -1,7 +1,5 @@
-"""Alignments of recurrent decoders: attention from a state over the source.
-
-R documents, T queries each, L the longest source document; the encoder's output is packed (S, width).
-"""
+"""Alignments of recurrent decoders: attention from a state over the source. R documents, T queries each, L the longest
+source document; the encoder's output is packed (S, width)."""
 
 from __future__ import annotations
 
@@ -61,11 +59,9 @@ class AdditiveScore(nn.Module):
 
 
 class LocalWindow(nn.Module):
-    """A window of ± `window` words around a place in the source (Luong et al. 2015, §3.2).
-
-    local-m puts the place at the target's own position; local-p predicts it and favours what is near by a Gaussian.
-    Places count from 1, as in the paper. A target longer than its source attends to the source's end.
-    """
+    """A window of ± `window` words around a place in the source (Luong et al. 2015, §3.2). local-m puts the place at
+    the target's own position; local-p predicts it and favours what is near by a Gaussian. Places count from 1, as in
+    the paper. A target longer than its source attends to the source's end."""
 
     def __init__(self, dim: int, window: int, *, predict: bool):
         super().__init__()

@@ -1,7 +1,5 @@
 """Convolutions: over short sequences, for words out of their characters (Kim et al. 2016), and along packed documents.
-
-Also the bound on the rows of a weight. N tokens, D documents.
-"""
+Also the bound on the rows of a weight. N tokens, D documents."""
 
 from __future__ import annotations
 
@@ -63,11 +61,9 @@ class CharacterCNN(nn.Module):
 
 
 class PackedConv(nn.Module):
-    """Filters of several widths side by side; none reads across the end of its document.
-
-    A window of h words starts at each word from which h are left; the words after those give the last window once more,
-    which a maximum over the document does not notice. A document shorter than h has one window, filled up with zeros.
-    """
+    """Filters of several widths side by side; none reads across the end of its document. A window of h words starts at
+    each word from which h are left; the words after those give the last window once more, which a maximum over the
+    document does not notice. A document shorter than h has one window, filled up with zeros."""
 
     def __init__(self, width: int, filters: int, sizes: Sequence[int]):
         super().__init__()

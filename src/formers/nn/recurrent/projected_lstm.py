@@ -3,8 +3,7 @@
 N tokens in D documents, T steps, H the width of a cell, P that of the projected state. cuDNN knows no clipping, so the
 loop over time is ours. It is kept tight: one product for the inputs of all steps; documents sorted by length, so that
 step t works on those that still have a token; both directions in one batched product; and in the backward pass one
-product for each weight instead of one per step. To torch.compile the loop is a single opaque operation.
-"""
+product for each weight instead of one per step. To torch.compile the loop is a single opaque operation."""
 
 from __future__ import annotations
 
@@ -30,11 +29,9 @@ class LSTMStateDict(TypedDict):
 
 
 class LSTMState(CarriedState):
-    """State of recurrent layers from one batch to the next, owned by the caller.
-
-    Row d is the state after document d. A batch with more documents starts the new ones from zero, one with fewer
-    leaves the other rows as they are. No gradient flows through it.
-    """
+    """State of recurrent layers from one batch to the next, owned by the caller. Row d is the state after document d. A
+    batch with more documents starts the new ones from zero, one with fewer leaves the other rows as they are. No
+    gradient flows through it."""
 
     used_slots = 0  # tokens that count against a context: there is no such limit
 
@@ -78,10 +75,8 @@ class LSTMState(CarriedState):
 
 class BidirectionalSteps:
     """The order in which a recurrent layer meets packed tokens: step by step, the longest documents first.
-
     `step_counts` (T,) says how many documents take part in each step; direction 0 reads a document from its first token
-    on, direction 1 from its last.
-    """
+    on, direction 1 from its last."""
 
     def __init__(self, layout: Layout):
         self.document_order, self.document_rank, counts, ahead = order_steps(layout)
@@ -105,8 +100,7 @@ class ProjectedLSTM(nn.Module):
 
     j, i, f, o = [x; h] W + b
     c ← clip(σ(f + 1) · c + σ(i) · tanh(j))
-    h ← clip((σ(o) · tanh(c)) P)
-    """
+    h ← clip((σ(o) · tanh(c)) P)"""
 
     def __init__(self, width: int, cell: int, out: int, *, cell_clip: float | None = None, clip: float | None = None):
         super().__init__()

@@ -1,8 +1,6 @@
-"""Recurrent layers over packed documents.
-
-N tokens (packed), D documents, n of them still running at a step. A state is (h,), or (h, c) of an LSTM, one after the
-other for all layers, each (D, directions · dim) in the order of the documents. The caller owns it.
-"""
+"""Recurrent layers over packed documents. N tokens (packed), D documents, n of them still running at a step. A state is
+(h,), or (h, c) of an LSTM, one after the other for all layers, each (D, directions · dim) in the order of the
+documents. The caller owns it."""
 
 from __future__ import annotations
 
@@ -29,11 +27,8 @@ CELL_KERNELS: dict[str, tuple[Callable[..., RNNState], Callable[..., RNNState | 
 
 
 def order_steps(layout: Layout) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sort packed tokens by step, the longest documents first.
-
-    Returns the documents by falling length (D,), each document's place among them (D,), the tokens of each step
-    (longest,), and where each slot goes (N,).
-    """
+    """Sort packed tokens by step, the longest documents first. Returns the documents by falling length (D,), each
+    document's place among them (D,), the tokens of each step (longest,), and where each slot goes (N,)."""
     lengths = layout.lengths.long()
     order = lengths.argsort(descending=True, stable=True)
     rank, steps = order.argsort(), torch.arange(layout.longest, device=lengths.device)
@@ -51,8 +46,7 @@ class PackedSteps:
 
     Longer documents come first, so the tokens of step t belong to the first `step_sizes[t]` of them, and nothing is
     computed for those that have ended. A compiled graph has fixed shapes: there all documents run as long as the
-    longest, in their own order, and what comes after an end is dropped.
-    """
+    longest, in their own order, and what comes after an end is dropped."""
 
     def __init__(self, layout: Layout):
         self.layout, self.is_static = layout, torch.compiler.is_compiling()
@@ -101,10 +95,8 @@ StepFunction = Callable[[int, Tensor, RNNState], tuple[RNNState, RNNState]]
 
 def run_steps(steps: PackedSteps, x: Tensor, state: RNNState, step: StepFunction) -> tuple[RNNState, RNNState]:
     """Read packed x (N, width) token by token: step(t, x (n, width), state (n, ...)) → (outputs (n, ...), new state).
-
     Gives the outputs (N, ...) and the state after each document's last token. The rows that `step` sees are those of
-    `steps.sort_documents`, cut at n.
-    """
+    `steps.sort_documents`, cut at n."""
     now, outputs = tuple(steps.sort_documents(s) for s in state), []
     for t, part in enumerate(steps.split_steps(x)):
         out, new = step(t, part, tuple(s[: len(part)] for s in now))
@@ -197,10 +189,8 @@ class RecurrentLayer(nn.Module):
 
 
 class RecurrentStack(nn.ModuleList):
-    """Recurrent layers one above the other, with dropout between them.
-
-    From layer number `first_residual` on (the lowest is 0), what a layer reads is added to what it gives (GNMT).
-    """
+    """Recurrent layers one above the other, with dropout between them. From layer number `first_residual` on (the
+    lowest is 0), what a layer reads is added to what it gives (GNMT)."""
 
     def __init__(self, layers: Iterable[RecurrentLayer], dropout: float = 0.0, first_residual: int | None = None):
         super().__init__(layers)

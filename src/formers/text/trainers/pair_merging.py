@@ -6,8 +6,7 @@ BERT, Devlin et al. 2018) is trained as it is meant, by likelihood: the pair tha
 likelihood of the training data most, gain(ab) = count(ab) · log(count(ab) · N / (count(a) · count(b))), with N tokens.
 
 Both share the corpus as one flat array of pieces and the queue of pairs. They are exact: a test holds them against
-trainers that count everything anew after each merge.
-"""
+trainers that count everything anew after each merge."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ class MergeCorpus:
     Pieces are numbers, `piece_names` their strings. All words stand in one array, `symbols`, a WORD_BOUNDARY between
     two; `next_positions` and `previous_positions` point to the next piece that is still there. Every pair that ever
     occurs has a slot: `pair_counts`, `left_pieces` and `right_pieces` hold its count and its pieces, and a stretch of
-    `position_pool` (`span_begins`, `span_lengths`) the places where it stood when it came up.
-    """
+    `position_pool` (`span_begins`, `span_lengths`) the places where it stood when it came up."""
 
     def __init__(self, counts: Mapping[str, int], split_word: Callable[[str], list[str]]):
         items = sorted(counts.items())
@@ -195,8 +193,7 @@ class PairQueue:
 
     A lazy heap. `score_bounds` are never below a pair's true score, for a score may rise only when one of its pieces
     changes, and those pairs are looked at after each merge (`is_falling`: no need to, a score only falls). The rest of
-    a score, the number of tokens, only falls. Pairs whose bound is below `heap_floor` wait outside of the heap.
-    """
+    a score, the number of tokens, only falls. Pairs whose bound is below `heap_floor` wait outside of the heap."""
 
     def __init__(self, words: MergeCorpus, score: PairScore, min_count: int, is_falling: bool):
         self.corpus, self.score_pairs, self.min_count, self.is_falling = words, score, min_count, is_falling
@@ -291,9 +288,7 @@ def learn_pieces(
     tell: ProgressCallback | None = None,
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:  # fmt: skip
     """Merge the best pair again and again until the vocabulary, which begins with the pieces `first`, has its size.
-
-    Returns the ids of all pieces, the style's special tokens among them, and the merges in their order.
-    """
+    Returns the ids of all pieces, the style's special tokens among them, and the merges in their order."""
     merges, names, words = [], queue.corpus.piece_names, queue.corpus
     vocab, size = marks.begin_vocab(first, vocab_size), vocab_size - len(marks.last_tokens)
     while len(vocab) < size and (slot := queue.find_best()) is not None:
@@ -399,8 +394,7 @@ def train_bpe(
     A style with word ends (GPT-1's) has characters in lower case instead of bytes (`lower`, `alphabet`). `nfc=False`
     leaves text as it is, so that decoding gives back every byte; otherwise it gives back the composed text. With
     `morphemes` Korean words are cut into morphemes first, and no piece reaches across. With `jamo` Hangul syllables are
-    taken apart first (the kind "jamo"): pieces are made of jamo, and decoding composes them again.
-    """
+    taken apart first (the kind "jamo"): pieces are made of jamo, and decoding composes them again."""
     if jamo and (style.has_word_ends or not nfc):
         what, fix = ("GPT-1", "the style gpt") if style.has_word_ends else ("nfc=False", "nfc")
         raise Error(f"jamo go with bytes, and are composed again: not with {what}", fix=f"leave out {fix}")
@@ -483,8 +477,7 @@ def train_wordpiece(
     of a word and inside, and Korean alone has thousands of syllables. A word with any other character is unknown. With
     `morphemes` Korean words are cut into morphemes first, and no piece reaches across.
 
-    `score="ratio"` is count(ab)/(count(a)·count(b)), found in tutorials: it prefers the rarest pairs. For teaching.
-    """
+    `score="ratio"` is count(ab)/(count(a)·count(b)), found in tutorials: it prefers the rarest pairs. For teaching."""
     unknown = style.special["unk"]
     rust = build_bert_pipeline(lower, unknown, morphemes)
     cutter = WordCutter(rust.to_str(), has_morphemes=morphemes, has_spaced_punctuation=True)
@@ -511,9 +504,7 @@ def split_characters(word: str) -> list[str]:
 
 def build_bert_pipeline(lower: bool, unknown: str, morphemes: bool = False) -> Rust:
     """Build an empty tokenizer that cuts text as BERT does, but for the spaces around punctuation, which are kept.
-
-    Punctuation is cut off after morphemes were marked, so that a mark may be left at a word's edge: it is removed.
-    """
+    Punctuation is cut off after morphemes were marked, so that a mark may be left at a word's edge: it is removed."""
     rust = Rust(models.WordPiece(vocab={unknown: 0}, unk_token=unknown))
     rust.normalizer, words = build_spaced_normalizer(lower), build_spaced_splitter()
     edges = pre_tokenizers.Split(Regex(rf"\A{MORPHEME_MARK}+|{MORPHEME_MARK}+\z"), "removed")

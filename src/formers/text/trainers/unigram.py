@@ -5,8 +5,7 @@ quarter whose loss would hurt the likelihood least, and again, until the vocabul
 
 `Lattice` holds all ways to cut words into pieces at once: forward and backward sums, and best paths, as steps over flat
 arrays. A place is a character of a word; words stand in one array with a 0 behind each. An edge is a piece that fits at
-a place. Edges of one length that begin at the same depth of their words never meet, so a step needs no sorting.
-"""
+a place. Edges of one length that begin at the same depth of their words never meet, so a step needs no sorting."""
 
 from __future__ import annotations
 
@@ -150,8 +149,7 @@ def train_unigram(
     own; any other is unknown, or with `byte_fallback` becomes the bytes of its UTF-8.
 
     No piece has more than `longest` characters; `keep_ratio` is what each round keeps. With `morphemes` Korean words
-    are cut into morphemes first, and no piece reaches across.
-    """
+    are cut into morphemes first, and no piece reaches across."""
     rust = build_metaspace(lower, morphemes)
     cutter = WordCutter(build_metaspace(lower, morphemes, CHARACTER_CLASSES).to_str(), has_morphemes=morphemes)
     counts = count_words(lines, cutter, workers, tell)
@@ -250,10 +248,8 @@ def find_seed_pieces(
     symbols: np.ndarray, weights: np.ndarray, letters: int, longest: int, most: int, need: int = 0
 ) -> list[tuple[int, ...]]:
     """Find the substrings that cover most text, by count × length. One that is always part of the same longer one is
-    left out, unless fewer than `need` are left.
-
-    Each length grows from the last: a substring is frequent only if both of its halves one shorter are.
-    """
+    left out, unless fewer than `need` are left. Each length grows from the last: a substring is frequent only if both
+    of its halves one shorter are."""
     name, places = symbols.astype(np.int64), np.flatnonzero(symbols != 0)
     before: tuple[np.ndarray, ...] | None = None
     rows: list[tuple[np.ndarray, int, np.ndarray, np.ndarray]] = []

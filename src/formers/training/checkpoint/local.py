@@ -111,11 +111,6 @@ def hash_file(path: Path) -> JSONObject:
         return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
-def hash_bytes(data: bytes) -> JSONObject:
-    """Return the size and SHA-256 of a file's content."""
-    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
 def stream_safetensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a safetensors file, one tensor after the other, so that no second copy of all arises."""
     header: JSONObject = {}
@@ -235,12 +230,10 @@ class Checkpoints:
 
     def read_scores(self) -> dict[int, float | None]:
         """Return the score of each step, oldest first."""
-        scores: dict[int, float | None] = {}
-        for step in self.list_steps():
-            try:
+        scores: dict[int, float | None] = dict.fromkeys(self.list_steps())
+        for step in scores:
+            with suppress(Error):
                 scores[step] = self.read_manifest(step).get("score")
-            except Error:
-                scores[step] = None
         return scores
 
     def delete_old(self) -> None:
@@ -264,7 +257,8 @@ class Checkpoints:
             path = folder / (SHARD_FOLDER if is_shard else "") / Path(name).name
             try:
                 data = None if is_shard else path.read_bytes()
-                found = hash_file(path) if data is None else hash_bytes(data)
+                sums = None if data is None else {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+                found = sums or hash_file(path)
             except OSError as error:
                 raise Error(f"cannot be read ({error.strerror})", where=path, fix="take an earlier step") from None
             if found != expected:
@@ -361,11 +355,9 @@ class BackgroundWriter:
 
 def has_room_for_copy(groups: TensorGroups) -> bool:
     """Return whether a second copy fits beside each tensor, with as much again left for the next step."""
-    size = sum(t.numel() * t.element_size() for part in groups.values() for t in part.values() if t.is_cuda)
-    if not size:
+    if not (size := sum(t.nbytes for part in groups.values() for t in part.values() if t.is_cuda)):
         return True
-    free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    return 2 * size < free
+    return 2 * size < torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
 
 def flatten_state(value: object, name: str = "") -> tuple[Tensors, object]:
@@ -384,9 +376,7 @@ def flatten_state(value: object, name: str = "") -> tuple[Tensors, object]:
     return tensors, rest if isinstance(value, Mapping) else list(rest.values())
 
 
-def unflatten_state(
-    tensors: Mapping[str, Tensor], rest: object, name: str = ""
-) -> Any:  # dynamic: each state has its own form
+def unflatten_state(tensors: Mapping[str, Tensor], rest: object, name: str = "") -> Any:  # dynamic: by its content
     """Put together what flatten_state has split; keys that are whole numbers are numbers again."""
     if name in tensors:
         return tensors[name]

@@ -161,11 +161,9 @@ def connect_processes(device: torch.device | str | None = None) -> ProcessGroup:
 
 
 def open_fresh_store(store: dist.Store, rank: int, size: int) -> dist.Store:
-    """Open a part of the store for this start alone.
-
-    torchrun keeps one store over its restarts, and with it the addresses of processes that are gone. So the first
-    process opens a new part, and answers everyone who comes there; nobody answers in an old one.
-    """
+    """Open a part of the store for this start alone. torchrun keeps one store over its restarts, and with it the
+    addresses of processes that are gone. So the first process opens a new part, and answers everyone who comes there;
+    nobody answers in an old one."""
     mine = uuid.uuid4().hex
     if rank == 0:
         store.set("start", mine)

@@ -98,11 +98,9 @@ class FullySharded:
 
 
 class ExpertParallel:
-    """Each process has some of the experts, and a copy of all else (Fedus et al. 2021, §5.4).
-
-    Tokens travel to their experts, so that an expert's gradient already comes from the tokens of all processes; the
-    rest is left to DataParallel.
-    """
+    """Each process has some of the experts, and a copy of all else (Fedus et al. 2021, §5.4). Tokens travel to their
+    experts, so that an expert's gradient already comes from the tokens of all processes; the rest is left to
+    DataParallel."""
 
     is_sharded = True
 

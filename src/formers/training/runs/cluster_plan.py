@@ -151,10 +151,8 @@ def plan_pretraining(config: PretrainConfig, cluster: Cluster) -> tuple[list[Pla
     size, notes = measure_model(config)
     s, n = config.train, cluster.gpus
     if s.accumulate % n:
-        batches = s.count_batches(s.steps, n)
-        notes.append(
-            f"train.accumulate {s.accumulate} is no multiple of {n} GPUs: {batches} batches a step are assumed"
-        )
+        batches = f"{s.count_batches(s.steps, n)} batches a step are assumed"
+        notes.append(f"train.accumulate {s.accumulate} is no multiple of {n} GPUs: {batches}")
     ways: list[Parallel] = ["ddp", "fsdp"]
     if size.num_experts % n == 0 and size.num_experts:
         ways.append("expert")
@@ -238,9 +236,8 @@ def expose(sent: float, calls: float, hidden_behind: float, cluster: Cluster) ->
 
 def compute_speed(size: ModelSize, gpu: Gpu) -> float:
     """Return operations a second that training reaches on a GPU: as large a share of its peak as on an H200."""
-    peak = gpu.teraflops * 1e12
     if size.h200_flops is None:
-        return DEFAULT_EFFICIENCY * peak
+        return DEFAULT_EFFICIENCY * (gpu.teraflops * 1e12)
     return size.h200_flops * gpu.teraflops / GPUS["h200"].teraflops
 
 
@@ -290,9 +287,7 @@ def count_expert_visits(model: Model, target_share: float) -> float:
     sides: list[tuple[nn.Module | None, float]] = [(model, 1.0)]
     if isinstance(body := model.body, EncoderDecoder):
         sides = [(body.encoder, 1 - target_share), (body.decoder, target_share)]
-    return sum(
-        share for side, share in sides if side is not None for part in side.modules() if isinstance(part, Experts)
-    )
+    return sum(share for side, share in sides if side is not None for m in side.modules() if isinstance(m, Experts))
 
 
 @dataclass(frozen=True)
@@ -315,14 +310,13 @@ def probe_activations(config: PretrainConfig) -> Probe:
     asked = shrink_config(config, narrowed, PROBE_DEPTHS[0])
     with tempfile.TemporaryDirectory() as folder:
         data = prepare_data(config.family, asked.data, Path(folder), read_probe_text(asked))
-        low, high = (measure_batch(shrink_config(config, narrowed, depth), data) for depth in PROBE_DEPTHS)
+        measured = [measure_batch(shrink_config(config, narrowed, depth), data) for depth in PROBE_DEPTHS]
+    (low, optimizer_bytes, *shares), (high, *_) = measured
     layers = [build_model_config(shrink_config(config, 1, depth)) for depth in PROBE_DEPTHS]
     depths = [sizes.layers + sizes.num_decoder_layers for sizes in layers]
-    layer = (high.saved_bytes - low.saved_bytes) / (depths[1] - depths[0])
-    base = low.saved_bytes - depths[0] * layer
-    return Probe(
-        narrowed * base, narrowed * layer, low.optimizer_bytes, low.predicted_share, low.target_share, narrowed
-    )
+    layer = (high - low) / (depths[1] - depths[0])
+    base = low - depths[0] * layer
+    return Probe(narrowed * base, narrowed * layer, optimizer_bytes, shares[0], shares[1], narrowed)
 
 
 def build_probe_model(config: PretrainConfig) -> Model:
@@ -356,16 +350,6 @@ def shrink_config(config: PretrainConfig, narrowed: int, depth: int) -> Pretrain
     return dataclasses.replace(config, model=model, model_overrides={}, train=train, data=data)
 
 
-@dataclass(frozen=True)
-class MeasuredBatch:
-    """What one batch of a copy needed, by token or parameter."""
-
-    saved_bytes: float
-    optimizer_bytes: float
-    predicted_share: float
-    target_share: float
-
-
 def read_probe_text(config: PretrainConfig) -> object:
     """Return some of the run's text, or of the bundled corpus if it has none; pairs for translators."""
     if config.data.source:
@@ -376,8 +360,9 @@ def read_probe_text(config: PretrainConfig) -> object:
     return [f"{document}\t{document}" for document in (" ".join(one.split()) for one in text)]
 
 
-def measure_batch(config: PretrainConfig, data: PreparedData) -> MeasuredBatch:
-    """Run a batch forward in bf16 and count the bytes that a backward pass would read, without weights and logits."""
+def measure_batch(config: PretrainConfig, data: PreparedData) -> tuple[float, float, float, float]:
+    """Run a batch forward in bf16 and count the bytes of a token that a backward pass would read, without weights and
+    logits; returns these, the optimizer's bytes of a parameter, and the shares of predicted and of target tokens."""
     run = PretrainRun(config, data, ProcessGroup())
     step, optimizer = run.trainer.executor.step_module, run.trainer.executor.optimizer
     batch = next(run.iter_batches(1, 0))[0].to(torch.device("cpu"))
@@ -406,4 +391,4 @@ def measure_batch(config: PretrainConfig, data: PreparedData) -> MeasuredBatch:
     tokens = target + (0 if batch.source is None else len(batch.source.ids))
     predicted = target if batch.chosen is None else len(batch.chosen)
     optimizer_bytes = sum(t.nbytes for t in tensors) / count_trainable(step)
-    return MeasuredBatch(saved / tokens, optimizer_bytes, predicted / tokens, target / tokens)
+    return saved / tokens, optimizer_bytes, predicted / tokens, target / tokens

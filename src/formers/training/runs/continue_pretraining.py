@@ -218,10 +218,8 @@ def train_conditional(
     label_names: Mapping[str, str] | None = None, tell: ProgressCallback | None = None, **settings: object,
 ) -> Former:  # fmt: skip
     """Continue pretraining on "label: text", for augmentation with conditional=True; returns the trained model.
-
     Examples do not follow each other, so objectives on sentence pairs are left out. A folder where this was begun with
-    the same model and examples is resumed. `settings` are those of train.
-    """
+    the same model and examples is resumed. `settings` are those of train."""
     if former.tokenizer is None:
         raise Error(f"this {former.family} has no tokenizer", fix="load it with its tokenizer")
     examples = train if isinstance(train, Examples) else read_examples(train, "classify", columns)

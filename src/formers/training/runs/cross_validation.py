@@ -25,21 +25,19 @@ from ..config_merge import (
     FINETUNE_TABLES,
     READER_SETTINGS,
     FinetuneDataConfig,
-    ModelChoice,
     configure_finetuning,
     parse_value,
     read_config,
     read_known_settings,
-    resolve_model,
     unflatten_tables,
 )
 from ..distributed.process_group import ProcessGroup, connect_processes
 from ..run_folder import COMPARISON_FOLDER, RunFolder, claim_run_folder
 from ..train_config import SettingValue
 from ..trainer import Diverged
-from .finetune import check_same_run, collect_settings, finetune
+from .finetune import check_same_run, collect_settings, find_model, finetune
 from .splits import group_by_context, read_split, select_examples
-from .task_model import find_contradictions, read_checkpoint_family, refuse_first
+from .task_model import find_contradictions, refuse_first
 
 EXAMPLE_READER_SETTINGS = ("columns", "label_separator", *READER_SETTINGS)  # settings that say how examples are read
 
@@ -173,22 +171,17 @@ def check_settings(
     if model is None:
         return
     bare = {k: v for k, v in finetune_options.items() if k not in ("config", "device", "hook", "columns")}
-    family, source, preset = resolve_model(str(model))
-    given = collect_settings(bare, overrides, {}, None)
-    choice = ModelChoice(family or read_checkpoint_family(str(source)), source, preset)
+    given, choice = collect_settings(bare, overrides, {}, None), find_model(model)
     file = finetune_options.get("config")
-    refuse_first(find_contradictions(choice, read_known_settings(choice, file, given).tune))
+    refuse_first(find_contradictions(choice, read_known_settings(choice, file, given)[1]))
     if task is not None:  # else the examples say it
         configure_finetuning(choice, task, file, given)
 
 
 def read_all_examples(
-    train: object,
-    task: str | None,
-    columns: Columns,
-    overrides: Mapping[str, SettingValue],
+    train: object, task: str | None, columns: Columns, overrides: Mapping[str, SettingValue],
     finetune_options: Mapping[str, SettingValue],
-) -> Examples:
+) -> Examples:  # fmt: skip
     """Read all examples, to be split into folds; the overrides, single settings or a file say how they are read."""
     tables = [read_config(finetune_options.get("config")).get("data") or {}, finetune_options.get("data") or {}]
     own = unflatten_tables(overrides, FINETUNE_TABLES).get("data", {})

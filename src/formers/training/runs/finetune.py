@@ -192,8 +192,8 @@ class FinetuneRequest(RunRequest[FinetuneSettings, FinetuneSettings, dict[str, E
     def configure(self, earlier: EarlierRun | None) -> FinetuneSettings:
         """Merge the settings and read the examples, which may decide the task; of a resumed run, its own."""
         if earlier is None:
-            model, known = self.find_model(), tuple[str, ...]()
-            data = read_known_settings(model, self.file, self.given).data
+            model, known = find_model(self.model), tuple[str, ...]()
+            data, _ = read_known_settings(model, self.file, self.given)
             self.splits = read_splits(data, self.task, self.sources, self.columns, None)
         else:
             settings, known = self.merge_with(earlier), tuple(earlier.info["data"].get("labels", ()))
@@ -209,13 +209,6 @@ class FinetuneRequest(RunRequest[FinetuneSettings, FinetuneSettings, dict[str, E
         if settings.tune.multilabel:
             self.splits = {name: wrap_labels_in_lists(part) for name, part in self.splits.items()}
         return settings
-
-    def find_model(self) -> ModelChoice:
-        """Find the model that is named."""
-        if self.model is None:
-            raise Error("no model is named", fix="give a folder, hub:owner/name, or a family: formers tree lists them")
-        family, source, preset = resolve_model(str(self.model))
-        return ModelChoice(family or read_checkpoint_family(str(source)), source, preset)
 
     def merge_with(self, earlier: EarlierRun) -> FinetuneSettings:
         """Merge the settings of a resumed run with those that may change."""
@@ -258,7 +251,15 @@ class FinetuneRequest(RunRequest[FinetuneSettings, FinetuneSettings, dict[str, E
         """Return all settings of the run as YAML; without examples, those of classification."""
         if self.sources["train"] is not None or flatten_tables(read_config(self.file)).get("data.train") is not None:
             return self.configure(None).to_yaml()
-        return configure_finetuning(self.find_model(), self.task or "classify", self.file, self.given).to_yaml()
+        return configure_finetuning(find_model(self.model), self.task or "classify", self.file, self.given).to_yaml()
+
+
+def find_model(model: str | Path | None) -> ModelChoice:
+    """Find the model that is named."""
+    if model is None:
+        raise Error("no model is named", fix="give a folder, hub:owner/name, or a family: formers tree lists them")
+    family, source, preset = resolve_model(str(model))
+    return ModelChoice(family or read_checkpoint_family(str(source)), source, preset)
 
 
 def render_settings(
@@ -281,11 +282,9 @@ SHORT_NAMES = {  # settings that finetune() takes by their bare names
 
 
 def collect_settings(
-    settings: Mapping[str, object],
-    overrides: Mapping[str, object] | None,
-    sources: Mapping[str, object],
+    settings: Mapping[str, object], overrides: Mapping[str, object] | None, sources: Mapping[str, object],
     columns: Columns,
-) -> JSONObject:
+) -> JSONObject:  # fmt: skip
     """Return all settings that were given, under dotted names; sources in files are settings too."""
     paths = {f"data.{n}": str(v) for n, v in sources.items() if v is not None and is_path_source(v)}
     paths |= {"data.columns": columns} if isinstance(columns, str) else {}
@@ -294,11 +293,10 @@ def collect_settings(
 
 def compute_extended_steps(earlier: EarlierRun, given: Mapping[str, object]) -> Settings:
     """Return the steps of a resumed run for another number of epochs."""
-    asked = earlier.settings
     if "tune.epochs" not in given or "train.steps" in given:
         return {}
     now = unflatten_tables({"tune.epochs": given["tune.epochs"]}, FINETUNE_TABLES)["tune"]["epochs"]
-    if coerce_value(now, float, "tune.epochs") == asked["tune"]["epochs"]:
+    if coerce_value(now, float, "tune.epochs") == earlier.settings["tune"]["epochs"]:
         return {}
     if "steps" in earlier.info.get("explicit_train", ()):
         raise Error("this run was given a number of steps, not of epochs", fix="raise --train.steps")

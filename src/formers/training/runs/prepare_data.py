@@ -130,8 +130,7 @@ class RunText:
 
     @cached_property
     def fingerprint(self) -> list[JSONObject] | str | None:
-        """What tells text from other text: of files what is seen at once, of text in memory a hash; of a stream
-        nothing."""
+        """What tells texts apart: of files what is seen at once, of text in memory a hash; of a stream nothing."""
         if is_path_source(self.source):
             return [{**stamp_file(path), "time": path.stat().st_mtime_ns} for path in find_files(self.source)]
         if not self.is_sized:
@@ -165,11 +164,9 @@ def prepare_data(
     valid: object = None, tell: ProgressCallback = lambda *_: None,
     look: Callable[[RunText, RunText], object] = check_texts,
 ) -> PreparedData:  # fmt: skip
-    """Open a finished store, or make tokenizer and store in the run's folder; what an earlier try made is kept.
-
-    `text` is text in memory (a list, DataFrame or dataset) or a Store, used instead of files, and so is `valid`;
-    `tokenizer` is one that is loaded. `look` may see both texts before the work.
-    """
+    """Open a finished store, or make tokenizer and store in the run's folder; what an earlier try made is kept. `text`
+    is text in memory (a list, DataFrame or dataset) or a Store, used instead of files, and so is `valid`; `tokenizer`
+    is one that is loaded. `look` may see both texts before the work."""
     valid_source = get_valid_source(data, valid)
     valid_store = valid_source if isinstance(valid_source, Store) else None
     valid_text = RunText(None if valid_store is not None else valid_source, data)
@@ -221,15 +218,13 @@ def get_valid_source(data: PretrainDataConfig, valid: object) -> object:
     return find_files(list(data.valid))
 
 
-def check_data_unchanged(
-    folder: RunFolder, found: Mapping[str, object], same: Mapping[str, object] | None = None
-) -> None:
+def check_data_unchanged(folder: Path, found: Mapping[str, object], same: Mapping[str, object] | None = None) -> None:
     """Compare the fingerprints of a resumed run's data with run.json, or of a repeated run's with the `same`."""
-    before = folder.read_info()["data"] if (folder.path / "run.json").is_file() else same or found
+    before = RunFolder(folder).read_info()["data"] if (folder / "run.json").is_file() else same or found
     for key, value in found.items():
         if before.get(key) != value:
             what = {"tokenizer": "the tokenizer", "store": "the text", "valid": "the validation text"}[key]
-            raise make_changed_error(what, folder.path)
+            raise make_changed_error(what, folder)
 
 
 def make_changed_error(what: str, run: Path | None) -> Error:

@@ -191,7 +191,7 @@ class PretrainRequest(RunRequest[Asked, PretrainConfig, PreparedData]):
         """Make tokenizer and token stores, or open those that are there; refuse other data than a resumed run had."""
         texts = self.text, self.tokenizer, self.valid
         data = prepare_data(settings.family, settings.data, folder / "data", *texts, self.options.report, self.look_at)
-        check_data_unchanged(RunFolder(folder), data.fingerprints, self.same)
+        check_data_unchanged(folder, data.fingerprints, self.same)
         return data
 
     def look_at(self, text: RunText, valid: RunText) -> None:
@@ -208,11 +208,10 @@ class PretrainRequest(RunRequest[Asked, PretrainConfig, PreparedData]):
 
     def build(self, settings: PretrainConfig, data: PreparedData, folder: Path, world: ProcessGroup) -> PretrainRun:
         """Build the model, the objectives and the trainer."""
-        config = settings
-        if config.train.deterministic:
-            cost = measure_deterministic_cost(lambda: PretrainRun(config, data, world))
+        if settings.train.deterministic:
+            cost = measure_deterministic_cost(lambda: PretrainRun(settings, data, world))
             self.options.say(f"the same bits in every run: {cost}")
-        run = PretrainRun(config, data, world, self.options.say)
+        run = PretrainRun(settings, data, world, self.options.say)
         check_first_batch(folder, run)
         return run
 
@@ -375,9 +374,7 @@ class PretrainRun(NetworkRun[PretrainConfig]):
             self.evaluate()
         score = score or self.latest_score
         text = self.data.tokenizer.decode(self.data.store.tokens[:LANGUAGE_SAMPLE_TOKENS].tolist())
-        more = {
-            "score": score_to_dict(score), "baseline": score_to_dict(baseline), "language": detect_language(text),
-        }  # fmt: skip
+        more = {"score": score_to_dict(score), "baseline": score_to_dict(baseline), "language": detect_language(text)}
         note = None if self.monitor is None else self.monitor.final_note
         return (score, baseline), more if note is None else {**more, "stuck": format_english(note), "stuck_parts": note}
 

@@ -31,7 +31,7 @@ from ...interop.model_directory import save
 from ...protocols import AnySource
 from ...reports.run_report import write_report
 from ..checkpoint.local import Checkpoints, Tensors, set_weights
-from ..config_merge import FinetuneConfig, PretrainConfig, RunConfig
+from ..config_merge import FinetuneConfig, FinetuneSettings, PretrainConfig, PretrainSettings, RunConfig
 from ..distributed.process_group import ProcessGroup, connect_processes, explain_lost_peer
 from ..distributed.strategies import select_strategy
 from ..hardware import (
@@ -53,7 +53,7 @@ from ..trainer import Diverged, StepResult, Trainer
 TIMED_STEPS = 5  # behind the first, which also compiles
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
 NetworkConfigT = TypeVar("NetworkConfigT", bound=PretrainConfig | FinetuneConfig)
-SettingsT = TypeVar("SettingsT", bound="RunSettings")  # what is known before the data is read,
+SettingsT = TypeVar("SettingsT", bound=RunConfig | FinetuneSettings | PretrainSettings)  # before the data is read,
 ReadyT = TypeVar("ReadyT")  # and when it is prepared
 DataT = TypeVar("DataT")  # what a run learns from, when it is prepared
 RunResult = Any  # dynamic: what the caller of a verb gets beside the model, by the verb
@@ -159,8 +159,7 @@ class EarlierRun:
 
 
 def describe_run_length(info: Mapping[str, SettingValue]) -> tuple[str, str]:
-    """Return how long a run was asked to be, in epochs or, if it was given them, in steps; and the option that raises
-    it."""
+    """Return how long a run was asked to be, in epochs or, if these were given, in steps; and the option to raise."""
     asked = info["config"]
     epochs = (asked.get("tune") or asked["train"]).get("epochs")
     if epochs is None or "steps" in info.get("explicit_train", ()):
@@ -171,17 +170,6 @@ def describe_run_length(info: Mapping[str, SettingValue]) -> tuple[str, str]:
 def format_epochs(epochs: float) -> str:
     """Format a number of epochs: 1 epoch, 2.5 epochs."""
     return f"{epochs:g} epoch{'s' * (epochs != 1)}"
-
-
-class RunSettings(Protocol):
-    """What a run is asked to do, as far as it is known before its data is read."""
-
-    @property
-    def is_deterministic(self) -> bool:
-        """Whether the run gives the same bits every time."""
-
-    def to_dict(self) -> JSONObject:
-        """Return the settings as run.json keeps them."""
 
 
 @dataclass(frozen=True)
@@ -292,8 +280,24 @@ class NetworkRun(Run[NetworkConfigT], Protocol[NetworkConfigT]):
         return DurationEstimate(measured[0][0], seconds, tokens, size)
 
     def check_finite(self, folder: RunFolder) -> None:
-        """Refuse a result most of whose steps were skipped, or without a finite validation loss."""
-        check_finite(folder, self.trainer)
+        """Refuse a result that is not finite: most steps were skipped, or no checkpoint has a finite validation loss.
+        Checkpoints of the last non-finite steps are put aside, so that the run can resume before them."""
+        trainer, kept = self.trainer, Checkpoints(folder.path / "steps", remove_stale=False)
+        rows, scores = folder.read_history(), kept.read_scores()
+        steps = [row for row in rows if "loss" in row]
+        bad = sum(row["loss"] is None or row.get("norm") is None for row in steps)
+        best = next((step for step in sorted(scores) if scores[step] is not None), None)
+        looks = [row["valid"] for row in rows if "valid" in row and set(row["valid"]) - {"loss", "cost"}]
+        excused = trainer.executor.scaler.is_enabled() and not trainer.bad_steps  # fp16 finds its scale by trial
+        told = f"{bad:,} of {len(steps):,} steps had a loss or gradient that is not finite"
+        if looks and best is None and looks[-1].get("loss") is None:
+            told = f"the validation loss is not finite ({told})"
+        elif 2 * bad <= len(steps) or excused:
+            return
+        if trainer.bad_steps:
+            kept.quarantine_after(trainer.step - trainer.bad_steps - 1)
+        fix = "continue with --resume and a lower --train.lr; no model was written"
+        raise Diverged(told, where=folder.path, fix=fix)
 
     def build_model(self, groups: Mapping[str, Tensors]) -> Former:
         """Set the weights, those of the moving average if there is one."""
@@ -342,15 +346,12 @@ class RunRequest(Protocol[SettingsT, ReadyT, DataT]):
 
 
 def carry_out(request: RunRequest[SettingsT, ReadyT, DataT]) -> tuple[Path, Former, RunResult]:
-    """Carry out a run from its settings to its report; returns its folder, the best model, and its result.
-
-    Only the main process reads sources and writes into the folder. A run that cannot begin leaves no folder behind.
-    """
+    """Carry out a run from its settings to its report; returns its folder, the best model, and its result. Only the
+    main process reads sources and writes into the folder. A run that cannot begin leaves no folder behind."""
     options = request.options
     world, say = connect_processes(options.device), options.say
     with ExitStack() as stack:
         stack.enter_context(explain_lost_peer(world))
-
         settings = world.broadcast_from_main(lambda: request.configure(EarlierRun.find(options)))
         memory = stack.enter_context(explain_out_of_memory(world.device, request.estimate_parameters(settings)))
         stack.enter_context(use_deterministic(settings.is_deterministic))
@@ -496,26 +497,6 @@ def collect_training_facts(folder: RunFolder, step: int) -> JSONObject:
         "validation": {key: value for key, value in seen.items() if value is not None},
     }  # fmt: skip
     return {key: value for key, value in found.items() if isinstance(value, str | int | dict)}
-
-
-def check_finite(folder: RunFolder, trainer: Trainer) -> None:
-    """Refuse a result that is not finite: most steps were skipped, or no checkpoint has a finite validation loss.
-    Checkpoints of the last non-finite steps are put aside, so that the run can resume before them."""
-    kept = Checkpoints(folder.path / "steps", remove_stale=False)
-    rows, scores = folder.read_history(), kept.read_scores()
-    steps = [row for row in rows if "loss" in row]
-    bad = sum(row["loss"] is None or row.get("norm") is None for row in steps)
-    best = next((step for step in sorted(scores) if scores[step] is not None), None)
-    looks = [row["valid"] for row in rows if "valid" in row and set(row["valid"]) - {"loss", "cost"}]
-    excused = trainer.executor.scaler.is_enabled() and not trainer.bad_steps  # fp16 finds its scale by trial and error
-    told = f"{bad:,} of {len(steps):,} steps had a loss or gradient that is not finite"
-    if looks and best is None and looks[-1].get("loss") is None:
-        told = f"the validation loss is not finite ({told})"
-    elif 2 * bad <= len(steps) or excused:
-        return
-    if trainer.bad_steps:
-        kept.quarantine_after(trainer.step - trainer.bad_steps - 1)
-    raise Diverged(told, where=folder.path, fix="continue with --resume and a lower --train.lr; no model was written")
 
 
 def save_best_model(folder: RunFolder, run: AnyRun) -> tuple[Former, int]:

@@ -176,7 +176,7 @@ class VectorRequest(RunRequest[VectorRunConfig, VectorRunConfig, VectorData]):
             fix = "start it without torchrun; --train.threads says how many cores it takes"
             raise Error("word vectors are trained in one process", fix=fix)
         config, data = self.read_words(config, self.text)
-        check_data_unchanged(RunFolder(folder), {"store": data.content_hash}, self.same)
+        check_data_unchanged(folder, {"store": data.content_hash}, self.same)
         return config, data
 
     def prepare_excerpt(self, config: VectorRunConfig, folder: Path, world: ProcessGroup) -> Prepared:

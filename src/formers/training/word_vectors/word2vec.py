@@ -176,10 +176,8 @@ def build_learner(corpus: Corpus, c: VectorsConfig, train: VectorTrainConfig) ->
 
 class VectorTrainer:
     """Trains word vectors: a step is a job of the learner. Several threads, each with one core, share its tables.
-
     Between two steps the state can be saved: jobs that are under way are waited for, and those that have ended but were
-    not yet reported as a step are part of it.
-    """
+    not yet reported as a step are part of it."""
 
     is_sharded = reads_late = should_stop = False
 
@@ -263,11 +261,9 @@ class EmbeddingTable:
 
 
 class NgramTable(EmbeddingTable):
-    """A table of words and n-grams (fastText): a word is the mean of its rows.
-
-    The paper sums. The released code averages and hands each row the whole gradient: the paper's sum with steps that
-    are shorter by the number of rows. So does this.
-    """
+    """A table of words and n-grams (fastText): a word is the mean of its rows. The paper sums. The released code
+    averages and hands each row the whole gradient: the paper's sum with steps that are shorter by the number of rows.
+    So does this."""
 
     def __init__(self, table: Tensor, pace: Tensor, parts: Tensor, starts: Tensor):
         super().__init__(table, pace)

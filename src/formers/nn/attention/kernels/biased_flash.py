@@ -5,8 +5,7 @@ over blocks of keys, the scores never leave the chip. N queries, M keys (packed)
 
 A bias is read where it lies: T5's table of pairs (H, Q, K) is shared by all documents, and Transformer-XL's scores by
 distance (H, N, W) are read from another column on for each query, never made into a table. Dropout is drawn from a
-hash of a seed, the query and the key: the backward pass draws it again.
-"""
+hash of a seed, the query and the key: the backward pass draws it again."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ def biased_flash_attention(
     A query's place i is that in its document, or as `places` (N,) say. A `table` (H, Q, K) has the bias of place i and
     key j; `scores` (H, N, W) have that of a query and key j in column Q - 1 - i + j. With `ranks` (N,) and (M,) a query
     sees keys of its own rank or lower; one that sees none gets zeros. `extra` (H, N) is added to the scores of keys of
-    another segment, by `segments` (N,) and (M,).
-    """
+    another segment, by `segments` (N,) and (M,)."""
     seed = torch.randint(2**31 - 1, (1,), device=q.device) if dropout else None
     rank_q, rank_k = (None, None) if ranks is None else (r.to(torch.int32) for r in ranks)
     seg_q, seg_k = (None, None) if segments is None else (s.to(torch.int32) for s in segments)

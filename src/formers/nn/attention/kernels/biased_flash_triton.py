@@ -1,7 +1,5 @@
-"""The kernels of nn/attention/kernels/biased_flash.py. A program takes one block of one document and head.
-
-Indices: i queries and j keys of the document; n and m slots of the packed batch. Scores are in units of log₂ e.
-"""
+"""The kernels of nn/attention/kernels/biased_flash.py. A program takes one block of one document and head. Indices: i
+queries and j keys of the document; n and m slots of the packed batch. Scores are in units of log₂ e."""
 
 from __future__ import annotations
 
@@ -61,10 +59,8 @@ def load_query_inputs(
     BIAS, EXTRA, SEG_Q, PLACES, RANK_Q, i, n, h, real, last, total, bias_h, bias_n,
     SHIFTED: tl.constexpr, PLACED: tl.constexpr, RANKED: tl.constexpr, SEGMENTED: tl.constexpr,
 ):  # fmt: skip
-    """Load place, rank, segment and extra score of each query, and where its bias begins.
-
-    Callers name every result: within a loop, triton refuses a name such as `_` that had another type before.
-    """
+    """Load place, rank, segment and extra score of each query, and where its bias begins. Callers name every result:
+    within a loop, triton refuses a name such as `_` that had another type before."""
     place = tl.load(PLACES + n, mask=real, other=0) if PLACED else i
     rank_q = tl.load(RANK_Q + n, mask=real, other=0) if RANKED else i
     seg_q = tl.load(SEG_Q + n, mask=real, other=0) if SEGMENTED else i

@@ -1,8 +1,6 @@
-"""Attention of one new token in each row over a cache that stays where it is (in triton).
-
-A program takes one row, one head and one stretch of the keys (Dao et al. 2023, "Flash-Decoding"): few rows still fill
-the chip. How many keys there are is read on the device: one recorded step serves all lengths.
-"""
+"""Attention of one new token in each row over a cache that stays where it is (in triton). A program takes one row, one
+head and one stretch of the keys (Dao et al. 2023, "Flash-Decoding"): few rows still fill the chip. How many keys there
+are is read on the device: one recorded step serves all lengths."""
 
 from __future__ import annotations
 
@@ -51,8 +49,7 @@ def decode_attention(
     N is a multiple of the rows: so many queries in turn read one row, of which the first lengths[row] slots are
     seen, or with a `width` the last so many of them. A `table` (rows, size) names the row that holds each slot. A
     `bias` (H, size) has first that of the last slot that is seen, then that of the one before. `fresh` are the key and
-    value (N, H, D) of each row's last slot, which are yet to be written there; the table is given as well.
-    """
+    value (N, H, D) of each row's last slot, which are yet to be written there; the table is given as well."""
     rest = (lengths, table, bias)
     if fresh is None:
         return run_decode_kernel(q, k, v, *rest, None, None, float(scale), width)
