@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-avx2 lint format bench gpu faults clients mutation golden clean
+.PHONY: demo test test-avx2 browser chromium lint format bench gpu faults clients mutation golden clean
 
 demo: $(VENV)/core ## train two small models and look at them
 	$(BIN)/formers demo $(ARGS)
@@ -17,6 +17,20 @@ test: $(VENV)/dev ## the whole suite, under ten minutes on two cores
 test-avx2: $(VENV)/dev ## the tests of arithmetic once more, as a processor without AVX-512 computes
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 FBGEMM_ENABLE_INSTRUCTIONS=AVX2 $(BIN)/python -m pytest -n 2 \
 		--dist loadgroup tests/parity tests/nn tests/generation tests/test_former.py $(ARGS)
+
+# Chromium is a package of the system and axe-core one of npm's (MPL-2.0, for this test alone); neither is part of formers.
+AXE := build/browser/node_modules/axe-core/axe.min.js
+browser: chromium $(AXE) $(VENV)/dev ## the view page and the playground in headless Chromium, with axe-core
+	$(PIP) -e ".[dev,browser]"
+	FORMERS_BROWSER=1 FORMERS_AXE=$(AXE) $(BIN)/python -m pytest -s tests/browser $(ARGS)
+
+chromium:
+	@command -v chromium >/dev/null || [ -n "$$FORMERS_CHROMIUM" ] || { echo \
+		"make browser needs Chromium: apt-get install chromium fonts-noto-cjk, or FORMERS_CHROMIUM=/path/to/it"; exit 1; }
+
+$(AXE):
+	@command -v npm >/dev/null || { echo "make browser needs npm, for axe-core: apt-get install npm"; exit 1; }
+	npm install --silent --no-save --no-audit --no-fund --prefix build/browser axe-core@4.14.0
 
 lint: $(VENV)/dev ## what CI and pre-commit check
 	$(BIN)/ruff check .

@@ -15,8 +15,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 ROOT = REPOSITORY / "src" / "formers"
 PICTURE = REPOSITORY / "docs" / "rooms.svg"
-# Single files beside the rooms are drawn as boxes: foundation (they import no room), family and protocols, which rooms
-# stand upon, and model (the rest).
+# Single files beside the rooms are drawn as boxes: foundation (they import no room), family, model and protocols, which
+# rooms stand upon, and former (the rest: the registry, which imports the models, and what reads it).
 FOUNDATION = {"errors", "ragged_arrays", "option_aliases", "config", "atomic_files", "batch", "keymap"}
 ENTRY_POINTS = {"__init__", "__main__"}
 WIDTH, BOX_WIDTH, BOX_HEIGHT, LEVEL_HEIGHT, MARGIN = 860, 116, 34, 68, 20
@@ -48,7 +48,9 @@ def get_box(module: str) -> str | None:
         return None
     if module in ("family", "protocols"):
         return module
-    return "foundation" if module in FOUNDATION else "model"
+    if module in ("model", "inputs"):
+        return "model"
+    return "foundation" if module in FOUNDATION else "former"
 
 
 def read_graph() -> dict[str, set[str]]:

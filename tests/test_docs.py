@@ -228,6 +228,7 @@ FORBIDDEN_ENGLISH = {
     r"\bjudged\b": "evaluated, scored",
 }
 ENGLISH_PAGES = [*(ROOT / "docs" / "en").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+ENGLISH_PAGES += [ROOT / "src" / "formers" / room / "strings.js" for room in ("inspection/page", "serving/playground")]
 
 
 @pytest.mark.parametrize("path", sorted(ENGLISH_PAGES), ids=lambda p: str(p.relative_to(ROOT)))
@@ -260,6 +261,7 @@ def test_english_terms_in_source():
 KOREAN_SOURCES = [
     *sorted((ROOT / "docs" / "ko").glob("*.md")),
     *(ROOT / "src" / "formers" / name for name in ("reports/translations.py", "interop/model_card.py")),
+    *(ROOT / "src" / "formers" / folder / "strings.js" for folder in ("inspection/page", "serving/playground")),
 ]
 
 

@@ -60,7 +60,9 @@ def decode_without_cache(model, ids, tokens):
 @pytest.mark.parametrize("family", ["Bart", "MBart"])
 def test_without_a_start_generation_begins_with_the_begin_mark(family, tmp_path, monkeypatch):
     plain = cases.make_config
-    monkeypatch.setattr(cases, "config", lambda case: plain(case) | {"decoder_start_token_id": None, "bos_token_id": 7})
+    monkeypatch.setattr(
+        cases, "make_config", lambda case: plain(case) | {"decoder_start_token_id": None, "bos_token_id": 7}
+    )
     model = build_reference(Case(family, "ForConditionalGeneration", 0)).eval()
     model.save_pretrained(tmp_path / "hf")
     f, ids = formers.load(tmp_path / "hf"), torch.tensor([[9, 8, 7, 1]])

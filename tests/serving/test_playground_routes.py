@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+
+from formers import registry
 
 
 def read_events(client, **body) -> list[dict]:
@@ -58,8 +61,40 @@ def test_the_root_leads_to_the_playground(client):
     assert answer.headers["location"] == "/playground/"
 
 
-def test_the_family_is_shown(client, monkeypatch):
-    from formers.serving import playground_routes
+def test_the_family_is_shown_with_its_structure(client):
+    rows = {one["name"]: one for one in client.get("/playground/family").json()["members"]}
+    assert set(rows) == set(registry.FAMILIES)
+    assert {"name": "bert-base", "parameters": 109_482_240} in rows["bert"]["presets"]
+    assert rows["bert"]["new"][1] == "next sentence prediction"
+    stacks = {name: row["diagram"]["stacks"] for name, row in rows.items()}
+    assert [one["name"] for one in stacks["t5"]] == ["encoder", "decoder"]
+    assert stacks["t5"][1]["groups"] == [
+        {"order": "pre", "parts": ["causal attention", "cross attention", "feed-forward"], "count": 6}
+    ]
+    assert [one["parts"][0] for one in stacks["gpt3"][0]["groups"]] == ["causal attention", "local attention"]
+    assert stacks["albert"][0]["is_shared"]
+    assert not stacks["bert"][0]["is_shared"]
+    assert stacks["switch"][0]["groups"][1]["parts"] == ["attention", "experts"]
+    assert stacks["gpt_neox"][0]["groups"][0]["order"] == "parallel"
+    kinds = {"bloom": "ALiBi", "gptj": "rotary", "transformer": "sinusoidal", "xlnet": "relative", "bert": "learned"}
+    assert {name: stacks[name][0]["positions"] for name in kinds} == kinds
+    assert all(re.search("[가-힣]", row["korean"]) for row in rows.values())
 
-    monkeypatch.setattr(playground_routes, "read_tree", lambda: [{"name": "bert", "parent": "gpt"}])
-    assert client.get("/playground/family").json()["family"][0]["name"] == "bert"
+
+def test_objectives_are_drawn_by_a_seed(client):
+    asked = {"model": "bert", "text": "the cat sat on the mat and the dog ran"}
+    first, again, other = (
+        client.post("/playground/objectives", json={**asked, "seed": seed}).json()["objectives"] for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first != other
+    assert {"bert", "t5", "xlnet"} <= {one["family"] for one in first}
+
+
+def test_the_page_and_its_modules_are_served(client):
+    page = client.get("/playground/")
+    assert page.headers["content-type"].startswith("text/html")
+    for path in ("playground.js", "playground.css", "page/viewer.js", "page/page.css"):
+        answer = client.get(f"/playground/{path}")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/css" if path.endswith("css") else "text/javascript")

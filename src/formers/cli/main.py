@@ -46,8 +46,7 @@ app = App(
 )  # fmt: skip
 for _command in (
     demo, tree, export, prepare, pretrain, finetune, classify, score, tag, answer, choose, augment, evaluate, runs,
-    report, rerun, generate, translate, summarise, fill, show, inspect, embed, neighbours, serve, doctor,
-    tokenizer,
+    report, rerun, generate, translate, summarise, fill, show, inspect, embed, neighbours, serve, doctor, tokenizer,
 ):  # fmt: skip
     app.command(_command)
 app.command(import_checkpoint, name="import")

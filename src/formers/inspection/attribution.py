@@ -27,7 +27,7 @@ from ..nn.recurrent.convolution import CharacterCNN
 from ..verbs import can_fill
 from .document import round_floats
 from .prediction import ROW_TOKENS, compute_logits, get_lm_part, list_candidates, name_token
-from .recording import fill_memory, repeat_document
+from .recording import fill_memory, limit_to_thread, repeat_document
 from .sides import TextInputs
 
 METHODS = ("input_x_gradient", "integrated_gradients", "occlusion", "value_zeroing")
@@ -349,7 +349,7 @@ class Explainer:
             found.append((side, output.detach(), base.detach(), zeros))
             return mixed + zeros
 
-        hooks = [table.register_forward_hook(mix) for table in find_tables(self.former.model.body)]
+        hooks = [table.register_forward_hook(limit_to_thread(mix)) for table in find_tables(self.former.model.body)]
         try:
             yield
         finally:
@@ -513,7 +513,7 @@ def zero_projected_values(former: Former, side: str, keep: Tensor) -> Iterator[N
             continue
         done.add(path)  # layers may share a block
         projection, parts = (module.kv, 2) if module.is_cross else (module.qkv, 3)
-        hooks.append(projection.register_forward_hook(make_hook(parts)))
+        hooks.append(projection.register_forward_hook(limit_to_thread(make_hook(parts))))
     try:
         yield
     finally:

@@ -7,8 +7,10 @@ N tokens (packed), T tokens of a side.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +26,7 @@ from ..nn.encoder_decoder import EncoderDecoder, RecurrentEncoderDecoder, Transf
 from ..nn.head_pruning import find_attentions
 from .sides import TextInputs
 
+HookResult = TypeVar("HookResult")
 QUERY_STREAM = "query"  # XLNet's second stream, as a kind of attention and of states
 
 
@@ -82,6 +85,16 @@ def count_remembered(former: Former, inputs: TextInputs) -> int:
     return min(len(inputs.memory_ids), former.config.memory or len(inputs.memory_ids))
 
 
+def limit_to_thread(hook: Callable[..., HookResult]) -> Callable[..., HookResult | None]:
+    """Return a hook that acts on the passes of this thread alone: a server runs other requests on the same modules."""
+    owner = threading.get_ident()
+
+    def run_hook(*given: object) -> HookResult | None:
+        return hook(*given) if threading.get_ident() == owner else None
+
+    return run_hook
+
+
 @contextlib.contextmanager
 def record_blocks(body: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """Collect the input of every stack of blocks and the output of every layer, by the name of the stack."""
@@ -95,8 +108,8 @@ def record_blocks(body: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
         def keep_output(module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
             states[name].append(output)
 
-        hooks.append(stack.register_forward_pre_hook(keep_input))
-        hooks.extend(block.register_forward_hook(keep_output) for block in stack)
+        hooks.append(stack.register_forward_pre_hook(limit_to_thread(keep_input)))
+        hooks.extend(block.register_forward_hook(limit_to_thread(keep_output)) for block in stack)
 
     for name, stack in find_stacks(body).items():
         make_hooks(stack, name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,8 +15,8 @@ from starlette.staticfiles import StaticFiles
 
 from .. import inspection
 from ..errors import Error
-from ..former import tree
 from .completions import ScoredToken, check_token_ids
+from .family_tree import describe_family
 from .request_context import GenerationRequest, GenerationRun, get_state, run_verb
 from .responses import JsonResponse, RequestBody, describe_answers, describe_errors, encode_event, make_error_body
 from .served_models import ServedModel
@@ -43,7 +42,7 @@ class InspectBody(RequestBody):
 
 
 class GenerateBody(RequestBody):
-    """A text to be continued; `ids` are tokens behind it, taken as they are, to continue from another choice."""
+    """A text to be continued; `ids` are tokens after it that are taken as they are, to continue from another choice."""
 
     text: str
     model: str | None = None
@@ -66,11 +65,12 @@ class FillBody(RequestBody):
 
 
 class ObjectivesBody(RequestBody):
-    """A sentence for the objectives to work on."""
+    """A sentence for all objectives to work on, with the draws of a seed."""
 
     text: str
     model: str | None = None
     second: str | None = None
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
 
 def describe_model(served: ServedModel) -> dict[str, Any]:
@@ -107,8 +107,9 @@ async def inspect(request: Request, body: InspectBody) -> Response:
 async def show_objectives(request: Request, body: ObjectivesBody) -> Response:
     """Show what pretraining objectives would hide of a sentence and ask for, step by step."""
     served = get_state(request).models.find(body.model, "inspect")
-    given = {} if body.second is None else {"second": body.second}
-    found = await run_verb(request, served, "inspect", [body.text], name=served.name, views="objectives", **given)
+    given = body.model_dump(include={"second", "seed"}, exclude_none=True)
+    how = {"name": served.name, "views": "objectives", "objectives": "all", **given}
+    found = await run_verb(request, served, "inspect", [body.text], **how)
     return JsonResponse({"objectives": found[0].to_dict().get("objectives", [])})
 
 
@@ -145,8 +146,8 @@ async def stream_tokens(run: GenerationRun) -> AsyncIterator[bytes]:
     try:
         index = 0
         async for completion, piece, tokens, reason in run.events():
-            for token in tokens:
-                yield encode_event({"index": index, "piece": piece, **describe_token(token)})
+            for number, token in enumerate(tokens):  # the new text once, if it is that of several tokens
+                yield encode_event({"index": index, "piece": "" if number else piece, **describe_token(token)})
                 index += 1
             if not tokens and piece:
                 yield encode_event({"index": index, "piece": piece})
@@ -168,14 +169,8 @@ def describe_token(token: ScoredToken) -> dict[str, Any]:
 
 @router.get("/playground/family")
 async def show_family() -> Response:
-    """Show the members of the family: names, papers, parents, what is new, sizes."""
-    return JsonResponse({"family": await asyncio.to_thread(read_tree)})
-
-
-@functools.cache
-def read_tree() -> list[dict[str, Any]]:
-    """Read the family's facts once: exact sizes take seconds."""
-    return tree()
+    """Show the members of the family: names, papers, parents, what is new, sizes, diagrams."""
+    return JsonResponse(await asyncio.to_thread(describe_family))
 
 
 @router.get("/", include_in_schema=False)

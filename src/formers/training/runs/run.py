@@ -365,6 +365,8 @@ def carry_out(request: RunRequest[SettingsT, ReadyT, DataT]) -> tuple[Path, Form
             return folder.path, *request.prepare(settings, folder.path, world)
 
         path, ready, data = world.broadcast_from_main(prepare)  # the other processes map the same files
+        if isinstance(ready, RunConfig):  # what fine-tuning needs is known once its examples are encoded
+            memory.train = ready.train
         folder, run = RunFolder(path), request.build(ready, data, path, world)
         memory.train = run.config.train
         for line in run.describe():
