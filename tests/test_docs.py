@@ -244,7 +244,6 @@ def find_forbidden(text: str) -> list[str]:
 
 
 SOURCE = ROOT / "src" / "formers"
-# Rooms and files that are not held to these terms yet.
 
 
 def test_english_terms_in_source():

@@ -1,4 +1,4 @@
-"""The only door for untrusted files: JSON and safetensors, by base name, inside one folder.
+"""The only reader of untrusted files: JSON and safetensors, by base name, inside one folder.
 
 Nothing is imported, executed or fetched because a file says so. Weights are read tensor by tensor out of memory-mapped
 safetensors, and written shard by shard; pickles (on an explicit word only) and hdf5 files are converted first, by

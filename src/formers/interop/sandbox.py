@@ -147,7 +147,7 @@ def convert_pickle(source: str, target: str, memory: int, seconds: int) -> None:
 
 
 def preload_imports(path: Path) -> None:
-    """Do it once with an honest file: what torch imports on first use is imported before the door closes."""
+    """Convert a harmless file: what torch imports on first use is imported before imports are forbidden."""
     import torch
     from safetensors.torch import save_file
 
@@ -176,7 +176,7 @@ def convert_hdf5(source: str, target: str, memory: int, seconds: int) -> None:
     import numpy as np
     from safetensors.numpy import save_file
 
-    rehearsal = target + ".rehearsal"  # what the libraries import on first use is imported before the door closes
+    rehearsal = target + ".rehearsal"  # what the libraries import on first use is imported before imports are forbidden
     with h5py.File(rehearsal, "w") as file:
         file.create_dataset("a/b", data=np.zeros(2, np.float32))
     with h5py.File(rehearsal, "r") as file:

@@ -36,7 +36,7 @@ class ObjectiveEntry:
 
 OBJECTIVES = {
     "causal": ObjectiveEntry(CausalLM, "the next token, from those before it (GPT)"),
-    "prefix": ObjectiveEntry(CausalLM, "the same, but a random beginning is only read", {"is_prefix_lm": True}),
+    "prefix": ObjectiveEntry(CausalLM, "next token after a random prefix that is only read", {"is_prefix_lm": True}),
     "seq2seq": ObjectiveEntry(Seq2Seq, "the target of a pair, from its source"),
     "bidirectional": ObjectiveEntry(BidirectionalLM, "the next word and the one before, each from its own side (ELMo)"),
     "mlm": ObjectiveEntry(MaskedLM, "hidden tokens, from both sides (RoBERTa)"),
@@ -47,7 +47,9 @@ OBJECTIVES = {
     "plm": ObjectiveEntry(PermutationLM, "tokens in a random order, each from those before it in that order (XLNet)"),
     "denoising": ObjectiveEntry(Denoising, "the whole text, from a spoiled one (BART)"),
     "span-corruption": ObjectiveEntry(SpanCorruption, "what is missing in gaps (T5)"),
-    "switch": ObjectiveEntry(SpanCorruption, "the same, with experts kept busy (Switch)", {"balance_weight": 0.01}),
+    "switch": ObjectiveEntry(
+        SpanCorruption, "span corruption with a loss that balances the experts (Switch)", {"balance_weight": 0.01}
+    ),
     "prefix-spans": ObjectiveEntry(SpanCorruption, "a text's rest, from its beginning (T5)", {"corruption": "prefix"}),
     "deshuffle": ObjectiveEntry(SpanCorruption, "the text, from its tokens shuffled (T5)", {"corruption": "deshuffle"}),
     "ernie-units": ObjectiveEntry(UnitMaskedLM, "hidden units: tokens, phrases or entities (ERNIE)"),

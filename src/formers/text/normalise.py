@@ -1,4 +1,4 @@
-"""Text at the door: one form of Unicode, no characters that are not text, a count of what was changed, and the language
+"""Text as read: one form of Unicode, no characters that are not text, a count of what was changed, and the language
 that it is in."""
 
 from __future__ import annotations

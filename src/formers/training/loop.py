@@ -219,7 +219,7 @@ def quarantine_diverged(trainer: LoopTrainer, kept: Checkpoints | None) -> Itera
 
 
 def restore_newest(trainer: LoopTrainer, kept: Checkpoints | None, steps: Path, say: Callable[[str], None]) -> int:
-    """Stand where the newest whole checkpoint stands: the first process reads it, and gives the others their parts; of
+    """Restore the newest intact checkpoint: the first process reads it, and gives the others their parts; of
     one that was written in parts, it compares the sums, and each reads its own."""
     full: dict[str, Tensors] = {}
 

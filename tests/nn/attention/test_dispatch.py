@@ -1,4 +1,4 @@
-"""Every path through the door gives the same output and gradient, and that of the formula."""
+"""Every kernel gives the same output and gradient, and that of the formula."""
 
 from __future__ import annotations
 

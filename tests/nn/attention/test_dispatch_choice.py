@@ -1,4 +1,4 @@
-"""Which way the door goes, and what it does on a GPU as far as a CPU can tell: the call of the packed kernel."""
+"""Which kernel is chosen, and what it does on a GPU as far as a CPU can tell: the call of the packed kernel."""
 
 from __future__ import annotations
 

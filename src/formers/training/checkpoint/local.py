@@ -317,7 +317,7 @@ class BackgroundWriter:
         self.error: BaseException | None = None
 
     def save(self, step: int, groups: TensorGroups, state: Mapping[str, object], score: float | None = None) -> None:
-        """Copy, and write once the one before is written."""
+        """Copy the state now, and write it as soon as the previous checkpoint is written."""
         self.wait()
         # Without room it goes straight to the host: the device waits for it.
         copy = torch.Tensor.clone if has_room_for_copy(groups) else partial(torch.Tensor.to, device="cpu", copy=True)

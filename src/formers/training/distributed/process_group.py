@@ -111,7 +111,7 @@ class ProcessGroup:
             dist.barrier(group=self.prepare_group)
 
     def close(self) -> None:
-        """Part from the others."""
+        """Leave the process group, if this run made it."""
         if self.owns_group:
             dist.destroy_process_group()
 

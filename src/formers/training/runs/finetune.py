@@ -338,7 +338,7 @@ def check_same_run(
 
 
 class FinetuneRun(NetworkRun[FinetuneConfig]):
-    """A fine-tuning run on its way: the model, its task, its examples and the trainer."""
+    """A fine-tuning run: the model, its task, its examples and the trainer."""
 
     def __init__(
         self, wanted: FinetuneSettings, parts: dict[str, Examples], path: Path, world: ProcessGroup,

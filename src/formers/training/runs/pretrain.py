@@ -72,7 +72,7 @@ Prepared = tuple[PretrainConfig, PreparedData]
 
 @dataclass(frozen=True)
 class PretrainResult:
-    """A finished run: its folder, the model, and what it is worth beside a unigram (None without validation text)."""
+    """A finished run: its folder, the model, its validation score and a unigram's (None without validation text)."""
 
     folder: Path
     former: Former
@@ -217,7 +217,7 @@ class PretrainRequest(RunRequest[Asked, PretrainConfig, PreparedData]):
 
 
 class PretrainRun(NetworkRun[PretrainConfig]):
-    """A run on its way: the model, its objectives and the trainer, made of what was asked and found."""
+    """A pretraining run: the model, its objectives and the trainer, built from the settings and the prepared text."""
 
     def __init__(
         self, asked: PretrainConfig, found: PreparedData, world: ProcessGroup,

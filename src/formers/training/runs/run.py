@@ -62,7 +62,7 @@ MOVABLE_SETTINGS = ("data.source", "data.train", "data.valid", "data.test")  # f
 
 @dataclass
 class RunOptions:
-    """Where a run goes, how it begins and who hears of it: what all runs take alike."""
+    """The options of every run: its folder, how it starts, and the callbacks that follow it."""
 
     out: str | Path | None = None  # None: runs/STEM-NUMBER
     resume: bool = False
@@ -183,7 +183,7 @@ class DurationEstimate:
 
 
 class Run(Protocol[ConfigT]):
-    """A run on its way: a model and its trainer."""
+    """A run: a model and its trainer."""
 
     config: ConfigT
     former: Former

@@ -202,7 +202,7 @@ class VectorRequest(RunRequest[VectorRunConfig, VectorRunConfig, VectorData]):
 
 
 class VectorRun(Run[VectorRunConfig]):
-    """A run of word vectors on its way. `former` gets its table when the vectors are finished."""
+    """A run that trains word vectors. `former` gets its table when the vectors are finished."""
 
     trainer: VectorTrainer
     has_validation = False

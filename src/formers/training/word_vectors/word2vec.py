@@ -102,7 +102,7 @@ class VectorTrainConfig(LoopConfig):
 
     @property
     def eval_every(self) -> int:
-        """Never before the end."""
+        """Evaluate at the last step only."""
         return max(1, self.steps)
 
     def explain_memory(self) -> tuple[str, str]:
@@ -152,7 +152,7 @@ class VectorLearner(Protocol):
         return min(self.job_size, self.num_items - job % self.jobs_per_epoch * self.job_size)
 
     def run_job(self, epoch: int, begin: int) -> float:
-        """Go over the items from `begin` on, and return a loss of theirs."""
+        """Train on the items from `begin` on, and return their loss."""
 
     def compute_lr(self, progress: float) -> float:
         """Return the learning rate when a share of all the work is done."""

@@ -1,4 +1,4 @@
-"""Attention with a bias, an order of sight and dropout in one kernel, for packed documents on a GPU (in triton).
+"""Attention with a bias, an order of visibility and dropout in one kernel, for packed documents on a GPU (in triton).
 
 The plan of FlashAttention (Dao et al. 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691): a block of queries walks
 over blocks of keys, the scores never leave the chip. N queries, M keys (packed), H heads, D head dim.
