@@ -56,8 +56,11 @@ ASKED = {
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_takes_a_device_and_a_type(verb):
-    required = {"evaluate": ("--data", "x"), "embed": ("--out", "x"), "augment": ("--train", "x", "--out", "y")}
-    words = [verb, "model", *([] if verb in required else ["text"]), *required.get(verb, ())]
+    required = {
+        "evaluate": ("--data", "x"), "embed": ("--out", "x"), "augment": ("--train", "x", "--out", "y"),
+        "inspect": ("text", "--out", "view.html"),
+    }  # fmt: skip
+    words = [verb, "model", *required.get(verb, ("text",))]
     app.parse_args([*words, "--device", "cpu", "--dtype", "bf16"], exit_on_error=False, print_error=False)
 
 
