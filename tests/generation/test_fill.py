@@ -60,7 +60,7 @@ def test_fill_says_what_is_wrong():
         fill(f, "the ___", top_k=0)
     with pytest.raises(Error, match="tokens are more than the context of 16"):
         fill(f, "___ " * 20)
-    with pytest.raises(Error, match="does not fill. It can embed, neighbours"):
+    with pytest.raises(Error, match="does not fill. It can embed, inspect, neighbours"):
         fill(build_bert("none"), "the ___")
     with pytest.raises(Error, match="does not fill"):
         fill(build_decoder("gpt2"), "the ___")
