@@ -26,7 +26,6 @@ from safetensors import SafetensorError
 from .config import JSONObject, JSONValue, parse_json_object
 from .errors import Error, advise_on_write
 
-HASH_CHUNK = 1 << 20  # bytes that are summed up at a time
 OCCUPIED_HINT = "choose another name, or overwrite it (--overwrite, or overwrite=True)"
 REMAKE_HINT = "make the store again: formers prepare"
 TAKEN_HINT = "resume it with --resume, replace it with --overwrite, or choose another --out"
@@ -111,11 +110,8 @@ def create_file(path: str | Path) -> Iterator[BinaryIO]:
 
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a whole file."""
-    whole = hashlib.sha256()
     with open(path, "rb") as file:
-        while data := file.read(HASH_CHUNK):
-            whole.update(data)
-    return whole.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_occupied(path: Path) -> bool:

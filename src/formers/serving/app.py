@@ -22,7 +22,7 @@ from ..errors import Error
 from . import health_routes, huggingface_routes, openai_routes, playground_routes, tei_routes
 from .metrics import ServerMetrics
 from .request_context import ServerState
-from .responses import JsonResponse, RequestError, get_protocol, make_error_response
+from .responses import JsonResponse, RequestError, get_error_kind, get_protocol, make_error_response
 from .security import Gate, JsonLogFormatter, TimedProtocol
 from .served_models import ModelLoader, ModelTable
 from .settings import ServerSettings
@@ -67,7 +67,7 @@ def build_app(sources: Sequence[str], load: ModelLoader, settings: ServerSetting
 async def answer_error(request: Request, error: Exception) -> Response:
     """Answer with an error of formers."""
     assert isinstance(error, Error)
-    request.scope["error_kind"] = getattr(error, "kind", "input")
+    request.scope["error_kind"] = get_error_kind(error)
     return make_error_response(error, request.url.path)
 
 

@@ -108,10 +108,17 @@ def find_status(error: Error, path: str) -> int:
     return 422 if get_protocol(path) == "tei" else 400
 
 
+def get_error_kind(error: Error) -> str:
+    """Return the kind of an error as text-embeddings-inference names it."""
+    if isinstance(error, RequestError):
+        return error.kind
+    return "backend" if isinstance(error, NonFinite) else "validation"
+
+
 def make_error_body(error: Error, path: str) -> dict[str, Any]:
     """Make the body of an error in the shape of the route's protocol."""
     status, message = find_status(error, path), str(error)
-    kind = "backend" if isinstance(error, NonFinite) else getattr(error, "kind", "validation")
+    kind = get_error_kind(error)
     if get_protocol(path) != "openai":
         return {"error": message, "error_type": kind}
     server_error = "server_error" if status >= 500 or status == 424 else "invalid_request_error"

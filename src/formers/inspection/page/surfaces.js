@@ -39,16 +39,7 @@ export class CanvasSurface {
     c.beginPath();
     if (radius) c.roundRect(x, y, width, height, radius);
     else c.rect(x, y, width, height);
-    if (fill) {
-      c.fillStyle = fill;
-      c.fill();
-    }
-    if (stroke) {
-      c.strokeStyle = stroke;
-      c.lineWidth = line;
-      c.stroke();
-    }
-    c.globalAlpha = 1;
+    this.paintPath(fill, stroke, line);
   }
 
   line(points, { stroke, width = 1, alpha = 1, dash = [] }) {
@@ -83,6 +74,12 @@ export class CanvasSurface {
     c.globalAlpha = alpha;
     c.beginPath();
     c.arc(x, y, radius, 0, 2 * Math.PI);
+    this.paintPath(fill, stroke, line);
+  }
+
+  // Fill and stroke the current path as asked, and make what follows opaque again.
+  paintPath(fill, stroke, line) {
+    const c = this.context;
     if (fill) {
       c.fillStyle = fill;
       c.fill();

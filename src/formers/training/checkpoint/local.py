@@ -35,7 +35,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from ...atomic_files import read_checked_json, sync_to_disk, to_checked_json
+from ...atomic_files import hash_file, read_checked_json, sync_to_disk, to_checked_json
 from ...config import JSONObject
 from ...errors import Error, advise_on_write, is_disk_full
 
@@ -105,10 +105,9 @@ class FileSystem:
         shutil.rmtree(folder)
 
 
-def hash_file(path: Path) -> JSONObject:
-    """Return the size and SHA-256 of a file, read in chunks."""
-    with open(path, "rb") as file:
-        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+def describe_file(path: Path) -> JSONObject:
+    """Return the size and SHA-256 of a file."""
+    return {"size": path.stat().st_size, "sha256": hash_file(path)}
 
 
 def stream_safetensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
@@ -180,7 +179,7 @@ class Checkpoints:
             sums = {name: self.write_hashed_file(temporary / name, chunks) for name, chunks in files.items()}
             if sharded_writer is not None:
                 written = sorted((temporary / SHARD_FOLDER).iterdir())
-                sums |= {f"{SHARD_FOLDER}/{path.name}": hash_file(path) for path in written}
+                sums |= {f"{SHARD_FOLDER}/{path.name}": describe_file(path) for path in written}
                 self.file_system.sync(temporary / SHARD_FOLDER)
             about = {"format": CHECKPOINT_FORMAT, "step": step, "score": score, "files": sums}
             self.file_system.write(temporary / "manifest.json", iter([to_checked_json(about).encode()]))
@@ -258,7 +257,7 @@ class Checkpoints:
             try:
                 data = None if is_shard else path.read_bytes()
                 sums = None if data is None else {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-                found = sums or hash_file(path)
+                found = sums or describe_file(path)
             except OSError as error:
                 raise Error(f"cannot be read ({error.strerror})", where=path, fix="take an earlier step") from None
             if found != expected:

@@ -37,22 +37,22 @@ FLOAT, HALF = 4, 2  # bytes of a weight, and of an activation in bf16
 PROBE_DEPTHS = (2, 4)  # of the copies: families whose layers alternate have two kinds
 PROBE_PARAMETERS = 150_000_000  # a copy is made narrower until it has no more
 DDP_BUCKET = 25 * 2**20  # bytes of gradients that torch sends at once
-BACKWARD_SHARE = 2 / 3  # of the time of a batch
-LATENCY = 20e-6  # seconds of a collective operation, whatever its size
+BACKWARD_SHARE = 2 / 3  # of the operations of a batch, and taken for its share of the time
+LATENCY = 20e-6  # seconds of a collective operation, whatever its size: assumed, not measured
 PROBE_CHARS = 400_000  # of text that the copies read
 PROBE_VOCAB = 2000  # tokens of the copies' vocabulary: logits are counted apart
 USABLE_MEMORY = 0.95  # of a GPU; the rest is CUDA's own
-DEFAULT_EFFICIENCY = 0.35  # of the peak, for families that were not measured: the middle of those that were
+DEFAULT_EFFICIENCY = 0.35  # of the peak, for families that were not measured; the others reached 19 to 44 %
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as its data sheet describes it."""
+    """A GPU as its data sheet describes it, and the network card that machines with it usually have."""
 
     memory: float  # GB
     teraflops: float  # bf16 with dense matrices
     link: float  # GB/s to others of the same machine
-    network: float  # GB/s to other machines: one network card per GPU
+    network: float  # GB/s to other machines; an assumption that --network replaces
 
 
 GPUS = {
@@ -111,8 +111,8 @@ class ModelSize:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """One way to share a run."""
+class StrategyPlan:
+    """What a run needs if it is shared by one strategy."""
 
     parallel: Parallel
     state_bytes: float  # weights, gradients and optimizer state of one process
@@ -144,7 +144,7 @@ def describe_cluster(gpu: str, gpus: int, gpus_per_node: int = 8, network: float
     return Cluster(one if network is None else dataclasses.replace(one, network=network), gpus, gpus_per_node)
 
 
-def plan_pretraining(config: PretrainConfig, cluster: Cluster) -> tuple[list[Plan], list[str]]:
+def plan_pretraining(config: PretrainConfig, cluster: Cluster) -> tuple[list[StrategyPlan], list[str]]:
     """Return a plan for each strategy that the family has, and notes on how they were made."""
     if config.init is not None:
         raise Error("a plan needs the sizes of a new model", fix="give --preset in place of --init")
@@ -182,7 +182,7 @@ PLAN_COLUMNS = (
 )  # fmt: skip
 
 
-def make_plan(parallel: Parallel, size: ModelSize, s: TrainConfig, cluster: Cluster) -> Plan:
+def make_plan(parallel: Parallel, size: ModelSize, s: TrainConfig, cluster: Cluster) -> StrategyPlan:
     """Compute what one strategy needs."""
     n, batches = cluster.gpus, s.count_batches(s.steps, cluster.gpus) // cluster.gpus
     ring = (n - 1) / n
@@ -224,7 +224,7 @@ def make_plan(parallel: Parallel, size: ModelSize, s: TrainConfig, cluster: Clus
         inputs = size.layers * size.dim * HALF
         activations -= size.batch_tokens * (size.layers * size.layer_token_bytes - inputs - size.layer_token_bytes)
     tokens = round(size.batch_tokens * batches * n)
-    return Plan(parallel, state, buffers, activations, sent, batches * batch_seconds, wait, tokens)
+    return StrategyPlan(parallel, state, buffers, activations, sent, batches * batch_seconds, wait, tokens)
 
 
 def expose(sent: float, calls: float, hidden_behind: float, cluster: Cluster) -> float:
