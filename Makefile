@@ -5,9 +5,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-avx2 browser chromium lint format bench gpu faults clients mutation golden clean
+.PHONY: demo test test-avx2 browser chromium lint format docs notebooks package bench gpu faults clients ray mutation golden clean
 
-demo: $(VENV)/core ## train two small models and look at them
+demo: $(VENV)/core ## what the models of the package can do; ARGS=--train trains two small ones
 	$(BIN)/formers demo $(ARGS)
 
 test: $(VENV)/dev ## the whole suite, under ten minutes on two cores
@@ -41,11 +41,28 @@ format: $(VENV)/dev ## put the code into form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/core ## the book in both languages, as a site in build/site: warnings are errors, every link is followed
+	$(PIP) -e ".[docs,serve]"
+	$(BIN)/python scripts/check_translations.py
+	$(BIN)/python scripts/build_docs.py $(ARGS)
+
+notebooks: $(VENV)/core ## the tutorials as executed notebooks, in build/notebooks
+	$(PIP) -e ".[docs,serve,eval]"
+	$(BIN)/python scripts/make_notebooks.py $(ARGS)
+
+# Outside the repository nothing but the wheel can answer: a file that was left out of it is missed here.
+package: ## build dist/, install the wheel into an environment of its own and use it outside the repository
+	rm -rf build/package dist && $(PYTHON) -m venv build/package/venv
+	build/package/venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build
+	build/package/venv/bin/python -m build --outdir dist
+	build/package/venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(echo dist/*.whl)[serve]"
+	build/package/venv/bin/python scripts/try_package.py
+
 bench: $(VENV)/dev ## formers and its peers side by side on this machine's CPU
 	$(BIN)/python -m benchmarks.cpu $(ARGS)
 
 gpu: ## on a machine with a CUDA device and its own Python packages: kernel tests, then the training benchmark
-	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} python3 -m pytest -p no:cacheprovider -m gpu tests/gpu
+	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python3 -m pytest -p no:cacheprovider -m gpu tests/gpu
 	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} python3 -m benchmarks.gpu $(ARGS)
 
 faults: $(VENV)/dev ## the fault tests with their full counts
@@ -53,6 +70,9 @@ faults: $(VENV)/dev ## the fault tests with their full counts
 
 clients: $(VENV)/dev $(VENV)-clients/ready ## real clients (openai, huggingface_hub, langchain, lm-eval, …) against a running server
 	FORMERS_CLIENTS=$(VENV)-clients $(BIN)/python -m pytest tests/serving/test_clients.py $(ARGS)
+
+ray: $(VENV)-ray/ready ## a deployment on a Ray of its own: two replicas, one of them killed
+	PYTHONPATH=src $(VENV)-ray/bin/python -m pytest tests/serving/test_ray_deployment.py $(ARGS)
 
 mutation: $(VENV)/dev ## does a test notice when nn/ or objectives/ is broken? prints the score
 	$(BIN)/python -m tests.mutation $(ARGS)
@@ -62,7 +82,7 @@ golden: $(VENV)/dev ## make the golden files of the parity tests anew
 	$(BIN)/python -m tests.parity.make_golden
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) $(VENV)-clients .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-clients $(VENV)-ray .ruff_cache .mypy_cache .hypothesis
 
 $(VENV)/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -76,4 +96,9 @@ $(VENV)/dev: $(VENV)/core
 $(VENV)-clients/ready: tests/serving/clients/requirements.txt
 	$(PYTHON) -m venv $(VENV)-clients
 	$(VENV)-clients/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(VENV)-ray/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-ray
+	$(VENV)-ray/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[ray]" pytest hypothesis
 	@touch $@

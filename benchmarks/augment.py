@@ -38,7 +38,7 @@ MIN_TUNE_STEPS, TUNE_BATCH = 200, 32  # of fine-tuning, at least: few examples a
 
 
 def draw_balanced(rows: list[ExampleRow], size: int, seed: int) -> list[ExampleRow]:
-    """So many examples, as many of each label as there can be."""
+    """A number of examples, balanced over the labels as far as possible."""
     groups: dict[str, list[ExampleRow]] = {}
     for i in shuffle_indices(len(rows), seed, 0xA06).tolist():
         groups.setdefault(rows[i]["label"], []).append(rows[i])
@@ -47,7 +47,7 @@ def draw_balanced(rows: list[ExampleRow], size: int, seed: int) -> list[ExampleR
 
 
 def cast_for_speed(former: Any) -> Any:
-    """The model as it reads fastest: on a GPU in half precision, the kind it has learned with."""
+    """The model in its fastest form: on a GPU in half precision, the type it was trained with."""
     if former.device.type == "cuda":
         former.model.to(torch.bfloat16)
     return former
@@ -56,7 +56,7 @@ def cast_for_speed(former: Any) -> Any:
 def finetune_and_test(
     train: list[ExampleRow], test: list[ExampleRow], given: argparse.Namespace, seed: int
 ) -> tuple[float, Any]:
-    """The accuracy of a fine-tuned model, and the model; the last step counts, as nothing is left to choose by."""
+    """The accuracy of a fine-tuned model, and the model; of the last step: none is left to choose by."""
     epochs = max(3.0, MIN_TUNE_STEPS * TUNE_BATCH / len(train))
     how = {"tune.epochs": epochs, "tune.batch_size": TUNE_BATCH, "tune.evals_per_epoch": 1 / epochs,
            "tune.baseline": False, "tune.seq_length": 128, "train.seed": seed, **UNCOMPILED}  # fmt: skip
@@ -82,7 +82,7 @@ def measure_classifiers(
 def make_examples(
     few: list[ExampleRow], keep: Any, given: argparse.Namespace, seed: int, adapted: bool
 ) -> list[ExampleRow]:
-    """New examples, by the model as it is or after it was taught how each label speaks."""
+    """New examples, by the model as it is or after it was adapted to the examples of each label."""
     former, some = formers.load(given.model, device=given.device), Examples("classify", few, "")
     how: dict[str, Any] = {
         "times": given.times,
@@ -123,7 +123,7 @@ def compare_augmentation(given: argparse.Namespace, size: int, seed: int) -> dic
 
 
 def summarise_seeds(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means over seeds, the range of them, and what was gained."""
+    """Means over seeds, their range, and the gain."""
     line: dict[str, Any] = {"size": found[0]["size"], "seeds": len(found)}
     for judge in found[0]["without"]:
         plain = statistics.fmean(one["without"][judge] for one in found)
@@ -136,7 +136,7 @@ def summarise_seeds(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """What the command line says."""
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a masked model or a decoder")
     parser.add_argument("--train", type=Path, required=True)

@@ -102,7 +102,7 @@ BENCHMARKS = {"encode": bench_encode, "train": bench_train}
 
 
 def main() -> None:
-    """Run the works that are named, or all."""
+    """Run the benchmarks that are named, or all."""
     exit_with_help(__doc__)
     print(json.dumps(describe_machine() | {"isa": os.environ.get("ONEDNN_MAX_CPU_ISA", "all")}))
     for name in sys.argv[1:] or BENCHMARKS:

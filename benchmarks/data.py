@@ -47,7 +47,7 @@ def print_result(**line: Any) -> None:
 
 
 def build_corpus(megabytes: float) -> list[str]:
-    """Articles of WikiText-2, again and again with other numbers, up to a size; random words without the data."""
+    """Articles of WikiText-2, repeated with other numbers up to a size; random words without the data."""
     where = os.environ.get("FORMERS_DATA")
     if where:
         with lzma.open(Path(where) / "lm" / "wikitext2.train.txt.xz", "rt", encoding="utf-8") as file:
@@ -96,7 +96,7 @@ def run_bare_library(folder: Path, threads: int) -> None:
 
 
 def run_prepare_command(folder: Path, workers: int, splitter: str) -> None:
-    """The whole command as people give it, from the file to the store, its start included."""
+    """The whole command from the file to the store, its start-up included."""
     shutil.rmtree(folder / "out", ignore_errors=True)
     words = f"prepare {folder / 'text.txt'} --tokenizer {folder / 'tokenizer.json'} --out {folder / 'out'} --unit block"
     more = f"--workers {workers} --splitter {splitter}"

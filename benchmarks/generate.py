@@ -44,7 +44,7 @@ def build_hf_gpt2(dtype: torch.dtype) -> Any:
 
 
 def build_ctranslate2(model: Any) -> dict[str, Any]:
-    """CTranslate2's, of the same weights, in fp32 and int8; none if it is not there."""
+    """CTranslate2's GPT-2 with the same weights, in fp32 and int8; none if it is not installed."""
     try:
         import ctranslate2
         from ctranslate2.converters import TransformersConverter
@@ -120,7 +120,7 @@ def decode_beams(former: Any, sources: list[list[int]], tokens: int, width: int 
 
 
 def print_timing(work: str, candidate: str, tokens: int, run: Candidate, repeat: int = 3) -> None:
-    """One line; a candidate that fails says so and lets the others run."""
+    """One line; a candidate that fails is reported, and the others still run."""
     try:
         began = time.perf_counter()
         run()
@@ -133,7 +133,7 @@ def print_timing(work: str, candidate: str, tokens: int, run: Candidate, repeat:
 
 
 def bench_gpu() -> None:
-    """GPT-2 124M and BART-base in bf16; first our own rows, then those of the peers, each by itself."""
+    """GPT-2 124M and BART-base in bf16; first our own rows, then those of the peers, one at a time."""
     tiny = not torch.cuda.is_available()
     device, peers = "cpu" if tiny else "cuda", "--peer" in sys.argv
     parts: list[Candidate] = [partial(bench_gpt2, rows, device, tiny) for rows in (1, 8, 64)] + [
@@ -229,7 +229,7 @@ BENCHMARKS = {"cpu": bench_cpu, "gpu": bench_gpu}
 
 
 def main() -> None:
-    """Run the works that are named."""
+    """Run the benchmarks that are named."""
     exit_with_help(__doc__)
     check_cpu_bf16(torch.bfloat16, torch.device("cpu"))  # for the peers as well
     names = [word for word in sys.argv[1:] if not word.startswith("--")]

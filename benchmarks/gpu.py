@@ -6,28 +6,34 @@
 
 A step is forward, backward and AdamW on fp32 weights with bf16 autocast, random tokens, the peer's dropout; the figure
 is real tokens per second (padding not counted), the median of twelve steps after four. With --together, so many
-processes compile at a time, and are then timed one by one while the others wait.
+processes compile at a time, and are then timed one by one while the others wait. --by-block adds a step whose blocks
+are compiled one by one.
 """
 
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.gpu_works import DEVICE, IS_DRY_RUN, TRAINING_CASES, TrainingCase
-from benchmarks.harness import Timing, describe_machine, exit_with_help, print_timings, synchronise_gpu, time_median
+from benchmarks.harness import (
+    Timing,
+    describe_machine,
+    exit_with_help,
+    print_timings,
+    run_in_turns,
+    synchronise_gpu,
+    time_median,
+    wait_for_turn,
+)
 from formers.batch import Batch
-from formers.training.executor import GraphedStep, Step
+from formers.training.executor import GraphedStep, Step, list_compile_regions
 
 torch.set_float32_matmul_precision("high")
 StepBuilder = Callable[[], Callable[[], Any]]
@@ -102,12 +108,14 @@ def build_update(model: torch.nn.Module, **how: Any) -> Callable[[], None]:
     return update_weights
 
 
-def build_our_step(former: Any, part: str, batch: Batch) -> StepBuilder:
-    """A compiled step of ours, recorded as one CUDA graph."""
+def build_our_step(former: Any, part: str, batch: Batch, by_block: bool = False) -> StepBuilder:
+    """A compiled step of ours, as a whole or block by block, recorded as one CUDA graph."""
 
     def build() -> Callable[[], Any]:
         model = former().model.train()
-        step, moved = torch.compile(Step(model, ChosenTokenLoss(part)), fullgraph=True), batch.to(DEVICE)
+        step, moved = Step(model, ChosenTokenLoss(part)), batch.to(DEVICE)
+        for region in list_compile_regions(model) if by_block else [step]:
+            region.compile(fullgraph=True, dynamic=False)
 
         update = build_update(model, capturable=not IS_DRY_RUN)
 
@@ -147,50 +155,31 @@ def build_candidates(work: TrainingCase) -> dict[str, StepBuilder]:
     """The peer eager and compiled, then formers."""
     peers = {"transformers": build_peer_step(work.build_peer, work.peer_inputs, False)}
     peers["transformers compiled"] = build_peer_step(work.build_peer, work.peer_inputs, True)
-    return ({} if "--no-peer" in sys.argv else peers) | {
-        "formers": build_our_step(work.build_ours, work.head_part, work.batch)
-    }
+    ours = work.build_ours, work.head_part, work.batch
+    by_block = {"formers by block": build_our_step(*ours, by_block=True)} if "--by-block" in sys.argv else {}
+    return ({} if "--no-peer" in sys.argv else peers) | {"formers": build_our_step(*ours)} | by_block
 
 
-def wait_for_turn() -> None:
-    """With --together: say that all is compiled, then wait for one's turn."""
-    folder = Path(os.environ.get("FORMERS_TURNS", ""))
-    if folder.name:
-        torch.cuda.empty_cache()
-        (folder / f"{os.getpid()}.ready").touch()
-        while not (folder / f"{os.getpid()}.go").exists():
-            time.sleep(0.05)
-
-
-def run_in_processes(names: list[str], at_once: int) -> None:
+def run_in_processes(names: list[str], at_once: int, only: str | None) -> None:
     """Every candidate in a process of its own; so many compile at a time."""
-    flags = [word for word in sys.argv[1:] if word in ("--profile", "--no-peer")]
-    jobs = [(name, one) for name in names for one in build_candidates(TRAINING_CASES[name]())]
-    for first in range(0, len(jobs), at_once):
-        with tempfile.TemporaryDirectory() as folder:
-            started = []
-            for name, one in jobs[first : first + at_once]:
-                command = [sys.executable, "-m", "benchmarks.gpu", name, "--only", one, *flags]
-                env = os.environ | {"FORMERS_TURNS": folder}
-                started.append(subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True))
-            while len(list(Path(folder).glob("*.ready"))) < sum(p.poll() is None for p in started):
-                time.sleep(0.05)
-            for process in started:  # the one before has ended, and given its memory back
-                (Path(folder) / f"{process.pid}.go").touch()
-                print("".join(process.communicate()[0].splitlines(keepends=True)[1:]), end="", flush=True)
+    flags = [word for word in sys.argv[1:] if word in ("--profile", "--no-peer", "--by-block")]
+    jobs = [(name, one) for name in names for one in build_candidates(TRAINING_CASES[name]()) if only in (None, one)]
+    commands = [[sys.executable, "-m", "benchmarks.gpu", name, "--only", one, *flags] for name, one in jobs]
+    for output in run_in_turns(commands, at_once):
+        print("".join(output.splitlines(keepends=True)[1:]), end="", flush=True)
 
 
 def main() -> None:
-    """Run the works that are named, or all."""
+    """Run the cases that are named, or all."""
     exit_with_help(__doc__)
     import transformers
 
     words = sys.argv[1:]
     names = [word for word in words if word in TRAINING_CASES] or list(TRAINING_CASES)
     print(describe_machine() | {"transformers": transformers.__version__}, flush=True)
-    if "--together" in words:
-        return run_in_processes(names, int(words[words.index("--together") + 1]))
     only = words[words.index("--only") + 1] if "--only" in words else None
+    if "--together" in words:
+        return run_in_processes(names, int(words[words.index("--together") + 1]), only)
     for name in names:
         work = TRAINING_CASES[name]()
         chosen = {key: build for key, build in build_candidates(work).items() if only in (None, key)}

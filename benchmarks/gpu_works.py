@@ -117,7 +117,7 @@ SOURCE_SHAPE, TARGET_SHAPE = choose_size((32, 512), (2, 32)), choose_size((32, 1
 
 
 def build_seq2seq_case(name: str, peer: Callable[[], Any], mine: Callable[[], Any], start: int) -> TrainingCase:
-    """Random source and target; the decoder reads the target behind its start mark."""
+    """Random source and target; the decoder reads the target after its start mark."""
     ids, labels = torch.randint(5, 30000, SOURCE_SHAPE), torch.randint(5, 30000, TARGET_SHAPE)
     shifted = torch.cat((torch.full_like(labels[:, :1], start), labels[:, :-1]), 1)
     batch = Batch.from_padded(shifted, source=Batch.from_padded(ids)).replace(
@@ -171,7 +171,7 @@ def build_switch_case() -> TrainingCase:
 
 
 def build_xlnet_case() -> TrainingCase:
-    """The last 80 tokens of a row are foretold, one after the other (the peer: each from the rest alone)."""
+    """The last 80 tokens of a row are predicted, one after the other (the peer: each from the rest alone)."""
     from transformers import XLNetConfig, XLNetLMHeadModel
 
     (rows, columns), few = SOURCE_SHAPE, choose_size(80, 5)

@@ -6,13 +6,19 @@ work take turns, so that a noisy neighbour disturbs all of them alike.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import os
 import platform
+import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -58,7 +64,7 @@ def synchronise_gpu() -> None:
 
 
 def time_median(step: Callable[[], Any], warm: int, repeat: int) -> float:
-    """The median time of a step after some warm-up."""
+    """The median time of a step after some warmup steps."""
     for _ in range(warm):
         step()
     synchronise_gpu()
@@ -69,6 +75,59 @@ def time_median(step: Callable[[], Any], warm: int, repeat: int) -> float:
         synchronise_gpu()
         times.append(time.perf_counter() - began)
     return sorted(times)[len(times) // 2]
+
+
+def wait_for_turn() -> None:
+    """In a process of run_in_turns: say that all is compiled, then wait until the others are quiet."""
+    folder = Path(os.environ.get("FORMERS_TURNS", ""))
+    if folder.name:
+        synchronise_gpu()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        (folder / f"{os.getpid()}.ready").touch()
+        while not (folder / f"{os.getpid()}.go").exists():
+            time.sleep(0.05)
+
+
+def run_in_turns(commands: Sequence[Sequence[str]], at_once: int, seconds: float = math.inf) -> Iterator[str]:
+    """Start processes, `at_once` at a time. Whichever calls wait_for_turn first is timed first: the others are stopped
+    meanwhile, so that nothing disturbs it, and continue then. Yield what each wrote to its standard output; those
+    that have not ended after so many seconds are killed."""
+    deadline, waiting, started = time.monotonic() + seconds, list(commands), list[subprocess.Popen[str]]()
+    with tempfile.TemporaryDirectory() as folder:
+        env = os.environ | {"FORMERS_TURNS": folder}
+        try:
+            while (waiting or started) and time.monotonic() < deadline:
+                while waiting and len(started) < at_once:
+                    command = waiting.pop(0)
+                    started.append(
+                        subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True, start_new_session=True)
+                    )
+                ready = (p for p in started if p.poll() is not None or (Path(folder) / f"{p.pid}.ready").exists())
+                if (process := next(ready, None)) is None:
+                    time.sleep(0.05)
+                    continue
+                started.remove(process)
+                signal_groups(started, signal.SIGSTOP)
+                try:
+                    (Path(folder) / f"{process.pid}.go").touch()
+                    yield process.communicate(timeout=max(0.1, min(deadline - time.monotonic(), 1e6)))[0]
+                except subprocess.TimeoutExpired:
+                    started.append(process)
+                    break
+                finally:
+                    signal_groups(started, signal.SIGCONT)
+        finally:
+            signal_groups(started, signal.SIGKILL)
+
+
+def signal_groups(processes: Sequence[subprocess.Popen[str]], number: signal.Signals) -> None:
+    """Send a signal to processes that lead a group of their own, and to all that they have started."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        if number == signal.SIGKILL:
+            process.wait()
 
 
 def time_in_turns(

@@ -3,8 +3,8 @@
     python -m benchmarks.learning shakespeare wikitext2 --out runs/learning
     python -m benchmarks.learning enwik8 bert --enwik8 enwik8.gz --set train.steps=5000
 
-Data: FORMERS_DATA (tinyshakespeare, WikiText-2), and --enwik8, the file as gzip. A run that is cut off goes on with the
-same command.
+Data: FORMERS_DATA (tinyshakespeare, WikiText-2), and --enwik8, the file as gzip. A run that is cut off continues with
+the same command.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def build_store(ids: np.ndarray, tokenizer: Tokenizer) -> Store:
 
 
 def train_shakespeare(out: Path, **more: Any) -> dict[str, Any]:
-    """Characters; the first nine tenths are learned. Published: 1.4697 nats (6 x 384)."""
+    """Characters; the first nine tenths are for training. Published: 1.4697 nats (6 x 384)."""
     text = read_text("tinyshakespeare").encode()
     tokenizer, codes = build_byte_tokenizer()
     ids = codes[np.frombuffer(text, np.uint8)]
@@ -76,7 +76,7 @@ def train_shakespeare(out: Path, **more: Any) -> dict[str, Any]:
 
 
 def measure_loss(run: Any, ids: np.ndarray, length: int) -> float:
-    """The saved model on all held-out text, in windows of `length`, in single precision."""
+    """The saved model on all validation text, in windows of `length`, in single precision."""
     f = formers.load(run.folder / "model", device="cuda" if torch.cuda.is_available() else "cpu")
     rows = torch.from_numpy(ids[: (len(ids) - 1) // length * length + 1].astype(np.int64)).to(f.device)
     total = 0.0
@@ -89,7 +89,7 @@ def measure_loss(run: Any, ids: np.ndarray, length: int) -> float:
 
 
 def get_loss_curve(run: Any) -> list[tuple[int, float]]:
-    """Loss on held-out text over steps."""
+    """Validation loss over steps."""
     return [(row["step"], round(row["valid"]["loss"], 4)) for row in run.history if "valid" in row]
 
 
@@ -186,13 +186,13 @@ def measure_sliding_speed(model: Path, ids: np.ndarray, context: int, most: int 
 
 
 def synchronise_gpu() -> None:
-    """Until a GPU has done all that it was given."""
+    """Wait until the GPU has finished."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def train_bert(out: Path, path: Path, **more: Any) -> dict[str, Any]:
-    """BERT-mini on Wikipedia articles: next sentence and masked tokens of held-out ones."""
+    """BERT-mini on Wikipedia articles: next sentence prediction and masked tokens of validation articles."""
     articles = extract_articles(read_gzip(path).decode("utf-8"))
     aside, known = articles[::50], [a for i, a in enumerate(articles) if i % 50]
     model = {"dim": 256, "layers": 4, "heads": 4, "ff": 1024, "context": 128, "dropout": 0.0, "attention_dropout": 0.0}
@@ -237,7 +237,7 @@ TRAINING_RUNS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def main() -> None:
-    """The works that are named, one after the other; a line of JSON each."""
+    """Run the benchmarks that are named, one after the other; a line of JSON each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("works", nargs="+", choices=TRAINING_RUNS)
     parser.add_argument("--out", type=Path, default=Path("runs/learning"))

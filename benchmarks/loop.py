@@ -2,19 +2,25 @@
 
     python -m benchmarks.loop gpt2 bert
     python -m benchmarks.loop --no-peer --steps 80
+    python -m benchmarks.loop --together 5
 
 Ours reads documents of real lengths (WikiText-2 under FORMERS_DATA: articles, for ragged BERT paragraphs) from worker
 processes, with the published dropout, clipping, checks and metrics. The peer's Trainer (it needs accelerate) has the
 best settings that it offers (bf16, compile, fused AdamW, workers, pinned memory) and rows that are full from the start,
 made by benchmarks/gpu_works.py. The figure is real tokens a second between the 20th step and the last, by wall clock.
+Beside it stands the bare step: what the recorded step of the same run takes when it is replayed on its last batch with
+nothing around it. With --together, so many processes compile at a time, and are then timed one by one.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import lzma
+import math
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -27,10 +33,13 @@ import torch
 
 import formers
 from benchmarks.gpu_works import IS_DRY_RUN, TRAINING_CASES, choose_size
-from benchmarks.harness import describe_machine, synchronise_gpu
+from benchmarks.harness import describe_machine, run_in_turns, synchronise_gpu, time_median, wait_for_turn
+from formers.registry import train_tokenizer
+from formers.training.executor import GraphedStep
 
 WARMUP_STEPS = choose_size(20, 2)
 PIECES = choose_size(8192, 400)  # of the tokenizer; the model's vocabulary is the published one
+TOKENIZER_TEXTS = 2000  # that the tokenizer is trained on
 
 
 @dataclass(frozen=True)
@@ -53,11 +62,11 @@ class LoopCase:
         tables = {
             "model": {"vocab": choose_size(self.vocab, 1024), **sizes},
             "objective": self.objective,
-            "data": {"vocab_size": PIECES},
             "train": {
                 "steps": steps, "warmup_steps": 2, "lr": 1e-4, "seq_length": length, "batch_tokens": rows * length,
                 "accumulate": 1, "optimizer": "adamw", "schedule": "constant", "short_length": None, "samples": 0,
                 "workers": 4, "eval_every": 10 * steps, "save_every": 10 * steps,
+                "compile": choose_size(True, None),  # as in a long run
             },
         }  # fmt: skip
         return {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
@@ -92,23 +101,44 @@ def read_documents(by_paragraph: bool) -> list[str]:
 
 
 class StepClock:
-    """Notes when each step was logged, and how many tokens there were until then."""
+    """Notes when each step was logged, and how many tokens there were until then; `last` is the number of the last
+    step, after which the bare step is timed."""
 
-    def __init__(self) -> None:
-        self.began, self.rows = time.perf_counter(), list[tuple[int, int, float]]()
+    def __init__(self, last: int) -> None:
+        self.began, self.rows, self.last = time.perf_counter(), list[tuple[int, int, float]](), last
+        self.bare_step_ms: float | None = None
 
     def __call__(self, row: dict[str, Any]) -> None:
         """Take a line of metrics.jsonl."""
-        if "tokens" in row:
-            self.rows.append((row["step"], row["tokens"], time.perf_counter() - self.began))
+        if "tokens" not in row:
+            return
+        if row["step"] == WARMUP_STEPS:
+            wait_for_turn()
+        self.rows.append((row["step"], row["tokens"], time.perf_counter() - self.began))
+        if row["step"] == self.last:
+            self.bare_step_ms = time_recorded_step()
 
     def summarise(self) -> dict[str, Any]:
-        """Return tokens a second and milliseconds a step after the warm-up."""
+        """Return tokens a second and milliseconds a step after the warmup, and the share of the bare step in it."""
         (first, before, start), (last, after, end) = self.rows[WARMUP_STEPS - 1], self.rows[-1]
-        return {
-            "tokens_per_second": round((after - before) / (end - start)),
-            "ms": round((end - start) / (last - first) * 1e3, 2),
-        }
+        ms = (end - start) / (last - first) * 1e3
+        found = {"tokens_per_second": round((after - before) / (end - start)), "ms": round(ms, 2)}
+        found["first_step_s"] = round(self.rows[0][2], 1)  # from raw text on
+        if self.bare_step_ms is not None:
+            found |= {"bare_step_ms": round(self.bare_step_ms, 2), "step_in_loop": round(self.bare_step_ms / ms, 3)}
+        if not IS_DRY_RUN:
+            found["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+        return found
+
+
+def time_recorded_step() -> float | None:
+    """Replay the run's recorded step; None if it has none. Milliseconds."""
+    recorded = [one for one in gc.get_objects() if type(one) is GraphedStep and one.graph]
+    if len(recorded) != 1:
+        return None
+    synchronise_gpu()
+    graph = recorded[0].graph
+    return None if graph is None else time_median(graph.replay, 2, 12) * 1e3
 
 
 def time_ours(case: LoopCase, steps: int) -> dict[str, Any]:
@@ -116,11 +146,12 @@ def time_ours(case: LoopCase, steps: int) -> dict[str, Any]:
     texts = read_documents(case.by_paragraph)
     texts = texts[: choose_size(len(texts), 60)]
     options = {"recipe": "paper"} if case.preset and not IS_DRY_RUN else {}
-    clock = StepClock()
+    clock = StepClock(steps)
+    words = train_tokenizer("bpe", texts[:TOKENIZER_TEXTS], PIECES, style=case.family)  # the quickest kind
     with tempfile.TemporaryDirectory() as folder:
         formers.pretrain(
             case.family, texts, out=Path(folder) / "run", preset=None if IS_DRY_RUN else case.preset, hook=clock,
-            overrides=case.build_overrides(steps), **options,
+            overrides=case.build_overrides(steps), tokenizer=words, **options,
         )  # fmt: skip
     return clock.summarise()
 
@@ -137,6 +168,8 @@ def time_peer(name: str, steps: int) -> dict[str, Any]:
 
     class Clock(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
+            if len(times) == WARMUP_STEPS - 1:
+                wait_for_turn()
             times.append(time.perf_counter())
 
     with tempfile.TemporaryDirectory() as folder:
@@ -152,19 +185,47 @@ def time_peer(name: str, steps: int) -> dict[str, Any]:
     return {"tokens_per_second": round(case.tokens * count / seconds), "ms": round(seconds / count * 1e3, 2)}
 
 
+def run_in_processes(works: list[str], peers: list[bool], steps: int, at_once: int, seconds: float) -> None:
+    """Time each work in a process of its own."""
+    end = time.monotonic() + seconds
+    for is_peer in peers:
+        which = ["--only-peer"] if is_peer else ["--no-peer"]
+        rest = [*which, "--steps", str(steps)]
+        commands = [[sys.executable, "-m", "benchmarks.loop", work, *rest] for work in works]
+        count = max(1, at_once // 2) if is_peer else at_once  # peers need more memory
+        for output in run_in_turns(commands, count, end - time.monotonic()):
+            print("".join(line for line in output.splitlines(keepends=True) if '"work"' in line), end="", flush=True)
+
+
 def main() -> None:
     """All works, ours and the peer's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("works", nargs="*", metavar="WORK", help=f"of {', '.join(LOOP_CASES)}; all without any")
     parser.add_argument("--steps", type=int, default=choose_size(80, 6))
-    parser.add_argument("--no-peer", action="store_true")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--no-peer", action="store_true")
+    which.add_argument("--only-peer", action="store_true")
+    parser.add_argument("--together", type=int, metavar="N", help="processes that compile at a time")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="with --together: end after so many")
     given = parser.parse_args()
+    if unknown := [name for name in given.works if name not in LOOP_CASES]:
+        parser.error(f"there is no work {unknown[0]}")
     torch.set_float32_matmul_precision("high")
     print(json.dumps(describe_machine()), flush=True)
-    for name in given.works or LOOP_CASES:
-        row: dict[str, Any] = {"work": name, "formers": time_ours(LOOP_CASES[name], given.steps)}
-        if not given.no_peer:
-            row["transformers"] = time_peer(name, given.steps)
+    works = given.works or list(LOOP_CASES)
+    peers = [True] if given.only_peer else [False] if given.no_peer else [False, True]
+    if given.together:
+        return run_in_processes(works, peers, given.steps, given.together, given.seconds)
+    for name in works:
+        row: dict[str, Any] = {"work": name}
+        for is_peer in peers:
+            try:
+                timing = time_peer(name, given.steps) if is_peer else time_ours(LOOP_CASES[name], given.steps)
+            except Exception as error:  # a work that fails must not take the others with it
+                row["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                continue
+            row["transformers" if is_peer else "formers"] = timing
+        if "formers" in row and "transformers" in row:
             row["ratio"] = round(row["formers"]["tokens_per_second"] / row["transformers"]["tokens_per_second"], 2)
         print(json.dumps(row), flush=True)
 

@@ -1,4 +1,4 @@
-"""What bf16 and 8 bits cost: the perplexity of a GPT-2 on WikiText-2, which it has learnt from.
+"""What bf16 and 8 bits cost: the perplexity of a GPT-2 on WikiText-2, on which it was trained.
 
     python -m benchmarks.perplexity runs/wikitext --steps 4000   # trains it there, if it is not there (a GPU: minutes)
     python -m benchmarks.perplexity runs/wikitext --kinds fp32 bf16 int8 --limit 500

@@ -59,7 +59,7 @@ def train_with_formers(folders: list[str], train: dict[str, Any], size: dict[str
 def train_with_plain_loop(
     folders: list[str], train: dict[str, Any], size: dict[str, Any], peer: bool = False
 ) -> list[tuple[int, float]]:
-    """A loop that anybody would write: AdamW, a linear schedule, bf16, clipping, cross-entropy of both parts."""
+    """The loop of a tutorial: AdamW, a linear schedule, bf16, clipping, cross-entropy of both parts."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     store, valid = Store.open(folders[0]), Store.open(folders[1])
     tokenizer = load_tokenizer(folders[0])

@@ -1,4 +1,4 @@
-"""One fine-tuning run on real data: from files to the measures of its test, and their spread over seeds."""
+"""One fine-tuning run on real data: from files to its test metrics, and their spread over seeds."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class FinetuneJob:
 
     @property
     def folder_name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         fold = f"-fold{self.fold[1]}" if self.fold else ""
         few = f"-limit{self.max_examples}" if self.max_examples else ""
         return f"{self.label.replace(' ', '-').replace(',', '')}-seed{self.seed}{fold}{few}"
 
     def load_splits(self) -> tuple[Any, Any, Any]:
-        """What to learn from, to choose by and to be judged by: files, or rows where a part of a file is wanted."""
+        """Training, validation and test data: files, or rows where a part of a file is wanted."""
         files: list[Any] = [self.train, self.valid, self.test]
         if not self.fold and not self.max_examples:
             return files[0], files[1], files[2]
@@ -60,7 +60,7 @@ class FinetuneJob:
 
 
 def sample_evenly(rows: list[Any], limit: int) -> list[Any]:
-    """So many rows, evenly over all of them."""
+    """A number of rows, evenly spaced over all of them."""
     return rows[:: max(1, len(rows) // limit)][:limit] if limit else rows
 
 
@@ -70,7 +70,7 @@ def get_data_path(name: str, kind: str = "tsv") -> str:
 
 
 def run_job(run: FinetuneJob, out: Path, device: str, threads: int = 0) -> dict[str, float]:
-    """Do a run, unless it is done; its measures on the test examples (else on the held-out ones)."""
+    """Run a job, unless it is finished; its metrics on the test examples, else on the validation examples."""
     if threads:
         torch.set_num_threads(threads)
     where = out / run.folder_name
@@ -110,7 +110,7 @@ def format_spread(values: list[float]) -> str:
 
 
 def summarise_by_label(runs: list[FinetuneJob], found: list[dict[str, float]]) -> dict[str, dict[str, str]]:
-    """For each label, each measure over seeds; of a seed's folds the mean."""
+    """For each label, each metric over seeds; the folds of a seed are averaged first."""
     made: dict[str, dict[str, str]] = {}
     for label in dict.fromkeys(run.label for run in runs):
         by_seed: dict[int, list[dict[str, float]]] = {}

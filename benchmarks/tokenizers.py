@@ -23,8 +23,8 @@ CORPUS_FILES = ("lm/wikitext2.train.txt.xz", "lm/movie_reviews_ko.txt.xz", "lm/t
 
 
 def write_corpus(out: Path, megabytes: int, seed: int = 0) -> None:
-    """The sample data again and again; from the second time on, in each line one character is another, so that new
-    words keep coming as they do in real text."""
+    """The sample data, repeated; from the second time on, one character of each line is changed, so that new words
+    keep coming as in real text."""
     text = "".join(lzma.decompress((DATA_FOLDER / name).read_bytes()).decode() for name in CORPUS_FILES)
     lines = [line for line in text.splitlines(keepends=True) if line.strip()]
     draw, size, number = random.Random(seed), 0, 0

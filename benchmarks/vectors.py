@@ -1,4 +1,4 @@
-"""CPU: word vectors trained on WikiText-2 by formers and by gensim's C code, in one run, and what they are worth.
+"""CPU: word vectors trained on WikiText-2 by formers and by gensim's C code, in one run, and how good they are.
 
     pip install gensim
     FORMERS_DATA=... python -m benchmarks.vectors [skipgram cbow fasttext] [--epochs 2]

@@ -26,7 +26,7 @@ def make_page(language: str) -> str:
     def add_branch(name: str, depth: int) -> None:
         row = members.get(name)
         root = KOREAN_PARENTS[name] if language == "ko" and row is None else name
-        label = f"[{row['title']}](#{name}) ({row['year']})" if row else root
+        label = f"[{row['title']}](family/{name}.md) ({row['year']})" if row else root
         lines.append(f"{'  ' * depth}- {label}")
         for child in sorted((r for r in members.values() if r["parent"] == name), key=lambda r: (r["year"], r["name"])):
             add_branch(child["name"], depth + 1)
@@ -49,7 +49,7 @@ def make_page(language: str) -> str:
 def describe_in_english(row: dict[str, str]) -> list[str]:
     """A member's paper, parent and differences, as its model file has them."""
     return [
-        f"**{row['title']}** ({row['paper']}). Parent: {row['parent']}.", "",
+        f"**{row['title']}** ({row['paper']}). Parent: {row['parent']}. [How it works](family/{row['name']}.md).", "",
         f"New: {row['new']}", "", f"Shapes: {row['shapes']}", "", f"Differs from the reference: {row['differs']}", "",
     ]  # fmt: skip
 
@@ -57,7 +57,8 @@ def describe_in_english(row: dict[str, str]) -> list[str]:
 def describe_in_korean(row: dict[str, str]) -> list[str]:
     """A member's paper, parent and summary."""
     parent = KOREAN_PARENTS.get(row["parent"], row["parent"])
-    return [f"**{row['title']}** ({row['paper']}). 부모: {parent}.", "", FAMILIES[row["name"]].card.korean, ""]
+    link = f"[원리](family/{row['name']}.md)"
+    return [f"**{row['title']}** ({row['paper']}). 부모: {parent}. {link}.", "", FAMILIES[row["name"]].card.korean, ""]
 
 
 if __name__ == "__main__":

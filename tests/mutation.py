@@ -47,10 +47,10 @@ NN = [
     str(p) for p in sorted(Path(__file__).parent.glob("nn/**/test_*.py"), key=lambda p: (p.stem not in FIRST, p.stem))
 ]
 # The test that looks at a file of objectives/ most closely comes first: that of its name, or this one.
-OWN = {"seq2seq": "span_corruption", "token_losses": "span_corruption"}
+OWN = {"token_losses": "span_corruption"}
 OBJECTIVES = [
-    "frozen", "masking", "causal", "token_losses", "masking_pairs", "span_corruption", "permutation", "denoising",
-    "masking_units", "bidirectional", "registry", "word_vector_losses", "every_family",
+    "frozen", "masking", "causal", "token_losses", "masking_pairs", "span_corruption", "seq2seq", "permutation",
+    "denoising", "masking_units", "bidirectional", "registry", "word_vector_losses", "every_family",
 ]  # fmt: skip
 TESTS = {
     "nn": [

@@ -141,7 +141,7 @@ def test_a_store_is_replaced_by_the_command(tmp_path, capsys, monkeypatch):
     assert "it is not the folder of a run" in error
 
 
-def test_plain_text_learnt_again_replaces_its_run(tmp_path):
+def test_plain_text_learned_again_replaces_its_run(tmp_path):
     pretrain_toy(out=tmp_path / "base", train={"steps": 2})
     text, how = [f"some text number {i}" for i in range(40)], {"task": "lm", "out": tmp_path / "lm", "epochs": 1}
     formers.finetune(tmp_path / "base" / "model", text, **how)

@@ -17,7 +17,7 @@ import pytest
 import formers
 from formers.cli.main import app
 from formers.data.readers import load_bundled_corpus
-from formers.registry import train_tokenizer
+from formers.registry import FAMILIES, train_tokenizer
 from formers.training.config_merge import FinetuneDataConfig, PretrainDataConfig, TuneConfig
 from formers.training.recipes import get_recipe
 from formers.training.train_config import TrainConfig
@@ -34,6 +34,16 @@ def list_blocks(kind: str):
         for number, (language, text) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8"))):
             if language == kind:
                 yield pytest.param(text, id=f"{page.relative_to(ROOT)}-{number}")
+
+
+def list_python():
+    """Yield the pages' Python; of blocks that differ in comments alone, such as those of a translation, the first."""
+    programs = set()
+    for block in list_blocks("python"):
+        program = ast.dump(ast.parse(block.values[0]))
+        if program not in programs:
+            programs.add(program)
+            yield block
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +64,7 @@ def trained_models(tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore:new, untrained")
-@pytest.mark.parametrize("text", list(list_blocks("python")))
+@pytest.mark.parametrize("text", list(list_python()))
 def test_python(text, trained_models, monkeypatch, tmp_path, capsys):
     for part in trained_models.iterdir():
         (tmp_path / part.name).symlink_to(part)
@@ -65,7 +75,7 @@ def test_python(text, trained_models, monkeypatch, tmp_path, capsys):
 
 def list_commands():
     for block in list_blocks("sh"):
-        for line in block.values[0].splitlines():
+        for line in block.values[0].replace("\\\n", " ").splitlines():  # a line may be continued
             if words := shlex.split(line, comments=True):
                 yield pytest.param(words, id=" ".join(words))
 
@@ -81,6 +91,12 @@ def test_commands_exist(words):
     elif words and words[0] == "pip":
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         assert set(re.findall(r"\[(\w+)\]", words[-1])) <= set(extras)
+    elif words[:2] == ["serve", "run"]:  # Ray's own command, with a builder of ours and its options
+        module, _, builder = words[2].partition(":")
+        assert builder in list_definitions(ROOT / "src" / (module.replace(".", "/") + ".py"))
+    elif words[:2] == ["python", "-m"]:  # a script of benchmarks/, which reads its own options
+        source = (ROOT / (words[2].replace(".", "/") + ".py")).read_text(encoding="utf-8")
+        assert all(f'"{word}"' in source for word in words if word.startswith("--"))
     else:
         assert not words, "a command that nothing checks"
 
@@ -93,9 +109,12 @@ def load_script(name: str):
 
 
 def list_definitions(path: Path) -> set[str]:
-    """The functions and classes of a Python file; a method is CLASS.NAME."""
+    """The functions, classes and tables of a Python file; a method is CLASS.NAME."""
     names = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
         if isinstance(node, ast.ClassDef):
@@ -122,7 +141,7 @@ def test_links(page):
         if not target.exists():
             broken.append(f"{link}: no such file")
         elif anchor and target.suffix == ".py" and anchor not in list_definitions(target):
-            broken.append(f"{link}: no such function or class")
+            broken.append(f"{link}: no such function, class or table")
         elif anchor and target.suffix == ".md" and anchor not in list_anchors(target):
             broken.append(f"{link}: no such heading")
     assert not broken, "\n".join(broken)
@@ -147,7 +166,10 @@ def test_settings_and_options_in_prose_exist():
     options |= {"--kill-on-bad-exit", "--shutdown-timeout", "--signal"}  # of srun, torchrun and sbatch
     missing = []
     for page in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]:
-        prose = " ".join(re.findall(r"`([^`\n]+)`", BLOCK.sub("", page.read_text(encoding="utf-8"))))
+        text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+        if page.parent.name == "coming-from":  # the first column of its tables names the other library's options
+            text = re.sub(r"^\|[^|]*\|", "|", text, flags=re.MULTILINE)
+        prose = " ".join(span for span in re.findall(r"`([^`\n]+)`", text) if not span.startswith("python -m "))
         names = {*re.findall(r"(?<![\w./-])(?:--)?((?:train|data|tune)\.[a-z_]+)\b", prose)} - settings
         names |= {*re.findall(r"(?<![\w-])--[a-z][a-z-]*(?![\w.-])", prose)} - options
         missing += [f"{page.relative_to(ROOT)}: {name}" for name in sorted(names)]
@@ -173,6 +195,22 @@ def test_the_family_pages_are_up_to_date():
         assert page.read_text(encoding="utf-8") == script.make_page(language), "run python scripts/make_family.py"
 
 
+def test_the_recipe_pages_are_up_to_date():
+    script = load_script("make_recipes")
+    for language in script.INTRODUCTIONS:
+        page = script.DOCS / language / "recipes.md"
+        assert page.read_text(encoding="utf-8") == script.make_page(language), "run python scripts/make_recipes.py"
+
+
+def test_the_race_pages_are_up_to_date():
+    script = load_script("make_race")
+    records = script.read_record_lines(script.RECORDS)
+    for language in script.NOT_RUN:
+        page = script.DOCS / language / "race.md"
+        want = script.make_page(language, records, script.read_corpus(records))
+        assert page.read_text(encoding="utf-8") == want, "run python scripts/make_race.py"
+
+
 def test_the_picture_of_the_rooms_is_up_to_date():
     script = load_script("make_rooms")
     assert script.PICTURE.read_text(encoding="utf-8") == script.draw(), "run python scripts/make_rooms.py"
@@ -187,8 +225,12 @@ def test_the_picture_of_the_rooms_refuses_a_cycle():
 
 
 def test_every_page_is_there_in_korean():
-    english, korean = ({p.name for p in (ROOT / "docs" / name).glob("*.md")} for name in ("en", "ko"))
+    english, korean = (
+        {path.relative_to(folder).as_posix() for path in folder.rglob("*.md")}
+        for folder in (ROOT / "docs" / "en", ROOT / "docs" / "ko")
+    )
     assert korean == english | {"README.md"}
+    assert {f"family/{name}.md" for name in FAMILIES} <= english
 
 
 # Korean terms that practitioners do not use, and what to write instead (docs/ko/architecture.md lists the terms).
@@ -227,7 +269,8 @@ FORBIDDEN_ENGLISH = {
     r"\bpast one device\b": "distributed training",
     r"\bjudged\b": "evaluated, scored",
 }
-ENGLISH_PAGES = [*(ROOT / "docs" / "en").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+ENGLISH_PAGES = [*(ROOT / "docs" / "en").rglob("*.md"), *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING"))]
+ENGLISH_PAGES += [ROOT / "CHANGELOG.md"]
 ENGLISH_PAGES += [ROOT / "src" / "formers" / room / "strings.js" for room in ("inspection/page", "serving/playground")]
 
 
@@ -257,8 +300,30 @@ def test_english_terms_in_source():
     assert not found, "\n".join(found)
 
 
+def list_prose(path: Path):
+    """Yield the comments, docstrings and names of functions of a Python file, with their lines."""
+    text = path.read_text(encoding="utf-8")
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and (words := ast.get_docstring(node)):
+            yield getattr(node, "lineno", 1), " ".join(words.split())
+        if isinstance(node, ast.FunctionDef):
+            yield node.lineno, node.name.replace("_", " ")
+
+
+def test_english_terms_in_tests_and_benchmarks():
+    """Strings are left out: they may be texts that models read."""
+    found = []
+    for path in sorted((*(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py"))):
+        name = path.relative_to(ROOT).as_posix()
+        found += [f"{name}:{line}: {hit}" for line, words in list_prose(path) for hit in find_forbidden(words)]
+    assert not found, "\n".join(found)
+
+
 KOREAN_SOURCES = [
-    *sorted((ROOT / "docs" / "ko").glob("*.md")),
+    *sorted((ROOT / "docs" / "ko").rglob("*.md")),
     *(ROOT / "src" / "formers" / name for name in ("reports/translations.py", "interop/model_card.py")),
     *(ROOT / "src" / "formers" / folder / "strings.js" for folder in ("inspection/page", "serving/playground")),
 ]
@@ -273,8 +338,25 @@ def test_korean_terms(path):
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "ko").glob("*.md")), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "ko").rglob("*.md")), ids=lambda p: str(p.relative_to(ROOT)))
 def test_korean_register(path):
     """Sentences end in 합니다체 (or 하세요), never in 한다체."""
     text = BLOCK.sub("", path.read_text(encoding="utf-8"))
     assert not re.findall(r"[^\s]*(?<!니)다\.(?=\s|$)", text)
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_every_setting_that_is_refused_is_listed_with_its_families(language):
+    refused = {
+        (key, name)
+        for name, member in FAMILIES.items()
+        for form in (member.definition.hf_format, member.definition.bilm_format)
+        for key in (form.config_map.fixed_values if form else ())
+    }
+    page = (ROOT / f"docs/{language}/checkpoints.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| `")]
+    listed = {
+        (key, name) for row in rows for key in re.findall("`(\\w+)`", row[1]) for name in row[2].split(", ")
+        if name in FAMILIES
+    }  # fmt: skip
+    assert not refused - listed, "refused and not in the table"

@@ -10,6 +10,7 @@ import torch
 
 import formers
 from formers import Error
+from formers.former import count_preset_parameters
 from formers.inputs import ModelInputs
 from formers.nn.attention.kv_cache import KVCache
 from formers.registry import FAMILIES, train_tokenizer
@@ -87,8 +88,29 @@ def test_tree():
     assert rows["bert"]["year"] == 2018
     assert rows["roberta"]["parent"] == "bert"
     assert "masked language model" in rows["bert"]["new"]
-    assert rows["bert"]["presets"]["bert-base"] == {"parameters": 109_482_240, "head": "none"}
-    assert rows["gpt2"]["presets"]["gpt2"] == {"parameters": 124_439_808, "head": "lm"}
+    base, small = rows["bert"]["presets"]["bert-base"], rows["gpt2"]["presets"]["gpt2"]
+    assert (base["parameters"], base["head"]) == (109_482_240, "none")
+    assert (small["parameters"], small["head"]) == (124_439_808, "lm")
+    every = [size for row in rows.values() for size in row["presets"].values()]
+    assert all(sum(size["parts"].values()) == size["parameters"] for size in every)
+    assert not any("other" in size["parts"] for size in every)
+
+
+def test_parameters_by_part():
+    """BERT-base and ALBERT-base by the sizes of their papers, and the experts of a Switch."""
+    d, ff, heads_and_output = 768, 3072, 4 * (768 * 768 + 768)
+    parts = count_preset_parameters("bert", "bert-base")
+    assert parts == {
+        "embeddings": 30522 * d, "positions": (512 + 2) * d, "norms": 2 * d + 12 * 4 * d,
+        "attention": 12 * heads_and_output, "feed-forward": 12 * (2 * d * ff + ff + d), "output": d * d + d,
+    }  # fmt: skip
+    shared = count_preset_parameters("albert", "albert-base")
+    assert shared["attention"] == heads_and_output
+    assert shared["embeddings"] == 30000 * 128 + 128 * d + d
+    switch = count_preset_parameters("switch", "switch-base-8")
+    assert switch["experts"] == 12 * 8 * 2 * d * ff
+    assert switch["router"] == 12 * 8 * d
+    assert count_preset_parameters("elmo", "elmo-original").keys() == {"character CNN", "recurrent layers"}
 
 
 def test_shapes():
@@ -268,7 +290,7 @@ def test_our_directory(tmp_path):
         formers.load(tmp_path / "m")
     about = {key: value for key, value in about.items() if key not in ("seal", "files")}  # edited, and meant
     for change, message in (
-        ({"format": 3}, "format 3 is not 2"),
+        ({"format": 4}, "format 4 is not one of 1 to 3"),
         ({"family": "brt"}, "unknown family 'brt'"),
         ({"head": 5}, "setting 'head' must be str"),
         ({"config": {"layers": "two"}}, "setting 'layers' must be int"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import nullcontext
+from functools import cache
 
 import pytest
 from cyclopts import App
@@ -21,7 +22,15 @@ from formers.errors import Error
 from formers.generation.augment import AugmentConfig
 from formers.generation.options import Options, make_options
 from formers.objectives.registry import OBJECTIVES, list_options
-from formers.option_aliases import HINTS, SENTENCES, SYNONYMS, TASK_HINTS, TASK_SYNONYMS, VERB_SYNONYMS
+from formers.option_aliases import (
+    HINTS,
+    SENTENCES,
+    SYNONYMS,
+    TASK_HINTS,
+    TASK_SYNONYMS,
+    VERB_SYNONYMS,
+    explain_option,
+)
 from formers.registry import FAMILIES
 from formers.task import TASKS
 from formers.training.config_merge import (
@@ -32,6 +41,7 @@ from formers.training.config_merge import (
     configure_finetuning,
     configure_pretraining,
 )
+from formers.training.mixture_config import MixtureConfig
 from formers.training.train_config import TrainConfig
 from formers.training.word_vectors.vector_run import VECTOR_SETTINGS
 from formers.verbs import VERBS
@@ -53,6 +63,7 @@ SETTINGS = {
     "train": get_fields(TrainConfig),
     "tune": get_fields(TuneConfig),
     "data": get_fields(PretrainDataConfig, FinetuneDataConfig),
+    "mixture": get_fields(MixtureConfig),
     "model": get_fields(*(entry.definition.config_class for entry in FAMILIES.values())),
     "objective": {"name", *(name for one in OBJECTIVES.values() for name in list_options(one.objective_class))},
 }
@@ -104,9 +115,7 @@ def test_settings_of_a_command(command):
     """A synonym becomes our setting; any other name of the table gets ours, not what is spelled alike."""
     function, tables = COMMANDS[command]
     settings = VECTOR_NAMES if command == "word2vec" else None
-    runner = App()
-    runner.default(function)
-    options = [option for one in runner.assemble_argument_collection() for option in one.names]
+    options = [option for one in assemble_options(function) for option in one.names]
     for name in NAMES:
         possible = {f"--{target}" for target in list_paths(name) if "." in target and target.split(".")[0] in tables}
         if settings is not None:
@@ -147,6 +156,55 @@ def test_options_of_a_command(path):
             with pytest.raises(Error) as error:
                 translate_options([*path, spelling, "7"])
             assert any(f"formers calls it {option}" in str(error.value) for option in ours), (path, name)
+
+
+def has_answer(name, command):
+    """Whether a command takes an option, or says what to type instead of it."""
+    function, tables = COMMANDS[command] if command in COMMANDS else (app[command].default_command, ())
+    known = [option for one in assemble_options(function) for option in one.names]
+    is_setting = any(name in SETTINGS[table] for table in tables)
+    return to_option(name) in known or is_setting or explain_option(name, known, tables) is not None
+
+
+@cache
+def assemble_options(function):
+    runner = App()
+    runner.default(function)
+    return runner.assemble_argument_collection()
+
+
+def test_every_argument_of_transformers_is_answered():
+    """What its users will type: the fields of its training and generation settings."""
+    transformers = pytest.importorskip("transformers")
+    training = {field.name for field in dataclasses.fields(transformers.Seq2SeqTrainingArguments)}
+    generation = {name for name in vars(transformers.GenerationConfig()) if not name.startswith("_")}
+    assert not [name for name in sorted(training) if not has_answer(name, "finetune")]
+    assert not [name for name in sorted(generation - {"do_sample"}) if not has_answer(name, "generate")]
+
+
+# Options of peft, fairseq, sentence-transformers, llama.cpp, vLLM and text-embeddings-inference, by command.
+FOREIGN_OPTIONS = {
+    "finetune": """lora_r lora_alpha lora_dropout target_modules use_dora use_rslora modules_to_save load_in_4bit
+        max_seq_len max_seq_length cutoff_len logging_first_step show_progress_bar group_by_length cache_dir
+        use_fast_tokenizer ignore_mismatched_sizes attn_implementation neftune_noise_alpha""",
+    "pretrain": """arch tokens_per_sample max_tokens update_freq clip_norm max_update warmup_updates
+        save_interval_updates lr_scheduler adam_betas log_format no_progress_bar tensorboard_logdir wandb_project
+        restore_file dropout
+        attention_dropout relu_dropout encoder_embed_dim encoder_ffn_embed_dim decoder_layers max_source_positions
+        share_decoder_input_output_embed memory_efficient_fp16 distributed_world_size devices precision""",
+    "generate": """penalty_alpha n_predict temp repeat_penalty mirostat tfs_z grammar logit_bias n_threads ignore_eos
+        model_draft sampling_topk sampling_topp lenpen beam nbest max_len_b max_tokens best_of logprobs echo
+        guided_json use_beam_search return_full_text""",
+    "embed": """show_progress_bar convert_to_numpy convert_to_tensor normalize_embeddings output_value batch
+        truncate_dim prompt_name cache_folder trust_remote_code""",
+    "serve": """api_key hostname max_model_len max_num_seqs max_num_batched_tokens gpu_memory_utilization quantization
+        served_model_name tensor_parallel_size payload_limit max_client_batch_size cors_allow_origin""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", FOREIGN_OPTIONS)
+def test_options_of_other_libraries_are_answered(command):
+    assert not [name for name in FOREIGN_OPTIONS[command].split() if not has_answer(name, command)]
 
 
 @pytest.mark.parametrize("known", [*SETTINGS.values(), get_fields(Options)], ids=[*SETTINGS, "generate"])
@@ -226,6 +284,20 @@ def test_words_of_a_command(words, expected):
     (["finetune", "bert", "--task", "qa"], "there is no task 'qa'. formers calls it 'answer'"),
     (["finetune", "bert", "--task", "summary"], "Did you mean 'summarise'?"),
     (["train", "gpt2"], "there is no command 'train'. formers pretrain FAMILY"),
+    (["tokenizer", "trian"], "there is no command 'tokenizer trian'. did you mean train?"),
+    (["generate", "m", "x", "--nonsense", "3"], "unknown option --nonsense. see formers generate --help"),
+    (["generate", "m", "x", "--temprature=3"], "unknown option --temprature. did you mean --temperature?"),
+    (["pretrain", "gpt2", "--nonsense", "3"], "unknown option --nonsense. see --help"),
+    (["pretrain", "gpt2", "--kep-best=3"], "unknown option --kep-best. did you mean --train.keep_best?"),
+    (["pretrain", "gpt2", "stray"], "unexpected argument 'stray'"),
+    (["generate", "m", "x", "stray"], "unexpected argument 'stray'"),
+    (["generate", "m", "x", "--top-k"], "--top-k has no value"),
+    (["generate", "m", "x", "--top-k", "many"], "--top-k takes a whole number, not 'many'"),
+    (["embed", "m", "--file", "x"], "formers embed needs --out. see formers embed --help"),
+    (["embed"], "formers embed needs model"),
+    (["embed", "m", "--outt", "x"], "unknown option --outt. did you mean --out?"),
+    (["evaluate", "m", "--data", "x", "--kind", "pears"], "--kind has no choice 'pears'. choose from perplexity"),
+    (["finetune", "bert", "--features", "cat4"], "did you mean concat4?"),
 ])  # fmt: skip
 def test_one_line_names_ours(words, message, capsys):
     with pytest.raises(SystemExit) as end:

@@ -18,13 +18,12 @@ from formers.errors import NonFinite
 from formers.registry import FAMILIES
 from formers.text.tokenizer import Tokenizer
 from formers.verbs import VERBS, list_verbs
-from tests.small_models import HEADS
-from tests.small_models import VERB_LINES as LINES
+from tests.small_models import HEADS, VERB_LINES
 from tests.small_models import get_verb_model as get_model
 
-ROWS = [{"text": text, "label": label} for text in LINES[:2] for label in "ab"]
+ROWS = [{"text": text, "label": label} for text in VERB_LINES[:2] for label in "ab"]
 LABELLED = {
-    "classify": {"text": LINES[0], "label": "LABEL_1"},
+    "classify": {"text": VERB_LINES[0], "label": "LABEL_1"},
     "tag": {"words": ["the", "cat"], "tags": ["LABEL_0", "LABEL_1"]},
     "answer": {"question": "who", "context": "the cat sat", "answers": [{"text": "cat", "start": 4}]},
     "choose": {"text": "the cat", "choices": ["sat", "ran"], "label": 0},
@@ -39,10 +38,10 @@ def needs_pairs(f):
 ASKED = {
     "augment": lambda f: f.augment(ROWS, label_filter=None, max_new_tokens=2),
     "embed": lambda f: f.embed("the cat"),
-    "evaluate": lambda f: f.evaluate([LABELLED.get(f.head, {"text": LINES[0], "target": "the mat"})] * 2),
+    "evaluate": lambda f: f.evaluate([LABELLED.get(f.head, {"text": VERB_LINES[0], "target": "the mat"})] * 2),
     "fill": lambda f: f.fill("the ___ sat"),
     "inspect": lambda f: f.inspect("the cat sat").to_dict(),
-    "neighbours": lambda f: f.neighbours("the cat", texts=LINES[:2]),
+    "neighbours": lambda f: f.neighbours("the cat", texts=VERB_LINES[:2]),
     "classify": lambda f: f.classify("the cat"),
     "score": lambda f: f.score(("the cat", "the mat") if needs_pairs(f) else "the cat sat"),
     "tag": lambda f: f.tag("the cat"),
@@ -156,7 +155,7 @@ KOREAN = {
         "neighbours": lambda f, n: f.neighbours(n("날씨가 좋습니다"), texts=[n("오늘은 날씨가"), n("여러분")]),
         "attention": lambda f, n: f.attention(n("오늘은 날씨가")).tokens,
         "augment": lambda f, n: (
-            f.augment([{"text": n(LINES[1]), "label": n("가")}] * 2, label_filter=None, max_new_tokens=3).rows
+            f.augment([{"text": n(VERB_LINES[1]), "label": n("가")}] * 2, label_filter=None, max_new_tokens=3).rows
         ),
     },
     ("bert", "mlm"): {"fill": lambda f, n: f.fill(n("오늘은 ___ 좋습니다"))},

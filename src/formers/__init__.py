@@ -17,6 +17,7 @@ from .verbs import METHODS, VERBS, attach_verb
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .comparison.api import compare
     from .data.store import Store
     from .evaluation.api import evaluate, score
     from .former import Former, build, tree
@@ -40,14 +41,15 @@ _LAZY_IMPORTS = {
     "augment": "generation.augment", "embed": "inspection.embed", "evaluate": "evaluation.api",
     "fill": "generation.fill", "inspect": "inspection.api", "neighbours": "inspection.embed", "classify": "tasks.api",
     "score": "evaluation.api", "tag": "tasks.api", "answer": "tasks.api", "choose": "tasks.api",
-    "generate": "generation.api", "summarise": "generation.translate", "translate": "generation.translate",
+    "compare": "comparison.api", "generate": "generation.api",
+    "summarise": "generation.translate", "translate": "generation.translate",
 }  # fmt: skip
 _METHOD_IMPORTS = {"attention": "inspection.attention", "continue_ids": "generation.decoding"}  # of a Former alone
 
 
 def _import_name(name: str) -> Any:  # dynamic: public names, imported when they are used
     module = importlib.import_module(f"formers.{(_LAZY_IMPORTS | _METHOD_IMPORTS)[name]}")
-    return getattr(module, name)  # dynamic: as above
+    return getattr(module, name)  # dynamic: the table of public names says which
 
 
 for _name in (*VERBS, *METHODS):  # this file stands above all rooms: a Former, far below, finds its verbs by it
@@ -66,7 +68,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Error", "Former", "NonFinite", "Store", "__version__", "answer", "augment", "build", "choose", "classify", "embed",
-    "evaluate", "export", "fill", "finetune", "generate", "inspect", "load", "neighbours", "prepare", "pretrain",
-    "save", "score", "summarise", "tag", "translate", "tree",
+    "Error", "Former", "NonFinite", "Store", "__version__", "answer", "augment", "build", "choose", "classify",
+    "compare", "embed", "evaluate", "export", "fill", "finetune", "generate", "inspect", "load", "neighbours",
+    "prepare", "pretrain", "save", "score", "summarise", "tag", "translate", "tree",
 ]  # fmt: skip

@@ -87,10 +87,11 @@ def read_checked_json(path: Path) -> JSONObject:
 
 
 @contextmanager
-def create_file(path: str | Path) -> Iterator[BinaryIO]:
-    """Create a single file, packed if it is a .gz; it appears under its name only when all is written."""
+def create_file(path: str | Path, overwrite: bool = False) -> Iterator[BinaryIO]:
+    """Create a single file, packed if it is a .gz; it appears under its name, in place of one that may be overwritten,
+    only when all is written."""
     target = Path(path).expanduser()
-    if target.exists():
+    if target.exists() and not overwrite:
         raise Error("exists already", where=target, fix="choose another name, or remove it first")
     temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}")
     try:
@@ -221,13 +222,13 @@ class ResumableFile:
         """Give the complete file its name; `convert` writes it in another form first."""
         os.fsync(self.file.fileno())
         self.file.close()
-        made = self.part_path
+        part_path = self.part_path
         if convert is not None:
-            made = Path(f"{self.out_path}.new")
-            with made.open("wb") as file:
+            part_path = Path(f"{self.out_path}.new")
+            with part_path.open("wb") as file:
                 convert(self.part_path, file)
                 os.fsync(file.fileno())
-        rename_durably(made, self.out_path)
+        rename_durably(part_path, self.out_path)
         self.part_path.unlink(missing_ok=True)
         self.description_path.unlink(missing_ok=True)
 

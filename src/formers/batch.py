@@ -86,6 +86,7 @@ class Batch:
     labels: Array = None  # (M,)
     document_labels: Array = None  # (D,) of a whole document: its class, its next sentence; -100 where there is none
     sample: Array = None  # (D,) the global number of each example
+    predicted_inputs: Array = None  # (N,) bool: a recurrent decoder reads its own prediction in place of the token
     keep: Array = None  # (B, T) bool: the padded grid this batch was packed from
 
     @staticmethod
@@ -144,7 +145,11 @@ class Batch:
                 return value
             return torch.as_tensor(value).to(device, non_blocking=True)
 
-        return Batch(**{name: move(value) for name, value in vars(self).items()})
+        return Batch(**{name: move(value) for name, value in self.to_dict().items()})
+
+    def to_dict(self) -> dict[str, Array]:
+        """Return the fields by name, as they are: nothing is copied."""
+        return {field.name: vars(self)[field.name] for field in dataclasses.fields(self)}  # dynamic: all its fields
 
     def replace(self, **changes: Array) -> Batch:
         """Return a copy with some fields changed."""

@@ -40,21 +40,9 @@ def build_config(cls: type[ConfigType], values: Mapping[str, object], *, where: 
             raise Error(f"unknown setting {key!r}", where=where, fix=suggest_name(key, known))
     typed = {key: coerce_value(value, known[key], key, where) for key, value in values.items()}
     try:
-        made = cls(**typed)
-        check_common_fields(made)
+        return cls(**typed)
     except Error as error:  # a class that checks its values does not know where they come from
         raise Error(error.what, where=where if error.where is None else error.where, fix=error.fix) from None
-    return made
-
-
-def check_common_fields(config: object) -> None:
-    """Check what holds in every configuration that has these settings."""
-    values = vars(config)
-    if values.get("eps", 1.0) <= 0:
-        raise Error(f"eps must be above 0, got {values['eps']}", fix="take for example 1e-5")
-    pad, vocab = values.get("pad"), values.get("vocab")
-    if pad is not None and vocab is not None and not 0 <= pad < vocab:
-        raise Error(f"pad must be a token of the vocabulary of {vocab}, got {pad}", fix="set pad, or leave it out")
 
 
 def get_schema(cls: type) -> dict[str, object]:
@@ -128,11 +116,11 @@ def parse_json_object(text: str, where: object = None) -> JSONObject:
     """Parse a JSON object from untrusted text: no key twice, no half characters, not absurdly deep."""
 
     def reject_duplicates(pairs: list[tuple[str, JSONValue]]) -> JSONObject:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        table = dict(pairs)
+        if len(table) < len(pairs):
             twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
             raise ValueError(f"key {format_value(twice)} is there twice")
-        return found
+        return table
 
     try:
         value = json.loads(text, object_pairs_hook=reject_duplicates)
@@ -287,8 +275,8 @@ class ConfigMap:
 
     def translate_error(self, error: Error, theirs: Mapping[str, object]) -> Error:
         """Translate an error about one of our settings into the words of their file."""
-        found = re.match(r"setting '(\w+)'|(\w+) must", error.what)
-        name = found and (found[1] or found[2])
+        match = re.match(r"setting '(\w+)'|(\w+) must", error.what)
+        name = match and (match[1] or match[2])
         for key in theirs:
             known = self.aliases.get(key, key)
             try:
@@ -315,8 +303,8 @@ class ConfigMap:
         for alias, key in self.aliases.items():
             if alias in theirs and named.setdefault(key, theirs[alias]) != theirs[alias]:
                 raise Error(f"{alias} and {key} contradict each other", where=where, fix="remove one of them")
-        given = {**self.defaults, **named}
-        for key, value in sorted(given.items(), key=lambda item: item[0] not in self.legacy_rules):  # today's keys win
+        values = {**self.defaults, **named}
+        for key, value in sorted(values.items(), key=lambda item: item[0] not in self.legacy_rules):  # today's keys win
             if key in self.rules or key in self.legacy_rules:
                 try:
                     ours.update(self.get_rule(key).read(value))

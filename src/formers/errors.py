@@ -4,6 +4,7 @@ import errno
 import re
 
 MAX_MESSAGE_LENGTH = 500  # characters of what and of fix
+CONTINUE_ADVICE = ""  # what "formers: interrupted" is followed by, set by a command that can be continued
 OUT_OF_MEMORY_PATTERN = re.compile(
     r"out of memory|can('t|not) allocate|not enough memory|bad_alloc|can't start new thread|unable to mmap", re.I
 )

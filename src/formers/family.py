@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
-from .config import AnyConfig, ConfigMap, Settings, check_rates, check_sizes, compute_head_dim
+from .config import AnyConfig, ConfigMap, Settings, check_rates, check_sizes, compute_head_dim, get_schema
 from .errors import Error
 from .keymap import KeyMap
 from .text.tokenizer_kinds import TokenizerStyle
@@ -18,50 +18,73 @@ if TYPE_CHECKING:
     from .batch import Array
     from .nn.layers import InitRule, MixNorm
 
-Pooling = Literal["first", "last", "mean", "max", "eos"]
-LayerView = Literal["last", "second", "sum4", "cat4"]  # some of the layers, as they are (model.py)
+Pooling = Literal["first", "last", "mean", "max", "attention", "eos"]
+HeadEncoder = Literal["bilstm", "cnn"]  # layers of a head over all hidden states of a text (model.py)
+LayerView = Literal["last", "second", "sum4", "concat4"]  # some of the layers, as they are (model.py)
 MODEL_SIZES = ("vocab", "target_vocab", "context", "embed", "dim", "layers", "heads", "decoder_heads", "head_dim", "ff")
+
+
+MODEL_WIDTHS = ("dim", "heads", "ff", "decoder_heads", "decoder_ff")  # what a narrower copy has less of
 
 
 class ModelConfig:
     """What the rest of formers reads of a model's config. A family's own config is a dataclass that derives from this
-    class and declares as fields what the family has; what has no value here is there only if it does."""
+    class and declares as fields what the family has; the values here are those of a family that has no such thing."""
 
     vocab: int  # the number of tokens
     target_vocab: int | None = None  # of translators with a vocabulary for each side
     context: int | None = None  # the most tokens that are read at once; None: no limit
     dim: int  # the width of the hidden states
-    layers: int
-    heads: int
-    eps: float  # of norms
+    layers: int = 0
+    heads: int = 0  # of self-attention; 0: none
+    eps: float = 1e-5  # of norms
     segments: int = 0  # kinds of segments; 0: none, or segment ids are read as tokens (GPT-2)
     tasks: int  # kinds of tasks (ERNIE 2.0)
     tied: bool = False  # the output layer shares the token embeddings
+    shared: bool = False  # both sides of an encoder-decoder have the same token embeddings
     causal: bool  # each token sees those before it alone, where `Family.can_be_causal`
     pruned: tuple[str, ...] = ()  # the attention heads that were removed (nn/head_pruning.py)
     decoder_layers: int | None = 0  # None: as many as `layers`
     decoder_heads: int | None = None  # None: as many as `heads`
-    pad: int | None
-    bos: int | None
-    eos: int | tuple[int, ...] | None
-    start: int | None  # the decoder's first token
+    pad: int | None = None
+    bos: int | None = None
+    eos: int | tuple[int, ...] | None = None
+    start: int | None = None  # the decoder's first token
     slots: int  # characters of a word, of `characters` kinds (ELMo)
     characters: int
     start_top: int  # beginnings and ends of answers that a beam keeps (XLNet)
     end_top: int
 
     def __post_init__(self) -> None:  # what every family's config must be; a family's own checks follow these
-        own = vars(self)
-        check_sizes(self, *(name for name in MODEL_SIZES if name in own))
-        check_sizes(self, *({"init"} & own.keys()), minimum=0)
-        check_rates(self, *(name for name in own if name.endswith("dropout")))
-        if "heads" in own and "head_dim" not in own:
+        declared = get_schema(type(self))
+        check_sizes(self, *(name for name in MODEL_SIZES if name in declared))
+        check_sizes(self, *({"init"} & declared.keys()), minimum=0)
+        check_rates(self, *(name for name in declared if name.endswith("dropout")))
+        if self.eps <= 0:
+            raise Error(f"eps must be above 0, got {self.eps}", fix="take for example 1e-5")
+        if self.pad is not None and not 0 <= self.pad < self.vocab:
+            what = f"pad must be a token of the vocabulary of {self.vocab}, got {self.pad}"
+            raise Error(what, fix="set pad, or leave it out")
+        if self.heads and "head_dim" not in declared:
             compute_head_dim(self)
-        if own.get("decoder_heads") is not None:
+        if self.decoder_heads is not None:
             compute_head_dim(self, "decoder_heads")
-        if own.get("shared") and self.target_vocab not in (None, self.vocab):
+        if self.shared and self.target_vocab not in (None, self.vocab):
             what = f"sides of {self.vocab} and {self.target_vocab} tokens cannot share their embeddings"
             raise Error(what, fix="set shared to false")
+
+    def to_settings(self) -> Settings:
+        """Return all settings that the family declares, by name."""
+        return dict(vars(self))  # dynamic: the fields are those of the subclass
+
+    def shrink_settings(self, narrowed: int, depth: int) -> Settings:
+        """Return what changes in a copy of `depth` layers on each side, `narrowed` times narrower and without dropout;
+        a family adds what else belongs to its layers."""
+        own = self.to_settings()
+        widths = {name: max(1, own[name] // narrowed) for name in MODEL_WIDTHS if own.get(name) is not None}
+        rates = {name: 0.0 for name in own if name.endswith("dropout")}
+        depths = {"layers": depth} | ({"decoder_layers": depth} if self.num_decoder_layers else {})
+        return widths | rates | depths
 
     @property
     def output_vocab(self) -> int:
@@ -94,6 +117,7 @@ class Head:
     token embedding if the config says so), or None for no output layer."""
 
     layer_mix: MixNorm | LayerView | None = None  # read a learned mix of all layers instead of the last one (ELMo)
+    encoder: HeadEncoder | None = None  # layers over the whole text before pooling (BERT, table 7)
     pool: Pooling | None = None
     inner_layers: tuple[str, ...] = ()
     out: int | Literal["labels", "vocab"] | None = "labels"
@@ -152,9 +176,34 @@ class Recipe:
     data: Settings = field(default_factory=dict)
 
 
-def make_adamw_settings(lr: float, second: float = 0.999, eps: float = 1e-8, **more: object) -> Settings:
-    """Make a table of training settings for AdamW: its rate, β₂ and ε, and what else is given."""
-    return {"optimizer": "adamw", "lr": lr, "betas": (0.9, second), "eps": eps, **more}
+CitedSettings = Mapping[str, tuple[object, str]]  # dotted name → its value, and where that is stated
+OURS = "not stated; ours"
+GPU_BATCH_TOKENS = 65_536  # of one batch; larger ones are accumulated
+
+
+@dataclass(frozen=True)
+class PaperRecipe:
+    """What a paper trained its models with: every setting with its source, a place in the paper or in the released
+    code. What is stated nowhere is ours, and its source says so."""
+
+    settings: CitedSettings = field(default_factory=dict)
+    by_preset: Mapping[str, CitedSettings] = field(default_factory=dict)  # what differs for other published sizes
+    # The rate by (the model's width, warmup steps), where the paper has a formula for it.
+    compute_lr: Callable[[int, int], float] | None = None
+
+    def select(self, preset: str | None = None) -> CitedSettings:
+        """Return the settings of a published size."""
+        return {**self.settings, **self.by_preset.get(preset or "", {})}
+
+
+def cite_batch(sequences: int, length: int, source: str) -> CitedSettings:
+    """Return the settings of a step of so many sequences, cut into equal batches that fit into a GPU."""
+    each = next(n for n in range(min(sequences, GPU_BATCH_TOKENS // length), 0, -1) if sequences % n == 0)
+    cut = f"{sequences:,} sequences of {length:,} a step"
+    return {
+        "train.seq_length": (length, source), "train.batch_tokens": (each * length, f"{source}: {cut}"),
+        "train.accumulate": (sequences // each, f"ours: {cut} in batches of {each * length:,} tokens"),
+    }  # fmt: skip
 
 
 # How an encoder-decoder learns to translate from random weights.
@@ -193,11 +242,13 @@ class Family:
     reads_tasks: bool = False  # the number of a task beside the tokens, if its config says so (ERNIE 2.0)
     reads_characters: bool = False  # a word is a row of `config.slots` characters (ELMo)
     is_encoder_decoder: bool = False
+    has_recurrent_decoder: bool = False  # it reads token by token, and may be fed its own predictions in training
     is_two_stream: bool = False  # a second stream predicts tokens that it does not see (XLNet)
     is_static: bool = False  # a table of vectors: words are looked up, whatever their context
     can_be_causal: bool = False  # reads both ways, unless `config.causal` says otherwise
     starts_with_last_token: bool = False  # a text shifted right begins with its own last token, its language (mBART)
     state_class: type | None = None  # what keeps earlier tokens; None: a cache of keys and values
+    has_carried_state: bool = False  # pretraining carries that state from batch to batch
     # A constraint on the weights after each step, by (model, config).
     after_step: Callable[[Any, AnyConfig], None] | None = None  # dynamic: model.Model, which stands above this file
     norm_order: Literal["pre", "post"] = "pre"  # of its blocks, where the config does not choose: norms first or last
@@ -205,9 +256,11 @@ class Family:
     objective: str = ""  # its own pretraining objective, a name in objectives/registry.py; none if not pretrained
     shown_objectives: tuple[str, ...] = ()  # others that formers show trains a tokenizer of this family for
     quick_recipe: Recipe = Recipe()  # what differs from the small model and its training in training/recipes.py
-    paper_recipe: Recipe = Recipe()  # what its paper pretrained the published size with
+    paper_recipe: PaperRecipe = PaperRecipe()  # what its paper trained the published sizes with
     scratch_recipe: Recipe = Recipe()  # of a task trained from random weights
-    finetune_recipe: Recipe = Recipe()  # of a task trained from a checkpoint; `tune` for tasks that answer by a label
+    # Of a task trained from a checkpoint; `tune` for tasks that answer by a label, from random weights too.
+    finetune_recipe: Recipe = Recipe()
+    reads_both_orders: bool = False  # the two texts of a similarity are read in both orders (GPT)
     task_tokenizer_options: Settings = field(default_factory=dict)  # of a tokenizer trained for a task alone
     adds_task_tokens: bool = False  # fine-tuning adds the last special tokens of its style (GPT)
     # Takes over word vectors as its own embeddings, by (body, vectors, known rows).
@@ -220,5 +273,6 @@ class Family:
     hf_format: CheckpointFormat | None = None
     bilm_format: CheckpointFormat | None = None  # options.json and hdf5 weights (interop/bilm.py)
     is_served_by_tei: bool = False  # text-embeddings-inference knows its exported encoder
+    onnx_refusal: str = ""  # why it has no ONNX graph with free lengths; empty: it has one
     h200_speed: GpuSpeed | None = None  # None: not measured
     export_remedy: str = ""  # without `hf_format`: what to do instead, as the remedy of an error

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import re
 import types
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,9 +24,9 @@ from .config import AnyConfig, JSONObject
 from .errors import Error
 from .family import Family, ModelConfig, replace_settings
 from .inputs import PERMUTATION_INPUTS, ModelInputs, ModelState, TensorLike
-from .model import Model, build_model, search_spans
+from .model import Model, build_model, get_init_rules, search_spans
 from .nn.attention.context import Capture
-from .nn.attention.kv_cache import KVCache, get_state_settings
+from .nn.attention.kv_cache import KVCache, select_state_settings
 from .nn.cpu_inference import check_cpu_bf16, check_kind, freeze_for_inference
 from .nn.head_pruning import find_attentions, format_head_names, parse_head_name, prune_heads
 from .nn.layers import initialise_weights
@@ -49,6 +52,7 @@ class Former:
     tokenizer: Tokenizer | None = None
     labels: tuple[str, ...] = ()
     task: JSONObject = field(default_factory=dict)  # what it was fine-tuned to do (task.py)
+    tasks: dict[str, JSONObject] = field(default_factory=dict)  # of a mixture: each task by its name
     adapters: dict[str, Tensor] = field(default_factory=dict)  # to be saved beside the weights (nn/lora.py)
     training_info: JSONObject = field(default_factory=dict)  # what its run knows of it, for a model card
     source_files: dict[str, bytes] = field(default_factory=dict)  # a checkpoint's other files: they survive export
@@ -74,11 +78,27 @@ class Former:
         where = f"{str(self.dtype)[6:]} on {self.device}"
         labels = f", {len(self.labels)} labels" if self.labels else ""
         task = f", trained to {self.task['name']}" if self.task else ""
+        if self.tasks and not self.task:
+            task = f", trained on {', '.join(self.tasks)}"
         return "\n".join((
             f"Former({self.family}, head {self.head}{labels}{task}: {self.num_parameters:,} parameters, {where})",
             f"  reads with: {self.tokenizer or 'no tokenizer'}",
             f"  can: {', '.join(list_verbs(self))}",
         ))  # fmt: skip
+
+    def select_task(self, name: str | None) -> Former:
+        """Return the model with one task of its mixture as its own, sharing the weights; None returns itself."""
+        if name is None:
+            return self
+        if name not in self.tasks:
+            fix = settings.suggest_name(name, self.tasks) if self.tasks else "leave the task out"
+            what = (
+                f"this {self.family} has no task {name!r}" if self.tasks else "this model was not trained on a mixture"
+            )
+            raise Error(what, fix=fix)
+        selected = copy.copy(self)
+        selected.task = dict(self.tasks[name])
+        return selected
 
     @property
     def definition(self) -> Family:
@@ -169,19 +189,21 @@ class Former:
         input of an encoder-decoder. `inputs` are the other fields of `ModelInputs`: target_keep, memory, heads, tasks
         (ERNIE 2.0), and XLNet's order, or perm_mask and target_mapping, whose result is (B, M, …). ELMo reads
         characters (B, T, 50), and its lm logits (B, T, 2, vocab) are those of the next word and of the one before."""
-        given = model_inputs.collect_inputs("logits", (ids, keep, segments, target), inputs, without=())
+        model_tensors = model_inputs.collect_inputs("logits", (ids, keep, segments, target), inputs, without=())
         parts = {name: part for name, part in self.model.parts.items() if part.out is not None}
         if not parts:
             head = self.definition.pretraining_head
             what = f"a bare {self.family} has no logits"
             raise Error(what, fix=f"load it with a head, for example head={head!r}, or use hidden()")
-        batch, rows = self.pack_inputs(given)
-        how = self.build_forward_args(given.memory, given.heads)
-        if given.permutation:
-            tensors = {name: self.to_device_tensor(value) for name, value in given.permutation.items()}
+        batch, rows = self.pack_inputs(model_tensors)
+        how = self.build_forward_args(model_tensors.memory, model_tensors.heads)
+        if model_tensors.permutation:
+            tensors = {name: self.to_device_tensor(value) for name, value in model_tensors.permutation.items()}
             batch, more = model_inputs.apply_permutation(self.definition, batch, tuple(ids.shape), tensors)
             how |= more
-            if "targets" in more and (self.head == "beam" or any(part.spec.pool for part in parts.values())):
+            if "targets" in more and (
+                self.head == "beam" or any(part.spec.pool or part.encoder for part in parts.values())
+            ):
                 raise Error(f"head {self.head!r} reads whole texts", fix="leave target_mapping out")
         hidden = self.model(batch, **how)
         if self.head == "beam":
@@ -189,8 +211,8 @@ class Former:
         answers, targets = {}, how.get("targets")
         for name, part in parts.items():
             if targets is not None:
-                found = self.model.logits(hidden.index_select(0, targets.clamp(min=0)), part=name)
-                answer = found.masked_fill(targets[:, None] < 0, 0.0).unflatten(0, (*rows, -1))
+                logits = self.model.logits(hidden.index_select(0, targets.clamp(min=0)), part=name)
+                answer = logits.masked_fill(targets[:, None] < 0, 0.0).unflatten(0, (*rows, -1))
             else:
                 answer = self.model.logits(hidden, batch, name)
                 answer = (batch.unpack(answer) if part.spec.pool is None else answer).unflatten(0, rows)
@@ -208,14 +230,16 @@ class Former:
         `logits`, but for XLNet's permutations."""
         if layer is not None and type(layer) is not int:
             raise Error(f"layer must be a number or None, got {layer!r}", fix="-1 is the last layer")
-        given = model_inputs.collect_inputs("hidden", (ids, keep, segments, target), inputs, without=PERMUTATION_INPUTS)
+        tensors = model_inputs.collect_inputs(
+            "hidden", (ids, keep, segments, target), inputs, without=PERMUTATION_INPUTS
+        )
         alone = self.is_encoder_decoder and target is None
-        batch, rows = self.pack_inputs(given, encoder_only=alone)
+        batch, rows = self.pack_inputs(tensors, encoder_only=alone)
         capture = Capture(with_hidden=layer != -1)
         run = self.model.body.encode if alone else self.model.body
-        last = run(batch, capture=capture, **self.build_forward_args(None if alone else given.memory, given.heads))
-        found = list(capture.hidden_states.values())
-        inner = found[-1] if found else []  # word vectors have the last only
+        last = run(batch, capture=capture, **self.build_forward_args(None if alone else tensors.memory, tensors.heads))
+        layers = list(capture.hidden_states.values())
+        inner = layers[-1] if layers else []  # word vectors have the last only
         states = [batch.unpack(x).unflatten(0, rows) for x in (*inner, last)]
         if layer is None:
             if len({x.shape for x in states}) > 1:
@@ -323,12 +347,12 @@ class Former:
         how: ForwardArgs = {}
         if memory is not None:
             if not isinstance(memory, self.state_class):
-                kind, given = self.state_class.__name__, type(memory).__name__
-                what = f"{self.family} keeps earlier tokens in a {kind}, not in a {given}"
+                kind, other = self.state_class.__name__, type(memory).__name__
+                what = f"{self.family} keeps earlier tokens in a {kind}, not in a {other}"
                 raise Error(what, fix="make one with create_state(rows, size)")
             if isinstance(memory, KVCache) and self.definition.can_be_causal and not self.config.causal:
                 raise Error(f"{self.family} reads both ways, and a cache only what came before", fix="leave memory out")
-            memory.bind_model(get_state_settings(self.family, self.config))
+            memory.bind_model(select_state_settings(self.family, self.config.to_settings()))
             how[memory.forward_argument] = memory
         if heads is not None:
             how["head_mask"] = model_inputs.make_head_masks(
@@ -347,14 +371,14 @@ def build(
     the model takes no memory."""
     if not isinstance(seed, int) or not 0 <= seed < 2**40:
         raise Error(f"seed must be a whole number from 0 to 2^40, got {seed!r}", fix="take 0")
-    found, values = registry.find_preset(family, preset)
-    config = settings.build_config(found.definition.config_class, {**values, **overrides}, where=found.name)
-    head = found.definition.pretraining_head if head == "auto" else head
-    former = build_empty(found.name, config, head, parse_labels(labels))
+    entry, values = registry.find_preset(family, preset)
+    config = settings.build_config(entry.definition.config_class, {**values, **overrides}, where=entry.name)
+    head = entry.definition.pretraining_head if head == "auto" else head
+    former = build_empty(entry.name, config, head, parse_labels(labels))
     device = torch.get_default_device()
     if device.type != "meta":
         former.model.to_empty(device=device)
-        initialise_weights(former.model, found.definition.build_init_rules(former.config), seed)
+        initialise_weights(former.model, get_init_rules(entry.definition, former.config), seed)
     return former
 
 
@@ -382,15 +406,15 @@ def build_empty(family: str, config: ModelConfig, head: str, labels: tuple[str, 
 def choose_device(device: torch.device | str | None = None, local_rank: int = 0) -> torch.device:
     """Return the given device, by default a GPU if there is one; "cuda" alone is GPU number `local_rank`."""
     try:
-        found = torch.device("cuda" if device is None and torch.cuda.is_available() else device or "cpu")
+        place = torch.device("cuda" if device is None and torch.cuda.is_available() else device or "cpu")
     except (RuntimeError, TypeError):
         raise Error(f"there is no device {device!r}", fix="give cuda, cuda:1 or cpu") from None
-    if found.type != "cuda":
-        return found
-    found = torch.device("cuda", local_rank if found.index is None else found.index)
-    if not torch.cuda.is_available() or found.index >= torch.cuda.device_count():
-        raise Error(f"there is no GPU {found} here", fix="formers doctor says what there is; --device cpu does without")
-    return found
+    if place.type != "cuda":
+        return place
+    place = torch.device("cuda", local_rank if place.index is None else place.index)
+    if not torch.cuda.is_available() or place.index >= torch.cuda.device_count():
+        raise Error(f"there is no GPU {place} here", fix="formers doctor says what there is; --device cpu does without")
+    return place
 
 
 def parse_labels(labels: Sequence[str] | int | None) -> tuple[str, ...]:
@@ -417,19 +441,55 @@ MAX_LABELS = 100_000
 TREE_FIELDS = ("title", "year", "paper", "parent", "new", "shapes", "differs")
 
 
+# The part of a model that a parameter belongs to, by its name; the first pattern that is found decides.
+PARAMETER_PARTS = (
+    (r"^heads\.", "output"),
+    (r"norm\.", "norms"),
+    (r"\.(embed|target)\.(position|segment|task)\.", "positions"),
+    (r"\.embed\.(character|filters|highways|project)\.", "character CNN"),
+    (r"\.(embed|target|word|fixed)\b|\.blank$", "embeddings"),
+    (r"\.cross\.", "cross attention"),
+    (r"\.(align|context|bridge|readout)\.", "alignment"),
+    (r"\.attn\.|\.bias\.", "attention"),
+    (r"\.router\.", "router"),
+    (r"\.ff\.(up|down)$", "experts"),
+    (r"\.ff\.", "feed-forward"),
+    (r"\.convolutions\.", "convolutions"),
+    (r"\.(layers|bottom)\.", "recurrent layers"),
+)
+
+
+def count_by_part(model: nn.Module) -> dict[str, int]:
+    """Count the parameters of a model by part: embeddings, attention, feed-forward, norms, output and the like."""
+    counts: dict[str, int] = {}
+    for name, parameter in model.named_parameters():
+        part = next((part for pattern, part in PARAMETER_PARTS if re.search(pattern, name)), "other")
+        counts[part] = counts.get(part, 0) + (parameter.numel() if parameter.requires_grad else 0)
+    return {part: count for part, count in counts.items() if count}
+
+
+@cache
+def count_preset_parameters(family: str, preset: str) -> dict[str, int]:
+    """Count the parameters of a preset by part, with the head that published counts include: from its shapes alone."""
+    facts = registry.find_family(family).definition
+    config = settings.build_config(facts.config_class, facts.presets[preset])
+    return count_by_part(build_empty(family, config, facts.counted_head).model)
+
+
 def tree(family: str | None = None) -> list[JSONObject]:
     """List the members of the family, or one of them: name, what its file's docstring says, presets with exact sizes,
     pretraining objective and tokenizer, heads, and the tasks that it can be fine-tuned for.
 
-    A size names the head it includes, as published counts do: {"parameters": 109482240, "head": "none"}."""
+    A size names the head it includes, as published counts do, and its parts: {"parameters": 109482240, "head": "none",
+    "parts": {"embeddings": 23440896, …}}."""
     rows = []
     for one in registry.FAMILIES.values() if family is None else [registry.find_family(family)]:
         facts, card = one.definition, one.card
         sizes = {}
-        for name, values in facts.presets.items():
-            model = build_empty(one.name, settings.build_config(facts.config_class, values), facts.counted_head).model
-            sizes[name] = {"parameters": count_trainable(model), "head": facts.counted_head}
-        about = {key: vars(card)[key] for key in TREE_FIELDS}
+        for name in facts.presets:
+            parts = count_preset_parameters(one.name, name)
+            sizes[name] = {"parameters": sum(parts.values()), "head": facts.counted_head, "parts": parts}
+        about = {key: vars(card)[key] for key in TREE_FIELDS}  # dynamic: TREE_FIELDS names them
         plain = facts.config_class()
         rows.append({
             "name": one.name, **about, "presets": sizes, "objective": facts.objective, "tokenizer": facts.tokenizer,

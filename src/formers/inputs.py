@@ -46,8 +46,8 @@ class ModelInputs:
     @property
     def permutation(self) -> dict[str, TensorLike]:
         """The inputs of XLNet's two streams that are given."""
-        given = {"order": self.order, "perm_mask": self.perm_mask, "target_mapping": self.target_mapping}
-        return {name: value for name, value in given.items() if value is not None}
+        arguments = {"order": self.order, "perm_mask": self.perm_mask, "target_mapping": self.target_mapping}
+        return {name: value for name, value in arguments.items() if value is not None}
 
 
 # What transformers calls an input; its masks are numbers, ours are bool.
@@ -62,17 +62,17 @@ def collect_inputs(
 ) -> ModelInputs:
     """Make the inputs of `method` from its arguments; a name that it does not take is an Error with the nearest."""
     known = [name for name in ModelInputs.__dataclass_fields__ if name not in without]
-    given = dict(zip(known, tensors, strict=False))
+    tables = dict(zip(known, tensors, strict=False))
     for name, value in named.items():
         ours = INPUT_SYNONYMS.get(name, name)
         if ours not in known:
             fix = "a loss is computed by an objective: formers.objectives" if name == "labels" else None
             raise Error(f"{method} does not take {name!r}", fix=fix or suggest_name(name, known))
-        if given.get(ours) is not None:
+        if tables.get(ours) is not None:
             raise Error(f"{name} and {ours} are the same input", fix="give one of them")
         is_number_mask = name.endswith("attention_mask") and value is not None
-        given[ours] = torch.as_tensor(value).bool() if is_number_mask else value
-    return ModelInputs(**given)
+        tables[ours] = torch.as_tensor(value).bool() if is_number_mask else value
+    return ModelInputs(**tables)
 
 
 def get_row_shape(family: Family, ids: Tensor) -> tuple[int, ...]:
@@ -83,12 +83,14 @@ def get_row_shape(family: Family, ids: Tensor) -> tuple[int, ...]:
 def to_tensor(values: TensorLike, name: str, device: torch.device | None = None, integer: bool = False) -> Tensor:
     """Convert values to a tensor on a device; integers become int64, which torch indexes with."""
     try:
-        made = torch.as_tensor(values, device=device)
+        tensor = torch.as_tensor(values, device=device)
     except (TypeError, ValueError, RuntimeError):
         raise Error(f"{name} cannot be made a tensor", fix=f"give {name} as a table of numbers") from None
-    if integer and (made.is_floating_point() or made.is_complex() or made.dtype == torch.bool):
-        raise Error(f"{name} must be whole numbers, got {str(made.dtype)[6:]}", fix=f"{name}.long(), if it is meant so")
-    return made.long() if integer else made
+    if integer and (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool):
+        raise Error(
+            f"{name} must be whole numbers, got {str(tensor.dtype)[6:]}", fix=f"{name}.long(), if it is meant so"
+        )
+    return tensor.long() if integer else tensor
 
 
 def check_shape(ids: Tensor, family: Family, config: ModelConfig, name: str) -> None:
@@ -168,8 +170,8 @@ def list_texts(texts: object) -> list[Any]:  # dynamic: what a caller gives, che
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
         what = f"{format_value(texts)} is no text, and there are none in it"
         raise Error(what, fix="give a string, or a list of them")
-    names = getattr(texts, "column_names", None)  # dynamic: of a dataset
-    if (names := getattr(texts, "columns", names)) is not None:  # dynamic: of a DataFrame
+    names = getattr(texts, "column_names", None)  # dynamic: a dataset of HF, which need not be installed
+    if (names := getattr(texts, "columns", names)) is not None:  # dynamic: a DataFrame
         some = ", ".join(repr(str(name)) for name in list(names)[:5])
         raise Error(f"this is a table with the columns {some}, not a list of texts", fix="give one column of it")
     return list(texts)
@@ -203,9 +205,9 @@ def apply_permutation(
         if not family.is_two_stream:
             what = f"{family.body_class.__name__} has no second stream, which {name} is for"
             raise Error(what, fix=f"leave {name} out")
-        wanted = known[name]
-        if value.dim() != len(wanted) or any(a != b for a, b in zip(value.shape, wanted, strict=True) if b >= 0):
-            raise Error(f"{name} {tuple(value.shape)} does not fit ids {shape}", fix=f"give {name} as {wanted}")
+        sizes = known[name]
+        if value.dim() != len(sizes) or any(a != b for a, b in zip(value.shape, sizes, strict=True) if b >= 0):
+            raise Error(f"{name} {tuple(value.shape)} does not fit ids {shape}", fix=f"give {name} as {sizes}")
     if "order" in given and len(given) > 1:
         raise Error("order says already who sees whom, and where", fix="leave perm_mask and target_mapping out")
     flat = {name: value.flatten(0, len(shape) - 2) for name, value in given.items()}  # (rows, …)

@@ -112,20 +112,20 @@ class KeyMap:
                 raise Error(what, fix="remove one of them")
         moves, fresh, used = [], [], set[str]()
         for move in self.map_tensors(ours, prefix=""):
-            found = {n: next((o for o in (n, *self.find_copies(n)) if o in there), "") for n in move.theirs}
-            if all(found.values()):
-                used.update(found.values())
-                moves.append(TensorMapping(tuple(there[name] for name in found.values()), move.ours, move.op))
+            sources = {n: next((o for o in (n, *self.find_copies(n)) if o in there), "") for n in move.theirs}
+            if all(sources.values()):
+                used.update(sources.values())
+                moves.append(TensorMapping(tuple(there[name] for name in sources.values()), move.ours, move.op))
             elif optional(move.ours):
                 fresh.append(move.ours)
             else:
-                lost = next(name for name, here in found.items() if not here)
+                lost = next(name for name, here in sources.items() if not here)
                 what = f"tensor {lost!r} is missing"
                 raise Error(what, fix="the file is incomplete, or its config belongs to another model")
         spare = [compile_pattern(name.replace("@", "")) for table in self.heads.values() for name in table]
         spare += [compile_pattern(name) for name in (*self.drop, *self.alternate_names)]
         checks = []
-        made = {there[name]: table for name, table in self.computed_tables.items() if name in there}
+        tables = {there[name]: table for name, table in self.computed_tables.items() if name in there}
         for name in sorted(set(there) - used - set(self.computed_tables)):
             source = self.tied.get(name, "")
             if source in used:
@@ -133,7 +133,7 @@ class KeyMap:
             elif not source and not any(pattern.fullmatch(name) for pattern in spare):
                 fix = "it belongs to another model, or the config describes a smaller one"
                 raise Error(f"unknown tensor {there[name]!r}", fix=fix)
-        return LoadPlan(moves, fresh, checks, made)
+        return LoadPlan(moves, fresh, checks, tables)
 
     def normalise_name(self, name: str) -> str:
         """Return a file's name without prefix, as it is spelled today."""

@@ -20,11 +20,11 @@ GivenOptions = dict[str, Any]  # dynamic: options by name, of any type until Opt
 
 def parse_names(table: str) -> dict[str, tuple[str, ...]]:
     """Read lines of "our names: their names; …" as a table from each of their names to ours."""
-    found: dict[str, tuple[str, ...]] = {}
+    aliases: dict[str, tuple[str, ...]] = {}
     for entry in ";".join(row for row in table.split("\n") if not row.startswith("#")).split(";"):
         ours, _, theirs = entry.partition(":")
-        found |= {name: (*found.get(name, ()), *ours.split()) for name in theirs.split()}
-    return found
+        aliases |= {name: (*aliases.get(name, ()), *ours.split()) for name in theirs.split()}
+    return aliases
 
 
 # Accepted, on the command line and in Python: names of transformers, nanoGPT and litgpt, and our own earlier options.
@@ -33,7 +33,7 @@ train.eval_every: eval_steps; train.save_every: save_steps; train.keep_last: sav
 train.accumulate: gradient_accumulation_steps; train.grad_clip: max_grad_norm; train.lr: learning_rate lr
 tune.seq_length train.seq_length max_new_tokens: max_length
 tune.seq_length train.seq_length: block_size
-tune.batch_size: batch; batch: batch_size; num_samples: num_return_sequences; no_repeat_ngram: no_repeat_ngram_size
+tune.batch_size batch_size: batch; num_samples: num_return_sequences; no_repeat_ngram: no_repeat_ngram_size
 method: way; label_filter: keep; min_probability: sure; label_names: names; top_k: top; same_word: same
 memory_length: memory; validation: held_out
 """)
@@ -50,14 +50,17 @@ train.steps: max_steps max_iters lr_decay_iters steps_per_epoch max_update total
 tune.batch_size train.batch_tokens: per_device_train_batch_size per_gpu_train_batch_size train_batch_size batch_size
 tune.batch_size train.batch_tokens: micro_batch_size max_sentences
 train.batch_tokens: batch global_batch_size
-batch train.eval_batches: per_device_eval_batch_size
+batch_size train.eval_batches: per_device_eval_batch_size eval_batch_size batch_size_valid
 tune.warmup_ratio train.warmup_steps: warmup_ratio lr_warmup_fraction
-train.schedule: lr_scheduler_type lr_scheduler min_lr decay_lr
+train.schedule: lr_scheduler_type lr_scheduler decay_lr
+train.min_lr_ratio: min_lr min_learning_rate end_learning_rate
 train.optimizer: optim
 train.betas: adam_beta1 adam_beta2 adam_betas beta1 beta2
 train.eps: adam_epsilon adam_eps
 dtype=fp16 train.precision=fp16: fp16
 dtype=bf16 train.precision=bf16: bf16 use_amp
+train.precision=fp8: fp8 float8 enable_fp8
+train.optimizer=adamw8bit: use_8bit_optimizer adam8bit
 dtype=fp32 train.precision=fp32: fp32 tf32
 dtype train.precision: mixed_precision
 train.compile: torch_compile
@@ -69,6 +72,9 @@ train.save_every: save
 tune.metric: metric_for_best_model best_checkpoint_metric
 tune.patience: early_stopping_patience
 tune.label_smoothing objective.label_smoothing: label_smoothing_factor smoothing
+objective.teacher_forcing: teacher_forcing_ratio teacher_forcing_prob
+objective.sampling_schedule: scheduled_sampling scheduled_sampling_type
+model.feed: input_feed input_feeding; model.attention: global_attention attention_type
 out: logging_dir run_name out_dir save_dir
 resume: resume_from_checkpoint; overwrite: overwrite_output_dir
 deterministic train.deterministic: full_determinism
@@ -122,6 +128,31 @@ tune.multilabel: many; tune.label_as_text: text
 tune.max_answer_tokens max_masked: most
 out tune.max_output_tokens: output
 tune.long_texts: long; tune.both_orders: both; tune.lm_loss_weight: auxiliary
+# More of transformers' TrainingArguments and example scripts, litgpt and fairseq
+train.schedule: lr_scheduler_kwargs lr_shrink
+dtype=bf16 train.precision=bf16: bf16_full_eval
+dtype=fp16 train.precision=fp16: fp16_full_eval memory_efficient_fp16 fp16_opt_level half_precision_backend
+train.activation_checkpointing: gradient_checkpointing_kwargs checkpoint_activations
+train.compile: torch_compile_backend torch_compile_mode
+train.parallel: fsdp_config parallelism_config accelerator_config ddp_backend tensor_parallel_size
+tune.max_output_tokens: generation_max_length val_max_target_length
+columns: label_names summary_column question_column context_column answer_column
+data.unit=line: line_by_line sample_break_mode
+data.limit: max_samples n_train_samples
+limit: max_eval_samples max_predict_samples
+data.valid_fraction: val_split_fraction valid_split test_size
+tune.max_answer_tokens: max_answer_len
+best: n_best_size topk
+data.encoding encoding: file_encoding
+data.delimiter delimiter: sep separator
+tune.seq_length train.seq_length window: max_seq_len max_sequence_length cutoff_len sequence_length
+train.seq_length: max_target_positions
+tune.freeze: freeze_layers num_frozen_layers
+train.samples: sample_every
+train.ema: ema_decay use_ema
+# Adapters: peft, litgpt
+tune.lora_alpha: alpha lora_scaling
+lora tune.lora: r rank use_lora use_peft
 # Configurations of models: config.json of transformers, litgpt, nanoGPT, fairseq
 model.dim: hidden_size d_model n_embd embedding_size encoder_embed_dim
 model.layers: num_hidden_layers num_layers n_layer n_layers encoder_layers
@@ -142,6 +173,10 @@ model.init: initializer_range; model.tied: tie_word_embeddings; model.pad: pad_t
 model.eos: eos_token_id; model.start: decoder_start_token_id; model.buckets: relative_attention_num_buckets
 model.experts: num_experts; model.capacity: expert_capacity; model.memory: mem_len
 labels: num_labels id2label
+model.dim: dim decoder_embed_dim; model.layers: layers; model.heads: heads; model.context: context_length ctx_len
+model.dropout: dropout; model.attention_dropout: attn_dropout; model.act_dropout: relu_dropout
+model.decoder_layers: decoder_layers; model.tied: share_decoder_input_output_embed weight_tying
+model.negatives: num_negatives ns; model.sample: downsampling subsample; model.window: window_size
 # Generation: transformers, vLLM, fairseq, and our own earlier names
 min_new_tokens: min_length min_tokens min_len
 max_new_tokens train.batch_tokens: max_tokens
@@ -158,6 +193,24 @@ to: tgt_lang forced_bos_token_id
 to columns: target_lang
 length_penalty: lenpen; max_new_tokens: max_len_b; top_k: sampling_topk; top_p: sampling_topp
 no_repeat_ngram: no_repeat; early_stopping: early; length_normalisation: normalise; typical_p: typical
+max_new_tokens: n_predict num_predict max_gen_len max_gen_toks max_generated_tokens max_decoding_length
+temperature: temp sampling_temperature
+repetition_penalty: repeat_penalty encoder_repetition_penalty
+no_repeat_ngram: encoder_no_repeat_ngram_size
+length_penalty: exponential_decay_length_penalty length_penalty_weight
+length_normalisation: length_normalization length_penalty_type
+coverage: coverage_penalty coverage_penalty_weight coverage_weight
+num_beams: beam_size generation_num_beams eval_beams
+num_samples: num_outputs num_generations
+draft: model_draft prompt_lookup_num_tokens num_speculative_tokens
+bad_words: suppress_tokens begin_suppress_tokens
+stop: stop_token eos_string reverse_prompt
+prompt: input_text starting_prompt
+# Servers: vLLM, text-embeddings-inference, llama.cpp
+host: hostname; token: api_key api_token; max_sequences: max_num_seqs parallel_sequences
+max_batch_tokens: max_num_batched_tokens; max_tokens: max_model_len ctx_size; max_texts: max_client_batch_size
+max_body_bytes: payload_limit; cors_origin: cors_allow_origin allowed_origins; request_seconds: request_timeout
+allow_host: allowed_hosts; max_queue: max_waiting_requests
 # What commands read and write, sentence-transformers, tokenizers, SentencePiece, and options of the objectives in
 # earlier versions
 out: output_dir output_path output_file
@@ -183,34 +236,149 @@ context_factor: context; as_released: released; infill_ratio: infill; mean_span_
 delete_ratio: delete; insert_ratio: insert; rotate_ratio: rotate; balance_weight: balance; is_prefix_lm: prefix
 task_id: task; num_turns: turns
 """)
-# The answer to names that stand for nothing of ours.
-SENTENCES = {
-    "auto_find_batch_size": "choose the size of a batch with tune.batch_size or train.batch_tokens",
-    "load_best_model_at_end": "the best checkpoint is kept and becomes the model (train.keep_best)",
-    **dict.fromkeys(
-        ("logging_steps", "log_interval"), "every step is written to metrics.jsonl in the folder of the run"
-    ),
-    "report_to": "say --wandb or --tensorboard",
-    "do_train": "leave it out: pretrain and finetune train, and evaluate as they go",
-    "do_eval": "leave it out: pretrain and finetune evaluate as they go",
-    "do_predict": "leave it out: a test file is evaluated at the end (--test)",
-    "push_to_hub": "formers export writes a folder, which the tools of the hub upload",
-    "nproc_per_node": "start several processes with torchrun --nproc-per-node N -m formers",
-    **dict.fromkeys(("group_by_length", "packing"), "leave it out: batches are packed by tokens, without padding"),
-    **dict.fromkeys(
-        ("model_name_or_path", "checkpoint_dir"), "the model comes first, as in: formers finetune MODEL --train FILE"
-    ),
-    "pretrained_model_name_or_path": "the model comes first, as in: formers generate MODEL PROMPT",
-    "arch": "the family comes first, as in: formers pretrain transformer --data FILE",
-    "return_full_text": "leave it out: the prompt is not part of the answer",
-    "use_cache": "leave it out: keys and values are always cached",
-    **dict.fromkeys(
-        ("num_beam_groups", "diversity_penalty"),
-        "diverse beam search is not implemented: sample instead, with num_samples",
-    ),
-    "trust_remote_code": "leave it out: no code of a checkpoint is ever run",
-    "revision": "name it with the model, as in hub:owner/name@revision",
-}
+
+
+def parse_sentences(table: str) -> dict[str, str]:
+    """Read blocks of a sentence, in lines that begin with ">", and the names it answers."""
+    answers: dict[str, str] = {}
+    sentence = ""
+    for row in filter(None, (row.strip() for row in table.split("\n"))):
+        if row.startswith(">"):
+            sentence = row.removeprefix(">").strip()
+        else:
+            answers |= dict.fromkeys(row.split(), sentence)
+    return answers
+
+
+# The answers to names that stand for nothing of ours, each above the names that get it.
+SENTENCES = parse_sentences("""
+> choose the size of a batch with tune.batch_size or train.batch_tokens
+  auto_find_batch_size
+> the best checkpoint is kept and becomes the model (train.keep_best)
+  load_best_model_at_end
+> every step is written to metrics.jsonl in the folder of the run
+  logging_steps log_interval logging_strategy logging_first_step logging_nan_inf_filter log_on_each_node
+  include_num_input_tokens_seen skip_memory_metrics log_iters
+> say --wandb or --tensorboard
+  report_to project tensorboard_logdir wandb_project logger_name trackio_space_id trackio_bucket_id
+  trackio_static_space_id
+> leave it out: progress is drawn on a terminal only
+  disable_tqdm show_progress_bar no_progress_bar progress_bar log_level log_level_replica log_format log_disable
+> leave it out: pretrain and finetune train, and evaluate as they go
+  do_train
+> leave it out: pretrain and finetune evaluate as they go
+  do_eval
+> leave it out: a test file is evaluated at the end (--test)
+  do_predict
+> leave it out: evaluation is set by train.eval_every and train.eval_batches, or tune.evals_per_epoch
+  eval_delay eval_on_start eval_accumulation_steps eval_do_concat_batches eval_use_gather_object prediction_loss_only
+  batch_eval_metrics include_for_metrics predict_with_generate generation_num_beams eval_beams
+> leave it out: every metric knows whether higher or lower is better (tune.metric)
+  greater_is_better maximize_best_checkpoint_metric
+> leave it out: a checkpoint holds all that --resume needs, and the folder model of a run holds the model alone
+  save_only_model save_on_each_node enable_jit_checkpoint restore_callback_states_from_checkpoint ignore_data_skip
+  no_epoch_checkpoints no_last_checkpoints
+> leave it out: weights are always written as safetensors
+  save_safetensors safe_serialization
+> formers export writes a folder, which the tools of the hub upload
+  push_to_hub hub_model_id hub_strategy hub_token hub_private_repo hub_always_push hub_revision
+> start several processes with torchrun --nproc-per-node N -m formers
+  nproc_per_node devices num_nodes distributed_world_size local_rank nnodes
+> leave it out: formers sets up the processes that torchrun starts
+  ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_timeout
+  average_tokens_across_devices find_unused_parameters
+> leave it out: batches are packed by tokens, without padding
+  group_by_length packing pad_to_max_length train_sampling_strategy length_column_name sortish_sampler dynamic_padding
+  pad_to_multiple_of padding
+> leave it out: train.workers is the only setting of the data loader
+  dataloader_drop_last dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
+  dataloader_multiprocessing_context dataloader_in_order
+> the model comes first, as in: formers finetune MODEL --train FILE
+  model_name_or_path checkpoint_dir model_name base_model
+> the model comes first, as in: formers generate MODEL PROMPT
+  pretrained_model_name_or_path model_id model_path
+> the family comes first, as in: formers pretrain transformer --data FILE
+  arch
+> a size has a name, --preset; single settings are --model.NAME
+  config_name config_overrides model_config
+> the optimizer has its own settings: train.betas, train.eps and train.weight_decay
+  optim_args optim_target_modules use_old_adam
+> leave it out: the kernel is chosen by what the machine has (formers doctor lists it)
+  attn_implementation use_flash_attention_2 use_flash_attn flash_attn use_liger_kernel liger_kernel_config
+  enforce_eager use_sdpa
+> adapters are on the linear layers of every block, without dropout; lora is their rank, tune.lora_alpha their scale
+  lora_dropout target_modules lora_target_modules layers_to_transform layers_pattern rank_pattern alpha_pattern
+  lora_query lora_key lora_value lora_projection lora_mlp lora_head
+> not implemented: adapters are plain LoRA (--lora RANK)
+  use_dora use_rslora init_lora_weights modules_to_save loftq_config peft_type num_virtual_tokens lora_bias
+> 4-bit weights are not implemented: --dtype int8 generates and scores on a CPU, and --lora trains with less memory
+  load_in_4bit quantization quantization_config bnb_4bit_compute_dtype quantize
+> not implemented: regularise with model.dropout, train.weight_decay or tune.label_smoothing
+  neftune_noise_alpha r_drop mixup
+> leave it out: torch manages the memory
+  torch_empty_cache_steps empty_cache_freq low_cpu_mem_usage mlock no_mmap gpu_memory_utilization swap_space
+> leave it out: text is read piece by piece, and nothing of it is cached between runs
+  overwrite_cache streaming keep_in_memory
+> set the environment variable HF_HOME
+  cache_dir cache_folder
+> leave it out: a model is read from the disk, unless it is named hub:owner/name
+  local_files_only offline
+> set the environment variable HF_TOKEN
+  use_auth_token auth_token
+> name it with the model, as in hub:owner/name@revision
+  revision model_revision
+> leave it out: a tokenizer.json is always read by the tokenizers library
+  use_fast_tokenizer use_fast tokenizer_mode
+> leave it out: no code of a checkpoint is ever run
+  trust_remote_code
+> leave it out: another head gets new weights
+  ignore_mismatched_sizes
+> leave it out: the prompt is not part of the answer
+  return_full_text include_prompt_in_result
+> leave it out: keys and values are always cached
+  use_cache cache_implementation cache_config max_cache_len prefill_chunk_size use_kv_cache low_memory
+  continuous_batching_config
+> leave it out: single tokens are decoded by recorded CUDA graphs or packed weights, without torch.compile
+  compile_config disable_compile
+> start Python with -X dev, or torchrun with TORCH_DISTRIBUTED_DEBUG=DETAIL
+  debug
+> leave it out: options are given one by one
+  generation_config transformers_version
+> diverse beam search is not implemented: sample instead, with num_samples
+  num_beam_groups diversity_penalty diverse_beam_groups
+> contrastive search is not implemented: sample with top_p, min_p or typical_p
+  penalty_alpha contrastive_search
+> not implemented: sample with top_p, min_p or typical_p
+  epsilon_cutoff eta_cutoff top_h top_a tfs tfs_z mirostat mirostat_lr mirostat_ent mirostat_tau mirostat_eta
+  dynatemp_range xtc_probability
+> not implemented: bad_words forbids words, and stop ends a text
+  sequence_bias logit_bias constraints force_words_ids prefix_allowed_tokens_fn grammar json_schema ignore_eos
+  guided_json guided_regex remove_invalid_values renormalize_logits
+> not implemented: generation follows the model alone
+  guidance_scale watermarking_config dola_layers token_healing
+> the token ids are settings of the model's own configuration (bos, eos, pad, start)
+  bos_token_id eos_token_id pad_token_id decoder_start_token_id forced_bos_token_id forced_eos_token_id
+> bound a text by max_new_tokens or stop
+  max_time
+> speculative decoding is set by the draft model alone, which proposes four tokens at a time (--draft MODEL)
+  num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold draft_max draft_min
+  max_matching_ngram_size speculation_type assistant_early_exit assistant_lookbehind target_lookbehind
+  assistant_ensemble_weight is_assistant use_mtp
+> formers inspect shows attention, hidden states and predictions; formers score gives log-probabilities
+  output_attentions output_hidden_states output_scores output_logits return_dict_in_generate logprobs echo
+> vectors are written to a .npy or .jsonl file, and are tensors in Python
+  convert_to_numpy convert_to_tensor encoding_format
+> not implemented: take fewer columns of the vectors yourself, and normalise them again
+  truncate_dim dimensions
+> put the prompt before each text yourself
+  prompt_name prompts default_prompt_name instruction
+> one server uses one device (--device): start several, or deploy on Ray Serve
+  tensor_parallel_size pipeline_parallel_size data_parallel_size
+> give the model's name with it, as in: formers serve NAME=MODEL
+  served_model_name alias
+> set the environment variable OMP_NUM_THREADS
+  n_threads num_threads intra_threads inter_threads
+""")
 
 # Other words for tasks and verbs, which are accepted.
 TASK_SYNONYMS = {
@@ -263,44 +431,44 @@ def resolve_setting(key: str, tables: Collection[str]) -> str:
 
 def resolve_settings(given: Mapping[str, Value], tables: Collection[str]) -> dict[str, Value]:
     """Replace each synonym among settings by our name; one that is given by two names is an error."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for key in given:
-        if (first := found.setdefault(resolve_setting(key, tables), key)) != key:
+        if (first := names.setdefault(resolve_setting(key, tables), key)) != key:
             raise Error(f"{first} and {key} are the same setting", fix="give one of them")
-    return {ours: given[key] for ours, key in found.items()}
+    return {ours: given[key] for ours, key in names.items()}
 
 
 def resolve_tables(tables: Mapping[str, object]) -> dict[str, object]:
     """Replace each synonym in tables of settings by our name; what is not a table stays as it is."""
-    found = dict(tables)
+    resolved_tables = dict(tables)
     for table, values in tables.items():
         if isinstance(values, Mapping):
             dotted = resolve_settings({f"{table}.{name}": value for name, value in values.items()}, ())
-            found[table] = {name.removeprefix(f"{table}."): value for name, value in dotted.items()}
-    return found
+            resolved_tables[table] = {name.removeprefix(f"{table}."): value for name, value in dotted.items()}
+    return resolved_tables
 
 
 def resolve_generation_options(given: Mapping[str, object], known: Collection[str]) -> GivenOptions:
     """Replace each synonym in options of generate by our name; do_sample becomes a temperature."""
-    found: GivenOptions = {}
+    options: GivenOptions = {}
     for key, value in given.items():
         ours = next((target for target in SYNONYMS.get(key, ()) if target in known), key)
-        if ours in found or (ours != key and ours in given):
+        if ours in options or (ours != key and ours in given):
             raise Error(f"{key} and {ours} are the same option", fix="give one of them")
         if key in SYNONYM_NOTES:
             warnings.warn(SYNONYM_NOTES[key], stacklevel=4)
-        found[ours] = value
-    if (sample := found.pop(DO_SAMPLE, None)) is None:
-        return found
+        options[ours] = value
+    if (sample := options.pop(DO_SAMPLE, None)) is None:
+        return options
     if not isinstance(sample, bool):
         raise Error(f"do_sample is True or False, got {sample!r}", fix="leave it out, or say temperature 0 for False")
-    if sample and (found.get("num_beams") or 1) > 1:
+    if sample and (options.get("num_beams") or 1) > 1:
         raise Error("beam search does not sample", fix="leave do_sample out, or num_beams")
-    if not sample and found.get("temperature"):
+    if not sample and options.get("temperature"):
         raise Error("do_sample=False and a temperature contradict each other", fix="leave one of them out")
-    if found.get("temperature") is None:
-        found["temperature"] = 1.0 if sample else 0.0
-    return found
+    if options.get("temperature") is None:
+        options["temperature"] = 1.0 if sample else 0.0
+    return options
 
 
 def explain_name(name: str, known: Collection[str], tables: Collection[str] = ()) -> str | None:

@@ -66,6 +66,13 @@ class Objective(Protocol):
         """The part of the head that answers for whole documents: NSP, SOP."""
 
     @property
+    def head_parts(self) -> frozenset[str]:
+        """All parts of the head that it trains."""
+
+    def keep_own_labels(self, batch: Batch) -> Batch:
+        """Return a batch in which the labels of `part` alone count."""
+
+    @property
     def num_streams(self) -> int:
         """How many parallel streams of text carry their state from batch to batch; 0: none."""
 
@@ -79,6 +86,9 @@ class Objective(Protocol):
 
     def count_labels(self, batch: Batch) -> dict[str, int]:
         """Count the labels of each named loss, which is known before the model has run."""
+
+    def prepare_step_batch(self, batch: Batch, step: int) -> Batch:
+        """Return a training batch with what depends on the step, drawn from torch's generator on the CPU."""
 
     def loss(self, model: Model, batch: Batch) -> Losses:
         """Compute the named losses as (sum, count)."""
@@ -117,7 +127,7 @@ class ExampleSource(Protocol[PlanType]):
         which every random draw depends."""
 
 
-AnySource = ExampleSource[Any]  # dynamic: with plans of its own kind
+AnySource = ExampleSource[Any]  # dynamic: the class of its plans, which nobody else looks into
 
 
 class Listener(Protocol):

@@ -52,6 +52,7 @@ class FamilyEntry:
     # Known here as well as in the file, for help without torch.
     is_pretrained: bool = True
     takes_pairs: bool = False  # it learns from a source and its target
+    example_settings: tuple[str, ...] = ()  # settings of its own that the help of formers pretrain shows
     # Names of the ways to train it, where there are several (word vectors), with a line of help.
     methods: Mapping[str, str] = field(default_factory=dict, hash=False)
 
@@ -79,29 +80,55 @@ FAMILIES = {
                 "fasttext": "word vectors made of character n-grams, also for words never seen; good for Korean",
             },
         ),
-        FamilyEntry("seq2seq", "a recurrent encoder-decoder, with or without attention", takes_pairs=True),
-        FamilyEntry("gnmt", "a deep LSTM encoder-decoder with residual connections", takes_pairs=True),
-        FamilyEntry("textcnn", "a classifier: convolutions over word vectors", is_pretrained=False),
-        FamilyEntry("elmo", "two LSTM language models over characters, all layers mixed by the task"),
         FamilyEntry(
-            "transformer", "an encoder-decoder: attention alone, sinusoids", aliases=("marian",), takes_pairs=True
+            "seq2seq",
+            "a recurrent encoder-decoder, with or without attention",
+            takes_pairs=True,
+            example_settings=(
+                "--model.attention local --model.window 10 --model.feed true",
+                "--objective.teacher_forcing 0.8",
+                "--objective.sampling_schedule inverse-sigmoid --objective.sampling_decay 1000",
+            ),
         ),
-        FamilyEntry("bert", "an encoder: masked tokens and next sentence"),
-        FamilyEntry("roberta", "BERT without next sentence, byte-level BPE", is_variant=True),
+        FamilyEntry(
+            "gnmt",
+            "a deep LSTM encoder-decoder with residual connections",
+            takes_pairs=True,
+            example_settings=(
+                "--objective.teacher_forcing 0.8",
+                "--objective.sampling_schedule linear --objective.sampling_decay 0.0001",
+            ),
+        ),
+        FamilyEntry("textcnn", "a classifier: convolutions over word vectors", is_pretrained=False),
+        FamilyEntry("elmo", "two LSTM language models over characters; a task weights their layers"),
+        FamilyEntry(
+            "transformer",
+            "an encoder-decoder of attention alone, with sinusoidal positions",
+            aliases=("marian",),
+            takes_pairs=True,
+        ),
+        FamilyEntry("bert", "an encoder: masked language modelling and next sentence prediction"),
+        FamilyEntry("roberta", "BERT without next sentence prediction, with byte-level BPE", is_variant=True),
         FamilyEntry("albert", "BERT with one shared block and narrow embeddings"),
-        FamilyEntry("ernie", "BERT that hides phrases and entities; task types"),
-        FamilyEntry("gpt", "a decoder: learned positions, post-norm, fine-tuned by task", aliases=("openai-gpt",)),
+        FamilyEntry("ernie", "BERT that masks whole phrases and entities; task embeddings"),
+        FamilyEntry(
+            "gpt", "a decoder: learned positions, post-norm; fine-tuned for each task", aliases=("openai-gpt",)
+        ),
         FamilyEntry("gpt2", "a decoder: pre-norm, byte-level BPE"),
-        FamilyEntry("gpt3", "GPT-2 with dense and banded attention in turn"),
-        FamilyEntry("gpt_neo", "GPT-2 with dense and local attention in turn, unscaled"),
+        FamilyEntry("gpt3", "GPT-2 with alternating dense and banded attention"),
+        FamilyEntry("gpt_neo", "GPT-2 with alternating dense and local attention, unscaled"),
         FamilyEntry("gptj", "a decoder: rotary positions, parallel blocks"),
-        FamilyEntry("gpt_neox", "GPT-J with two norms and rotary halves"),
-        FamilyEntry("transformer_xl", "a decoder: segments, a memory, relative positions", aliases=("transfo-xl",)),
+        FamilyEntry("gpt_neox", "GPT-J with two norms in each block and another rotary layout"),
+        FamilyEntry(
+            "transformer_xl",
+            "a decoder with a memory of earlier segments and relative positions",
+            aliases=("transfo-xl",),
+        ),
         FamilyEntry("bloom", "a decoder: ALiBi, 59 languages"),
-        FamilyEntry("xlnet", "two streams: tokens predicted in any order, from both sides"),
-        FamilyEntry("bart", "an encoder-decoder: BERT's encoder, GPT's decoder, noise undone"),
-        FamilyEntry("mbart", "BART in 25 and more languages, pre-norm", is_variant=True),
-        FamilyEntry("t5", "an encoder-decoder: text to text, span corruption"),
+        FamilyEntry("xlnet", "permutation language modelling: predicts tokens in any order, with two streams"),
+        FamilyEntry("bart", "an encoder-decoder that restores corrupted text"),
+        FamilyEntry("mbart", "BART in 25 or more languages, pre-norm", is_variant=True),
+        FamilyEntry("t5", "an encoder-decoder: every task as text to text; span corruption"),
         FamilyEntry("mt5", "T5 1.1 in 101 languages", is_variant=True),
         FamilyEntry("switch", "T5 with many experts, one for each token", aliases=("switch_transformers",)),
     )
@@ -142,8 +169,8 @@ def find_pretrained_family(name: str) -> FamilyEntry:
 def find_shown_family(objective: str) -> FamilyEntry:
     """Find the member whose tokenizer shows an objective best: one that says so, or the first with this objective."""
     for is_shown in (lambda one: objective in one.shown_objectives, lambda one: objective == one.objective):
-        if found := next((member for member in FAMILIES.values() if is_shown(member.definition)), None):
-            return found
+        if entry := next((member for member in FAMILIES.values() if is_shown(member.definition)), None):
+            return entry
     raise Error(f"no family shows the objective {objective!r}", fix="give a tokenizer")
 
 
@@ -164,10 +191,10 @@ def find_tokenizer_style(name: str) -> TokenizerStyle:
 
 def find_default_style(kind: str) -> TokenizerStyle:
     """Find the style of a kind of tokenizer that is trained for no family in particular."""
-    found = next((style for style in list_tokenizer_styles() if kind in style.default_kinds), None)
-    if found is None:
+    default = next((style for style in list_tokenizer_styles() if kind in style.default_kinds), None)
+    if default is None:
         raise Error(f"{kind} tokenizers have no style of their own", fix="name one with style=")
-    return found
+    return default
 
 
 def train_tokenizer(name: str, lines: Iterable[str], vocab_size: int, **options: object) -> Tokenizer:
@@ -189,22 +216,22 @@ def train_tokenizer(name: str, lines: Iterable[str], vocab_size: int, **options:
 
 def find_preset(name: str, preset_name: str | None) -> tuple[FamilyEntry, dict[str, object]]:
     """Find a member and the settings of one of its presets; a variant's preset leads to the variant."""
-    found = find_family(name)
+    entry = find_family(name)
     if preset_name is None:
-        return found, {}
+        return entry, {}
     if not isinstance(preset_name, str):
-        raise Error(f"a preset is a name, not {preset_name!r}", fix="known: " + ", ".join(found.definition.presets))
-    variants = [m for m in FAMILIES.values() if m.is_variant and m.card.parent == found.name]
-    for one in (found, *variants):
+        raise Error(f"a preset is a name, not {preset_name!r}", fix="known: " + ", ".join(entry.definition.presets))
+    variants = [m for m in FAMILIES.values() if m.is_variant and m.card.parent == entry.name]
+    for one in (entry, *variants):
         if preset_name in one.definition.presets:
             return one, dict(one.definition.presets[preset_name])
     if place := find_published_checkpoint(preset_name):
         what, presets = (
-            f"{preset_name!r} is a published checkpoint, no preset of {found.name}",
-            found.definition.presets,
+            f"{preset_name!r} is a published checkpoint, no preset of {entry.name}",
+            entry.definition.presets,
         )
         raise Error(what, fix=f"start from its weights with --init {place}; presets: {', '.join(presets)}")
-    raise Error(f"{found.name} has no preset {preset_name!r}", fix=suggest_name(preset_name, found.definition.presets))
+    raise Error(f"{entry.name} has no preset {preset_name!r}", fix=suggest_name(preset_name, entry.definition.presets))
 
 
 @cache
@@ -215,8 +242,8 @@ def read_card(module: str) -> FamilyCard:
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     head, _, rest = text.partition("\n")
     line = re.match(r"(?P<title>[^(]+?) \((?P<paper>.*?(?P<year>\d{4}).*?)\)", head)
-    found = {field: at for field in CARD_FIELDS if (at := rest.find(f"\n{field}")) >= 0}
-    starts = dict(sorted(found.items(), key=lambda item: item[1]))
+    places = {field: at for field in CARD_FIELDS if (at := rest.find(f"\n{field}")) >= 0}
+    starts = dict(sorted(places.items(), key=lambda item: item[1]))
     if line is None or not CARD_FIELDS.keys() - OPTIONAL_FIELDS <= starts.keys():
         what = f"the docstring of {module} is not in form"
         raise Error(what, where=path, fix="see CONTRIBUTING.md: " + ", ".join(CARD_FIELDS))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-from .config import JSONObject, check_sizes, suggest_name
+from .config import JSONObject, build_config, check_sizes, coerce_value, suggest_name
 from .errors import Error
 from .family import Family, HeadTable
 from .text.tokenizer import Template, Tokenizer
@@ -35,8 +36,9 @@ class Task:
     stride: int = 128  # tokens that two windows share at most
     takes_pairs: bool | None = None  # texts come in pairs, or alone; None: both, or nobody knows
     both_orders: bool = False  # a pair is read in both orders, and the answers are added (GPT, §3.3)
-    prefix: str = ""  # in front of every text (T5)
-    label_as_text: bool = False  # the label is written as a word by the decoder (T5),
+    prefix: str = ""  # in front of every text (T5),
+    other_prefix: str = ""  # and in front of the second text of a pair that is read as one text
+    label_as_text: bool = False  # the label, or a number, is written as a word by the decoder (T5),
     labels: tuple[str, ...] = ()  # one of these
     max_answer_tokens: int = 30  # tokens of an answer that is looked for in a context
     max_output_tokens: int = 128  # tokens of a text that is written
@@ -50,15 +52,38 @@ class Task:
         check_sizes(self, "stride", minimum=0)
         if self.name not in TASKS:
             raise Error(f"there is no task {self.name!r}", fix=suggest_name(self.name, TASKS))
+        if self.name == "regress" and self.label_as_text and not all(map(is_finite_number, self.labels or ("",))):
+            raise Error("the labels of a score are not numbers", fix="correct the task's labels")
 
     @property
     def head(self) -> str:
         """The head that does it."""
         return "lm" if self.label_as_text else TASKS[self.name][1]
 
+    def format_label(self, label: object) -> str:
+        """Return what a decoder writes for a label; for a number, the nearest of the numbers among `labels`."""
+        if self.name != "regress":
+            return str(label)
+        return min(self.labels, key=lambda one: abs(float(one) - float(str(label))))
+
     def to_dict(self) -> JSONObject:
         """Return the fields as formers.json keeps them."""
         return dataclasses.asdict(self)
+
+
+def is_finite_number(text: str) -> bool:
+    """Return whether a text is a number that is neither infinite nor NaN."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def read_mixture_tasks(tables: object, where: object) -> dict[str, JSONObject]:
+    """Read the tasks of a mixture by their names, as a file has them; checked as every file is."""
+    named: JSONObject = coerce_value(tables, dict, "tasks", where)
+    tasks = {str(name): coerce_value(table, dict, f"tasks.{name}", where) for name, table in named.items()}
+    return {name: build_config(Task, table, where=where).to_dict() for name, table in tasks.items()}
 
 
 def find_head(heads: HeadTable, name: str) -> str:

@@ -30,7 +30,7 @@ def attach_verb(name: str, import_function: Callable[[], Callable[..., object]])
 
 
 def resolve_verb(name: str) -> Callable[..., object]:
-    """Return the function behind a verb or a method."""
+    """Return the function that a verb or a method calls."""
     return FUNCTION_IMPORTERS[name]()
 
 
@@ -48,10 +48,22 @@ class LoadedModel(Protocol):
     model: Model
     labels: tuple[str, ...]
     task: JSONObject
+    tasks: dict[str, JSONObject]
 
     @property
     def definition(self) -> Family:
         """What the family's file declares."""
+
+
+def list_active_tasks(former: LoadedModel) -> list[JSONObject]:
+    """List the tasks that a model answers now: the selected one, else all of its mixture."""
+    return [former.task] if former.task else list(former.tasks.values())
+
+
+def is_pretrained_only(former: LoadedModel) -> bool:
+    """Return whether a model still does what it was pretrained to: it has no task, or text was part of its mixture."""
+    tasks = list_active_tasks(former)
+    return not tasks or (not former.task and any(task["name"] == "lm" for task in tasks))
 
 
 def can_generate(former: LoadedModel) -> bool:
@@ -71,17 +83,32 @@ def can_fill(former: LoadedModel) -> bool:
     return former.head in ("mlm", "pretraining")
 
 
+SPAN_OBJECTIVES = ("span-corruption", "denoising")  # pretraining that writes what blanks of any length hid
+
+
+def can_fill_spans(former: LoadedModel) -> bool:
+    """Return whether a model writes what a blank hides, of any number of tokens: an encoder-decoder that was pretrained
+    to (T5, BART) and not fine-tuned to another task."""
+    declared = former.definition
+    is_two_sided = declared.is_encoder_decoder and former.model.body.encoder is not None
+    return (
+        can_generate(former) and is_two_sided and declared.objective in SPAN_OBJECTIVES and is_pretrained_only(former)
+    )
+
+
 def list_verbs(former: LoadedModel) -> tuple[str, ...]:
     """Return the verbs that a loaded model answers, in the order of VERBS."""
-    head, task = former.head.split("@")[0].split("+")[0], former.task
+    head = former.head.split("@")[0].split("+")[0]
     known = {"embed", "inspect", "neighbours"}
     if can_generate(former):
         known |= {"generate", "translate", "summarise", "augment"}
     if can_fill(former):
         known |= {"fill", "augment"}
-    if task:
-        name: str = task["name"]
-        known |= {"evaluate", {"regress": "score", "lm": "score"}.get(name, name)}
+    if can_fill_spans(former):
+        known |= {"fill"}
+    if tasks := list_active_tasks(former):
+        names = (str(task["name"]) for task in tasks)
+        known |= {"evaluate", *({"regress": "score", "lm": "score"}.get(name, name) for name in names)}
     elif LM_PARTS.get(head) in former.model.parts:
         known |= {"score", "evaluate"}
     elif head in ("classify", "tag", "answer", "choose"):
@@ -93,7 +120,8 @@ def check_verb(former: LoadedModel, name: str) -> None:
     """Raise an Error that names the verbs which do work, if a model does not answer this one."""
     if name in (known := list_verbs(former)):
         return
-    trained = f"was trained to {former.task['name']}, and " if former.task else ""
+    names = dict.fromkeys(str(task["name"]) for task in list_active_tasks(former))
+    trained = f"was trained to {', '.join(names)}, and " if names else ""
     labels = f" of {len(former.labels)} label{'s' * (len(former.labels) != 1)}" if former.labels else ""
     what = f"this {former.family} with head {former.head!r}{labels} {trained}does not {name}"
     raise Error(what, fix=f"it can {', '.join(known)}; {VERB_HINTS.get(name, '')}".rstrip("; "))
@@ -104,7 +132,7 @@ VERB_HINTS = {
     "generate": "to continue text, load a decoder such as gpt2 with head='lm'",
     "translate": "to translate, load an encoder-decoder or a decoder with head='lm'",
     "summarise": "to summarise, load an encoder-decoder or a decoder with head='lm'",
-    "fill": "to fill blanks, load a masked language model with head='mlm'",
+    "fill": "to fill blanks, load a masked language model with head='mlm', or a T5 or BART with head='lm'",
     "augment": "to augment, load a masked language model (head='mlm') or a decoder (head='lm')",
     "score": "to score, load a language model (head='lm' or 'mlm'), or fine-tune with --task regress",
     "evaluate": "to evaluate, load it with the head of a language model or of a task",

@@ -44,7 +44,7 @@ def test_typing_is_followed_by_the_picture(open_playground, stub_address, save_s
     assert not watch.list_requests(stub_address)
 
 
-def test_write_stop_and_go_on_from_an_alternative(open_playground, stub_address, save_shot):
+def test_write_stop_and_continue_from_an_alternative(open_playground, stub_address, save_shot):
     watch = open_playground("#generate")
     page = watch.page
     choose_model(page, "gpt2-mini")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
+import pytest
+import torch
+
+from formers.inputs import get_start_token
+from formers.inspection import effort
 from formers.serving.settings import ServerLimits, ServerSettings
 from tests.serving.server_thread import run_in_thread
 from tests.serving.small_models import build_small
@@ -62,7 +67,7 @@ def test_every_view_of_every_kind_of_model(open_page, server, models, save_shot)
     assert not watch.list_requests(server.address)
 
 
-def test_write_and_go_on_from_an_alternative(open_page, server, models):
+def test_write_and_continue_from_an_alternative(open_page, server, models):
     watch = open_page(f"{server.address}/playground/#generate")
     page = watch.page
     choose_model(page, "gpt2")
@@ -119,3 +124,134 @@ def test_the_token_opens_the_page_and_stays_out_of_it(open_page, models):
         without = open_page(f"{server.address}/playground/")
         assert "token is missing" in without.page.content()
         without.errors.clear()
+
+
+def test_an_answer_continues_from_an_alternative(open_page, server, models, save_shot):
+    """The alternatives of an encoder-decoder's answer are continued after a prefix of the decoder."""
+    watch = open_page(f"{server.address}/playground/#generate")
+    page = watch.page
+    choose_model(page, "t5")
+    page.locator("textarea").fill("the cat sat on the mat")
+    for label, value in (("Temperature", "0"), ("Tokens", "6")):
+        page.get_by_label(label).fill(value)
+        page.get_by_label(label).blur()
+    page.get_by_role("button", name="Write", exact=True).click()
+    wait_until(page, "document.querySelector('.pg-status').textContent.includes('Stopped at')")
+    page.locator(".pg-token").nth(1).click()
+    save_shot(page, "served-t5-alternatives")
+    other = page.evaluate("formersPlayground.writers[0].tokens[1].alternatives[2].id")
+    page.locator(".pg-choice").nth(2).click()
+    wait_until(page, "formersPlayground.writers[0].tokens.length === 6 && !formersPlayground.writers[0].isRunning")
+    ids = page.evaluate("formersPlayground.writers[0].tokens.map((one) => one.id)")
+    assert ids[1] == other
+    source = torch.tensor([models["t5"].tokenizer.encode("the cat sat on the mat")])
+    for count in range(2, 6):
+        row = torch.tensor([[get_start_token(models["t5"].config), *ids[:count]]])
+        assert ids[count] == int(models["t5"].logits(source, target=row)[0, -1].argmax())
+    assert not watch.list_requests(server.address)
+
+
+def test_a_long_text_is_shown_in_parts(open_page, server, save_shot):
+    watch = open_page(f"{server.address}/playground/")
+    page = watch.page
+    wait_for_view(page, "bert")
+    page.locator("textarea").fill("the cat sat on the mat and the dog ran " * 30)
+    page.get_by_role("button", name="Show", exact=True).click()
+    page.wait_for_selector(".fv-window")
+    assert "tokens 0 to 61 of" in page.locator(".fv-window").inner_text()
+    save_shot(page, "served-window")
+    page.locator(".fv-window select").select_option("1")
+    wait_until(page, "formersPlayground.viewer.documents[0].sides.text.window.index === 1", 60)
+    assert "tokens 62 to 123 of" in page.locator(".fv-window").inner_text()
+    page.locator("textarea").fill("the cat sat")
+    wait_until(page, "!document.querySelector('.fv-window')", 60)
+    assert not watch.list_requests(server.address)
+
+
+def test_what_was_left_out_is_computed_by_a_click(open_page, server, monkeypatch, save_shot):
+    monkeypatch.setattr(effort, "MAX_DEFAULT_FLOPS", {False: 10.0})
+    page = open_page(f"{server.address}/playground/").page
+    wait_for_view(page, "bert")
+    assert not page.locator("#fv-tab-layers").count()
+    save_shot(page, "served-left-out")
+    page.get_by_role("button", name="Compute prediction by layer").click()
+    page.wait_for_selector("#fv-tab-layers")
+    page.get_by_role("button", name="Compute each token hidden in turn").click()
+    wait_until(page, "formersPlayground.viewer.documents[0].prediction.method === 'masked'", 60)
+    assert not page.locator(".fv-left-out").count()
+
+
+def test_the_steps_of_objectives_follow_the_language(open_page, server, save_shot):
+    page = open_page(f"{server.address}/playground/#objectives", language="ko-KR").page
+    wait_until(page, "formersPlayground.viewer?.document.objectives.length > 4", 120)
+    names = page.locator(".fv-controls option").all_inner_texts()
+    for number in range(len(names)):
+        page.locator(".fv-controls select").select_option(index=number)
+        page.evaluate("formersPlayground.viewer.update({step: 99, isPlaying: false})")
+        page.wait_for_timeout(800)
+        save_shot(page, f"objective-ko-{number}")
+        page.locator(".fv-table summary").click()  # the table is drawn when it is opened
+        page.locator(".fv-table tbody tr").first.wait_for()
+        cells = page.locator(".fv-table tbody tr").evaluate_all(  # at once: it may be drawn anew meanwhile
+            "rows => rows.map(row => [1, 3].map(i => row.querySelectorAll('td')[i].textContent))"
+        )
+        page.locator(".fv-table summary").click()
+        assert cells
+        assert all(re.search("[가-힣]", cell) for row in cells for cell in row)
+    page.locator(".fv-switches select").first.select_option("en")
+    wait_until(page, "formersPlayground.viewer?.document.objectives.length > 4", 120)
+    page.locator(".fv-table summary").click()
+    assert not re.search("[가-힣]", page.locator(".fv-table tbody tr td:nth-child(2)").first.inner_text())
+
+
+@pytest.mark.parametrize("language", ["en-US", "ko-KR"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_of_the_server_is_accessible(scheme, language, open_page, server, models, check_access, save_shot):
+    """axe-core on every verb and on every view of every kind of model, as the server sends them."""
+    page = open_page(f"{server.address}/playground/", scheme=scheme, language=language).page
+    wait_for_view(page, "bert")
+    for box in page.locator(".pg-check input").all():
+        box.check()
+    for name in models:
+        choose_model(page, name)
+        wait_for_view(page, name)
+        for tab in page.locator(".fv-tabs [role=tab]").all():
+            tab.click()
+            page.wait_for_timeout(40)
+            check_access(page)
+        page.click("#fv-tab-overview")
+    page.locator(".fv-table summary").click()
+    check_access(page)
+    page.click("#pg-verb-generate")
+    choose_model(page, "t5")
+    page.locator(".pg-main").click()
+    wait_until(page, "document.querySelectorAll('.pg-token').length > 2 && !formersPlayground.writers[0].isRunning")
+    page.locator(".pg-token").nth(1).click()
+    check_access(page)
+    save_shot(page, f"served-{scheme}-{language}-generate")
+    choose_model(page, "bert")
+    page.click("#pg-verb-fill")
+    page.locator(".pg-word").nth(1).click()
+    page.wait_for_selector(".pg-choice")
+    check_access(page)
+    save_shot(page, f"served-{scheme}-{language}-fill")
+    page.click("#pg-verb-objectives")
+    wait_until(page, "formersPlayground.viewer?.document.objectives?.length > 4", 120)
+    page.evaluate("formersPlayground.viewer.update({step: 99, isPlaying: false})")
+    page.wait_for_timeout(800)
+    check_access(page)
+    page.click("#pg-verb-family")
+    page.wait_for_selector(".pg-facts h2", timeout=60000)
+    check_access(page)
+    save_shot(page, f"served-{scheme}-{language}-family")
+    page.click("#pg-verb-inspect")
+    wait_for_view(page, "bert")
+    page.locator("textarea").fill("the cat sat on the mat and the dog ran " * 30)
+    page.locator(".pg-main").click()
+    page.wait_for_selector(".fv-window")
+    wait_for_view(page, "bert")
+    check_access(page)
+    choose_model(page, "classifier", 1)
+    wait_until(page, "document.querySelectorAll('.fv-stage').length === 2", 60)
+    check_access(page)
+    save_shot(page, f"served-{scheme}-{language}-two")

@@ -107,7 +107,7 @@ def test_devices_that_are_not_here(models, monkeypatch, capsys):
     assert choose_device().type == "cpu"
 
 
-def test_a_gpu_is_taken_by_itself(monkeypatch):
+def test_a_gpu_is_chosen_by_default(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     moved = []

@@ -113,9 +113,9 @@ SMALL = ("--model.embed", "8", "--model.filters", "4", "--epochs", "1", "--tune.
 LABELLED = [(f"{word} 영화 {i}", label) for i in range(8) for word, label in (("좋은", "1"), ("지루한", "0"))]
 
 
-def test_a_file_of_korean_excel_is_learnt_from(tmp_path, capsys):
-    """A cp949 csv with semicolons and no header: refused with the remedy, learnt from with it, gone on with and judged
-    by; the options are remembered."""
+def test_a_file_of_korean_excel_is_learned_from(tmp_path, capsys):
+    """A cp949 csv with semicolons and no header: refused with the remedy; with it, a model is trained, resumed and
+    evaluated, and the options are kept."""
     path, run_folder = tmp_path / "old.csv", tmp_path / "run"
     path.write_text("".join(f"{text};{label}\n" for text, label in LABELLED), encoding="cp949")
     words = ("finetune", "textcnn", "--train", path, "--out", run_folder, *SMALL)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import formers
+from formers.interop.word_vectors import build_vectors_model, write_word_vectors
 from tests.command_line import run_command
 
 GOLDEN = Path(__file__).parent.parent / "parity" / "golden"
@@ -85,3 +86,29 @@ def test_an_output_that_exists_is_refused_before_anything_is_read(capsys, tmp_pa
     code, _, err = run_command(capsys, "import", str(tmp_path / "nothing"), str(tmp_path / "out"))
     assert code == 2
     assert "exists already" in err
+
+
+@pytest.mark.parametrize("form", ["text", "glove", "binary", "fasttext"])
+def test_a_file_of_word_vectors_is_imported(form, tmp_path, capsys):
+    table = torch.randn(3 + 10 * (form == "fasttext"), 4, generator=torch.Generator().manual_seed(0))
+    sizes = {"kind": "fasttext", "buckets": 10, "min_n": 2, "max_n": 3} if form == "fasttext" else {}
+    words = ["the", "고양이", "[UNK]"]
+    write_word_vectors(build_vectors_model(words, table, **sizes), tmp_path / "v.bin", form)
+    code, out, _ = run_command(capsys, "import", str(tmp_path / "v.bin"), str(tmp_path / "own"))
+    assert code == 0
+    assert "vectors, head none" in out
+    again = formers.load(tmp_path / "own")
+    torch.testing.assert_close(again.model.body.embedding_table, table, atol=1e-6, rtol=1e-6)
+    assert [again.tokenizer.get_token_text(i) for i in range(3)] == words
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [([], "v.txt, line 3: '1 x 3' is not 3 numbers"), (["--head", "lm"], "--head lm does not apply")],
+)
+def test_word_vectors_that_cannot_be_imported(capsys, tmp_path, options, message):
+    (tmp_path / "v.txt").write_text("2 3\nthe 1 2 3\ncat 1 x 3\n")
+    code, _, err = run_command(capsys, "import", str(tmp_path / "v.txt"), str(tmp_path / "own"), *options)
+    assert code == 2
+    assert message in err.replace("\n", "")
+    assert not (tmp_path / "own").exists()

@@ -35,7 +35,7 @@ def small_demo(monkeypatch):
 
 def test_demo_in_small(capsys, tmp_path, small_demo):
     out = tmp_path / "en"
-    code, text, _ = run_command(capsys, "demo", "--out", str(out))
+    code, text, _ = run_command(capsys, "demo", "--train", "--out", str(out))
     assert code == 0
     assert "chosen for this machine: gpt2 8 steps" in text
     assert "left in all" in text
@@ -48,12 +48,12 @@ def test_demo_in_small(capsys, tmp_path, small_demo):
     assert "validation text" in page
     assert formers.load(out / "gpt2").tokenizer is not None
     assert formers.load(out / "bert").head == "mlm"
-    code, _, err = run_command(capsys, "demo", "--out", str(out), "--resume")
+    code, _, err = run_command(capsys, "demo", "--train", "--out", str(out), "--resume")
     assert code == 2
     assert "there is no unfinished demo here. Leave --resume out" in err
 
 
-def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, monkeypatch):
+def test_demo_continues_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, monkeypatch):
     """While a tokenizer is trained, while either model is, and while the report is written."""
     from formers.reports import run_report
 
@@ -76,7 +76,7 @@ def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, mo
         run_report, "write_runs_page", lambda *_: os.kill(os.getpid(), signal.SIGINT) or time.sleep(0.1)
     )
     out = tmp_path / "demo"
-    words = ("demo", "--language", "ko", "--out", str(out))
+    words = ("demo", "--train", "--language", "ko", "--out", str(out))
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
     try:
         for said in ("interrupted", "after step 5; saved", "after step 6; saved", "interrupted"):
@@ -84,7 +84,7 @@ def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, mo
             code, _, err = run_command(capsys, *words)
             assert code == 130
             assert said in err
-            assert f"Continue with formers demo --language ko --out {out}" in err
+            assert f"Continue with formers demo --train --language ko --out {out}" in err
             assert len(err.splitlines()) == 1
         monkeypatch.setattr(run_report, "write_runs_page", write)
         told.clear()
@@ -130,7 +130,7 @@ def test_demo_counts_all_that_is_left_from_the_first_step_on():
     assert said == [("training", 1, 101, "loss 7, about 70 s left in all"), ("evaluating", 1, 2, "")]
 
 
-def test_demo_goes_on_only_with_its_own(tmp_path):
+def test_demo_continues_only_with_its_own(tmp_path):
     plan = demo_module.DemoPlan("ko", 3, {"gpt2": 50, "bert": 200}, {"gpt2": 9.0, "bert": 9.0})
     demo_module.write_plan(tmp_path, plan)
     assert demo_module.read_plan(tmp_path, "ko", 3) == plan
@@ -180,6 +180,42 @@ def test_demo_takes_no_run_for_its_own(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(demo_module, "choose_steps", stop)
-    with pytest.raises(demo_module.DemoInterrupted):
-        demo_module.demo(out=tmp_path / "here")
+    with pytest.raises(KeyboardInterrupt):
+        demo_module.demo(train=True, out=tmp_path / "here")
     assert mine.is_file()
+
+
+def test_demo_says_which_models_are_not_here(capsys, tmp_path, monkeypatch):
+    from formers.interop import shipped_models
+
+    monkeypatch.setattr(shipped_models, "SHIPPED_FOLDER", tmp_path / "pretrained")
+    code, text, err = run_command(capsys, "demo", "--out", str(tmp_path / "d"))
+    assert code == 2
+    text = " ".join(text.split())
+    assert "formers/bert-mini does not come with this package; left out: it fills blanks, shows its inside" in text
+    assert "formers demo --train trains two small ones" in err
+    code, _, err = run_command(capsys, "models")
+    assert code == 2
+    assert "formers demo --train" in err
+    code, _, err = run_command(capsys, "demo", "--language", "ko")
+    assert code == 2
+    assert "formers demo --train --language" in err
+
+
+def test_demo_with_models_of_the_package(capsys, tmp_path, monkeypatch):
+    from formers.interop import shipped_models
+    from tests.small_models import build_language_model
+
+    place = tmp_path / "pretrained"
+    monkeypatch.setattr(shipped_models, "SHIPPED_FOLDER", place)
+    for name, family in (("bert-mini", "bert"), ("gpt2-mini", "gpt2"), ("t5-bill-titles", "t5")):
+        (place / name).parent.mkdir(exist_ok=True)
+        formers.save(build_language_model(family), place / name, storage="int8")
+    code, text, err = run_command(capsys, "demo", "--out", str(tmp_path / "d"))
+    assert (code, err) == (0, "")
+    assert text.count("→") == 3
+    assert "formers/word-vectors does not come with this package" in text
+    assert (tmp_path / "d" / "inside.html").stat().st_size > 10_000
+    code, text, _ = run_command(capsys, "models")
+    assert code == 0
+    assert text.count("formers/") == 3

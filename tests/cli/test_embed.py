@@ -49,7 +49,7 @@ def test_arrays_and_lines(home, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["v.npy", "v.jsonl"])
-def test_stopped_and_gone_on(home, capsys, tmp_path, monkeypatch, name):
+def test_stopped_and_resumed(home, capsys, tmp_path, monkeypatch, name):
     monkeypatch.setattr("formers.cli.embed.TEXTS_PER_WRITE", 1)
     write, calls = ResumableFile.write_records, []
 

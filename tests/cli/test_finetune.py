@@ -33,7 +33,7 @@ def work_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("file", "columns"), [("odd.tsv", "There are 'document', 'kind'"), ("글.txt", "There are 'text'")]
 )
-def test_plain_text_is_learnt_only_if_it_is_asked_for(capsys, work_folder, file, columns, more):
+def test_plain_text_is_learned_only_if_it_is_asked_for(capsys, work_folder, file, columns, more):
     code, _, error = run_command(capsys, "finetune", "bert", "--train", file, *more)
     assert code == 2
     assert columns in error
@@ -420,14 +420,14 @@ def test_a_run_that_was_given_steps_answers_in_steps(capsys, work_folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["finetune", "bert", "--trian", "reviews.tsv"], "unknown option '--trian'. Did you mean --train?"),
+        (["finetune", "bert", "--trian", "reviews.tsv"], "unknown option --trian. Did you mean --train?"),
         (["finetune", "--trian=reviews.tsv", "bert"], "Did you mean --train?"),
         (["finetune", "bert", "--ecnoding", "cp949"], "Did you mean --encoding?"),
         (["pretrain", "gpt2", "--dat", "글.txt"], "Did you mean --data?"),
         (["finetune", "bert", "--zzzz", "1"], "settings have a dot"),
         (["pretrain", "word2vec", "--zzzz", "1"], "settings have a dot: --train.lr 0.01"),
-        (["pretrain", "word2vec", "--max_steps", "1"], "unknown option '--max_steps'. See --help"),
-        (["pretrain", "word2vec", "--batch_size", "1"], "unknown option '--batch_size'. See --help"),
+        (["pretrain", "word2vec", "--max_steps", "1"], "unknown option --max_steps. See --help"),
+        (["pretrain", "word2vec", "--batch_size", "1"], "unknown option --batch_size. See --help"),
         (["pretrain", "word2vec", "--negatives", "1"], "it is a setting: --model.negatives".capitalize()),
         (["resume"], "formers finetune --resume --out RUN"),
         (["resume", "runs/bert-1", "--epochs", "3"], "formers pretrain FAMILY --resume --out runs/bert-1"),

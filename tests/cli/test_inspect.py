@@ -8,6 +8,7 @@ import pytest
 
 import formers
 from formers.cli.main import main
+from formers.inspection import effort
 from tests.small_models import get_verb_model as model
 
 
@@ -93,3 +94,37 @@ def test_refusals(words, message, folder, tmp_path, capsys, monkeypatch):
     assert message.lower() in " ".join(err.lower().split())
     assert "Traceback" not in err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_is_overwritten_on_request(folder, tmp_path, capsys):
+    file = tmp_path / "head.svg"
+    assert run(capsys, folder / "gpt2", "the cat", "--out", file)[0] == 0
+    before = file.read_bytes()
+    code, _, err = run(capsys, folder / "gpt2", "the mat sat", "--out", file, "--overwrite")
+    assert code == 0, err
+    assert file.read_bytes() != before
+
+
+def test_what_was_left_out_and_cut_is_said(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(effort, "MAX_DEFAULT_FLOPS", {False: 10.0})
+    long = "the cat sat on the mat . " * 30
+    code, out, err = run(capsys, folder / "bert", long, "--out", tmp_path / "v.html")
+    assert code == 0, err
+    printed = " ".join(out.split())
+    assert "takes long here: layers (add it with --views default,layers)" in printed
+    assert "takes long here: masked (add it with --masked)" in printed
+    assert "attribution" not in printed
+    assert "tokens 0 to 37 of" in " ".join(err.split())
+    code, _, err = run(capsys, folder / "bert", long, "--window", 2, "--views", "states", "--out", tmp_path / "w.json")
+    assert code == 0, err
+    assert "note" not in err, "a window that was chosen needs no note"
+    side = json.loads((tmp_path / "w.json").read_text(encoding="utf-8"))["sides"]["text"]
+    assert (side["window"]["index"], side["window"]["first"]) == (2, 76)
+
+
+def test_a_method_of_attribution_is_chosen(folder, tmp_path, capsys):
+    words = ("--views", "attribution", "--methods", "occlusion,value_zeroing", "--out", tmp_path / "why.json")
+    code, _, err = run(capsys, folder / "gpt2", "the cat sat on", *words)
+    assert code == 0, err
+    made = json.loads((tmp_path / "why.json").read_text(encoding="utf-8"))["attribution"]["methods"]
+    assert list(made) == ["occlusion", "value_zeroing"]

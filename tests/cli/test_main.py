@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -35,7 +34,7 @@ def test_words_that_make_no_sense(capsys):
     assert code == 2
 
 
-def test_a_full_disk_behind_the_output():
+def test_a_full_disk_under_the_output():
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")
     with open("/dev/full", "w") as full:
@@ -47,20 +46,20 @@ def test_a_full_disk_behind_the_output():
 
 def test_ctrl_c(tmp_path):
     process = subprocess.Popen(
-        [sys.executable, "-m", "formers", "demo", "--out", str(tmp_path / "d")],
+        [sys.executable, "-m", "formers", "demo", "--train", "--out", str(tmp_path / "d")],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test run in the background ignores it
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(1)
+        while not process.stdout.readline().startswith("chosen for this machine"):  # everything is imported by then
+            assert process.poll() is None
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 130
-    assert err == f"formers: interrupted. Continue with formers demo --out {tmp_path / 'd'}\n"
+    assert err == f"formers: interrupted. Continue with formers demo --train --out {tmp_path / 'd'}\n"
     assert not list((tmp_path / "d").glob("*/formers.json"))
 
 

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 from rich.console import Console
@@ -23,7 +24,7 @@ OLD_WORDS = {
     r"\btune\.(batch|many|text|most|between)\b": "batch_size, multilabel, label_as_text, max_answer_tokens",
     r"--(tokens|beams|samples|no-repeat|early|banned|min-tokens|size|way|sure)(?![\w-])": "see option_aliases.py",
     r"--empty-": "hidden",
-    r"\[default: (False|\(\))\]": "hidden",
+    r"\[default: (False|None|\(\))\]": "hidden",
     r"\bformers show (masked|words|spans)\b": "mlm, whole-word, span-corruption",
     r"held-out (text|examples)": "validation text",
     r"\b(foret[eo]ll?|learnt)\b": "predict, learned",
@@ -50,6 +51,7 @@ def list_commands(command=app, words=()):
 COMMANDS = list(list_commands())
 
 
+@cache
 def render_help(words):
     out = io.StringIO()
     app.help_print(list(words), console=Console(file=out, width=200, no_color=True))

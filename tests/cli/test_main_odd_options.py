@@ -74,7 +74,7 @@ def test_train(kind, words, folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("words", [
-    ("--limit", "-3"), ("--limit", "0"), ("--batch", "0"), ("--stride", "-1"), ("--memory-length", "-3"),
+    ("--limit", "-3"), ("--limit", "0"), ("--batch-size", "0"), ("--stride", "-1"), ("--memory-length", "-3"),
 ])  # fmt: skip
 @pytest.mark.parametrize("file", ["t.txt", "pairs.jsonl"])
 def test_counts_of_evaluate(words, file, folder, capsys):

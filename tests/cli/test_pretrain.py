@@ -16,6 +16,7 @@ import yaml
 
 import formers
 from formers.data.readers import load_bundled_corpus
+from formers.objectives.registry import OBJECTIVES
 from formers.registry import FAMILIES
 from formers.training.checkpoint.local import Checkpoints
 from formers.training.runs.pretrain import PretrainResult
@@ -28,7 +29,7 @@ SMALL = """
     --train.eval_every 3 --train.eval_batches 2 --train.save_every 3 --train.samples 1 --train.lr=1e-2
 """.split()  # noqa: SIM905
 
-NOT_CHECKED = "not checked: vLLM is not installed; it has a class for this model"
+NOT_CHECKED = "not checked: vLLM is not installed"
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +64,10 @@ def test_help_answers_without_torch(capsys):
     one = run_command(capsys, "pretrain", "bert", "--help")[1]
     assert "formers pretrain bert --data my.txt" in one
     assert "143" in one
+    paired = {name for name, entry in OBJECTIVES.items() if entry.takes_pairs}
+    assert paired == {"seq2seq"}
     for member in FAMILIES.values():
-        assert member.takes_pairs == (member.definition.objective == "seq2seq")
+        assert member.takes_pairs == (member.definition.objective in paired)
         assert member.is_pretrained == bool(member.definition.objective)
     for family in (name for name, member in FAMILIES.items() if member.takes_pairs):
         one = run_command(capsys, "pretrain", family, "--help")[1]
@@ -72,6 +75,21 @@ def test_help_answers_without_torch(capsys):
         assert f"formers pretrain {family} --data pairs.csv --column de,en" in one
     for option in ("--data", "--config", "--recipe", "--resume", "--print-config", "--dry-run"):
         assert option in one
+
+
+def test_settings_in_a_family_s_help_are_settings(capsys):
+    examples = [(name, words) for name, member in FAMILIES.items() for words in member.example_settings]
+    assert {name for name, _ in examples} == {
+        name for name, member in FAMILIES.items() if member.definition.has_recurrent_decoder
+    }
+    for family, words in examples:
+        assert words in " ".join(run_command(capsys, "pretrain", family, "--help")[1].split())
+        code, out, _ = run_command(capsys, "pretrain", family, *words.split(), "--print-config")
+        assert code == 0, words
+        tables = yaml.safe_load(out)
+        for name, value in zip(words.split()[::2], words.split()[1::2], strict=True):
+            table, key = name[2:].split(".")
+            assert str(tables[table][key]).lower() == value
 
 
 def test_print_config_given_back_says_the_same(capsys, tmp_path):
@@ -104,7 +122,7 @@ def test_from_text_to_a_model_and_a_report(trained_run, text):
 
 
 @pytest.mark.parametrize("right", [0.25, math.nan])
-def test_a_share_that_is_no_number_is_not_told(capsys, tmp_path, monkeypatch, right):
+def test_a_share_that_is_not_finite_is_not_printed(capsys, tmp_path, monkeypatch, right):
     score, base = Score(2.5, right), Score(3.0, 0.125)
     monkeypatch.setattr(
         "formers.training.runs.pretrain.pretrain", lambda *_, **__: PretrainResult(tmp_path, None, score, base, 1.0)
@@ -126,7 +144,7 @@ def test_dry_run_writes_nothing(capsys, text, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--stpes", "5"], "unknown option '--stpes'"),
+        (["--stpes", "5"], "unknown option --stpes. Did you mean --train.steps?"),
         (["--train.stpes", "5"], "unknown setting 'stpes'. Did you mean 'steps'"),
         (["--optim.lr", "5"], "unknown setting 'optim.lr'"),
         (["--train.steps"], "--train.steps has no value"),
@@ -198,7 +216,7 @@ def test_rerun_gives_the_same_weights(capsys, trained_run, tmp_path):
         assert torch.equal(a, b), name
 
 
-def test_rerun_goes_on_after_ctrl_c(capsys, trained_run, tmp_path, monkeypatch):
+def test_rerun_continues_after_ctrl_c(capsys, trained_run, tmp_path, monkeypatch):
     from formers.cli import pretrain
 
     @contextlib.contextmanager
@@ -256,9 +274,8 @@ def test_a_run_is_exported_by_its_folder(capsys, trained_run, tmp_path):
     folder, _ = trained_run
     code, said, _ = run_command(capsys, "export", folder, "--check", "vllm")
     assert code == 0
-    assert said.startswith(
-        f"vllm: {NOT_CHECKED}: GPT2LMHeadModel, it generates text. No numbers were compared; --check"
-    )
+    assert said.startswith(f"vllm: {NOT_CHECKED}")
+    assert "it has a class for this model: GPT2LMHeadModel, it generates text. No numbers were compared" in said
     code, said, _ = run_command(capsys, "export", folder, tmp_path / "hf")
     assert code == 0
     assert "with its tokenizer" in said

@@ -50,7 +50,7 @@ def test_what_is_hidden_and_what_is_asked(capsys, tokenizer):
     assert code == 0
     text, seen, said = (find_line(title, out) for title in ("text", "model sees", "predicts"))
     hidden = re.findall(r"«(\S+)»", text)
-    assert hidden == re.findall(r"(\S+) \((?:stays|behind)", said)
+    assert hidden == re.findall(r"(\S+) \((?:stays|shown)", said)
     assert len(hidden) == round(0.15 * 24)
     assert len(seen.split()) == len(text.split()) == 24
 

@@ -99,7 +99,7 @@ def test_results(terminal, monkeypatch):
     first, second, third = out.getvalue().splitlines()
     assert first == "one\ttwo"
     assert second == ("three \\x1b[31m" if terminal else "three \x1b[31m"), (
-        "a program behind a pipe reads what was said"
+        "a program that reads the pipe gets what was said"
     )
     assert json.loads(third) == {"text": "\x1b \x9b \u202e \ud800 가", "tab": "\t"}
     assert "가" in third

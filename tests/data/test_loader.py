@@ -19,6 +19,7 @@ from formers import Error, Store
 from formers.batch import IGNORE_INDEX, Batch, BatchShape
 from formers.data.loader import load_batches, pack_examples, pad_batch
 from formers.data.plans import Plan, TokenSource, plan_single_spans, plan_streams
+from formers.data.preparation.document_encoder import build_unit_finder, learn_phrases
 from formers.data.readers import load_bundled_corpus
 from formers.objectives.causal import CausalLM
 from formers.objectives.registry import OBJECTIVES, build_objective
@@ -70,7 +71,8 @@ def is_equal_batch(one: Batch, two: Batch) -> bool:
 def corpus():
     texts = [text[:1200] for text in load_bundled_corpus("en")[0][:20]]
     tokenizer = train_tokenizer("wordpiece", texts, 500)
-    return tokenizer, Store.from_documents(texts, tokenizer, sentences="rules")
+    units = build_unit_finder(learn_phrases(texts, min_count=2, discount=1.0, threshold=10.0))
+    return tokenizer, Store.from_documents(texts, tokenizer, sentences="rules", units=units)
 
 
 def build_objectives(tokenizer, length=24):
@@ -184,7 +186,7 @@ def test_batches_lose_and_repeat_nothing(lengths, length, seed, total):
 
 
 @given(st.integers(0, 60), st.integers(0, 3), st.sampled_from([12, 20, 33]))
-def test_any_position_is_enough_to_go_on(cut, seed, total):
+def test_any_position_is_enough_to_continue(cut, seed, total):
     made, goal = build_store(40, 33, 25, 1, 2, 9), CausalLM(5)
     whole = {}
     for batch, _ in load_batches(TokenSource(made, goal), total, seed, epochs=3):
@@ -261,13 +263,13 @@ def test_workers_give_the_same_sequence(corpus, start, tmp_path):
     if start == "spawn":  # by its path
         made = formers.prepare(load_bundled_corpus("en")[0][:4], tokenizer, tmp_path / "s")
     alone = list(itertools.islice(load_batches(TokenSource(made, goal), 240, 1), 12))
-    crew = load_batches(
+    by_workers = load_batches(
         TokenSource(made, goal), 240, 1, workers=2 if start == "fork" else 1, start_method=start, prefetch=3
     )
-    for (batch, position), (other, same) in zip(alone, crew, strict=False):
+    for (batch, position), (other, same) in zip(alone, by_workers, strict=False):
         assert position == same
         assert is_equal_batch(batch, other)
-    crew.close()
+    by_workers.close()
     assert not multiprocessing.active_children()
 
 
@@ -333,7 +335,7 @@ def test_streams_make_batches_that_follow_each_other():
 
 
 def test_what_does_not_fit():
-    with pytest.raises(Error, match="an example of 8 \\+ 8 \\+ 0 tokens.* does not fit into a batch"):
+    with pytest.raises(Error, match="an example does not fit into a batch: 8 \\+ 8 \\+ 0 tokens"):
         next(load_batches(TokenSource(build_store(20), CausalLM(8)), 6))
     with pytest.raises(Error, match="rank 2 is not one of 2"):
         next(load_batches(TokenSource(build_store(20), CausalLM(8)), 60, rank=2, ranks=2))
@@ -432,11 +434,11 @@ def test_ctrl_c_ends_the_workers(tmp_path):
 def test_prefetch_changes_nothing(workers, prefetch):
     made, goal = build_store(300), CausalLM(5)
     alone = [batch.sample.tolist() for batch, _ in load_batches(TokenSource(made, goal), 20, epochs=1)]
-    crew = [
+    by_workers = [
         b.sample.tolist()
         for b, _ in load_batches(TokenSource(made, goal), 20, epochs=1, workers=workers, prefetch=prefetch)
     ]
-    assert crew == alone
+    assert by_workers == alone
 
 
 def test_full_windows_make_whole_grids():

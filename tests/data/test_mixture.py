@@ -6,6 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from formers import Error
 from formers.data.encoded_examples import EncodedSource, ExampleCollector
@@ -153,3 +155,81 @@ def test_mixtures_of_different_kinds_are_refused():
     other = Store(text.tokens, text.starts, text.vocab, "other")
     with pytest.raises(Error, match="different tokenizers"):
         mix_sources((text, other), (None, None))
+
+
+# Sizes of GLUE's training sets, mixed by the formula of Raffel et al. 2019, §3.5.2, with K = 2^16, by hand.
+SIZES = {"cola": 8551, "sst2": 67349, "mnli": 392702, "rte": 2490}
+
+
+@pytest.mark.parametrize(
+    ("more", "rates"),
+    [
+        # of 471092
+        ({}, [0.018151, 0.142964, 0.833599, 0.005286]),
+        # min(e, 65536): 8551, 65536, 65536, 2490; the sum is 142113
+        ({"cap": 2**16}, [0.060170, 0.461154, 0.461154, 0.017521]),
+        # square roots of these: 92.471617, 256, 256, 49.899900; the sum is 654.371517
+        ({"cap": 2**16, "temperature": 2.0}, [0.141314, 0.391215, 0.391215, 0.076256]),
+        ({"cap": 2**16, "temperature": 1e9}, [0.25] * 4),
+        ({"rates": (1.0,) * 4}, [0.25] * 4),
+    ],
+)
+def test_rates_are_those_of_the_paper(more, rates):
+    mixed = Mixture((None,) * 4, **more)
+    assert mixed.compute_rates(np.array([*SIZES.values()])) == pytest.approx(rates, abs=2e-6)
+
+
+def make_encoded_source(lengths, mark):
+    """Make text-to-text examples of these lengths; their tokens say whose they are and which."""
+    made = ExampleCollector()
+    for number, length in enumerate(lengths):
+        made.add_document(np.full(length, mark + number), target=[mark + number, 1])
+        made.add_example(number)
+    return EncodedSource(made.pack(), writes_target=True, start=0)
+
+
+def list_batches(source, **more):
+    """List the ids, targets and samples of some batches, with the positions after them."""
+    batches = itertools.islice(load_batches(source, 48, epochs=3, **more), 12)
+    return [(b.source.ids.tolist(), b.ids.tolist(), b.sample.tolist(), at) for b, at in batches]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(2, 12), min_size=1, max_size=30), min_size=1, max_size=3), st.integers(0, 2**40 - 1),
+    st.sampled_from([{}, {"cap": 5}, {"cap": 9, "temperature": 2.0}, {"rates": "equal"}]),
+)  # fmt: skip
+def test_a_mixture_is_a_function_of_seed_and_position(tasks, seed, strategy):
+    """From any position on the batches are the same, every epoch has its quota of each task, and within its turn over a
+    task no example comes twice."""
+    sources = tuple(make_encoded_source(lengths, 100 * (n + 1)) for n, lengths in enumerate(tasks))
+    rates = (1.0,) * len(tasks) if "rates" in strategy else None
+    mixed = Mixture(sources, **{**strategy, "rates": rates})
+    whole = list_batches(mixed, seed=seed)
+    assert whole == list_batches(mixed, seed=seed)
+    middle = len(whole) // 2
+    assert (
+        whole[middle:]
+        == list_batches(mixed, seed=seed, position=whole[middle - 1][3] if middle else 0)[: len(whole) - middle]
+    )
+    counts = np.array([len(lengths) for lengths in tasks])
+    quotas, taken = mixed.compute_quotas(counts), [[] for _ in tasks]
+    assert quotas.sum() == counts.sum()
+    assert np.abs(quotas - mixed.compute_rates(counts) * counts.sum()).max() < 1
+    for epoch in range(3):
+        plan = mixed.plan_epoch(seed, epoch)
+        for number, (rows, part) in enumerate(zip(plan.rows, plan.parts, strict=True)):
+            assert len(rows) == quotas[number]
+            taken[number] += part.examples.tolist()
+    for numbers, count in zip(taken, counts.tolist(), strict=True):
+        uses = np.bincount(np.array(numbers, int), minlength=count)
+        assert uses.max() - uses.min() <= 1, "no example waits while another comes once more"
+
+
+def test_workers_and_ranks_do_not_change_a_mixture():
+    mixed = Mixture((make_encoded_source([3, 5, 9] * 9, 100), make_encoded_source([4] * 8, 200)), cap=12)
+    alone = list_batches(mixed, seed=5)
+    assert alone == list_batches(mixed, seed=5, workers=2)
+    ranks = [list_batches(mixed, seed=5, rank=rank, ranks=2) for rank in (0, 1)]
+    both = [batch[:3] for pair in zip(*ranks, strict=True) for batch in pair]
+    assert both[: len(alone)] == [batch[:3] for batch in alone][: len(both)]

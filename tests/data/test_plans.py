@@ -19,10 +19,12 @@ from formers.data.plans import (
     gather_examples,
     plan_single_spans,
     plan_streams,
+    plan_whole_sentences,
     plan_windows,
 )
 from formers.objectives.causal import CausalLM
 from formers.registry import train_tokenizer
+from tests.objectives import toys
 
 
 def build_store(*lengths, vocab=1000):
@@ -70,7 +72,7 @@ def test_windows_across_documents():
 
 
 @given(st.integers(2, 9), st.integers(1, 5), st.integers(0, 1), st.integers(30, 90))
-def test_streams_go_on_where_they_ended(length, rows, extra, total):
+def test_streams_continue_where_they_ended(length, rows, extra, total):
     made = build_store(total)
     if (total - extra) // rows < length:
         with pytest.raises(Error, match="too few for"):
@@ -212,3 +214,22 @@ def test_a_plan_that_changes_its_size():
 def test_cut_reaches_back():
     plan = cut_windows(np.array([0, 10, 20]), np.array([7, 11, 23]), 5, 0, 0)
     assert sorted(zip(plan.begin, plan.end, strict=True)) == [(0, 5), (2, 7), (20, 23)], "one token is no example"
+
+
+def test_whole_sentences_are_packed_across_documents():
+    """RoBERTa §4.2: examples begin and end with sentences, hold as many as fit, and cross documents."""
+    store = toys.build_store([[5, 7, 3], [2], [30, 4, 4], [6, 6]])
+    plan = plan_whole_sentences(store, None, 16, 1, 0)
+    spans = sorted(zip(plan.begin.tolist(), plan.end.tolist(), strict=True))
+    assert spans == [(0, 15), (15, 17), (17, 33), (33, 47), (47, 61), (61, 67)], "the sentence of 30 is cut, no other"
+    again = plan_whole_sentences(store, None, 16, 1, 1)
+    assert sorted(again.begin.tolist()) == [begin for begin, _ in spans]
+    ended = toys.build_store([[5, 5], [5, 4]], end=3)
+    made = plan_whole_sentences(ended, 3, 11, 1, 0)
+    assert sorted(zip(made.begin.tolist(), made.end.tolist(), strict=True)) == [(0, 10), (11, 20)], (
+        "no end mark at an end"
+    )
+    across = plan_whole_sentences(ended, 3, 20, 1, 0)
+    assert 3 in ended.tokens[across.begin[across.begin == 0][0] : across.end[across.begin == 0][0]], (
+        "a separator within"
+    )

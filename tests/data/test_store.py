@@ -269,7 +269,7 @@ def test_blocks_are_checked_when_they_are_first_read(tmp_path, monkeypatch):
     made[BLOCK_BYTES : 2 * BLOCK_BYTES]
     assert asked == [0, 1, 2]
     made[np.array([0, 3 * BLOCK_BYTES - 1])]
-    assert asked == [0, 1, 2, 3], "the array begins behind another"
+    assert asked == [0, 1, 2, 3], "the array begins after another"
 
 
 def test_many_unknown_tokens_are_spoken_of(tmp_path, capsys):

@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from formers import Error
-from formers.evaluation.likelihood import compute_id_log_probs, compute_likelihood
+from formers.evaluation import likelihood
+from formers.evaluation.likelihood import (
+    Ending,
+    can_share_prefixes,
+    compute_ending_likelihoods,
+    compute_id_log_probs,
+    compute_likelihood,
+)
 from formers.registry import FAMILIES
 from tests.small_models import TEXTS, build_embedding_model, build_language_model
 
@@ -22,9 +29,9 @@ SPEAKERS = [n for n in FAMILIES if n not in ("vectors", "textcnn")]
 def test_every_family_in_any_batch(name):
     f = build_language_model(name)
     texts = [(TEXTS[1], t) for t in TEXTS] if f.is_encoder_decoder else [*TEXTS, TEXTS[0] + " cat"]
-    whole = compute_likelihood(f, texts, batch=8)
+    whole = compute_likelihood(f, texts, batch_size=8)
     ones = [compute_likelihood(f, text) for text in texts]
-    for one, some, other in zip(ones, compute_likelihood(f, texts, batch=2), whole, strict=True):
+    for one, some, other in zip(ones, compute_likelihood(f, texts, batch_size=2), whole, strict=True):
         assert len(one.tokens) == len(one.log_probs) == len(one.spans)
         assert one.log_probs.isfinite().all()
         assert (one.log_probs <= 0).all()
@@ -101,7 +108,7 @@ def test_masked_by_hand():
         said = said["mlm"] if isinstance(said, dict) else said
         want.append(float(said[0, at].log_softmax(-1)[ids[at]]))
     torch.testing.assert_close(
-        compute_likelihood(f, TEXTS[0], batch=3).log_probs, torch.tensor(want), rtol=0, atol=1e-5
+        compute_likelihood(f, TEXTS[0], batch_size=3).log_probs, torch.tensor(want), rtol=0, atol=1e-5
     )
     both = compute_likelihood(f, [TEXTS[0]], char_starts=[len(TEXTS[0]) - 8], mask_together=True)[0]
     assert both.log_probs.sum() != pytest.approx(sum(want[-len(both.log_probs) :]))
@@ -144,7 +151,7 @@ def test_refusals():
         (lambda: compute_likelihood(build_embedding_model("bert"), "x"), "not a language model"),
         (lambda: compute_likelihood(gpt, ["x", 3]), "text 2"),
         (lambda: compute_likelihood(gpt, ["x"], char_starts=[1, 2]), "2 char_starts"),
-        (lambda: compute_likelihood(gpt, "x", batch=0), "at least 1"),
+        (lambda: compute_likelihood(gpt, "x", batch_size=0), "at least 1"),
         (lambda: compute_likelihood(t5, "x"), "not a pair"),
         (lambda: compute_likelihood(bert, [LONG], mask_together=True), "too long"),
     ):
@@ -158,3 +165,21 @@ def test_what_is_no_text_is_refused():
     for call in (lambda: bert.score(None), lambda: bert.fill(7), lambda: bert.score(b"cat"), lambda: bert.embed({})):
         with pytest.raises(Error, match="is no text"):
             call()
+
+
+@pytest.mark.parametrize("name", SPEAKERS)
+def test_endings_share_what_they_begin_with(name, monkeypatch):
+    """Prompts of different lengths with endings of one and several tokens, read once and read whole."""
+    monkeypatch.setattr(likelihood, "MIN_SHARED_PREFIX", 3)
+    f = build_language_model(name)
+    groups = [
+        [Ending(f"{prompt}{ending}", len(prompt)) for ending in (" cat", " the dog", " 좋아요")]
+        for prompt in ("The cat sat", "The cat sat on the mat.", "The cat was", "x")
+    ]
+    shared = compute_ending_likelihoods(f, groups, batch_size=3)
+    for some, others in zip(shared, compute_ending_likelihoods(f, groups, share_prefixes=False), strict=True):
+        for one, other in zip(some, others, strict=True):
+            assert one.tokens == other.tokens
+            torch.testing.assert_close(one.log_probs, other.log_probs, rtol=0, atol=1e-4)
+            assert torch.equal(one.is_top, other.is_top)
+    assert can_share_prefixes(f) == name.startswith(("gpt", "bloom"))

@@ -100,7 +100,7 @@ def make_tags(spans, marks, size):
 
 
 def move_marks_behind(rows):
-    """Tags with the mark behind."""
+    """Tags with the mark at the end."""
     return [[tag if tag == "O" else f"{tag[2:]}-{tag[0]}" for tag in row] for row in rows]
 
 
@@ -268,7 +268,7 @@ def test_rouge_in_korean():
     assert split_units("नमस्ते दुनिया", "words") == ["नमस्ते", "दुनिया"]
 
 
-def test_what_cannot_be_judged():
+def test_what_cannot_be_evaluated():
     for task, truths, guesses, more, word in (
         ("sing", ["a"], ["a"], {}, "no metric"),
         ("classify", ["a"], [], {}, "one guess"),

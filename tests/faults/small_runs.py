@@ -71,6 +71,7 @@ def fork_process(work, log, group=False):
         sys.stdout = sys.stderr = open(log, "a", encoding="utf-8")  # noqa: SIM115
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored if the tests themselves run under nohup
         work()
         code = 0
     except SystemExit as end:
@@ -95,14 +96,14 @@ class Runs:
         self.root, self.train, self.count, self.known = root, train, 0, {}
 
     def words(self, name, out, *more, **train):
-        """The command that begins a run or goes on with it."""
+        """The command that begins or resumes a run."""
         file = out.with_name(f"{out.name}.yaml")
         settings = json.loads(json.dumps(make_settings(name, **{**self.train, **train})))
         file.write_text(yaml.safe_dump(settings), encoding="utf-8")
         return ["pretrain", name, "--config", str(file), "--out", str(out), *more]
 
     def start(self, name, out, *more, group=False, **train):
-        """Begin or go on, in a process of its own."""
+        """Begin or resume a run, in a process of its own."""
         words = self.words(name, out, "--resume", *more, **train)
         return fork_process(lambda: main(words), out.with_name(f"{out.name}.log"), group)
 
@@ -171,7 +172,7 @@ def read_json_lines(file):
 
 
 def has_ended(process):
-    """Return whether a process has ended by itself; it stays to be waited for."""
+    """Return whether a process has ended without help; it still has to be waited for."""
     return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

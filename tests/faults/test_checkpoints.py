@@ -261,7 +261,7 @@ def test_in_the_background(tmp_path):
     writer = BackgroundWriter(kept)
     groups, state = make_content(4)
     writer.save(4, groups, state)
-    groups["model"]["a"].zero_()  # training goes on meanwhile
+    groups["model"]["a"].zero_()  # training continues meanwhile
     writer.wait()
     check_content(kept.load(4), 4)
     kept.file_system = Broken(2, OSError(errno.ENOSPC, "No space left on device"))

@@ -805,7 +805,7 @@ def test_attack(name, ask, tmp_path):
 
 
 def test_figure():
-    """Behind all others, so that it can count them."""
+    """Run after all others, so that it can count them."""
     print(f"\nrow 15: {sum(RESULTS.values())}/{len(RESULTS)} refused ({len(ATTACKS)} known attacks)")
     assert all(RESULTS.values())
 

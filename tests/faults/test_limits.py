@@ -128,7 +128,7 @@ def test_a_config_without_end(capsys):
         (["tokenizer", "show", "\udcff\x1b[31m[/]\n", "x"], "no such directory"),
         (["runs", "\udcff\x1b[31m[/]\n"], "there is no such folder"),
         (["report", "x[/]" * 2000], "File name too long"),
-        (["tree", "--x[/]\x1b[31m"], "Unknown option"),
+        (["tree", "--x[/]\x1b[31m"], "unknown option"),
         (["import", "golden", "no\x00name"], "cannot write here"),
     ],
     ids=["a list for a name", "bytes for text", "bytes for a path", "a folder", "a long name", "an option", "a zero"],
@@ -175,7 +175,7 @@ def test_a_panic_of_the_rust_library_is_one_line(tmp_path):
 
 
 def test_the_file_that_hides_panics_is_closed_at_the_end(tmp_path):
-    """Python complained of it behind the answer, with torch loaded even where nobody had asked for such warnings."""
+    """Python complained of it after the answer, with torch loaded even where nobody had asked for such warnings."""
     train_tokenizer("wordpiece", ["the whale and the sea"] * 4, 60).save(tmp_path / "tokenizer.json")
     command = [sys.executable, "-W", "always::ResourceWarning", "-m", "formers", "tokenizer", "show", tmp_path, "whale"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""A process of several dies or is told to stop: no other one hangs, and what goes on ends as if nothing had been."""
+"""One of several processes dies or is told to stop: no other one hangs, and a resumed run ends as if never stopped."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def compare_losses(a, b):
 
 def test_told_to_stop_then_killed_then_alone(tmp_path):
     """SIGTERM to one process: all save the same step and end with 143. SIGKILL: the other ends with one line. One
-    process then goes on to the end, which is that of a run that was never stopped."""
+    process then continues to the end, which is that of a run that was never stopped."""
     words = [sys.executable, *make_command(tmp_path, "run", 10**6)]
     both = ranks.start_processes(words)
     wait_for_steps(tmp_path / "run", 5, both)

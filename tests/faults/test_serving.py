@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import gc
 import http.client
 import json
 import os
@@ -57,7 +56,7 @@ def read_served_times(server) -> list[float]:
 
 @pytest.fixture(scope="module")
 def writer() -> formers.Former:
-    """A model that goes on for thousands of tokens."""
+    """A model that continues for thousands of tokens."""
     return build_small("gpt2", "lm", context=4096, eos=None)
 
 
@@ -81,7 +80,7 @@ def test_row_17_an_overload_is_refused_and_the_admitted_are_served(models, tmp_p
                     time.sleep(0.25)  # a quarter of what Retry-After asks for
             return found
 
-        run_clients(12, ask)
+        unloaded = [one for row in run_clients(12, ask) for one in row]
         split = len(read_served_times(server))
         loaded = [one for row in run_clients(64, ask) for one in row]
         times = read_served_times(server)
@@ -96,7 +95,11 @@ def test_row_17_an_overload_is_refused_and_the_admitted_are_served(models, tmp_p
             assert int(headers["retry-after"]) >= 1
             assert answer["error"]["type"] in ("rate_limit_error", "server_error")
     before, after = find_p99(times[:split]), find_p99(times[split:])
-    print(f"row 17: {dict(counts)} of 64 clients; admitted p99 {after:.3f} s, {after / before:.2f} × the unloaded one")
+    seen = [find_p99([one[1] for one in some if one[0] == 200]) for some in (unloaded, loaded)]
+    print(
+        f"row 17: {dict(counts)} of 64 clients; admitted p99 {after:.3f} s, {after / before:.2f} × the unloaded one; "
+        f"by the clients' clock, whose threads share a core, {seen[1]:.3f} s, {seen[1] / seen[0]:.2f} ×"
+    )
     if full:
         assert after <= 2 * before
 
@@ -145,7 +148,7 @@ def test_row_18_slow_connections_are_closed_at_the_deadline_and_others_served(mo
 @pytest.mark.parametrize("streams", [True, False], ids=["stream", "whole"])
 def test_row_19_a_client_that_is_gone_frees_its_slot_within_a_step(writer, full, streams, monkeypatch):
     count = 500 if full else 12
-    steps, cancelled, delays = collections.Counter(), dict[int, int](), list[int]()
+    steps, cancelled, delays = collections.Counter(), dict[Request, int](), list[int]()
     step, cancel, release = Engine.step, Request.cancel, Engine.release_slot
 
     def count_step(self):
@@ -153,13 +156,13 @@ def test_row_19_a_client_that_is_gone_frees_its_slot_within_a_step(writer, full,
         return step(self)
 
     def note_cancel(self):
-        cancelled.setdefault(id(self), steps["all"])
+        cancelled.setdefault(self, steps["all"])
         cancel(self)
 
     def note_release(self, slot):
         request = self.active_requests[slot]
-        if id(request) in cancelled:
-            delays.append(steps["all"] - cancelled.pop(id(request)))
+        if request in cancelled:
+            delays.append(steps["all"] - cancelled.pop(request))
         release(self, slot)
 
     monkeypatch.setattr(Engine, "step", count_step)
@@ -177,8 +180,16 @@ def test_row_19_a_client_that_is_gone_frees_its_slot_within_a_step(writer, full,
                     one.recv(512)
                 else:
                     wait_for(lambda: engine.active_requests)
-        wait_for(lambda: not engine.active_requests and engine.waiting_requests.empty())
-        wait_for(lambda: server.find("writer").num_requests == 0)
+        quiet_since = time.monotonic()
+
+        def is_quiet() -> bool:
+            """The server may still be reading requests of clients that are gone: it must stay quiet for a second."""
+            nonlocal quiet_since
+            if engine.active_requests or not engine.waiting_requests.empty() or server.find("writer").num_requests:
+                quiet_since = time.monotonic()
+            return time.monotonic() - quiet_since > 1
+
+        wait_for(is_quiet)
         leaked = len(engine.active_requests)
         assert post(server.port, "/v1/completions", {"prompt": "the cat", "max_tokens": 3})[0] == 200
     print(f"row 19: {leaked} leaked of {count}; steps from the cancellation to the free slot: at most {max(delays)}")
@@ -315,45 +326,55 @@ def test_row_23_every_route_is_locked_but_the_probes(models):
     print(f"row 23: {locked} of {locked} routes refuse a missing token, a foreign host and a foreign origin")
 
 
-def read_memory() -> float:
-    """The resident memory of this process, in MB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+def read_memory(pid: int) -> float:
+    """The resident memory of a process, in MB."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
-def test_row_24_nothing_grows(models, full):
-    """Files and threads stay the same over many requests; over an hour's worth of them, memory too (full form)."""
-    seconds = 1200 if full else 3
+def test_row_24_nothing_grows(models, tmp_path, full):
+    """Files and threads of a server stay the same over many requests, right and wrong ones; over ten minutes of them
+    after ten to warm up, memory too (full form). The server is a process of its own: what the clients and the capture
+    of logs keep is not its memory."""
+    warm, seconds = (600, 600) if full else (0, 2)
     bodies = [
-        ("/v1/embeddings", {"model": "bert", "input": ["the cat", "a bird"]}),
-        ("/v1/completions", {"model": "gpt2", "prompt": "the cat", "max_tokens": 4, "logprobs": 2, "echo": True}),
-        ("/predict", {"model": "classifier", "inputs": "the cat"}),
-        ("/bert/fill-mask", {"inputs": "the [MASK] sat"}),
-        ("/v1/completions", {"model": "gpt2", "prompt": 5}),
-        ("/nowhere/at/all", {}),
+        ("/v1/embeddings", {"model": "bert", "input": ["the cat", "a bird"]}, 200),
+        ("/v1/completions", {"model": "gpt2", "prompt": "the cat", "max_tokens": 4, "logprobs": 2, "echo": True}, 200),
+        ("/predict", {"model": "classifier", "inputs": "the cat"}, 200),
+        ("/bert/fill-mask", {"inputs": "the [MASK] sat"}, 200),
+        ("/v1/completions", {"model": "gpt2", "prompt": 5}, 400),
+        ("/nowhere/at/all", {}, 404),
     ]
-    with run_in_thread(models, ["bert", "gpt2", "classifier"]) as server:
+    for name in ("bert", "gpt2", "classifier"):
+        formers.save(models[name], tmp_path / name)
+    paths = [str(tmp_path / name) for name in ("bert", "gpt2", "classifier")]
+    with start_server(tmp_path, *paths) as server:
+        pid = server.process.pid
 
         def ask(number: int) -> None:
-            post(server.port, *bodies[number % len(bodies)])
+            path, body, status = bodies[number % len(bodies)]
+            assert post(server.port, path, body)[0] == status, path
 
-        for number in range(60):
-            ask(number)
-        threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+        def count_open() -> tuple[int, int]:
+            return len(os.listdir(f"/proc/{pid}/task")), len(os.listdir(f"/proc/{pid}/fd"))
+
+        run_clients(4, lambda first: [ask(number) for number in range(first, 60)])  # all threads are there now
+        threads, files = count_open()
         began, count, points = time.monotonic(), 0, list[tuple[float, float]]()
-        while (passed := time.monotonic() - began) < seconds:
+        while (passed := time.monotonic() - began) < warm + seconds:
             for number in range(30):
                 ask(number)
             count += 30
-            gc.collect()
-            points.append((passed / 3600, read_memory()))
-        wait_for(lambda: len(os.listdir("/proc/self/fd")) <= files)
-        assert threading.active_count() <= threads
-    late = points[len(points) // 4 :]
-    slope = float(np.polyfit(*zip(*late, strict=True), 1)[0]) if len(late) > 10 else 0.0
+            points.append((passed / 3600, read_memory(pid)))
+        wait_for(lambda: count_open()[1] <= files)
+        assert count_open()[0] <= threads
+    late = [point for point in points if point[0] >= warm / 3600]
+    slope = float(np.polyfit(*zip(*late, strict=True), 1)[0]) if full else 0.0
+    marks = " ".join(f"{points[at * (len(points) - 1) // 10][1]:.1f}" for at in range(11))
     print(
-        f"row 24: {count} requests in {seconds} s, memory {points[0][1]:.1f} → {points[-1][1]:.1f} MB, {slope:.2f} MB/h"
+        f"row 24: {count} requests in {warm + seconds} s; memory in MB at every tenth: {marks}; in the last "
+        f"{seconds} s {slope:.2f} MB/h"
     )
     if full:
         assert slope < 1

@@ -20,9 +20,8 @@ from formers.text.normalise import normalise
 from formers.text.tokenizer import DecodeStream, Tokenizer
 
 LINES = ["the cat sat on the mat and the dog", "현행법은 이에 현행법을 개정하려는 것임 ㅋㅋ", "0123 4.5 x=y; {z}"] * 4
-CORPUS = [load_bundled_corpus("en")[0][0][i : i + 400] for i in range(0, 20_000, 400)] + load_bundled_corpus("ko")[0][
-    :10
-]
+ENGLISH, KOREAN = (load_bundled_corpus(language)[0] for language in ("en", "ko"))
+CORPUS = [ENGLISH[0][i : i + 400] for i in range(0, 20_000, 400)] + KOREAN[:10]
 EXACT = train_tokenizer("bpe", LINES, 400, nfc=False)
 COMPOSED = train_tokenizer("bpe", LINES, 400)
 TEXT = st.text(max_size=40) | st.text(st.sampled_from("a 한ᄒ\u1161\u11ab\u0301\n\u3000😀\u200d'"), max_size=40)
@@ -110,7 +109,7 @@ def test_time_grows_with_the_text(kind, shape):
         if ratio <= 2.3:
             break
     # Where a text leaves the processor's caches, each character costs up to 2.8 times as much, and then no more: so
-    # doubling is judged at sizes that fit, and the way to large ones by a bound that anything quadratic would break.
+    # doubling is tested at sizes that fit, and growth to large ones by a bound that anything quadratic would break.
     far = (best[2] / best[0]) ** 0.25
     print(f"row 16: {kind}, {shape}: t(2n)/t(n) = {ratio:.2f} at n = {size:,}, {far:.2f} a doubling up to 16 n")
     assert ratio <= 2.3
@@ -120,9 +119,9 @@ def test_time_grows_with_the_text(kind, shape):
 def test_all_pairs_of_fingerprints_differ():
     """Families, options, corpora; of one size, and of two."""
     corpora = (
-        [load_bundled_corpus("en")[0][0][:9000]],
-        [load_bundled_corpus("en")[0][1][:9000]],
-        load_bundled_corpus("ko")[0][:3],
+        [ENGLISH[0][:9000]],
+        [ENGLISH[1][:9000]],
+        KOREAN[:3],
     )
     kinds = (
         ("bpe", {}), ("bpe", {"nfc": False}), ("bloom", {}), ("roberta", {}), ("gpt", {}), ("bert", {}), ("gnmt", {}),

@@ -1,4 +1,4 @@
-"""Killed, stopped, robbed of a worker, started twice: a run goes on as if nothing had happened, to the last bit.
+"""Killed, stopped, without one of its workers, started twice: a run continues to the same bits.
 
 The long form (make faults) has the full counts: 200 kills over all families, 100 signals, 20 dead workers, 20 races.
 """
@@ -117,7 +117,7 @@ def test_stopped_by_a_signal(runs, full, stage):
 
 
 def test_stopped_while_the_text_is_prepared(tmp_path, runs, full):
-    """A signal or a kill while the tokenizer is trained and the store is made: the same command goes on."""
+    """A signal or a kill while the tokenizer is trained and the store is made: the same command continues."""
     text = tmp_path / "text.txt"
     text.write_text("\n".join(make_texts("bert", 3000 if full else 300)), encoding="utf-8")
     data = "--data", str(text)
@@ -163,7 +163,7 @@ def test_the_command_itself_and_its_workers(runs, full):
 @pytest.mark.parametrize("nohup", [False, True])
 def test_the_terminal_is_closed(runs, nohup):
     """All processes get SIGHUP and the terminal takes no more words: the run saves and ends with 129, or, under nohup,
-    goes on to its end."""
+    continues to its end."""
     out, steps = runs.fresh("gpt2"), 8 if nohup else 100_000
     words = runs.words(
         "gpt2", out, "--resume", "--train.workers", "1", steps=steps, save_every=100_000, eval_every=100_000
@@ -230,7 +230,7 @@ def test_other_numbers_of_workers(runs, full, monkeypatch):
 
 
 def test_a_worker_dies(runs, full, tmp_path):
-    """Row 9: no hang, an error that names it, and the run goes on when it is started again. Steps are more than
+    """Row 9: no hang, an error that names it, and the run continues when it is started again. Steps are more than
     batches can be made ahead."""
     how = {"steps": 30, "save_every": 4, "eval_every": 30}
     runs = Runs(tmp_path, **how)

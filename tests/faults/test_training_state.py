@@ -67,7 +67,7 @@ def pretrain_small(out, text=None, **more):
     return formers.pretrain("gpt2", make_texts() if text is None else text, out=out, **given, **more)
 
 
-def go_on(out, **train):
+def resume_run(out, **train):
     said = []
     formers.pretrain(out=out, resume=True, train=train, say=said.append)
     return said
@@ -87,7 +87,7 @@ def has_equal_tensors(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-def test_what_is_no_number_leaves_no_trace(tmp_path, full, monkeypatch):
+def test_what_is_not_finite_leaves_no_trace(tmp_path, full, monkeypatch):
     """Row 7, with memories, averages, and a bad step right after a resume."""
     count, r, left, finite = 100 if full else 6, random.Random(7), 0, 0
     courses = {}
@@ -106,7 +106,7 @@ def test_what_is_no_number_leaves_no_trace(tmp_path, full, monkeypatch):
         for _ in range(bad):
             next(reports)
         before = copy_tensors(run.trainer)
-        if r.random() < 0.5:  # it stopped here, and goes on
+        if r.random() < 0.5:  # it stopped here, and continues
             groups, about = run.trainer.get_state()
             saved = {g: {n: t.clone() for n, t in part.items()} for g, part in groups.items()}
             run = PretrainRun(*courses[name], ProcessGroup())
@@ -142,7 +142,7 @@ def list_restored_memories(trainer):
 
 
 def spoil_step(trainer, kind, place, bad, monkeypatch):
-    """Make a loss or a gradient no number at a step."""
+    """Make a loss or a gradient not finite at a step."""
     if place == "gradient":
         weight = next(iter(trainer.model.parameters()))
         weight.register_hook(lambda grad: torch.where(grad == grad, kind, kind) if trainer.step == bad else grad)
@@ -172,7 +172,7 @@ def test_too_many_of_them_are_exit_code_3(tmp_path, monkeypatch, capsys):
     assert bad[-1]["examples"] == [low, high]
     assert bad[-1]["loss"] is None
     monkeypatch.undo()
-    go_on(out, steps=8)
+    resume_run(out, steps=8)
     assert [row["step"] for row in read_json_lines(out / "metrics.jsonl") if "losses" in row] == list(range(1, 9))
 
 
@@ -180,22 +180,22 @@ def test_too_many_of_them_are_exit_code_3(tmp_path, monkeypatch, capsys):
     "how", [{"save_every": 2}, {"save_every": 1, "keep_last": 1, "keep_best": 0}], ids=["between", "right before"]
 )
 def test_a_run_that_diverged_goes_back_to_what_was_good(tmp_path, how):
-    """A step of finite loss ruins the weights; a checkpoint of them must not be the one to go on from."""
+    """A step of finite loss ruins the weights; no run may be resumed from a checkpoint of them."""
     out = tmp_path / "run"
     pretrain_small(out, train={"steps": 6, "keep_last": 2, **how})
     for _ in range(2):  # a rate that is still too high loses nothing either
         with pytest.raises(
             Error, match=r"3 steps in a row had a loss or gradient that is not finite, the last at step 10.* goes back"
         ) as error:
-            go_on(out, steps=40, lr=1e30, max_bad_steps=3)
+            resume_run(out, steps=40, lr=1e30, max_bad_steps=3)
         assert error.value.exit_code == 3
         left = [path.name for path in (out / "steps").glob("step-*")]
         assert max(left) == "step-00000006", "what was written after it is not in the way"
     assert (
         "2 steps with a loss or gradient that is not finite"
-        in go_on(Path(shutil.copytree(out, tmp_path / "short")), steps=9, lr=1e30)[-1]
+        in resume_run(Path(shutil.copytree(out, tmp_path / "short")), steps=9, lr=1e30)[-1]
     )
-    assert "not finite" not in " ".join(go_on(out, steps=8, lr=1e-4))
+    assert "not finite" not in " ".join(resume_run(out, steps=8, lr=1e-4))
     seen = [row for row in read_json_lines(out / "metrics.jsonl") if "losses" in row]
     assert [row["step"] for row in seen] == list(range(1, 9))
     assert not any(row.get("skipped") for row in seen)
@@ -227,7 +227,7 @@ def test_a_checkpoint_waits_for_a_step_that_gives_a_number(tmp_path, monkeypatch
         with pytest.raises(Error, match=f"stopped by SIGTERM after step {step}; saved"):
             pretrain_small(parts, train={"keep_last": 1, "keep_best": 0}, resume=True, hook=hook)
     assert [path.name[-1] for path in sorted((parts / "steps").glob("step-*"))] == ["2", "4", "6"]
-    go_on(parts, keep_last=9, keep_best=1)
+    resume_run(parts, keep_last=9, keep_best=1)
     assert read_run_state(parts) == read_run_state(whole)
 
 
@@ -353,7 +353,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch, plac
         assert re.search(r"step 4 could not be written .* needs [\d,]+ bytes", said)
         assert read_json_lines(out / "metrics.jsonl")[-1]["step"] == 5, "it stops soon"
     monkeypatch.undo()
-    go_on(out)
+    resume_run(out)
     assert read_run_state(out) == read_run_state(done)
 
 
@@ -368,7 +368,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, done, monkeypatch):
 
     monkeypatch.setattr("formers.training.run_folder.write_atomically", refuse)
     with pytest.raises(Error, match=r"run\.json: cannot be written or read \(Read-only file system\)"):
-        go_on(out, steps=12)
+        resume_run(out, steps=12)
 
 
 def test_damaged_measurements(tmp_path, done):
@@ -379,7 +379,7 @@ def test_damaged_measurements(tmp_path, done):
     whole[at : at + 1] = [whole[at][:20] + b"\n", b"\0\0\0\n", b"17\n", b'{"no": 1}\n', "\u2028".encode() + b"\n"]
     whole[-1] = whole[-1][:-9]
     (out / "metrics.jsonl").write_bytes(b"".join(whole))
-    go_on(out)
+    resume_run(out)
     left = [row["step"] for row in read_json_lines(out / "metrics.jsonl") if "losses" in row]
     assert left == [1, 2, 4, 5, 6, 7, 8], "only the damaged line is lost"
     assert read_run_state(out)["optimizer.safetensors"] == read_run_state(done)["optimizer.safetensors"]
@@ -401,7 +401,7 @@ def test_a_damaged_description(tmp_path, done, data, capsys):
     out = copy_run(done, tmp_path)
     (out / "run.json").write_bytes(data)
     with pytest.raises(Error, match=r"run.json: is damaged. Take the file away and give the run's own command"):
-        go_on(out)
+        resume_run(out)
     assert summarise_run(RunFolder(out), "x")[-1] == "is damaged"
     if not data:
         (out / "run.json").unlink()
@@ -424,7 +424,7 @@ def test_damaged_checkpoints(tmp_path, done, which):
         (step / name).write_bytes(data)
         if which == "none":
             shutil.rmtree(step)
-    said = " ".join(go_on(out))
+    said = " ".join(resume_run(out))
     assert said.count("passing over") == {"manifest": 2, "all": 4, "none": 0}.get(which, 1)
     again = sorted((out / "steps").glob("step-*"))
     assert again == steps
@@ -439,7 +439,7 @@ def test_checkpoints_of_an_earlier_format_are_refused_and_kept(tmp_path, done):
         about.pop("seal")
         (step / "manifest.json").write_text(to_checked_json(about))
     with pytest.raises(Error, match="format 1 is not read here. Train again with --overwrite or another --out"):
-        go_on(out, steps=12)
+        resume_run(out, steps=12)
     assert sorted((out / "steps").iterdir()) == steps, "none is put aside as broken"
 
 
@@ -449,11 +449,11 @@ def test_after_the_end(tmp_path, done):
     (out / "run.json.123.tmp").write_text("left by a crash")
     for folder in (".model.k3j2", "data/.tokenizer.a8", "steps/.writing-00000009"):
         (out / folder).mkdir()
-    go_on(out)
+    resume_run(out)
     assert read_run_state(out) == before, "nothing is lost, the score least of all"
     with pytest.raises(Error, match="8 steps are done, more than 5. --train.steps 8 or more"):
-        go_on(out, steps=5)
-    go_on(out)
+        resume_run(out, steps=5)
+    resume_run(out)
     assert read_run_state(out) == before, "and what was refused is not remembered"
-    go_on(out, steps=10)
+    resume_run(out, steps=10)
     assert [row["step"] for row in read_json_lines(out / "metrics.jsonl") if "losses" in row] == list(range(1, 11))

@@ -385,7 +385,7 @@ def run_cases(root: Path, first: int, last: int, planted: bool) -> None:
 
 
 def run_in_children(root: Path, first: int, last: int, *more: str) -> dict:
-    """The same in a process of its own; a crash is noted as such, and the next case goes on in a new process."""
+    """Run the cases in a process of their own; a crash is noted as such, and the next case runs in a new process."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "RUST_BACKTRACE": "0", "PYTHONDONTWRITEBYTECODE": "1"}
     total = {"loads": 0, "errors": 0, "bad": [], "slowest": 0.0, "from": "", "peak": 0.0, "left": []}
     while first < last:
@@ -412,7 +412,7 @@ def run_in_children(root: Path, first: int, last: int, *more: str) -> dict:
 
 def test_mutated_files(tmp_path, full):
     """10,000 mutations in full, some hundreds in every run: 0 crashes, 0 executions."""
-    count = 10_000 if full else 400
+    count = 10_000 if full else 200
     make_seeds(tmp_path / "seeds")
     result = run_in_children(tmp_path / "seeds", 0, count)
     print(

@@ -60,7 +60,7 @@ def test_killed_and_resumed_to_the_same_bits(kind, text, tmp_path):
     whole, out, log = tmp_path / "whole", tmp_path / "killed", tmp_path / "killed.log"
     assert wait_for_exit(start_run(kind, text, whole)) == 0
     r, steps = random.Random(kind), out / "steps"
-    for name in ("step-*", ".writing-*[05]"):  # behind a checkpoint, and while one is written
+    for name in ("step-*", ".writing-*[05]"):  # after a checkpoint, and while one is written
         process = start_run(kind, text, out)
         wait_until(process, lambda name=name: sum(1 for _ in steps.glob(name)) >= r.choice((1, 2)))
         kill_process(process)

@@ -53,7 +53,7 @@ def test_a_string_gives_a_string_and_a_list_a_list():
     assert all("\ufffd" not in text for text in (one, *many, *several, *best))
 
 
-def test_the_text_goes_on_behind_the_prompt():
+def test_the_text_follows_the_prompt():
     for family in ("gpt2", "gpt", "bloom"):
         f = build_model(family)
         ids = f.tokenizer.encode("the cat", special=False)
@@ -150,17 +150,21 @@ def test_rules_of_a_checkpoint():
             "bad_words_ids": [[11], [8, 12], [9999], [5, -1], [2]],
             "begin_suppress_tokens": [13], "eos_token_id": [2, 3]}  # fmt: skip
     f.source_files["generation_config.json"] = json.dumps(said).encode()
-    law = build_constraints(f, Options(max_new_tokens=5, temperature=0, min_new_tokens=3))
-    assert (law.forced_first, law.forced_last, law.end_ids, law.banned_ids) == ((7,), (2,), (2, 3), (9, 10, 11))
+    constraints = build_constraints(f, Options(max_new_tokens=5, temperature=0, min_new_tokens=3))
+    assert (constraints.forced_first, constraints.forced_last) == ((7,), (2,))
+    assert (constraints.end_ids, constraints.banned_ids) == ((2, 3), (9, 10, 11))
     flat, texts = torch.zeros(1, len(f.tokenizer)), torch.tensor([[0, 8]])
-    allowed = lambda step, page=texts: set((law.apply(flat, page, step)[0] > -9).nonzero().flatten().tolist())  # noqa: E731
+
+    def list_allowed(step, page=texts):
+        return set((constraints.apply(flat, page, step)[0] > -9).nonzero().flatten().tolist())
+
     every = set(range(len(f.tokenizer)))
-    assert allowed(0) == {7}
-    assert allowed(1) == every - {2, 3, 9, 10, 11, 12, 13}, "13 may not be the first that is chosen freely"
-    assert allowed(3) == every - {9, 10, 11, 12}
-    assert allowed(3, torch.tensor([[0, 5]])) == every - {9, 10, 11}
-    assert allowed(4) == {2}
-    made = decode_batch(DecodingBatch(f, [[0, 5, 6, 2]], 5), law)[0][0].ids
+    assert list_allowed(0) == {7}
+    assert list_allowed(1) == every - {2, 3, 9, 10, 11, 12, 13}, "13 may not be the first that is chosen freely"
+    assert list_allowed(3) == every - {9, 10, 11, 12}
+    assert list_allowed(3, torch.tensor([[0, 5]])) == every - {9, 10, 11}
+    assert list_allowed(4) == {2}
+    made = decode_batch(DecodingBatch(f, [[0, 5, 6, 2]], 5), constraints)[0][0].ids
     assert made[0] == 7
     assert not {9, 10, 11} & set(made)
     for wrong in (
@@ -231,10 +235,10 @@ def test_decoders_are_prompted():
     assert f.summarise("the cat sat", max_new_tokens=9) == want
     assert f.summarise(["the cat sat"], max_new_tokens=9) == [want]
     shots = [("one", "하나")]
-    asked = prompts.make_translation_prompt("two", "Korean", examples=shots)
-    assert asked == "English: one\nKorean: 하나\n\nEnglish: two\nKorean:"
+    prompt = prompts.make_translation_prompt("two", "Korean", examples=shots)
+    assert prompt == "English: one\nKorean: 하나\n\nEnglish: two\nKorean:"
     assert f.translate("two", "Korean", examples=shots, max_new_tokens=9, seed=2, top_k=9) == (
-        f.generate(asked, 9, seed=2, top_k=9, stop="\n").strip()
+        f.generate(prompt, 9, seed=2, top_k=9, stop="\n").strip()
     )
     assert prompts.make_translation_prompt("two", "Korean") == "Translate English to Korean.\n\nEnglish: two\nKorean:"
     assert prompts.make_few_shot_prompt("3?", [("1?", "2")], task="Count.") == "Count.\n\nQ: 1?\nA: 2\n\nQ: 3?\nA:"
@@ -268,7 +272,7 @@ def test_languages():
 
 
 def test_sources_are_framed_as_in_training():
-    """A recurrent pair trained by formers sees the end mark behind a source, and no other mark."""
+    """A recurrent pair trained by formers sees the end mark after a source, and no other mark."""
     f = build_model("gnmt")
     ids = [*f.tokenizer.encode("the cat", special=False), f.tokenizer.id("eos")]
     want = decode_batch(DecodingBatch(f, [ids], 6), build_constraints(f, Options(temperature=0, max_new_tokens=6)))[0][

@@ -62,7 +62,7 @@ def test_the_pieces_are_the_text_up_to_a_stop_string(kind, text, stops):
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=60, deadline=None)
 @given(text=texts, at=st.integers(0, 40))
-def test_a_continuation_goes_on_behind_its_prompt(kind, text, at):
+def test_a_continuation_follows_its_prompt(kind, text, at):
     tokenizer = made(kind)
     ids = tokenizer.encode(text, special=False)
     at = min(at, len(ids))

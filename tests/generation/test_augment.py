@@ -1,4 +1,4 @@
-"""New examples: only words change, labels are judged, nothing twice, the same for any batch, and after a stop."""
+"""New examples: only words change, labels are checked, nothing twice, the same for any batch, and after a stop."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_new_labelled_and_reproducible(name, bert, gpt):
     assert sum(made.skipped.values()) + len(made.rows) == 3 * len(ROWS)
 
 
-def test_labels_are_judged(bert, monkeypatch):
+def test_labels_are_checked(bert, monkeypatch):
     whole = augment(bert, ROWS, times=3, rate=0.9, label_filter=None, top_k=300, temperature=3.0)
     some = augment(bert, ROWS, times=3, rate=0.9, top_k=300, temperature=3.0)
     assert some.skipped["label"] == len(whole.rows) - len(some.rows) > 0
@@ -95,7 +95,7 @@ def test_labels_are_judged(bert, monkeypatch):
     assert len(strict.rows) < len(some.rows)
 
 
-def test_stopped_and_gone_on(bert, tmp_path, monkeypatch):
+def test_stopped_and_resumed(bert, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "CHUNK_SIZE", 2)
     whole = augment(bert, ROWS, tmp_path / "whole.jsonl", times=2, label_filter=None)
     write, calls = ResumableFile.write_records, []
@@ -146,7 +146,7 @@ def test_examples_are_no_neighbours(family, tmp_path, recwarn):
 
 
 def test_equal_beginnings_are_continued_in_many_ways(gpt, monkeypatch):
-    rows = [*ROWS[:4], ROWS[0]]  # behind "a: " and "b: ", and one example twice
+    rows = [*ROWS[:4], ROWS[0]]  # after "a: " and "b: ", and one example twice
     how = {"conditional": True, "rate": 1.0, "times": 3, "label_filter": None, "max_new_tokens": 12, "top_k": 50}
     made = augment(gpt, rows, **how)
     assert len(made.rows) > 12, made.summary  # of 15; two prompts with three samples each give 6
@@ -163,19 +163,19 @@ def test_another_model_begins_anew(bert, tmp_path, monkeypatch):
     assert other.family == bert.family
     assert other.fingerprint != bert.fingerprint
     whole = augment(bert, ROWS, label_filter=None, times=2)
-    judged = augment(bert, ROWS, times=2)
+    filtered = augment(bert, ROWS, times=2)
     finish = ResumableFile.finish
 
     def stop(*_):
         raise KeyboardInterrupt
 
-    for model, keep, want in ((other, None, whole), (bert, None, judged)):
+    for model, keep, want in ((other, None, whole), (bert, None, filtered)):
         monkeypatch.setattr(ResumableFile, "finish", stop)
         with pytest.raises(KeyboardInterrupt):
             augment(model, ROWS, tmp_path / "new.jsonl", label_filter=keep, times=2)
         monkeypatch.setattr(ResumableFile, "finish", finish)
         again = augment(bert, ROWS, tmp_path / "new.jsonl", label_filter=None if want is whole else "linear", times=2)
-        assert again.rows == want.rows  # nothing of the other model, and the last judge counts
+        assert again.rows == want.rows  # nothing of the other model, and the last classifier counts
         (tmp_path / "new.jsonl").unlink()
 
 
@@ -194,24 +194,24 @@ def test_several_labels(bert, monkeypatch):
     assert fronts == ["animals, b: ", "b: ", "animals: ", "-: ", "b: "]
     made = augment(bert, SEVERAL, conditional=True, label_filter=None, rate=0.5, top_k=300)
     assert made.rows
-    judge = formers.build("bert", head="classify", labels=["a", "b"], **vars(bert.config))
-    judge.tokenizer, judge.task = bert.tokenizer, Task(kind="many").to_dict()
-    said = {row["text"]: judge.classify(row["text"]) for row in made.rows}
-    kept = augment(bert, SEVERAL, conditional=True, label_filter=judge, rate=0.5, top_k=300)
+    classifier = formers.build("bert", head="classify", labels=["a", "b"], **vars(bert.config))
+    classifier.tokenizer, classifier.task = bert.tokenizer, Task(kind="many").to_dict()
+    said = {row["text"]: classifier.classify(row["text"]) for row in made.rows}
+    kept = augment(bert, SEVERAL, conditional=True, label_filter=classifier, rate=0.5, top_k=300)
     want = [row for row in made.rows if set(said[row["text"]].labels) == set(row["label"])]
     assert kept.rows == want
 
 
-def test_a_judge_of_other_labels_is_refused(bert):
+def test_a_filter_of_other_labels_is_refused(bert):
     for labels, task, word in (
         (["a", "b", "c"], {}, "knows the labels a, b, c, and the examples have a, b"),
         (["a", "c"], {}, "knows the labels"),
         (["a", "b"], Task(kind="many").to_dict(), "the label filter gives several labels"),
     ):
-        judge = formers.build("bert", head="classify", labels=labels, **vars(bert.config))
-        judge.tokenizer, judge.task = bert.tokenizer, task
+        classifier = formers.build("bert", head="classify", labels=labels, **vars(bert.config))
+        classifier.tokenizer, classifier.task = bert.tokenizer, task
         with pytest.raises(Error, match=word):
-            augment(bert, ROWS, label_filter=judge)
+            augment(bert, ROWS, label_filter=classifier)
     with pytest.raises(Error, match="does not classify"):
         augment(bert, ROWS, label_filter=bert)
 

@@ -132,8 +132,9 @@ def next_logs(f, source, text):
     return f.logits(torch.tensor([[*source, *text]]))[0, -1].log_softmax(-1)
 
 
-def by_hand(logs_of, source, beams, tokens, alpha, early):
-    """A beam search as one would write it down: texts, their log-probabilities, and those that are complete."""
+def by_hand(logs_of, source, beams, tokens, alpha, early, norm=lambda n, alpha: n**alpha, cover=lambda text: 0.0):
+    """A beam search as one would write it down: texts, their log-probabilities, and those that are complete; `cover` is
+    the coverage penalty of a complete text."""
     running, complete = [(0.0, [])], []
     for length in range(1, tokens + 1):
         tried = [
@@ -144,11 +145,12 @@ def by_hand(logs_of, source, beams, tokens, alpha, early):
         ]
         tried.sort(key=lambda one: -one[0])
         ends = lambda text, length=length: text[-1] == 1 or length == tokens  # noqa: E731
-        complete += [(score / length**alpha, text) for score, text in tried[:beams] if ends(text)]
+        complete += [(score / norm(length, alpha) + cover(text), text) for score, text in tried[:beams] if ends(text)]
         complete = sorted(complete, key=lambda one: -one[0])[:beams]
         running = [one for one in tried if not ends(one[1])][:beams]
         reach = tokens if early == "never" and alpha > 0 else length
-        if len(complete) == beams and (early is True or (running and running[0][0] / reach**alpha <= complete[-1][0])):
+        beaten = running and len(complete) == beams and running[0][0] / norm(reach, alpha) <= complete[-1][0]
+        if beaten or (early is True and len(complete) == beams):
             break
     return [(text[:-1] if text[-1] == 1 else text, score) for score, text in complete]
 
@@ -174,12 +176,12 @@ def test_beams_by_hand(family):
 def test_an_unlikely_beginning_may_become_the_best_text(early, best):
     """Token 2 is rare at first and then certain: when it is long, log p / n² is better than that of all short texts."""
     table = torch.tensor([[0.0, 0.6, 0.007, 0.393], [0.25] * 4, [0.0, 0.0001, 0.9999, 0.0], [0.01, 0.97, 0.01, 0.01]])
-    desk = DecodingBatch(build_lively_model("gpt2", vocab=4, heads=2, context=20), [[0]], 12, 2)
-    desk.score_next = lambda capture=None: table[[text[-1] for text in desk.sequences]].clamp(min=1e-9).log()
+    batch = DecodingBatch(build_lively_model("gpt2", vocab=4, heads=2, context=20), [[0]], 12, 2)
+    batch.score_next = lambda capture=None: table[[text[-1] for text in batch.sequences]].clamp(min=1e-9).log()
     rule = build_constraints(
-        desk.former, Options(num_beams=2, max_new_tokens=12, length_penalty=2.0, early_stopping=early)
+        batch.former, Options(num_beams=2, max_new_tokens=12, length_penalty=2.0, early_stopping=early)
     )
-    assert decode_batch(desk, rule)[0][0].ids == best
+    assert decode_batch(batch, rule)[0][0].ids == best
 
 
 @torch.no_grad()
@@ -217,6 +219,33 @@ def test_a_beam_of_all_texts_finds_the_best(family):
     assert [one.ids for one in got] == [text for _, text in want[:20]]
     assert [one.score for one in got] == pytest.approx([score for score, _ in want[:20]], abs=1e-4)
     assert [one.ids for one in written_by(f, [source], **how)[0]] != [one.ids for one in got], "coverage counts"
+
+
+ATTENTIVE = {
+    "seq2seq": {"attention": "local", "window": 1, "feed": True}, "gnmt": {},
+    "t5": {"heads": 2, "ff": 16, "head_dim": 6, "start": 2}, "bart": {"heads": 2, "ff": 16, "start": 2, "context": 20},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ATTENTIVE)
+def test_few_beams_with_the_penalties_by_hand(family):
+    """The length and coverage penalties (Wu et al. 2016, eq. 14) where beams are lost on the way."""
+    f = build_lively_model(family, 2.0, **ATTENTIVE[family])
+    known = functools.cache(lambda source, text: next_logs(f, source, text).tolist())
+    for (source, beams, alpha, beta), early in itertools.product(
+        [([3, 4, 3, 5], 2, 0.6, 0.3), ([6, 2], 3, 1.2, 1.0), ([5], 3, 0.0, 0.4)], (False, True, "never")
+    ):
+
+        def cover(text, source=source, beta=beta):
+            seen = capture_cross_attention(f, source, text[:-1]).sum(0).tolist()
+            return beta * sum(math.log(min(max(one, 1e-9), 1.0)) for one in seen)
+
+        want = by_hand(known, source, beams, 6, alpha, early, lambda n, alpha: ((5 + n) / 6) ** alpha, cover)
+        how = {"num_beams": beams, "num_samples": beams, "max_new_tokens": 6, "early_stopping": early}
+        how |= {"length_penalty": alpha, "length_normalisation": "gnmt"}
+        got = written_by(f, [source], **how, coverage=beta)[0]
+        assert [one.ids for one in got] == [text for text, _ in want], (source, early)
+        assert [one.score for one in got] == pytest.approx([score for _, score in want], abs=1e-4)
 
 
 def test_coverage_needs_a_source():

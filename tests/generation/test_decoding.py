@@ -58,7 +58,7 @@ def test_sampling_follows_the_distribution():
     assert {int(pick_tokens(logits, Options(seed=1), step)) for step in range(50)} >= {0, 1}
 
 
-def test_a_full_context_goes_on_with_its_last_half():
+def test_a_full_context_continues_with_its_last_half():
     f = build_gpt2(context=8)
     out = continue_ids(f, [[1, 2, 3, 4, 5, 6]], 20, Options(temperature=0))[0]
     assert len(out) == 20

@@ -68,29 +68,29 @@ def test_the_same_beams_where_texts_end(early, alpha, chained_steps):
     sizes = {"vocab": 40, "context": 24, "dim": 16, "layers": 2, "heads": 2, "init": 0.4, "bos": None, "seed": 2}
     free = continue_ids(formers.build("gpt2", eos=None, **sizes), PROMPTS, 30, Options(temperature=0))
     f = formers.build("gpt2", eos=free[0][4], **sizes)
-    asked = Options(num_beams=4, num_samples=3, early_stopping=early, length_penalty=alpha)
-    want = continue_ids(f, PROMPTS, 30, asked)
+    options = Options(num_beams=4, num_samples=3, early_stopping=early, length_penalty=alpha)
+    want = continue_ids(f, PROMPTS, 30, options)
     assert len({len(text) for text in want}) > 1
-    alone = [continue_ids(f, [prompt], 30, asked) for prompt in PROMPTS]
+    alone = [continue_ids(f, [prompt], 30, options) for prompt in PROMPTS]
     assert [text for some in alone for text in some] == want
     chained_steps()
-    assert continue_ids(f, PROMPTS, 30, asked) == want
+    assert continue_ids(f, PROMPTS, 30, options) == want
 
 
 def test_ends_and_rules_and_a_full_context(chained_steps):
     f = formers.build("gpt2", seed=2, vocab=40, context=12, dim=16, layers=2, heads=2, init=0.4, bos=None, eos=None)
     free = continue_ids(f, PROMPTS, 30, Options(temperature=0))
     ended = formers.build("gpt2", seed=2, vocab=40, context=12, dim=16, layers=2, heads=2, init=0.4, eos=free[0][4])
-    asked = [
+    cases = [
         (f, {}),
         (ended, {}),
         (ended, {"min_new_tokens": 9}),
         (f, {"no_repeat_ngram": 2}),
         (f, {"bad_words": (free[0][0],)}),
     ]
-    want = [continue_ids(one, PROMPTS, 30, Options(temperature=0, **more)) for one, more in asked]
+    want = [continue_ids(one, PROMPTS, 30, Options(temperature=0, **more)) for one, more in cases]
     counts = chained_steps()
-    for (one, more), texts in zip(asked, want, strict=True):
+    for (one, more), texts in zip(cases, want, strict=True):
         counts.clear()
         assert continue_ids(one, PROMPTS, 30, Options(temperature=0, **more)) == texts
         assert (max(counts) > 1) == ("no_repeat_ngram" not in more)

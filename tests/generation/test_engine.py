@@ -27,23 +27,23 @@ def test_as_alone(family, how):
     f = build_decoder(family)
     engine = Engine(f, num_slots=3, cache_size=40)
     lengths = [5, 9, 2, 7, 1, 4]
-    asked = [engine.submit(p, n, how) for p, n in zip(PROMPTS[:4], lengths, strict=False)]
+    requests = [engine.submit(p, n, how) for p, n in zip(PROMPTS[:4], lengths, strict=False)]
     for _ in range(3):  # two more come while others are at work
         engine.step()
-    asked += [engine.submit(p, n, how) for p, n in zip(PROMPTS[4:], lengths[4:], strict=True)]
+    requests += [engine.submit(p, n, how) for p, n in zip(PROMPTS[4:], lengths[4:], strict=True)]
     while engine.step():
         pass
     want = [continue_ids(f, [p], n, how)[0] for p, n in zip(PROMPTS, lengths, strict=True)]
-    assert [request.result() for request in asked] == want
+    assert [request.result() for request in requests] == want
 
 
-def test_a_full_context_goes_on_with_its_last_half():
+def test_a_full_context_continues_with_its_last_half():
     f = formers.build("gpt2", seed=2, vocab=40, context=8, dim=16, layers=2, heads=2, init=0.4, eos=None, bos=None)
     engine, how = Engine(f, num_slots=2), Options(temperature=0)
-    asked = [engine.submit(p, 20, how) for p in ([1, 2, 3], [5] * 6)]
+    requests = [engine.submit(p, 20, how) for p in ([1, 2, 3], [5] * 6)]
     while engine.step():
         pass
-    assert [r.result() for r in asked] == [continue_ids(f, [p], 20, how)[0] for p in ([1, 2, 3], [5] * 6)]
+    assert [r.result() for r in requests] == [continue_ids(f, [p], 20, how)[0] for p in ([1, 2, 3], [5] * 6)]
 
 
 def test_a_place_that_was_full_to_the_brim_is_free_again():
@@ -122,22 +122,22 @@ def test_families_without_a_cache_take_one_request_after_the_other(family):
     more = {"cutoffs": ()} if family == "transformer_xl" else {}
     f = formers.build(family, head="lm", seed=1, vocab=40, dim=16, layers=2, heads=2, ff=24, init=0.3, **more)
     engine, how = build_engine(f), Options(temperature=0)
-    asked = [engine.submit(p, n, how) for p, n in zip(PROMPTS[:3], (5, 3, 4), strict=True)]
-    asked[1].cancel()
+    requests = [engine.submit(p, n, how) for p, n in zip(PROMPTS[:3], (5, 3, 4), strict=True)]
+    requests[1].cancel()
     while engine.step():
         assert len(engine.active_requests) <= 1
     want = [continue_ids(f, [p], n, how)[0] for p, n in zip(PROMPTS[:3], (5, 3, 4), strict=True)]
-    assert [request.result() for request in asked] == [want[0], [], want[2]]
+    assert [request.result() for request in requests] == [want[0], [], want[2]]
 
 
 def test_samples_of_one_seed_differ_as_those_of_generate_do():
     f, how = build_decoder("gpt2"), Options(temperature=1.5, seed=3, num_samples=3)
     constraints = build_constraints(f, dataclasses.replace(how, num_samples=1, max_new_tokens=8))
     engine = Engine(f, num_slots=2, cache_size=40)
-    asked = [engine.submit([1, 2, 3], 8, make_chooser(constraints, sample)) for sample in range(3)]
+    requests = [engine.submit([1, 2, 3], 8, make_chooser(constraints, sample)) for sample in range(3)]
     while engine.step():
         pass
-    assert [request.result() for request in asked] == continue_ids(f, [[1, 2, 3]], 8, how)
+    assert [request.result() for request in requests] == continue_ids(f, [[1, 2, 3]], 8, how)
 
 
 def test_a_listener_gets_the_tokens_instead_of_the_queue():
@@ -155,3 +155,72 @@ def test_functions_run_between_steps():
         with pytest.raises(ZeroDivisionError):
             engine.run_between_steps(lambda: 1 / 0).result(10)
         assert engine.submit([1], 3, Options(temperature=0)).result()
+
+
+def test_attention_reads_no_more_slots_than_the_longest_request_has():
+    """The cache's own bound grows by one with each step, whoever has ended meanwhile."""
+    engine, how = Engine(build_decoder("gpt2"), num_slots=2, cache_size=40), Options(temperature=0)
+    for _ in range(6):
+        engine.submit([1, 2], 5, how)
+        while engine.step():
+            pass
+        assert engine.runner.state.used_slots == 6  # all but the newest token
+
+
+def test_prompts_that_wait_are_read_together(monkeypatch):
+    f, how = build_decoder("gpt2"), Options(temperature=0)
+    engine, groups = Engine(f, num_slots=6, cache_size=40), []
+    prefill = Engine.prefill_slots
+    monkeypatch.setattr(Engine, "prefill_slots", lambda self, slots: groups.append(slots) or prefill(self, slots))
+    monkeypatch.setattr("formers.generation.engine.PREFILL_TOKENS", 9)
+    asked = [engine.submit(prompt, 4, how) for prompt in PROMPTS]
+    while engine.step():
+        pass
+    assert groups == [[0, 1, 2], [3, 4, 5]]  # 3 + 1 + 5 tokens, then 2 + 4 + 1
+    assert [r.result() for r in asked] == [continue_ids(f, [p], 4, how)[0] for p in PROMPTS]
+
+
+def test_a_listener_that_fails_ends_its_request_alone():
+    engine, ended = Engine(build_decoder("gpt2"), num_slots=2, cache_size=40), []
+
+    def listen(request, token):
+        if token is None:
+            ended.append(request.error)
+        else:
+            raise ValueError("a reader's mistake")
+
+    engine.submit([1], 9, Options(temperature=0), listener=listen)
+    good = engine.submit([2], 9, Options(temperature=0))
+    while engine.step():
+        pass
+    assert [type(error) for error in ended] == [ValueError]
+    assert len(good.result()) == 9
+
+
+def test_a_prompt_that_cannot_be_read_ends_its_request_alone(monkeypatch):
+    engine, how = Engine(build_decoder("gpt2"), num_slots=3, cache_size=40), Options(temperature=0)
+    prefill = Engine.prefill_slots
+
+    def fail_on_seven(self, slots):
+        if any(self.active_requests[slot].prompt_ids == [7] for slot in slots):
+            raise RuntimeError("no memory")
+        return prefill(self, slots)
+
+    monkeypatch.setattr(Engine, "prefill_slots", fail_on_seven)
+    first, bad, last = (engine.submit([i], 3, how) for i in (1, 7, 2))
+    while engine.step():
+        pass
+    assert len(first.result()) == len(last.result()) == 3
+    with pytest.raises(RuntimeError, match="no memory"):
+        bad.result()
+
+
+def test_stopping_says_that_a_text_is_not_whole():
+    engine = Engine(build_decoder("gpt2"), num_slots=1, cache_size=40)
+    active, waiting = (engine.submit([i], 30, Options(temperature=0)) for i in (1, 2))
+    engine.step()
+    engine._is_stopping = True
+    engine.run_loop()
+    for request in (active, waiting):
+        with pytest.raises(Error, match="stopped before the text was finished"):
+            request.result()

@@ -7,6 +7,7 @@ import torch
 
 import formers
 from formers.generation.runner import Runner, pad_output_layer
+from formers.nn import cpu_kernels
 from formers.nn.attention import dispatch, kv_cache
 from formers.nn.attention.kernels import decode
 from tests.generation.small_decoders import SIZES, SOURCES, build_decoder
@@ -54,8 +55,9 @@ def test_rows_follow_any_parents(family):
 def test_the_kernel_for_single_steps_as_well(family, monkeypatch):
     made, seen = slow_triton.load_kernels("attention.kernels.decode_triton"), []
     monkeypatch.setattr(decode, "load_kernels", lambda: made)
-    monkeypatch.setattr(decode, "is_available", lambda device: True)
-    monkeypatch.setattr(kv_cache, "is_available", lambda device: True)
+    for module in (decode, kv_cache):
+        monkeypatch.setattr(module, "is_available", lambda device, dtype: True)
+    monkeypatch.setattr(cpu_kernels, "load_kernels", lambda: None)
     step = dispatch.KERNELS["decode"]
     monkeypatch.setitem(dispatch.KERNELS, "decode", lambda call: seen.append(1) or step(call))
     norm, sums = decode.add_norm, []

@@ -139,10 +139,10 @@ def test_a_search_is_recorded_with_its_choices(early, graphs):
     sizes = {"vocab": 40, "context": 64, "dim": 16, "layers": 2, "heads": 2, "init": 0.4, "bos": None, "seed": 2}
     free = continue_ids(formers.build("gpt2", eos=None, **sizes), PROMPTS, 30, Options(temperature=0))
     f = formers.build("gpt2", eos=free[0][4], **sizes)
-    asked = Options(num_beams=4, num_samples=3, early_stopping=early, length_penalty=0.5)
+    options = Options(num_beams=4, num_samples=3, early_stopping=early, length_penalty=0.5)
     with pytest.MonkeyPatch.context() as plain:
         plain.setattr(runner, "can_capture_graph", lambda former: False)
-        want = continue_ids(f, PROMPTS, 30, asked)
+        want = continue_ids(f, PROMPTS, 30, options)
     Choice.made = 0
-    assert continue_ids(f, PROMPTS, 30, asked) == want
+    assert continue_ids(f, PROMPTS, 30, options) == want
     assert Choice.made == 1

@@ -1,4 +1,4 @@
-"""On a GPU: the biased flash kernel compiled by triton, and models that use it."""
+"""On a GPU: the kernels biased_flash and relative_flash compiled by triton, and models that use them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import torch
 
 import formers
 from formers.batch import Batch
+from formers.nn.attention import dispatch
 from formers.nn.attention.dispatch import force_kernel
-from tests.nn.attention.kernels.biased_flash_cases import CASES, compare_with_plain
+from tests.nn.attention.kernels.biased_flash_cases import CASES, LONG_CASES, compare_with_plain
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
@@ -17,6 +18,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 @pytest.mark.parametrize("name", CASES)
 def test_as_plain_attention(name, dropout):
     compare_with_plain(name, dropout, "cuda", torch.bfloat16, 2e-2)
+
+
+@pytest.mark.parametrize("name", LONG_CASES)
+def test_long_documents_as_by_plain_attention(name):
+    compare_with_plain(name, 0.0, "cuda", torch.bfloat16, 2e-2)
 
 
 def compute_gradients(model, batch, path):
@@ -29,8 +35,10 @@ def compute_gradients(model, batch, path):
 
 
 @pytest.mark.parametrize("few", [False, True])
-@pytest.mark.parametrize("family", ["t5", "xlnet"])
-def test_models_as_by_the_dense_path(family, few):
+@pytest.mark.parametrize(("family", "has_table"), [("t5", True), ("xlnet", True), ("xlnet", False)])
+def test_models_as_by_the_dense_path(family, has_table, few, monkeypatch):
+    if has_table:  # scores by distance are no longer made inside the kernel
+        monkeypatch.setattr(dispatch, "_supports_relative_flash", lambda q: False)
     sizes = {"vocab": 128, "dim": 64, "layers": 2, "heads": 4, "ff": 96, "dropout": 0.0}
     f = formers.build(family, seed=1, **sizes, **({"head_dim": 16} if family == "t5" else {})).to("cuda")
     torch.manual_seed(0)

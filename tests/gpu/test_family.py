@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from formers.inputs import ModelInputs
+from formers.nn.attention.context import Capture
 from formers.registry import FAMILIES
 from tests.small_models import add_declared_fields, build_small, make_inputs, sum_outputs
 
@@ -54,6 +55,22 @@ def test_as_on_a_cpu(name, shape):
         rough = compute_step(f, batch.to("cuda"))
     assert all(value.isfinite().all() for value in rough.values())
     assert abs(rough["loss"] - want["loss"]) < 0.1 * want["loss"]  # weights are large here, and so is the noise
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("shape", [*LENGTHS, "one"])
+@pytest.mark.parametrize("name", [n for n in FAMILIES if n != "vectors"])
+@torch.inference_mode()
+def test_capture_changes_nothing(name, shape, dtype):
+    """What is recorded beside a pass leaves it equal bit for bit, by whichever kernel attention is computed."""
+    f = build_wide_model(name).to("cuda", dtype)
+    f.model.eval()
+    lengths = LENGTHS.get(shape, (16,))
+    batch = add_declared_fields(f, f.pack_inputs(ModelInputs(**make_inputs(f, lengths)))[0]).to("cuda")
+    want = f.model(batch)
+    capture = Capture(with_hidden=True, with_attention=True, with_vectors=True, routing=[])
+    assert torch.equal(f.model(batch, capture=capture), want)
+    assert torch.equal(f.model(batch), want), "the pass itself is the same each time"
 
 
 @pytest.mark.parametrize("shape", LENGTHS)

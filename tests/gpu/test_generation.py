@@ -112,7 +112,7 @@ def test_a_recorded_step_serves_the_next_texts(family):
 
 @pytest.mark.parametrize("family", SIZES)
 def test_rows_follow_any_parents(family):
-    """The logits of a CPU, along the same parents; rows that end go on without a word."""
+    """The logits of a CPU, along the same parents; rows that have ended are fed without a word."""
     f, told = build_decoder(family), {}
     for device in ("cpu", "cuda"):
         f.to(device)

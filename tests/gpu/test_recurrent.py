@@ -6,7 +6,14 @@ import pytest
 import torch
 
 import formers
+from formers.data.loader import load_batches
+from formers.data.plans import TokenSource
+from formers.objectives.registry import build_objective
+from formers.training.distributed.process_group import ProcessGroup
+from formers.training.train_config import TrainConfig
+from formers.training.trainer import Trainer
 from tests.nn.packing import pack_rows
+from tests.objectives import toys
 
 pytestmark = pytest.mark.gpu
 MODELS = {
@@ -53,3 +60,33 @@ def test_compiled(name):
     want = compute_step(name, "cpu", torch.float64)
     for got, expected in zip(compute_step(name, "cuda", torch.float32, compiled=True), want, strict=True):
         assert (got.double().cpu() - expected).norm() / expected.norm() < 1e-3
+
+
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
+@pytest.mark.filterwarnings(r"ignore:\s*Online softmax is disabled")
+@pytest.mark.parametrize("name", ["additive", "gnmt"])
+def test_scheduled_sampling_is_recorded_and_resumes(name):
+    """Compiled and recorded as a CUDA graph, whose draws differ from step to step and continue after a restart."""
+    tokenizer, (family, more) = toys.build_tokenizer(), MODELS[name]
+    store = toys.build_store([[[7, 8, 9], [10, 11, 12]], [[12], [13, 14]], [[7, 9], [8]], [[14, 15], [9, 9, 7]]] * 8)
+    objective = build_objective(
+        "seq2seq", tokenizer, 8, sampling_schedule="linear", sampling_decay=0.2, label_smoothing=0.1
+    )
+
+    def build_trainer():
+        torch._dynamo.reset()
+        f = formers.build(family, vocab=len(tokenizer), dim=24, dropout=0.1, **more).to("cuda")
+        config = TrainConfig(steps=10, batch_tokens=48, seq_length=8, lr=1e-3, warmup_steps=1)
+        return Trainer(f.model, [objective], config, ProcessGroup(device=torch.device("cuda")))
+
+    def train_until(t, until=None):
+        source = TokenSource(store, objective)
+        return [r.loss for r in t.train(lambda phase, position: load_batches(source, 48, 0, position), until)]
+
+    whole, first, second = build_trainer(), build_trainer(), build_trainer()
+    losses, before = train_until(whole), train_until(first, 6)
+    second.restore_state(*first.get_state())
+    assert all(loss == loss for loss in losses)  # no NaN
+    assert before + train_until(second) == pytest.approx(losses, rel=1e-3)
+    assert whole.executor.cuda_graphs
+    assert all(graph.graph is not None for graph in whole.executor.cuda_graphs.values())

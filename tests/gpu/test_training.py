@@ -1,4 +1,4 @@
-"""On a GPU: the loop, compiled and recorded, trains as on a CPU; what is no number leaves no trace there either."""
+"""On a GPU: the loop, compiled and recorded, trains as on a CPU; a step that is not finite leaves no trace."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_as_on_a_cpu(name):
     assert got == pytest.approx(want, abs=0.02)
 
 
-def test_goes_on_from_its_state():
+def test_continues_from_its_state():
     def make():
         t = Trainer(
             build_toy_model().cuda(), [OBJECTIVE], TrainConfig(steps=16, batch_tokens=128, seq_length=16, lr=1e-2), CUDA
@@ -74,7 +74,7 @@ def test_goes_on_from_its_state():
 
 
 @pytest.mark.parametrize("kind", [math.nan, math.inf])
-def test_what_is_no_number_leaves_no_trace(kind):
+def test_what_is_not_finite_leaves_no_trace(kind):
     t = Trainer(build_toy_model(dropout=0.0).cuda(), [NonFiniteObjective({3, 4, 9}, kind)], TrainConfig(
         steps=14, batch_tokens=128, seq_length=16, lr=1e-2, max_bad_steps=3, compile=False), CUDA)  # fmt: skip
     assert t.executor.skips_on_device

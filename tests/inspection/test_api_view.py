@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import struct
@@ -15,10 +16,26 @@ import torch
 import formers
 from formers import Error
 from formers.inspection.api import DEFAULT_VIEWS, VIEWS
-from formers.inspection.document import decode_array, draw_png, encode_floats, encode_weights
+from formers.inspection.document import draw_png, encode_floats, encode_weights
 from formers.inspection.sides import describe_written, encode_framed, encode_inputs, find_grapheme_starts
 from formers.registry import FAMILIES, train_tokenizer
 from tests.small_models import get_verb_model as model
+
+
+def decode_array(array):
+    """Decode an array of a document; of a row of which only the strongest are there, the others are 0."""
+    shape = array["shape"]
+    data = bytearray(base64.b64decode(array["data"]))
+    if array["encoding"] == "f32":
+        return torch.frombuffer(data, dtype=torch.float32).reshape(shape) if data else torch.zeros(shape)
+    values = torch.frombuffer(data, dtype=torch.uint8).float() if data else torch.zeros(0)
+    values = (values / 255) ** array["power"] * array["scale"]
+    if array["encoding"] == "u8":
+        return values.reshape(shape)
+    places = torch.frombuffer(bytearray(base64.b64decode(array["index"])), dtype=torch.uint16).long()
+    rows = (*shape[:-1], array["k"])
+    return torch.zeros(shape).scatter(-1, places.reshape(rows), values.reshape(rows))
+
 
 TEXT = "the cat sat on the mat"
 PARTS = {"format", "model", "note", "sides", "attention", "neuron", "prediction", "attribution", "heads", "states",
@@ -68,8 +85,6 @@ def test_only_what_is_asked_for():
     for text, word in (("", "the text is empty"), (3, "text must be a string"), (None, "text must be a string")):
         with pytest.raises(Error, match=word):
             f.inspect(text)
-    with pytest.raises(Error, match="too long|context|at most"):
-        f.inspect("the cat " * 100)
     with pytest.raises(Error, match="elmo reads one text"):
         model("elmo", "lm").inspect(TEXT, "x")
 
@@ -81,14 +96,15 @@ def base_shape():
     f = formers.build("bert", head="mlm", vocab=60, context=512, dim=48, layers=12, heads=12, ff=48)
     f.tokenizer = tokenizer
     words = TEXT.split() * 90
-    view = f.inspect(" ".join(words[:510]), layer=3, head=7)
+    view = f.inspect(" ".join(words[:510]), layer=3, head=7, views="default,layers,neuron")
     assert len(view.sides["text"].tokens) == 512
     return view
 
 
 def test_a_long_text_stays_small(base_shape, tmp_path):
     path = base_shape.save(tmp_path / "view.html")
-    assert path.stat().st_size <= 5_000_000
+    assert path.stat().st_size <= 4_600_000  # words are shorter here than a real model's, which may take 5 MB
+    assert [len(row) for row in base_shape.prediction.layers[3].top] == [1] * 510
     one = base_shape.to_dict()["attention"]["encoder"]
     assert one["weights"]["encoding"] == "top"
     assert one["weights"]["k"] >= 8
@@ -171,8 +187,9 @@ EMOJI = "안녕하세요 👩‍👩‍👧 🇰🇷 ❤️ 좋아요 don't 👍
 @pytest.mark.parametrize("name", [n for n in FAMILIES if n not in ("vectors", "elmo")])
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 @pytest.mark.filterwarnings("ignore")
-def test_korean_and_emoji_are_whole(name, form):
+def test_korean_and_emoji_are_whole(name, form, monkeypatch):
     """Every visible character stands in one token, and together they are the text."""
+    monkeypatch.setattr("formers.inspection.sides.find_room", lambda former: None)  # the small models read 40 tokens
     f = model(name, FAMILIES[name].definition.pretraining_head)
     text = unicodedata.normalize("NFC", EMOJI)
     side = encode_framed(f, f.tokenizer, unicodedata.normalize(form, EMOJI), None)

@@ -14,14 +14,16 @@ from formers import Error
 from formers.batch import Batch
 from formers.inputs import ModelInputs
 from formers.inspection.attention import attention
-from formers.inspection.recording import record_pass
+from formers.inspection.recording import record_blocks, record_pass
 from formers.inspection.sides import encode_inputs
 from formers.models.transformer_xl import TransformerXL
 from formers.nn.attention.context import Capture
 from formers.nn.attention.dispatch import force_kernel
 from formers.nn.block import TransformerBody
+from formers.nn.recurrent.alignment import Alignment
 from formers.registry import FAMILIES
 from tests.nn.reference import alibi_slopes, compute_bucket
+from tests.small_models import build_small
 from tests.small_models import get_verb_model as model
 
 TEXT = "the cat sat on the mat"
@@ -54,8 +56,9 @@ def rotate(x, position, rotary):
     return out
 
 
-def compute_plain_weights(f, kind, block, x, memory):
-    """softmax(q·k·scale + positions) of one layer, one query and key at a time, in the type of the weights."""
+def compute_plain_weights(f, kind, block, x, memory, asking=None):
+    """softmax(q·k·scale + positions) of one layer, one query and key at a time, in the type of the weights. Of XLNet's
+    second stream, queries are made of the states `asking`, and read what is before them."""
     config, body, attn = f.config, f.model.body, block.cross if kind == "cross" else block.attn
     heads, dim, inner = attn.heads, attn.head_dim, attn.heads * attn.head_dim
     if kind == "cross":
@@ -64,6 +67,7 @@ def compute_plain_weights(f, kind, block, x, memory):
     else:
         x = x if block.norm_order == "post" else block.attn_norm(x)
         q, k, _ = (x @ attn.qkv.weight.T + (0 if attn.qkv.bias is None else attn.qkv.bias)).chunk(3, -1)
+        q = q if asking is None else asking @ attn.qkv.weight[:inner].T
     q, k = q.unflatten(-1, (heads, dim)), k.unflatten(-1, (heads, dim))
     table = torch.full((heads, len(q), len(k)), -math.inf, dtype=x.dtype)
     is_causal = kind == "decoder" and f.family != "xlnet"
@@ -71,7 +75,7 @@ def compute_plain_weights(f, kind, block, x, memory):
         for i in range(len(q)):
             for j in range(len(k)):
                 width = compute_window(f, block)
-                if (is_causal and j > i) or (width and i - j >= width):
+                if (is_causal and j > i) or (width and i - j >= width) or (asking is not None and j >= i):
                     continue
                 a, b = q[i, h], k[j, h]
                 if attn.rotary is not None:
@@ -140,6 +144,61 @@ def test_weights_are_the_plain_formula(name, dtype, limit):
                 assert (shown.weights[layer] - want).abs().max() <= limit, (kind, layer)
 
 
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)], ids=["fp32", "bf16"])
+@torch.no_grad()
+def test_weights_of_the_query_stream_are_the_plain_formula(dtype, limit):
+    """XLNet's second stream, from left to right: queries of its own states, keys of the first stream's."""
+    f = convert(get_pretrained_model("xlnet"), dtype)
+    shown = attention(f, TEXT).maps["query"]
+    inputs = encode_inputs(f, TEXT)
+    length = len(inputs.label_ids)
+    with record_blocks(f.model.body) as states:
+        f.model(inputs.batch.replace(order=torch.arange(length)))
+    exact = convert(f, torch.float64)
+    for layer, block in enumerate(exact.model.body.blocks):
+        both = next(iter(states.values()))[layer].double()
+        want = compute_plain_weights(exact, "query", block, both[:length], None, both[length:])
+        assert (shown.weights[layer] - want)[:, 1:].abs().max() <= limit, layer  # the first token reads nothing
+
+
+@pytest.mark.parametrize("score", ["additive", "dot", "general", "concat", "gnmt"])
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)], ids=["fp32", "bf16"])
+@torch.no_grad()
+def test_alignments_are_the_plain_formula(score, dtype, limit):
+    """softmax of v · tanh(W s + U h), s · h or s · W h over the source, one decoder step at a time in float64."""
+    if score == "gnmt":
+        f = model("gnmt", "lm")
+    else:
+        tokenizer = model("seq2seq", "lm").tokenizer
+        f = build_small("seq2seq", "lm", attention=score, vocab=len(tokenizer))
+        f.tokenizer = tokenizer
+    f = convert(f, dtype)
+    module = next(m for m in f.model.body.modules() if isinstance(m, Alignment))
+    seen = []
+    hook = module.register_forward_hook(
+        lambda _, given, output: seen.append((given[0].double(), given[1].values[0].double()))
+    )
+    shown = attention(f, TEXT, "the mat").maps["alignment"].weights[0, 0]
+    hook.remove()
+    queries = torch.cat([query[0] for query, _ in seen])
+    source, how = seen[-1][1], convert_module(module.score)
+    if score == "dot":
+        scores = queries @ source.T
+    elif score == "general":
+        scores = queries @ (source @ how["memory.weight"].T).T
+    else:
+        inner = (queries @ how["query.weight"].T)[:, None] + (source @ how["memory.weight"].T)[None]
+        scores = (inner.tanh() @ how["out.weight"].T)[..., 0]
+    assert shown.shape == scores.shape
+    assert (shown.double() - scores.softmax(-1)).abs().max() <= limit
+    assert (shown.double().sum(-1) - 1).abs().max() <= max(limit, 1e-5)
+
+
+def convert_module(module):
+    """The weights of a module in float64."""
+    return {name: value.double() for name, value in module.named_parameters()}
+
+
 def read_cross_input(f, block):
     """What the queries of cross attention are made of: the state after self-attention, normed by pre-norm models."""
     found = []
@@ -173,7 +232,9 @@ def test_capture_changes_nothing_on_any_kernel(name, head):
             with force_kernel(kernel), torch.inference_mode():
                 want = f.model(batch)
                 capture = Capture(with_hidden=True, with_attention=True, with_vectors=True, routing=[])
-                assert torch.equal(f.model(batch, capture=capture), want), kernel
+                got = f.model(batch, capture=capture)
+                assert torch.equal(got, want), kernel
+                assert torch.equal(f.model.logits(got, batch), f.model.logits(want, batch)), kernel
                 if len(batch.starts) == 2:
                     whole = dataclasses.replace(inputs, batch=batch)
                     recorded = record_pass(f, whole, with_hidden=True, with_attention=True, with_vectors=True)

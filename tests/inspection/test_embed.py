@@ -10,25 +10,25 @@ import torch
 
 import formers
 from formers import Error
-from formers.inspection.embed import SpanVectors
+from formers.inspection.embed import POOLS, SpanVectors, can_embed_packed, embed_packed, split_by_tokens
 from formers.registry import FAMILIES
-from formers.tasks.encoding import find_nearest_window
+from formers.tasks.encoding import find_nearest_window, tokenize_texts
 from tests.small_models import TEXTS, build_embedding_model, build_small
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_in_any_batch(name):
     f = build_embedding_model(name)
-    whole = f.embed(TEXTS, batch=5)
+    whole = f.embed(TEXTS, batch_size=5)
     assert whole.shape[0] == len(TEXTS)
     assert whole.dtype == torch.float32
     assert whole.isfinite().all()
-    assert (f.embed(TEXTS, batch=2) - whole).abs().max() <= 1e-5
+    assert (f.embed(TEXTS, batch_size=2) - whole).abs().max() <= 1e-5
     assert (torch.stack([f.embed(text) for text in TEXTS]) - whole).abs().max() <= 1e-5
     words = f.embed(TEXTS, level="word")
     assert words[1].units == ["배를", "타고", "강을", "건넜다", "."]
     assert words[2].units[0] == "배가"  # composed
-    for text, tokens in zip(TEXTS, f.embed(TEXTS, level="token", batch=1), strict=True):
+    for text, tokens in zip(TEXTS, f.embed(TEXTS, level="token", batch_size=1), strict=True):
         assert tokens.vectors.shape[0] == len(tokens.units) == len(tokens.spans), text
     if name not in ("vectors", "textcnn"):
         assert all(row.abs().sum() > 0 for row in words[1].vectors)
@@ -116,7 +116,7 @@ def test_refusals(bert, gpt):
         (lambda: bert.embed("x", layers=9), "no layer 9"),
         (lambda: bert.embed(["x", 3]), "text 2"),
         (lambda: bert.embed("x", window=2), "no room"),
-        (lambda: bert.embed("x", batch=0), "batch"),
+        (lambda: bert.embed("x", batch_size=0), "batch"),
         (lambda: gpt.embed(["x", ""]), "text 2 is empty"),
         (lambda: build_small("gpt2").embed("x"), "no tokenizer"),
     ):
@@ -192,3 +192,28 @@ def test_a_token_belongs_to_the_window_with_the_nearest_middle():
             assert find_nearest_window(spans, [t]).tolist() == [want]
     wide = [(low, low + 22) for low in range(0, 400_000, 11)]  # tokens × windows would be 108 GiB
     assert find_nearest_window(wide, np.arange(400_000)).shape == (400_000,)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_packed_batches_give_the_same_vectors(name):
+    """What a GPU runs, here on the CPU: small batches, and texts that are too long for one window."""
+    f = build_embedding_model(name)
+    if f.definition.is_static or f.definition.reads_characters:
+        assert not can_embed_packed(f)
+        return
+    texts = [*TEXTS, " ".join(TEXTS * 4)]
+    for pool, special in (("mean", True), ("mean", False), *((pool, True) for pool in POOLS)):
+        want = f.embed(texts, pool=pool, special=special)
+        found = embed_packed(f, texts, pool, special, max_tokens=24)
+        torch.testing.assert_close(found, want, rtol=1e-5, atol=2e-5)
+    pieces = tokenize_texts(f, texts)
+    assert torch.equal(embed_packed(f, pieces, "mean", True), embed_packed(f, texts, "mean", True))
+
+
+def test_packed_batches_count_tokens_and_name_an_empty_text(gpt, monkeypatch):
+    assert list(split_by_tokens([1, 0, 2], [3, 9, 2], 5)) == [[1], [0, 2]]
+    monkeypatch.setattr("formers.inspection.embed.TEXTS_AHEAD", 2)
+    found = embed_packed(gpt, TEXTS, "mean", True)
+    torch.testing.assert_close(found, gpt.embed(TEXTS), rtol=1e-5, atol=1e-5)
+    with pytest.raises(Error, match="text 3 is empty"):
+        embed_packed(gpt, ["x", "y", ""], "mean", True)

@@ -111,6 +111,12 @@ def test_korean_stays_readable():
             assert not any(re.search("<[0-9a-f]{2,}>|�", token.text) for token in step.tokens), name
 
 
+def test_a_draw_that_hides_nothing_is_drawn_again():
+    for seed in range(6):
+        steps = explain_objectives("나는 학교에 갔다.", ["ernie-units"], seed=seed)[0].steps
+        assert any(token.state == "hidden" for token in steps[1].tokens), seed
+
+
 def test_a_tokenizer_that_does_not_suit(monkeypatch):
     f = model("gpt2", "lm")
     assert explain_objectives(TEXT, ["mlm"], f.tokenizer, trains_tokenizer=False) == []
@@ -122,3 +128,20 @@ def test_a_tokenizer_that_does_not_suit(monkeypatch):
         explain_objectives(TEXT, ["mln"], f.tokenizer)
     pairs = explain_objectives("a source", ["seq2seq"], model("transformer", "lm").tokenizer, target="the mat")
     assert [step.title for step in pairs[0].steps] == ["text", "encoder reads", "decoder writes"]
+
+
+@pytest.mark.parametrize("name", list(OBJECTIVES))
+def test_every_objective_is_explained_in_korean(name):
+    """Titles, notes and answers have Korean words with the same numbers; a page shows them by its language."""
+    target = "the dog ran" if name == "seq2seq" else None
+    made = explain_objectives(TEXT, [name], target=target)
+    assert made, name
+    document = made[0].to_dict()
+    assert re.search("[가-힣]", document["ko"]["help"])
+    for step in document["steps"]:
+        for part in ("title", "note"):
+            assert re.search("[가-힣]", step["ko"][part]), step[part]
+            assert not re.search("[{}]", step["ko"][part] + step[part])
+            assert re.findall(r"\d+", step["ko"][part]) == re.findall(r"\d+", step[part])
+        for token in step["tokens"]:
+            assert ("ko" in token) == (step["title"] == "question")

@@ -102,7 +102,7 @@ def test_a_masked_token_is_predicted_without_itself():
 
 
 def test_a_long_text_is_not_hidden_token_by_token(monkeypatch):
-    monkeypatch.setattr("formers.inspection.prediction.MAX_MASKED_TOKENS", 10)
+    monkeypatch.setattr("formers.inspection.effort.MAX_DEFAULT_FLOPS", {False: 10.0})
     f = model("bert", "mlm")
     assert predict(f).method == "unmasked"
     assert predict(f, masked=True).method == "masked"

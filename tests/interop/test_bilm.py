@@ -115,6 +115,25 @@ def test_by_command(published_files, tmp_path, capsys):
     assert formers.load(tmp_path / "back").config == formers.load(published_files[0]).config
 
 
+def test_a_task_and_vectors_without_a_tokenizer(published_files, tmp_path):
+    where, arrays = published_files
+    words = [("good", "fine"), ("bad", "poor")]
+    rows = [{"text": " ".join(words[i % 2]) + f" {i}", "label": ("pos", "neg")[i % 2]} for i in range(20)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = tmp_path / "run"
+    finetune = ["finetune", str(where), "--train", str(tmp_path / "rows.jsonl"), "--out", str(run), "--epochs", "12"]
+    app([*finetune, "--lr", "0.02", "--tune.baseline", "false"], result_action="return_value")
+    assert json.loads((run / "run.json").read_text())["data"]["tokenizer"] is None
+    tuned = formers.load(run)
+    assert tuned.tokenizer is None
+    assert [tuned.classify(text).label for text in ("good fine 3", "bad poor 4")] == ["pos", "neg"]
+    # Vectors of words are those of the published character ids, at every layer.
+    weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    want, _ = reference.read_sentence(weights, OPTIONS, word_level.encode_sentence(TEXT).tolist())
+    found = formers.load(where).embed(" ".join(TEXT), level="word", layers=[0, 1, 2], mix="concat")
+    torch.testing.assert_close(found.vectors, torch.cat(list(want[:, 1:-1]), -1), atol=1e-5, rtol=1e-5)
+
+
 def test_options_of_a_training_run(published_files):
     where, _ = published_files
     options = json.loads(json.dumps(OPTIONS))
@@ -157,7 +176,7 @@ def test_options_that_do_not_fit(published_files, path, value, message):
 
 
 def write_outside_file(tmp_path):
-    """An honest file elsewhere, which nobody should open."""
+    """A valid file elsewhere, which must not be opened."""
     with h5py.File(tmp_path / "secret.hdf5", "w") as file:
         file["x"] = np.ones((9, 6), np.float32)
     return tmp_path / "secret.hdf5"

@@ -21,13 +21,8 @@ import yaml
 
 import formers
 from formers import Error
-from formers.interop.export_check import (
-    compare_embeddings,
-    compare_outputs,
-    make_cases,
-    run_sentence_transformers,
-    run_transformers,
-)
+from formers.interop.export_check import compare_embeddings, compare_outputs, make_cases
+from formers.interop.reader_process import run_sentence_transformers, run_transformers
 from formers.registry import FAMILIES, train_tokenizer
 from formers.training.recipes import get_recipe
 
@@ -184,8 +179,8 @@ CLASSIFIERS = [name for name in NAMES if has_classifier(name)]
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
-def test_a_classifier_reads_what_it_learnt_to_read(name, tmp_path):
-    """Also in batches, and where formers itself puts an end mark behind a text that the tokenizer has no template for:
+def test_a_classifier_reads_what_it_learned_to_read(name, tmp_path):
+    """Also in batches, and where formers itself puts an end mark after a text that the tokenizer has no template for:
     transformers used to read something else, in silence."""
     former = build_classifier(name)
     formers.export(former, tmp_path / "out")

@@ -10,16 +10,13 @@ import torch
 
 import formers
 from formers import Error
+from formers.config import get_schema
 from formers.former import count_trainable
-from formers.interop import export_check
-from formers.interop.export_check import (
-    READER_NAMES,
-    check_export,
-    check_reader_support,
-    check_tei_support,
-    check_vllm_support,
-    truncate_lengths,
-)
+from formers.interop import export_check, reader_process, serving_targets
+from formers.interop.export_check import check_export, truncate_lengths
+from formers.interop.huggingface import find_architecture
+from formers.interop.reader_process import READER_NAMES
+from formers.interop.serving_targets import check_reader_support
 from formers.registry import FAMILIES, train_tokenizer
 from formers.training.recipes import get_recipe
 from tests.command_line import run_command
@@ -40,12 +37,7 @@ def build_model(family, head="auto", tokenizer=False, **more):
 def predict_verdict(former, reader):
     """What is known without the reader."""
     try:
-        check_reader_support(former, reader)
-        said = (
-            {"vllm": check_vllm_support, "tei": check_tei_support}[reader](former)
-            if reader in ("vllm", "tei")
-            else "yes"
-        )
+        said = check_reader_support(former, reader) or "yes"
     except Error as error:
         said = str(error)
         assert said.startswith("no, ")
@@ -65,7 +57,7 @@ def test_transformers_has_the_classes_that_are_named():
         for head in member.definition.build_heads(member.definition.config_class()):
             former = build_model(family, head)
             if predict_verdict(former, "transformers") == "yes":
-                assert hasattr(transformers, export_check.find_architecture(former))
+                assert hasattr(transformers, find_architecture(former))
                 yes.add(family)
     pretrained = {name for name, member in FAMILIES.items() if member.definition.objective}
     assert pretrained - yes == {"seq2seq", "gnmt", "elmo", "gpt3", "transformer_xl"}
@@ -175,7 +167,7 @@ def test_the_command_opens_it(capsys, tmp_path):
 
 @needs_transformers
 def test_segments_that_the_other_side_would_not_read_are_noticed(tmp_path):
-    from formers.interop.export_check import run_transformers
+    from formers.interop.reader_process import run_transformers
 
     former = build_model("bert", tokenizer=True)
     formers.export(former, tmp_path / "hf")
@@ -206,7 +198,7 @@ def test_segments_that_the_other_side_would_not_read_are_noticed(tmp_path):
     ],
 )
 def test_what_differs_is_named(damage, words, tmp_path):
-    from formers.interop.export_check import run_transformers
+    from formers.interop.reader_process import run_transformers
 
     former = build_model("bert", tokenizer=True, layers=1)
     formers.export(former, tmp_path / "hf")
@@ -233,9 +225,9 @@ HEADS = [
     [*((*one, True) for one in HEADS), ("bert", "mlm", False), ("bart", "lm", False), ("gpt2", "double", False)],
 )
 def test_every_kind_of_head_is_compared(family, head, tokenizer, tmp_path):
-    from formers.interop.export_check import run_transformers
+    from formers.interop.reader_process import run_transformers
 
-    roles = {"eos": 3, "start": 1} if hasattr(FAMILIES[family].definition.config_class, "start") else {}
+    roles = {"eos": 3, "start": 1} if "start" in get_schema(FAMILIES[family].definition.config_class) else {}
     former = build_model(family, head, tokenizer=tokenizer, layers=2, **roles)
     formers.export(former, tmp_path / "hf")
     cases = export_check.make_cases(former)
@@ -250,25 +242,26 @@ def test_what_is_not_installed_is_not_checked(capsys, tmp_path, monkeypatch):
     for reader in ("vllm", "tei"):
         code, out, _ = run_export(capsys, tmp_path / "bert", "--check", reader)
         assert code == 0
-        assert out.startswith(f"{reader}: not checked: {READER_NAMES[reader]} is not installed; it has a class")
+        assert out.startswith(f"{reader}: not checked: {READER_NAMES[reader]} is not installed (")
+        assert "it has a class for this model: BertModel" in out
     code, _, err = run_export(capsys, tmp_path / "bert", "--check", "vllm", "--head", "pretraining")
     assert code == 2
     assert "vLLM cannot open it" in err
-    monkeypatch.setattr(export_check.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(serving_targets.importlib.util, "find_spec", lambda name: None)
     for reader in ("transformers", "sentence-transformers"):
         code, out, _ = run_export(capsys, tmp_path / "bert", tmp_path / reader, "--check", reader)
         assert code == 0
-        assert out.endswith(f"{reader}: not checked: {reader} is not installed\n")
+        assert out.endswith(f"{reader}: not checked: {reader} is not installed (pip install {reader})\n")
         assert (tmp_path / reader / "config.json").is_file()
 
 
 def test_a_process_that_hangs_or_dies_is_an_error(tmp_path, monkeypatch):
     former = build_model("bert", tokenizer=True)
     if importlib.util.find_spec("transformers") is None:
-        monkeypatch.setattr(export_check.importlib.util, "find_spec", lambda name: name)
+        monkeypatch.setattr(serving_targets.importlib.util, "find_spec", lambda name: name)
     with pytest.raises(Error, match="did not open it within 0 s"):
         check_export(former, "transformers", seconds=0)
-    monkeypatch.setattr(export_check.sys, "executable", "/bin/false")
+    monkeypatch.setattr(reader_process.sys, "executable", "/bin/false")
     with pytest.raises(Error, match="its process ended with code 1"):
         check_export(former, "transformers")
 
@@ -277,9 +270,9 @@ def test_options_of_vectors_belong_to_sentence_transformers(capsys, tmp_path):
     formers.save(build_model("bert", tokenizer=True), tmp_path / "bert")
     code, _, err = run_export(capsys, tmp_path / "bert", tmp_path / "out", "--normalise")
     assert code == 2
-    assert "add --to sentence-transformers" in err.lower()
-    with pytest.raises(Error, match="there is no export to 'onnx'"):
-        formers.export(formers.load(tmp_path / "bert"), tmp_path / "out", to="onnx")
+    assert "add --for sentence-transformers" in err.lower()
+    with pytest.raises(Error, match="there is no export to 'tensorrt'"):
+        formers.export(formers.load(tmp_path / "bert"), tmp_path / "out", to="tensorrt")
     with pytest.raises(Error, match="has no pooling 'sum'"):
         formers.export(formers.load(tmp_path / "bert"), tmp_path / "out", to="sentence-transformers", pool="sum")
     with pytest.raises(Error, match="needs a tokenizer"):
@@ -302,7 +295,7 @@ def test_an_export_of_sentences_says_what_was_written_and_is_overwritten(capsys,
 @pytest.mark.parametrize("normalise", [False, True])
 def test_vectors_are_those_of_embed(pool, normalise, tmp_path):
     pytest.importorskip("sentence_transformers")
-    from formers.interop.export_check import run_sentence_transformers
+    from formers.interop.reader_process import run_sentence_transformers
 
     former = build_model("roberta", "mlm", tokenizer=True, layers=1, context=48)
     formers.export(former, tmp_path / "out", to="sentence-transformers", pool=pool, normalise=normalise)

@@ -1,4 +1,4 @@
-"""The door for untrusted files: names, sizes, headers, weights bit for bit, and writing all or nothing."""
+"""Reading and writing untrusted files: names, sizes, headers, weights bit for bit, and writing all or nothing."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ def test_files_that_hold_something_else(exit_codes, name):
 
 
 @pytest.fixture
-def honest(tmp_path, temporary):
+def harmless_folder(tmp_path, temporary):
     return write_pickles(tmp_path / "pickled", {"pytorch_model.bin": load_golden_tensors()})
 
 
@@ -274,13 +274,13 @@ def expect_refusal(folder: Path, said: str) -> None:
     assert not list(Path(tempfile.gettempdir()).glob("formers-*"))
 
 
-def test_a_process_that_hangs_is_ended(honest, monkeypatch):
-    note = honest.parent / "pid"
+def test_a_process_that_hangs_is_ended(harmless_folder, monkeypatch):
+    note = harmless_folder.parent / "pid"
     code = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     monkeypatch.setattr(sandbox, "CONVERTER_CODE", code)
     monkeypatch.setattr(sandbox, "TIMEOUT_SECONDS", 1)
     began = time.monotonic()
-    expect_refusal(honest, "converting the pickle took more than 1 s. Do not use this file")
+    expect_refusal(harmless_folder, "converting the pickle took more than 1 s. Do not use this file")
     assert time.monotonic() - began < 10
     with pytest.raises(ProcessLookupError):
         os.kill(int(note.read_text()), 0)
@@ -300,19 +300,19 @@ def test_a_process_that_hangs_is_ended(honest, monkeypatch):
     ],
     ids=["abort", "nothing", "long", "bytes", "garbage", "environment", "folder", "input"],
 )
-def test_a_process_that_ends_otherwise(honest, monkeypatch, code, said):
+def test_a_process_that_ends_otherwise(harmless_folder, monkeypatch, code, said):
     monkeypatch.setenv("TOKEN", "secret")
     monkeypatch.setattr(sandbox, "CONVERTER_CODE", code)
-    expect_refusal(honest, said)
+    expect_refusal(harmless_folder, said)
 
 
-def test_no_place_and_no_process(honest, monkeypatch):
+def test_no_place_and_no_process(harmless_folder, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", full)
-        expect_refusal(honest, r"the converter cannot run \(No space left on device\)")
+        expect_refusal(harmless_folder, r"the converter cannot run \(No space left on device\)")
     monkeypatch.setattr(tempfile, "mkdtemp", full)
     with pytest.raises(Error, match=r"there is no place for temporary files \(No space left on device\). Set TMPDIR"):
-        formers.load(honest, pickle=True)
+        formers.load(harmless_folder, pickle=True)

@@ -108,6 +108,10 @@ def test_save_load_export_import(name, head, tmp_path):
     given = make_inputs(f)
     assert_same_model(again, f, given)
     family = FAMILIES[name].definition
+    if head == "multitask":  # of ERNIE 2.0's pretraining, which transformers has no class for
+        with pytest.raises(formers.Error, match="no class for a ernie with the head 'multitask'"):
+            formers.export(f, tmp_path / "hf")
+        return
     if family.hf_format is not None or (family.bilm_format is not None and head in ("none", "lm")):
         formers.export(f, tmp_path / "hf")
         back = formers.load(tmp_path / "hf")
@@ -142,9 +146,16 @@ def test_bf16_is_finite_and_near(name):
         assert (got.float() - want).norm() / want.norm() < 0.05
 
 
+# One member of each kind of attention, positions and blocks: for the others, documents of one length are compiled with
+# --full. Documents of different lengths, which training batches have, are compiled for all but variants of another.
+UNIFORM_MEMBERS = ("bert", "bloom", "elmo", "gpt2", "gptj", "switch", "transformer", "transformer_xl", "xlnet")
+
+
 @every_member
 @pytest.mark.parametrize("shape", ["ragged", "uniform"])
-def test_compiles_without_a_break(name, shape):
+def test_compiles_without_a_break(name, shape, full):
+    if not full and (FAMILIES[name].is_variant or (shape == "uniform" and name not in UNIFORM_MEMBERS)):
+        pytest.skip("compiled with --full")
     torch._dynamo.reset()
     f = build_small(name)
     given = make_inputs(
@@ -223,7 +234,7 @@ def test_a_state_belongs_to_one_kind_of_model(name):
     state = f.create_state(2, 9)
     with torch.no_grad():
         f.logits(**given, memory=state)
-        changes = [{key: value} for key, value in (("heads", 1), ("layers", 3)) if hasattr(f.config, key)]
+        changes = [{key: value} for key, value in (("heads", 1), ("layers", 3)) if key in f.config.to_settings()]
         others = [build_left_to_right(name, **change) for change in changes]
         others += [
             o
@@ -234,7 +245,7 @@ def test_a_state_belongs_to_one_kind_of_model(name):
             with pytest.raises(formers.Error, match=f"this {f.state_class.__name__} is of a model with"):
                 other.logits(**given, memory=state)
         f.logits(**given, memory=state)
-        if name in list_with_heads():
+        if name in WITH_HEADS:
             f.prune({"decoder": {0: [1]}} if f.is_encoder_decoder else {0: [1]})
             with pytest.raises(formers.Error, match="is of a model with pruned"):
                 f.logits(**given, memory=state)
@@ -273,13 +284,12 @@ def masks_of(f, gone):
     return masks if hasattr(f.model.body, "encoder") else next(iter(masks.values()))
 
 
-def list_with_heads():
-    return [name for name in FAMILIES if find_attentions(build_small(name).model.body)]
+WITH_HEADS = [name for name in FAMILIES if find_attentions(build_small(name).model.body)]
 
 
 @pytest.mark.filterwarnings("ignore:transformers 5 has no Transformer-XL")
 @pytest.mark.filterwarnings("ignore:layers .* share one block")
-@pytest.mark.parametrize("name", list_with_heads())
+@pytest.mark.parametrize("name", WITH_HEADS)
 def test_pruned_as_masked(name, tmp_path):
     f, whole = build_small(name), build_small(name)
     given, gone = make_inputs(f), some_heads(f)
@@ -322,7 +332,7 @@ def test_pruned_as_masked(name, tmp_path):
             f.prune({0: [1]})
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in list_with_heads()])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in WITH_HEADS])
 def test_without_heads_there_is_nothing_to_prune(name):
     with pytest.raises(formers.Error, match="no attention heads"):
         build_small(name).prune({0: [0]})

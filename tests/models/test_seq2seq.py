@@ -254,7 +254,7 @@ def test_what_cannot_work_is_said():
         with pytest.raises(Error) as caught:
             formers.build("seq2seq", **settings_)
         assert message in str(caught.value)
-    with pytest.raises(Error, match="take 2 layers or more|Take 2 layers or more"):
+    with pytest.raises(Error, match="Set layers to 2 or more"):
         formers.build("gnmt", layers=1)
 
 

@@ -87,6 +87,7 @@ def load_kernels(module="attention.kernels.biased_flash_triton"):
     tl.arange, tl.zeros = lambda a, b: to_array(np.arange(a, b)), lambda shape, t: to_array(np.zeros(shape, t))
     tl.full = lambda shape, value, t: to_array(np.full(shape, value, t))
     tl.dot = lambda a, b, c=0: a @ b + c
+    tl.gather = lambda x, at, axis: to_array(np.take_along_axis(x, at, axis))
     tl.trans, tl.where = (lambda x: x.T), (lambda c, a, b: to_array(np.where(c, a, b)))
     tl.max, tl.sum, tl.maximum = (lambda x, axis: x.max(axis)), (lambda x, axis: x.sum(axis)), np.maximum
     tl.minimum = np.minimum
@@ -94,12 +95,16 @@ def load_kernels(module="attention.kernels.biased_flash_triton"):
     triton = types.ModuleType("triton")
     triton.language, triton.jit = tl, lambda function: Kernel(function, where)
     name, mine = f"formers.nn.{module}", {"triton": triton, "triton.language": tl}
-    before = {key: sys.modules.pop(key, None) for key in (*mine, name)}
+    replaced = [*mine, *(key for key in sys.modules if is_kernel_module(key))]
+    before = {key: sys.modules.pop(key) for key in replaced if key in sys.modules}
     sys.modules.update(mine)
     try:
         return importlib.import_module(name)
     finally:  # torch looks whether there is a triton, too
-        for key, module in before.items():
+        for key in [*mine, *(key for key in sys.modules if is_kernel_module(key))]:
             sys.modules.pop(key, None)
-            if module is not None:
-                sys.modules[key] = module
+        sys.modules.update(before)
+
+
+def is_kernel_module(name):
+    return name.startswith("formers.nn.") and name.endswith("_triton")

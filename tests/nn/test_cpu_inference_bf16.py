@@ -10,7 +10,7 @@ import torch
 
 import formers
 from formers import Error
-from formers.nn import cpu_inference
+from formers.nn import cpu_inference, cpu_kernels
 from formers.training.executor import choose_dtype
 
 CPU = torch.device("cpu")
@@ -85,5 +85,5 @@ def test_a_trial_dies_alone(monkeypatch):
     monkeypatch.setattr(torch, "mm", lambda *_: os.kill(os.getpid(), signal.SIGILL))
     assert cpu_inference.is_bf16_fatal()
     monkeypatch.setattr(torch, "mm", lambda *_: signal.pause())  # a child that hangs says nothing
-    monkeypatch.setattr(cpu_inference, "TRIAL_SECONDS", 0.05)
+    monkeypatch.setattr(cpu_kernels, "TRIAL_SECONDS", 0.05)
     assert not cpu_inference.is_bf16_fatal()

@@ -11,6 +11,9 @@ import formers
 from formers.batch import Batch
 from formers.nn.attention.context import AttentionContext, Capture
 from formers.nn.experts import Experts, compute_balance_loss
+from formers.nn.layers import FeedForward
+from formers.training.config_merge import get_finetune_recipe
+from formers.training.runs.task_model import set_expert_dropout
 from tests.nn.packing import make_layout
 
 DIM, WIDE, COUNT = 6, 10, 4
@@ -144,3 +147,29 @@ def test_sizes_and_first_weights():
     up = f.model.body.encoder.blocks[1].ff.up
     assert up.detach().std() == pytest.approx(math.sqrt(0.1 / 64), rel=0.05)
     assert f.model.body.embed.token.weight.detach().std() == pytest.approx(1.0, rel=0.05)
+
+
+def test_experts_have_a_dropout_of_their_own():
+    """§2.4: less dropout in the rest of the model, more inside the experts."""
+    sizes = {"vocab": 50, "dim": 16, "layers": 2, "heads": 2, "head_dim": 8, "ff": 16, "sparse": 1, "experts": 2}
+    f = formers.build("switch", dropout=0.1, expert_dropout=0.4, **sizes)
+    rates = {part.dropout.p for part in f.model.modules() if isinstance(part, Experts)}
+    assert rates == {0.4}
+    assert {part.dropout.p for part in f.model.modules() if isinstance(part, FeedForward)} == {0.1}
+    alike = formers.build("switch", dropout=0.1, **sizes)
+    assert {part.dropout.p for part in alike.model.modules() if isinstance(part, Experts)} == {0.1}
+    with pytest.raises(formers.Error, match="expert_dropout"):
+        formers.build("switch", expert_dropout=1.5, **sizes)
+
+
+def test_fine_tuning_raises_the_dropout_of_the_experts():
+    sizes = {"vocab": 50, "dim": 16, "layers": 2, "heads": 2, "head_dim": 8, "ff": 16, "sparse": 1, "experts": 2}
+    for task, wanted in (("translate", 0.4), ("classify", 0.4)):
+        assert get_finetune_recipe("switch", task, "some-folder", False)["tune"]["expert_dropout"] == wanted
+    assert "expert_dropout" not in get_finetune_recipe("t5", "translate", "some-folder", False)["tune"]
+    f = formers.build("switch", **sizes)
+    set_expert_dropout(f, 0.4)
+    assert {part.dropout.p for part in f.model.modules() if isinstance(part, Experts)} == {0.4}
+    with pytest.raises(formers.Error, match="has no experts"):
+        set_expert_dropout(formers.build("gpt2", vocab=50, dim=16, layers=1, heads=2), 0.4)
+    set_expert_dropout(f, None)

@@ -81,7 +81,7 @@ def test_embeddings_add_up():
 
 
 @pytest.mark.parametrize("documents", [([3, 1], [4, 1]), ([3, 1, 4], [1])], ids=["uniform", "ragged"])
-def test_positions_count_from_each_document_are_given_or_go_on(documents):
+def test_positions_count_from_each_document_are_given_or_continue(documents):
     embed = Embeddings(4, 10, positions=6, offset=1)
     batch = pack_documents(*documents)
     t, p = embed.token.weight[batch.ids], embed.position.weight

@@ -59,7 +59,7 @@ def test_across_documents():
     assert sorted(goal.plan(data, 0, 0).lengths.tolist()) == [6] * 4
 
 
-def test_streams_go_on_from_batch_to_batch():
+def test_streams_continue_from_batch_to_batch():
     data, goal = toys.build_store([[25], [18]]), CausalLM(5, num_streams=2)
     seen = list(load_batches(TokenSource(data, goal), 10, epochs=1))
     rows = [np.concatenate([b.ids.reshape(2, 5)[r] for b, _ in seen]) for r in range(2)]

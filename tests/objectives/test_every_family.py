@@ -62,6 +62,10 @@ def build_fitting_model(name):
     """A small model of the first family whose pretraining an objective fits."""
     given_to = {"bidirectional": "elmo", "nsp": "bert", "sop": "albert", "plm": "xlnet", "switch": "switch"}
     kind = OBJECTIVES[name].objective_class
+    if name == "continual":  # ERNIE 2.0
+        return formers.build(
+            "ernie", head="multitask", seed=0, use_tasks=True, **select_sizes("ernie", vocab=80, context=24, tasks=16)
+        )
     member = given_to.get(name, "bert" if issubclass(kind, MaskedLM) else "gpt2" if kind is CausalLM else "t5")
     family = FAMILIES[member].definition
     return formers.build(member, head=family.pretraining_head, seed=0, **select_sizes(member, vocab=80, context=24))

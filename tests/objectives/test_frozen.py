@@ -30,7 +30,8 @@ CASES = {
     },
     "denoising across": {"across_documents": True}, "span-corruption": {},
     "span-corruption across": {"across_documents": True, "mean_span_length": 2.0, "noise_density": 0.3},
-    "switch": {}, "prefix-spans": {}, "deshuffle": {}, "ernie-units": {},
+    "switch": {}, "prefix-spans": {}, "deshuffle": {}, "ernie-units": {"stage": "basic"},
+    "ernie-units all": {}, "continual": {},
     "ernie-units phrase": {"stage": "phrase", "task_id": 2}, "ernie-units entity": {"stage": "entity"},
     "unit-pairs": {"stage": "phrase"}, "dialogue": {},
     "mixture": {"tasks": [("span-corruption", 24), ("seq2seq", 24)]},
@@ -66,12 +67,14 @@ switch d244d2af4314
 prefix-spans 2c3dcdb7973b
 deshuffle 239e42030d2b
 ernie-units 3412cc00c815
+ernie-units all f58864350fb6
+continual a741c1459cc6
 ernie-units phrase ed72d0aef5a5
 ernie-units entity f75d0f4aaeaa
 unit-pairs f564f35228dc
 dialogue 19aad3020d78
 mixture a39f11241b7b
-mixture masked 4e8107312ae7
+mixture masked 5794441d010d
 mixture pairs f214cce2b354
 """
 

@@ -29,7 +29,7 @@ from tests.objectives.toys import draw_text
 
 SPECIAL = (0, 2, 3, 4)
 GOAL = MaskedLM(32, vocab=100, mask=4, special=SPECIAL, frame=((2,), (3,)))
-WORDS = np.arange(100) % 3 > 0  # pieces 0, 3, 6 … go on
+WORDS = np.arange(100) % 3 > 0  # pieces 0, 3, 6 … continue a word
 
 
 @given(st.lists(st.integers(1, 38), min_size=1, max_size=6), st.integers(0, 1000), st.sampled_from([0, 1, 3]))
@@ -169,7 +169,7 @@ def test_word_beginnings():
     assert found.tolist() == [not pieces.get_token_text(i).startswith("##") for i in ids]
     first = np.arange(len(ids)) == len(ids) - 1
     assert find_word_starts(ids, compute_word_marks(pieces), first)[-1], "the first token of a sentence begins a word"
-    marks = np.array([0, 1, 2])  # goes on; begins a word; ends one, as in GPT-1
+    marks = np.array([0, 1, 2])  # continues a word; begins one; ends one, as in GPT-1
     assert find_word_starts(np.array([1, 0, 2, 0, 1]), marks, np.zeros(5, bool)).tolist() == [
         True,
         False,

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 import formers
 from formers import Error
 from formers.data.counter_rng import draw_bits, draw_integers, draw_uniform
-from formers.data.plans import SentenceTable
+from formers.data.loader import load_batches
+from formers.data.plans import SentenceTable, TokenSource
 from formers.data.store import Store
 from formers.objectives import masking
-from formers.objectives.masking import PairSampler, compute_truncation
+from formers.objectives.masking import PairSampler, compute_truncation, measure_random_pairs
 from formers.objectives.registry import build_objective
 from tests.objectives import toys
 
@@ -223,6 +224,17 @@ def test_epochs_have_as_many_examples_but_others():
         assert np.array_equal(again.label, plans[2].label)
 
 
+def test_a_short_pair_of_a_later_epoch_fits():
+    """All pairs of the first epoch are full; whole grids would have no room for a dummy document beside a short one."""
+    data, goal = toys.build_store([[30] * 5 + [9]] * 3), build_objective("nsp", TOKENIZER, 32)
+    source = TokenSource(data, goal)
+    sizes = [set(source.measure_sizes(source.plan_epoch(0, epoch))[:, 0].tolist()) for epoch in range(12)]
+    assert sizes[0] == {32}
+    assert any(len(lengths) > 1 for lengths in sizes)
+    seen = sum(int((batch.sample >= 0).sum()) for batch, _ in load_batches(source, 64, epochs=12))
+    assert seen == 12 * len(source.plan_epoch(0, 0))
+
+
 def test_one_document_is_not_enough():
     with pytest.raises(Error, match="needs text of other documents, and there is 1 document"):
         build_objective("nsp", TOKENIZER, 32).plan(toys.build_store([[5, 6, 7]]), 0, 0)
@@ -272,3 +284,10 @@ def test_plans_of_a_store_on_disk_read_no_token(name, tmp_path):
             assert np.array_equal(getattr(mine, part), getattr(theirs, part))
         ends = np.isin(memory.starts[1:], theirs.end).any()
         assert ends == ("eos" not in roles), "an end mark is in no plan"
+
+
+def test_long_sentences_have_no_continuation():
+    """A sentence that fills an example alone is paired with another document's: more than half of the pairs."""
+    for size, low, high in ((60, 0.95, 1.0), (3, 0.4, 0.58)):
+        plan = PairSampler(40, 0.0).plan(toys.build_store([[size] * 200] * 4), 1, 0)
+        assert low <= measure_random_pairs(plan) <= high

@@ -14,7 +14,7 @@ import formers
 from formers import Error
 from formers.data.loader import load_batches
 from formers.data.plans import TokenSource
-from formers.data.preparation.document_encoder import ENTITY_BIT, PHRASE_BIT
+from formers.data.preparation.document_encoder import ENTITY_BIT, PHRASE_BIT, build_unit_finder
 from formers.objectives.masking import choose_units
 from formers.objectives.registry import build_objective
 from tests.objectives import toys
@@ -37,11 +37,11 @@ def test_a_task_that_the_model_does_not_know_is_refused(name):
     sizes = {"head": "pretraining", "vocab": 60, "context": 24, "dim": 12, "layers": 1, "heads": 3, "ff": 18}
     plain, second = formers.build("ernie", **sizes), formers.build("ernie", use_tasks=True, tasks=4, **sizes)
     for task, model, known in ((0, plain, 0), (4, second, 4), (99, second, 4)):
-        goal = build_objective(name, TOKENIZER, 24, task_id=task)
+        goal = build_objective(name, TOKENIZER, 24, stage="basic", task_id=task)
         batch = next(load_batches(TokenSource(toys.build_random_store(1), goal), 96))[0].to("cpu")
         with pytest.raises(Error, match=f"task_id={task} is none of the {known} that this model knows"):
             goal.loss(model.model, batch)
-    goal = build_objective(name, TOKENIZER, 24, task_id=3)
+    goal = build_objective(name, TOKENIZER, 24, stage="basic", task_id=3)
     assert torch.isfinite(
         goal.loss(second.model, next(load_batches(TokenSource(toys.build_random_store(1), goal), 96))[0].to("cpu"))[
             "mlm"
@@ -96,10 +96,10 @@ def test_each_unit_has_its_chance(stage, mean):
 
 
 def test_a_limit_for_places():
-    goal = build_objective("ernie-units", TOKENIZER, 512, mask_rate=1.0)
+    goal = build_objective("ernie-units", TOKENIZER, 512, stage="basic", mask_rate=1.0)
     _, _, batch = toys.make_examples(goal, toys.build_store([[400]]))
     assert len(batch.chosen) == 400
-    few = build_objective("ernie-units", TOKENIZER, 512, mask_rate=0.15)
+    few = build_objective("ernie-units", TOKENIZER, 512, stage="basic", mask_rate=0.15)
     assert few.count_masked(np.array([512])).tolist() == [int(np.ceil(76.8 + 6 * 76.8**0.5 + 4))]
     assert few.count_masked(np.array([10])).tolist() == [10]
 
@@ -177,3 +177,31 @@ def test_a_task_has_its_number():
         batch = toys.make_examples(build_objective(name, TOKENIZER, 40, task_id=2), build_marked_store())[2]
         assert batch.tasks.tolist() == [2] * len(batch.ids)
         assert toys.make_examples(build_objective(name, TOKENIZER, 40), build_marked_store())[2].tasks is None
+
+
+def test_three_stages_follow_each_other():
+    """ERNIE §3.2: tokens, then phrases, then entities; an evaluation takes them in turn."""
+    data = build_marked_store(documents=30)
+    staged = build_objective("ernie-units", TOKENIZER, 40, stage_ends=(10, 20))
+    assert staged.stage == "all", "the default"
+    plan, _, batch = toys.make_examples(staged, data)
+    assert len(plan) > 20
+    for number, stage in enumerate(("basic", "phrase", "entity")):
+        alone = toys.make_examples(build_objective("ernie-units", TOKENIZER, 40, stage=stage), data)[2]
+        low, high = batch.starts[10 * number], batch.starts[min(10 * number + 10, len(plan))]
+        mine, theirs = (b.chosen[(b.chosen >= low) & (b.chosen < high)].tolist() for b in (batch, alone))
+        assert mine == theirs, stage
+    turns = build_objective("ernie-units", TOKENIZER, 40)
+    assert turns.find_stages(np.arange(7)).tolist() == [0, 1, 2, 0, 1, 2, 0]
+    plain = toys.build_store([[5, 5]] * 4)
+    with pytest.raises(formers.Error, match="does not say where a phrase begins"):
+        toys.make_examples(staged, plain)
+
+
+def test_entities_may_be_given():
+    find = build_unit_finder(["machine learning", "seoul national university\tentity", "세종대왕\tentity"])
+    text = "Machine learning at Seoul National University. 세종대왕은 machine learning 몰랐다."
+    found = [(text[a:b], kind) for a, b, kind in find(text)]
+    assert ("Seoul National University", "entity") in found
+    assert ("세종대왕", "entity") in found
+    assert found.count(("machine learning", "phrase")) + found.count(("Machine learning", "phrase")) == 2

@@ -116,7 +116,7 @@ def may_see(targets, marks, half, rank, released):
             if i < half <= j:
                 seen = False  # the first half never sees the second
             elif j < half <= i or not waits[j]:
-                seen = True  # the second sees all of the first; what is not foretold is visible
+                seen = True  # the second sees all of the first; what is not predicted is visible
             else:
                 seen = waits[i] and rank[j] < rank[i]  # those before it in the order
             content[i, j], query[i, j] = seen or i == j, seen and i != j
@@ -161,7 +161,7 @@ def test_the_plan_follows_the_text():
     assert (plan.lengths == 61).all(), "examples are always full"
     spans = spans[np.argsort(spans[:, 0, 0])]
     assert (spans[:, 0, 1] - spans[:, 0, 0] == 32).all()
-    assert (np.diff(spans[:, 0, 0]) == 32).all(), "one stretch behind the other"
+    assert (np.diff(spans[:, 0, 0]) == 32).all(), "one stretch after the other"
     assert (spans[:, 1, 0] == spans[:, 0, 1]).all(), "A follows"
     edges = data.sentence_starts
     follows = (spans[:, 2, 0] >= spans[:, 1, 1]) & (spans[:, 2, 0] < spans[:, 1, 0] + 29)
@@ -192,7 +192,7 @@ def test_statistics_of_a_million_tokens():
     assert first.mean() == pytest.approx(21, abs=1.5), "any target may be the first of the order"
 
 
-def test_streams_go_on_where_they_stopped():
+def test_streams_continue_where_they_stopped():
     data = toys.build_random_store(4, documents=60)
     goal = build_objective("plm", TOKENIZER, 64, num_streams=3)
     made_ = [batch for batch, _ in load_batches(TokenSource(data, goal), 1, epochs=1)]

@@ -105,15 +105,27 @@ def test_limits_themselves_are_allowed():
         assert all(getattr(made, key) == value for key, value in options.items() if key != "slots")
 
 
-MASKED = {"mask_rate", "mask_ratio", "random_ratio", "max_masked", "max_ngram", "across_documents", "part"}
-UNITS = MASKED - {"max_ngram", "max_masked"} | {"stage", "task_id"}
+MASKED = {
+    "mask_rate",
+    "mask_ratio",
+    "random_ratio",
+    "max_masked",
+    "max_ngram",
+    "across_documents",
+    "part",
+    "whole_sentences",
+}
+UNITS = MASKED - {"max_ngram", "max_masked"} | {"stage", "stage_ends", "task_id"}
 OWN = {
     "causal": {"across_documents", "is_prefix_lm", "streams_per_batch", "num_streams", "part"},
-    "seq2seq": {"start", "label_smoothing", "prefix", "part"},
+    "seq2seq": {
+        "start", "label_smoothing", "prefix", "part", "teacher_forcing", "sampling_schedule", "sampling_decay",
+        "min_teacher_forcing", "sampled_token",
+    },
     "bidirectional": {"slots", "num_sampled", "streams_per_batch", "num_streams", "part"},
     "mlm": MASKED,
-    "nsp": MASKED - {"across_documents"} | {"short_seq_prob", "pair_part"},
-    "sop": MASKED - {"across_documents"} | {"short_seq_prob", "pair_part", "random_fallback"},
+    "nsp": MASKED - {"across_documents", "whole_sentences"} | {"short_seq_prob", "pair_part"},
+    "sop": MASKED - {"across_documents", "whole_sentences"} | {"short_seq_prob", "pair_part", "random_fallback"},
     "plm": {
         "target_ratio", "max_ngram", "context_factor", "as_released", "streams_per_batch", "num_streams", "reversed",
         "part",
@@ -126,8 +138,9 @@ OWN = {
         "start", "noise_density", "mean_span_length", "corruption", "balance_weight", "across_documents", "part",
     },
     "ernie-units": UNITS,
-    "unit-pairs": UNITS - {"across_documents"} | {"short_seq_prob", "pair_part"},
-    "dialogue": UNITS - {"across_documents"} | {"pair_part", "num_turns"},
+    "unit-pairs": UNITS - {"across_documents", "whole_sentences"} | {"short_seq_prob", "pair_part"},
+    "continual": UNITS - {"across_documents", "whole_sentences", "task_id"} | {"task_starts"},
+    "dialogue": UNITS - {"across_documents", "whole_sentences"} | {"pair_part", "num_turns"},
 }  # fmt: skip
 
 
@@ -139,7 +152,8 @@ def test_the_options_are_these(name):
 def test_every_objective_has_help_and_options():
     assert set(OBJECTIVES) == {
         "causal", "prefix", "seq2seq", "bidirectional", "mlm", "whole-word", "ngrams", "nsp", "sop", "plm",
-        "denoising", "span-corruption", "switch", "prefix-spans", "deshuffle", "ernie-units", "unit-pairs", "dialogue",
+        "denoising", "span-corruption", "switch", "prefix-spans", "deshuffle", "ernie-units", "unit-pairs",
+        "continual", "dialogue",
     }  # fmt: skip
     pieces = toys.build_tokenizer(60, sentinels=20)
     made = {name: build_objective(name, pieces, 24) for name in OBJECTIVES}

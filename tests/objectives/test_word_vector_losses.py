@@ -50,7 +50,7 @@ def skipgram_reference(left, right, words, around, drawn, share):
 
 
 def cbow_reference(left, right, words, around, drawn, share):
-    """Mikolov et al. 2013a, §3.1: the mean of the words around foretells the word. Each neighbour gets the gradient of
+    """Mikolov et al. 2013a, §3.1: the mean of the words around predicts the word. Each neighbour gets the gradient of
     the mean (2013b's released code), so what is checked is the sum of them over the places it is a neighbour of."""
     loss, dw, da, dd = 0.0, np.zeros_like(words), np.zeros_like(around), np.zeros_like(drawn)
     for b in range(B):

@@ -21,8 +21,8 @@ PLAIN = 7  # the first id that is no special token
 def build_tokenizer(
     pieces: int = 60, sentinels: int = 0, roles: dict[str, str] | None = None, inside: int = 3
 ) -> Tokenizer:
-    """Build a tokenizer of words w7, w8 …; every `inside`-th piece goes on ("##"). Sentinels come last, the first of
-    them highest."""
+    """Build a tokenizer of words w7, w8 …; every `inside`-th piece continues a word ("##"). Sentinels come last,
+    the first of them highest."""
     special = ROLES if roles is None else roles
     names = [*special.values()]
     names += [f"##w{i}" if inside and i % inside == 0 else f"w{i}" for i in range(len(names), pieces)]

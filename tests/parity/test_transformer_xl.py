@@ -270,4 +270,4 @@ def test_without_a_memory_all_tokens_are_read_again():
     for options in (Options(temperature=0.0), Options(temperature=0.0, num_beams=1)):
         assert continue_ids(f, [ids[:3], ids[:3]], 4, options) == [ids[3:]] * 2
     one, other = (f.logits(torch.tensor([row]))[0, 0] for row in ([3, 17], [3, 5]))
-    assert not torch.allclose(one, other), "a token sees those behind it, as in the reference"
+    assert not torch.allclose(one, other), "a token sees those after it, as in the reference"

@@ -536,7 +536,7 @@ def test_a_config_without_sizes_is_the_large_model(tmp_path):
 @pytest.mark.parametrize("more", [{}, {"attn_type": "uni"}, {"mem_len": None}, {"mem_len": 3}], ids=str)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_greedy_token_for_token(more, seed, tmp_path):
-    """The query stream guesses the token behind the last, and the last two are read anew at each step."""
+    """The query stream guesses the token after the last, and the last two are read anew at each step."""
     model = build_reference("LMHeadModel", seed, **more)
     f = save_and_load(model, tmp_path)
     f.config = dataclasses.replace(f.config, eos=None)

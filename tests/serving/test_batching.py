@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
+from formers.cli.serve import SPIN_COUNT, SPIN_VARIABLES
 from formers.serving.batching import BatchScheduler
 from formers.serving.responses import Overloaded
 
@@ -130,3 +134,15 @@ def test_stopping_computes_what_waits(recorder):
     assert waiting.future.result(0) == [2]
     with pytest.raises(Overloaded):
         scheduler.submit("a", [1], [1])
+
+
+@pytest.mark.parametrize("variable", ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OTHER"])
+def test_idle_threads_of_torch_are_told_before_it_is_imported(variable):
+    code = "import sys, os; from formers.cli.serve import limit_spinning; assert 'torch' not in sys.modules; "
+    code += "limit_spinning(); print(os.environ.get('GOMP_SPINCOUNT'))"
+    environment = {name: value for name, value in os.environ.items() if name not in SPIN_VARIABLES}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**environment, variable: "7"}, capture_output=True, text=True, check=True
+    )
+    want = {"GOMP_SPINCOUNT": "7", "OMP_WAIT_POLICY": "None"}.get(variable, SPIN_COUNT)  # what a user sets is kept
+    assert done.stdout.strip() == want

@@ -18,6 +18,12 @@ def post(client, path, inputs, status=200, **more):
     return answer.json()
 
 
+def test_fill_mask_with_a_span(client, models):
+    want = models["bart"].fill("the ___ sat", top_k=2)
+    rows = post(client, "/bart/fill-mask", "the <mask> sat", parameters={"top_k": 2})
+    assert [(row["token_str"], row["sequence"]) for row in rows] == [(one.token, one.text) for one in want]
+
+
 def test_fill_mask(client, models):
     want = models["bert"].fill("the ___ sat", top_k=3)
     rows = post(client, "/bert/fill-mask", "the [MASK] sat", parameters={"top_k": 3})
@@ -125,6 +131,7 @@ def test_the_first_models_own_task_answers_at_the_root(models, name, inputs, key
     ("/bert/fill-mask", {"inputs": "[MASK]", "parameters": {"top_k": "x"}}, 422),
     ("/gpt2/text-generation", {"inputs": "x", "parameters": {"temperature": "hot", "do_sample": True}}, 422),
     ("/gpt2/text-generation", {"inputs": "x", "parameters": {"top_n_tokens": "x"}}, 422),
+    ("/gpt2/text-generation", {"inputs": "x", "parameters": {"temperature": 10**400}}, 422),
     ("/gpt2/text-generation", {"inputs": ["x", "y"], "stream": True}, 422), ("/bert/fill-mask", {}, 422),
     ("/tagger/token-classification", {"inputs": [1]}, 422),
 ], ids=str)  # fmt: skip
@@ -132,3 +139,8 @@ def test_mistakes_are_refused(client, path, body, status):
     answer = client.post(path, json=body)
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]
+
+
+def test_an_integer_of_many_digits_is_a_number_like_any_other(client):
+    body = {"inputs": "x", "parameters": {"repetition_penalty": 2**70, "max_new_tokens": 2}}
+    assert client.post("/gpt2/text-generation", json=body).status_code == 200

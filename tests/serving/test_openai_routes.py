@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import json
 
 import numpy as np
@@ -10,6 +12,8 @@ import pytest
 import torch
 
 from formers.evaluation.likelihood import compute_id_log_probs
+from formers.serving.responses import Overloaded
+from formers.serving.served_models import ModelLease
 from formers.serving.settings import ServerSettings
 from tests.serving.small_models import open_client
 
@@ -59,6 +63,7 @@ def test_a_long_text_is_read_in_windows_and_not_cut(client, models):
     ({"input": [[1, 2], [3]]}, 400, "token ids"),
     ({"input": []}, 400, "no texts"),
     ({"input": [1.5]}, 400, "strings"),
+    ({"input": 5}, 400, "strings"),
     ({"input": {"a": 1}}, 400, "strings"),
     ({"input": "x", "model": "other"}, 404, "no such model"),
     ({"input": "x", "surprise": 1}, 400, "surprise"),
@@ -153,6 +158,8 @@ def test_log_probabilities_of_prompt_and_text(client, models):
     ({"prompt": "x", "stop": [""]}, 400, "stop string"),
     ({"prompt": "x", "model": "bert"}, 400, "does not generate"),
     ({"prompt": []}, 400, "no prompt"),
+    ({"prompt": 5}, 400, "strings"),
+    ({"prompt": {}}, 400, "strings"),
     ({"prompt": "x", "stream": "yes"}, 400, "stream"),
 ], ids=str)  # fmt: skip
 def test_completions_refuse_clearly(client, body, status, words):
@@ -206,3 +213,57 @@ def test_documents_are_ranked(client, models):
     vectors = models["bert"].embed(["the cat", *documents], normalise=True)
     assert len(cosines) == 1
     assert cosines[0]["relevance_score"] == pytest.approx(float((vectors[1:] @ vectors[0]).max()), abs=1e-6)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/playground/generate", "/gpt2/text-generation"])
+def test_a_stream_whose_client_is_gone_before_its_first_event_frees_its_slot(client, path):
+    """Such a stream's iterator is never begun, so that no code of it could free anything."""
+    served = client.app.state.server.models.find("gpt2")
+    body = {"/v1/completions": {"prompt": "the cat", "max_tokens": 50, "stream": True, "model": "gpt2"}}.get(path)
+    body = body or {"text": "the cat", "max_new_tokens": 50, "model": "gpt2"}
+    if path.endswith("text-generation"):
+        body = {"inputs": "the cat", "parameters": {"max_new_tokens": 50}, "stream": True}
+    data = json.dumps(body).encode()
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(data))]
+    scope = {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "method": "POST", "path": path,
+        "raw_path": path.encode(), "query_string": b"", "headers": headers, "scheme": "http", "root_path": "",
+        "http_version": "1.1", "server": ("127.0.0.1", 8000), "client": ("127.0.0.1", 9),
+    }  # fmt: skip
+    messages = [{"type": "http.request", "body": data, "more_body": False}]
+
+    async def receive():
+        return messages.pop() if messages else {"type": "http.disconnect"}
+
+    async def send(message):
+        raise OSError("the client is gone")
+
+    async def ask():
+        with contextlib.suppress(Exception):
+            await client.app(scope, receive, send)
+
+    asyncio.run(ask())
+    assert served.num_requests == 0
+
+
+def test_a_replaced_model_answers_those_who_hold_it_and_no_one_else(models):
+    with open_client(models, ["gpt2"]) as client:
+        table = client.app.state.server.models
+        old = table.find("gpt2")
+        with ModelLease(table, old):
+            table.load_all()
+            assert table.find("gpt2") is not old
+            assert not old.is_closed  # a request still holds it
+            assert old.engine.submit([1], 3).result()
+        assert old.is_closed
+        with pytest.raises(Overloaded, match="being replaced") as refused, ModelLease(table, old):
+            pass
+        assert (refused.value.status, refused.value.retry_after, old.num_requests) == (503, 1, 0)
+
+
+def test_a_reload_that_fails_in_any_way_leaves_the_model_as_it_was(models, caplog):
+    with open_client(models, ["gpt2"]) as client:
+        table = client.app.state.server.models
+        old, table.load = table.find("gpt2"), lambda source: [][1]
+        table.load_all()
+        assert table.find("gpt2") is old

@@ -6,8 +6,11 @@ import json
 import re
 
 import pytest
+import torch
 
 from formers import registry
+from formers.inputs import get_start_token
+from tests.serving.small_models import build_small, open_client
 
 
 def read_events(client, **body) -> list[dict]:
@@ -98,3 +101,55 @@ def test_the_page_and_its_modules_are_served(client):
         answer = client.get(f"/playground/{path}")
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/css" if path.endswith("css") else "text/javascript")
+
+
+@pytest.mark.parametrize(("family", "more"), [("t5", {}), ("bart", {}), ("seq2seq", {"attention": "additive"})])
+def test_an_encoder_decoder_continues_from_another_choice(family, more):
+    """The tokens after a decoder's prefix are those that the model itself finds likeliest, one by one."""
+    former = build_small(family, "lm", **more)
+    text, count = "the cat sat on the mat", 5
+    source = torch.tensor([former.tokenizer.encode(text)])
+    with open_client({family: former}) as client:
+        first, second, *_ = (
+            one for one in read_events(client, model=family, text=text, max_new_tokens=3, temperature=0) if "id" in one
+        )
+        prefix = [first["id"], second["alternatives"][4]["id"]]
+        *tokens, end = read_events(
+            client, model=family, text=text, ids=prefix, max_new_tokens=count, temperature=0, alternatives=3
+        )
+        written = [one["id"] for one in tokens if "id" in one]
+        row = [get_start_token(former.config), *prefix]
+        for index in written:
+            with torch.inference_mode():
+                logits = former.logits(source, target=torch.tensor([row]))[0, -1]
+            assert index == int(logits.argmax())
+            row.append(index)
+        assert 1 <= len(written) <= count
+        assert end["text"].endswith("".join(one["piece"] for one in tokens))
+        assert end["text"] == former.output_tokenizer.decode([*prefix, *written])
+        drawn = [
+            [
+                one.get("id")
+                for one in read_events(client, model=family, text=text, ids=prefix, max_new_tokens=count, seed=5)
+            ]
+            for _ in range(2)
+        ]
+        assert drawn[0] == drawn[1]
+        refused = client.post("/playground/generate", json={"model": family, "text": "x", "ids": [10**6]})
+        assert refused.status_code == 422
+
+
+def test_views_are_added_and_windows_chosen(client, models):
+    long = "the cat sat on the mat " * 40
+    body = {"model": "bert", "text": long, "views": ["attention"]}
+    first, third = (client.post("/playground/inspect", json=body | more).json() for more in ({}, {"window": 2}))
+    assert first["sides"]["text"]["window"]["index"] == 0
+    assert third["sides"]["text"]["window"]["index"] == 2
+    assert third["sides"]["text"]["window"]["first"] == 2 * first["sides"]["text"]["window"]["last"]
+    short = {"model": "bert", "text": "the cat sat"}
+    made = client.post("/playground/inspect", json=short | {"views": ["default"]}).json()
+    assert {one["name"] for one in made["left_out"]} == {"attribution", "heads", "neuron"}
+    more = {"views": ["default", "attribution"], "methods": ["occlusion"], "masked": False}
+    made = client.post("/playground/inspect", json=short | more).json()
+    assert list(made["attribution"]["methods"]) == ["occlusion"]
+    assert made["prediction"]["method"] == "unmasked"

@@ -126,7 +126,7 @@ def test_long_runs_of_marks_are_those_of_unicode(text):
 @pytest.mark.parametrize("form", ["NFC", "NFKC"])
 @pytest.mark.parametrize("run", ["\u0301\u0327", "\u0f73", "\u0f75\u0344", "\u0345\u0301"])
 def test_marks_are_put_into_order_in_linear_time(run, form, monkeypatch):
-    """Python moves each mark over those that belong behind it: so many steps as it is handed inversions."""
+    """Python moves each mark over those that belong after it: one step for each inversion."""
     steps = []
 
     def count_steps(kind, text):

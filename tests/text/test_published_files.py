@@ -309,9 +309,8 @@ def test_directories(data, tmp_path):
 
 
 # SentencePiece models made here, so that these run without the data folder.
-CORPUS = [load_bundled_corpus("en")[0][0][i : i + 400] for i in range(0, 20_000, 400)] + load_bundled_corpus("ko")[0][
-    :10
-]
+ENGLISH, KOREAN = (load_bundled_corpus(language)[0] for language in ("en", "ko"))
+CORPUS = [ENGLISH[0][i : i + 400] for i in range(0, 20_000, 400)] + KOREAN[:10]
 
 
 def train_sentencepiece(**options):
@@ -365,6 +364,8 @@ def test_fairseq_numbers():
     assert made.id("mask") == len(made) - 1
     with pytest.raises(Error, match="is not one of mbart's"):
         published_files.from_spm(data, {"src_lang": "xx"}, STYLES, name=name)
+    with pytest.raises(Error, match="mBART-50 has other languages"):  # read as mBART's, its codes would be wrong
+        published_files.from_spm(data, {"tokenizer_class": "MBart50Tokenizer", "src_lang": "ko_KR"}, STYLES, name=name)
 
 
 def test_xlnet():

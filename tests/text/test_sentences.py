@@ -205,8 +205,8 @@ def test_nothing_is_lost_but_white_space(text, language):
 
 
 @given(st.lists(ODD, max_size=30).map("".join))
-def test_a_sentence_by_itself_ends_where_it_ended(text):
-    """The last sentence does not change when the text before it is gone: places are judged from near by."""
+def test_a_single_sentence_ends_where_it_ended(text):
+    """The last sentence does not change when the text before it is gone: boundaries depend on the text near them."""
     if len(found := split_sentences("갔다.\n\n" + text)) > 1:
         assert found[0] == "갔다."
         assert found[1:] == split_sentences(text)

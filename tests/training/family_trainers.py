@@ -9,7 +9,6 @@ from formers.data.loader import load_batches
 from formers.data.plans import TokenSource
 from formers.objectives.registry import OBJECTIVES, build_objective, list_options
 from formers.registry import FAMILIES
-from formers.training.runs.pretrain import has_carried_state
 from formers.training.train_config import TrainConfig
 from formers.training.trainer import Trainer
 from tests.objectives import toys
@@ -38,7 +37,7 @@ def build_family_trainer(name):
     f = formers.build(name, head=family.pretraining_head, seed=0, **sizes)
     options = dict(OBJECTIVE_OPTIONS.get(family.objective, {}))
     known = list_options(OBJECTIVES[family.objective].objective_class)
-    if has_carried_state(family) and "num_streams" in known:
+    if family.has_carried_state and "num_streams" in known:
         options |= {"num_streams": 8, "streams_per_batch": 4}
     goal = build_objective(family.objective, TOKENIZER, 24, **options)
     return Trainer(

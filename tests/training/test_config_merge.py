@@ -17,7 +17,9 @@ from formers.registry import train_tokenizer
 from formers.training.config_merge import (
     DERIVED_SETTINGS,
     ModelChoice,
+    build_model_config,
     configure_finetuning,
+    configure_pretraining,
     derive_config,
     read_known_settings,
 )
@@ -45,7 +47,7 @@ WRONG = [
     ({"features": "mix", "freeze": 1}, "with tune.features all layers stay as they are already"),
     ({"freeze": -5}, "-5 layers cannot be held still"),
     ({"freeze": 99}, "has 2 layers: 99 cannot be held still"),
-    ({"features": "cat4"}, "'cat4' reads 4 layers, and this model has 2"),
+    ({"features": "concat4"}, "'concat4' reads 4 layers, and this model has 2"),
     ({"features": "sum4"}, "'sum4' reads 4 layers, and this model has 2"),
     ({"lm_loss_weight": 0.5}, "roberta is no language model that reads from left to right"),
     ({"seq_length": 200}, "this roberta reads 64 tokens at once, not 200"),
@@ -97,7 +99,7 @@ def test_a_recipes_length_gives_way_to_a_smaller_context(tmp_path):
     assert again.valid == run.valid
 
 
-def test_a_list_of_labels_where_one_is_learnt(tmp_path, small_checkpoint):
+def test_a_list_of_labels_where_one_is_learned(tmp_path, small_checkpoint):
     rows = [{**row, "label": [row["label"]]} for row in REVIEWS]
     for learnt, more in ((rows, {"multilabel": False}), (REVIEWS, {})):
         words = r"a row has a list of labels, \['yes'\], and the task has one label. .*tune.multilabel"
@@ -112,7 +114,7 @@ def test_a_family_that_writes_labels_says_so(tmp_path):
 
 
 def test_a_dataset_of_several_parts(tmp_path, small_checkpoint):
-    """Its training part is learnt, its validation part held out; one that is given goes first."""
+    """Its training part is trained on, its validation part is for evaluation; one that is given takes precedence."""
     datasets = pytest.importorskip("datasets")
     parts = {"train": REVIEWS, "validation": REVIEWS[:10], "test": REVIEWS[:4]}
     whole = datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in parts.items()})
@@ -168,9 +170,9 @@ def test_vectors_leave_the_settings_that_were_asked_for_as_they_are(tmp_path):
     request = request_finetuning(
         "textcnn", REVIEWS, REVIEWS[:8], overrides={"tune.vectors": str(vectors.folder / "model")}
     )
-    asked = request.configure(None)
-    before = dict(asked.model)
-    run = request.build(*request.prepare(asked, tmp_path / "run", ProcessGroup()), tmp_path / "run", ProcessGroup())
+    asked, splits = request.configure(None)
+    before, world = dict(asked.model), ProcessGroup()
+    run = request.build(*request.prepare(asked, splits, tmp_path / "run", world), tmp_path / "run", world)
     assert asked.model == before
     assert "embed" not in before
     assert run.config.model["embed"] == run.former.config.embed == 6
@@ -188,3 +190,72 @@ def test_a_frozen_body_stays_in_evaluation_mode():
     assert not any(weight.requires_grad for weight in model.body.parameters())
     assert all(weight.requires_grad for weight in model.heads.parameters())
     assert not copy.deepcopy(model).train().body.training
+
+
+@pytest.mark.parametrize(
+    ("family", "recipe", "given", "name", "value"),
+    [
+        ("bert", "paper", {"train.seq_length": 128}, "short_length", None),
+        ("bert", "paper", {"model.context": 16}, "short_length", None),
+        ("gpt2", "quick", {"train.seq_length": 4096, "model.context": 4096}, "batch_tokens", 4096),
+    ],
+)
+def test_a_recipes_lengths_give_way_to_those_that_were_given(family, recipe, given, name, value):
+    assert vars(configure_pretraining(family, None, given, recipe=recipe).train)[name] == value
+
+
+def test_lengths_that_were_given_and_contradict_each_other_are_refused():
+    with pytest.raises(Error, match="short_length 128 is not shorter than seq_length 128"):
+        configure_pretraining("bert", None, {"train.seq_length": 128, "train.short_length": 128}, recipe="paper")
+    with pytest.raises(Error, match="does not fit into a batch of 64"):
+        configure_pretraining("gpt2", None, {"train.batch_tokens": 64, "train.seq_length": 65, "model.context": 65})
+
+
+def test_a_switch_of_one_layer_has_one_of_experts():
+    for recipe in ("quick", "paper"):
+        config = configure_pretraining("switch", None, {"model.layers": 1}, recipe=recipe)
+        assert config.model["sparse"] == 1
+    with pytest.raises(Error, match="more sparse layers than layers"):
+        configure_pretraining("switch", None, {"model.layers": 1, "model.sparse": 2})
+    short = configure_pretraining("switch", None, {"model.layers": 4, "model.sparse": 3, "model.decoder_layers": 1})
+    assert build_model_config(short, vocab=100).num_decoder_sparse == 1, (
+        "a shorter decoder has as many as it has layers"
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "setting", "remedy"),
+    [
+        ("seq2seq", {"model.attention": "dot"}, "Set attention to general, or bidirectional to false"),
+        ("seq2seq", {"model.feed": True}, "Leave feed out, or set attention to general"),
+        ("gpt_neox", {"model.dim": 48}, "Set rotary_fraction to 1"),
+    ],
+)
+def test_what_the_recipe_has_set_is_named_where_it_contradicts(family, setting, remedy):
+    """The quick recipe has chosen the other setting: the message names it, and following it works."""
+    with pytest.raises(Error, match=remedy):
+        configure_pretraining(family, None, setting)
+    fixes = {"model.attention": {"model.bidirectional": False}, "model.feed": {"model.attention": "general"},
+             "model.dim": {"model.rotary_fraction": 1.0}}  # fmt: skip
+    configure_pretraining(family, None, setting | fixes[next(iter(setting))])
+
+
+def test_a_switch_without_experts_is_not_asked_for_their_dropout(tmp_path):
+    """0.4 is the recipe's, of checkpoints with experts; one that was given is refused."""
+    rows = [{"text": row["text"], "target": row["label"]} for row in REVIEWS]
+    tokenizer = train_tokenizer("unigram", [row["text"] for row in REVIEWS], 300, style="switch")
+    sizes = {"dim": 16, "layers": 1, "sparse": 0, "heads": 2, "head_dim": 8, "ff": 32}
+    former = formers.build("switch", vocab=len(tokenizer), pad=tokenizer.id("pad"), eos=tokenizer.id("eos"), **sizes)
+    former.tokenizer = tokenizer
+    save(former, tmp_path / "model")
+    how = {"task": "summarise", "epochs": 0.2}
+    finetune_toy(str(tmp_path / "model"), rows, rows[:8], out=tmp_path / "one", **how)
+    with pytest.raises(Error, match="a switch has no experts"):
+        finetune_toy(str(tmp_path / "model"), rows, rows[:8], out=tmp_path / "two", expert_dropout=0.3, **how)
+
+
+def test_an_elmo_from_scratch_learns_at_a_rate_of_its_own():
+    """At that of the other families it stays with the most frequent label."""
+    config = configure_finetuning(ModelChoice("elmo"), "classify", None, {})
+    assert config.train_values["lr"] == 2e-3
+    assert configure_finetuning(ModelChoice("elmo"), "classify", None, {"train.lr": 1e-4}).train_values["lr"] == 1e-4

@@ -1,5 +1,5 @@
 """Every family pretrains with its own objective: the loss falls, two runs are equal bit for bit, the stored curve is
-met to 1e-3 on any machine, and a run goes on from its own checkpoint.
+met to 1e-3 on any machine, and a run continues from its own checkpoint.
 
 python -m tests.training.test_every_family writes the curves anew.
 """
@@ -26,7 +26,7 @@ NAMES = [name for name, member in FAMILIES.items() if member.definition.objectiv
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_learns_twice_the_same_and_goes_on(name, tmp_path):
+def test_it_learns_twice_the_same_and_continues(name, tmp_path):
     first = build_family_trainer(name)
     seen = collect_losses(first)
     half = build_family_trainer(name)
@@ -48,12 +48,12 @@ def test_it_learns_twice_the_same_and_goes_on(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["bert", "t5", "switch", "transformer_xl", "xlnet", "bart"])
 def test_checkpointing_gives_the_same(name):
-    """Also where layers share a learned bias, and where a memory goes on between the two passes."""
+    """Also where layers share a learned bias, and where a memory is carried between the two passes."""
     kept, again = build_family_trainer(name), build_family_trainer(name)
     calls = []
     for stack in (part for part in again.model.modules() if isinstance(part, BlockStack)):
         stack.checkpoint_activations = True
-        stack[0].register_forward_pre_hook(lambda *_: calls.append(1))
+        stack[0].ff.register_forward_pre_hook(lambda *_: calls.append(1))
     want, got = collect_losses(kept, 4), collect_losses(again, 4)
     assert len(calls) >= 2 * 2 * 4, "every batch computes it twice"
     for a, b in zip(want, got, strict=True):

@@ -1,24 +1,38 @@
 """Recorded steps, as far as a machine without a GPU can tell: what a replay reads, and that a trainer's steps are the
-same with graphs. The rest is in tests/gpu."""
+same with graphs and with blocks that are compiled one by one. The rest is in tests/gpu."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import warnings
 
 import pytest
 import torch
+import torch._dynamo as dynamo
+from torch import nn
+from torch._dynamo.backends.debugging import aot_eager
 
+import formers
 from formers import Error
 from formers.batch import Batch
+from formers.nn.block import Block
+from formers.objectives.causal import CausalLM
+from formers.training.config_merge import configure_pretraining
 from formers.training.executor import (
     WARMUP_BATCHES,
     Executor,
     GraphedStep,
+    Step,
     StepValues,
     clone_batch,
     list_tensors,
+    select_compiled_modules,
 )
-from formers.training.trainer import Diverged
+from formers.training.train_config import TrainConfig
+from formers.training.trainer import Diverged, Trainer
+from tests.training import family_trainers
+from tests.training.family_trainers import build_family_trainer, load_family_batches
 from tests.training.toy_trainer import build_toy_trainer, has_equal_weights, load_toy_batches, train_to_end
 
 
@@ -115,7 +129,7 @@ def skip_on_device(t, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 
-def test_whole_steps_are_recorded_where_the_device_skips_by_itself(monkeypatch):
+def test_whole_steps_are_recorded_where_the_device_skips_bad_steps(monkeypatch):
     plain, recorded = (build_toy_trainer(steps=9, dropout=0.0, ema=0.5) for _ in range(2))
     for t in (plain, recorded):
         skip_on_device(t, monkeypatch)
@@ -189,7 +203,7 @@ def test_late_reading_ends_a_run_that_diverges(monkeypatch):
     assert t.step - t.bad_steps == 0, "checkpoints before the first of them are good"
 
 
-def test_what_cannot_be_recorded_goes_on_without(monkeypatch):
+def test_what_cannot_be_recorded_continues_without(monkeypatch):
     plain, t = (build_toy_trainer(steps=6, dropout=0.0) for _ in range(2))
     attempts = []
 
@@ -204,3 +218,99 @@ def test_what_cannot_be_recorded_goes_on_without(monkeypatch):
         assert [r.losses for r in train_to_end(t)] == [r.losses for r in train_to_end(plain)]
     assert len(attempts) == len(said) == 1, "it is tried once"
     assert WARMUP_BATCHES < 6
+
+
+def train_compiled(name, compile_setting, monkeypatch, **settings):
+    """Train two steps of a family of five layers without dropout; return the losses and how often was compiled."""
+    small = family_trainers.select_sizes
+
+    def select_deeper(*given, **more):
+        sizes = small(*given, **more)
+        return {**sizes, "layers": 5, **{key: 0.0 for key in sizes if "dropout" in key}}
+
+    graphs, original = [], nn.Module.compile
+
+    def compile_block(graph, inputs):
+        graphs.append(graph)
+        return aot_eager(graph, inputs)
+
+    def compile_counted(module, **how):
+        original(module, backend=compile_block if isinstance(module, Block) else "aot_eager", fullgraph=True, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(family_trainers, "select_sizes", select_deeper)
+        patch.setattr(nn.Module, "compile", compile_counted)
+        dynamo.reset()
+        t = build_family_trainer(name)
+        config = dataclasses.replace(t.config, steps=2, compile=compile_setting, **settings)
+        t = Trainer(t.model, t.objectives, config)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            losses = [r.loss for r in t.train(load_family_batches(t))]
+        assert not [str(one.message) for one in said if "not compiled" in str(one.message)]
+    return losses, len(graphs)
+
+
+@pytest.mark.parametrize(("name", "kept", "again"), [("gpt2", 2, 1), ("t5", 4, 2)])
+def test_one_compilation_serves_all_layers(name, kept, again, monkeypatch):
+    """At most two for each stack: the first layer may compute what the others read. Recomputed layers share nothing."""
+    plain, none = train_compiled(name, False, monkeypatch)
+    assert none == 0
+    for most, recompute in ((kept, False), (again, True)):
+        losses, count = train_compiled(name, "blocks", monkeypatch, activation_checkpointing=recompute)
+        assert 0 < count <= most, f"activation_checkpointing {recompute}"
+        assert losses == plain
+
+
+def select(family, setting, steps=100_000, **sizes):
+    """Build a step of a small model; return it with what is compiled of it."""
+    step = Step(formers.build(family, dim=8, heads=2, vocab=30, **sizes).model, CausalLM(16))
+    config = TrainConfig(steps=steps, batch_tokens=16, seq_length=16, lr=1e-3, warmup_steps=1, compile=setting)
+    return step, select_compiled_modules(step, config)
+
+
+def count_blocks(modules):
+    return sum(isinstance(module, Block) for module in modules)
+
+
+def test_deep_models_and_short_runs_compile_blocks_by_default():
+    step, chosen = select("gpt2", None, layers=24, context=16)
+    assert count_blocks(chosen) == 24
+    step, chosen = select("gpt2", True, layers=24, context=16)
+    assert chosen == [step]
+    step, chosen = select("gpt2", None, layers=2, context=16)
+    assert chosen == [step]
+    step, chosen = select("gpt2", "blocks", layers=2, context=16)
+    assert count_blocks(chosen) == 2
+    step, chosen = select("gpt2", None, steps=9_999, layers=2, context=16)
+    assert count_blocks(chosen) == 2
+    assert step.model.body.embed in chosen, "what stands around the blocks is compiled too"
+    step, chosen = select("transformer_xl", "blocks", layers=2, ff=16, head_dim=4, embed=8, cutoffs=())
+    assert chosen == [step], "blocks that have a memory are not alike"
+
+
+def test_how_to_compile_is_checked():
+    made = configure_pretraining("gpt2", None, {"train.compile": "blocks"})
+    assert made.train.compile == "blocks"
+    with pytest.raises(Error, match="compile"):
+        configure_pretraining("gpt2", None, {"train.compile": "layers"})
+
+
+def test_a_memory_that_fills_up_is_compiled_once(monkeypatch):
+    """Every length that it has on the way would be another compilation, of a minute each on a GPU."""
+    graphs = []
+
+    def count_graph(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    original = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", lambda module, **how: original(module, backend=count_graph, **how))
+    dynamo.reset()
+    t = build_family_trainer("transformer_xl")
+    t = Trainer(t.model, t.objectives, dataclasses.replace(t.config, steps=6, compile=True))
+    fillings = []
+    for _ in t.train(load_family_batches(t)):
+        fillings += [memory.is_filling for memory in t.carried_states.active.values()]
+    assert not all(fillings), "the memory never filled up: nothing is seen"
+    assert len(graphs) == 1

@@ -47,6 +47,7 @@ def run_adam(w, grads, lr, decay, length):
     return w
 
 
+RATES = {"sgd": 0.02, "adadelta": 20.0}
 LENGTHS = {
     "adamw": lambda w, u: 1.0,
     "lamb": lambda w, u: np.linalg.norm(w) / np.linalg.norm(u) if np.linalg.norm(w) and np.linalg.norm(u) else 1.0,
@@ -71,14 +72,14 @@ def test_every_optimizer_learns_and_continues_from_its_state(name):
     def run(cut):
         torch.manual_seed(1)
         model = nn.Linear(6, 6)
-        chosen = build_optimizer(name, model, 0.02 if name == "sgd" else 0.05, weight_decay=0.0)
+        chosen = build_optimizer(name, model, RATES.get(name, 0.05), weight_decay=0.0)
         x = torch.randn(32, 6)
         want = x @ torch.randn(6, 6) * 0.3
         losses = []
         for step in range(60):
             if step == cut:
                 kept = chosen.state_dict()
-                chosen = build_optimizer(name, model, 0.02 if name == "sgd" else 0.05, weight_decay=0.0)
+                chosen = build_optimizer(name, model, RATES.get(name, 0.05), weight_decay=0.0)
                 chosen.load_state_dict(kept)
             loss = (model(x) - want).square().mean()
             chosen.zero_grad()
@@ -124,10 +125,11 @@ def test_what_is_frozen_stays():
 def test_schedules(name):
     share = build_schedule(name, 100, 10)
     values = [share(step) for step in range(100)]
-    assert values[:10] == [(i + 1) / 10 for i in range(10)]
+    assert values[:10] == ([1.0] * 10 if name == "rsqrt" else [(i + 1) / 10 for i in range(10)])
     assert max(values) == pytest.approx(1.0)
     assert all(b <= a + 1e-12 for a, b in itertools.pairwise(values[10:]))
-    end = {"constant": 1.0, "linear": 1 / 90, "cosine": 0.1, "inverse_sqrt": math.sqrt(0.1), "wsd": 0.05}[name]
+    end = {"constant": 1.0, "linear": 1 / 90, "cosine": 0.1, "inverse_sqrt": math.sqrt(0.1), "wsd": 0.05,
+           "rsqrt": math.sqrt(0.1), "halving": 0.5**5}[name]  # fmt: skip
     assert values[-1] == pytest.approx(end, abs=1e-3)
     assert build_schedule(name, 100, 0)(0) == pytest.approx(1.0, abs=0.02)
 
@@ -141,3 +143,109 @@ def test_noam_is_the_papers_formula():
     for wrong in ({"name": "liner"}, {"steps": 0}, {"warmup": -1}):
         with pytest.raises(Error):
             build_schedule(**{"name": "linear", "steps": 5, "warmup": 1, **wrong})
+
+
+def test_t5s_rate_is_constant_for_ten_thousand_steps():
+    """Raffel et al. 2019, §3.1.2: 1/√max(n, k) with k = 10⁴."""
+    share = build_schedule("rsqrt", 2**19, 10_000)
+    for step in (1, 2, 9_999, 10_000, 10_001, 40_000, 2**19):
+        assert 0.01 * share(step - 1) == pytest.approx(max(step, 10_000) ** -0.5, rel=1e-9)
+
+
+def test_a_cosine_ends_where_it_is_told_and_when():
+    to_zero = build_schedule("cosine", 1000, 100, min_lr_ratio=0.0)
+    assert to_zero(999) < 1e-5
+    assert to_zero(550) == pytest.approx(0.5, abs=1e-6)
+    early = build_schedule("cosine", 300, 0, decay_steps=260)  # GPT-3, appendix B: 260 of 300 billion tokens
+    assert [early(step) for step in (260, 299)] == [pytest.approx(0.1)] * 2
+    assert early(130) == pytest.approx(0.55, abs=1e-6)
+    late = build_schedule("linear", 100, 0, decay_steps=200)
+    assert late(100) == 0.5
+
+
+def test_halving_begins_after_some_epochs():
+    """Luong et al. 2015, §4.1: after five epochs of ten, the rate is halved every epoch."""
+    share = build_schedule("halving", 1000, 0, decay_start=500, decay_every=100)
+    assert [share(epoch * 100 + 50) for epoch in range(10)] == [1] * 5 + [0.5**n for n in range(1, 6)]
+    usual = build_schedule("halving", 1200, 0)
+    assert [usual(step) for step in (0, 799, 800, 899, 900, 1199)] == [1, 1, 0.5, 0.5, 0.25, 0.0625]
+
+
+def compute_adafactor(w, grads, lr):
+    """Algorithm 4 of Shazeer & Stern (2018) for one matrix, in numpy."""
+    w, rows, columns = w.astype(np.float64), 0.0, 0.0
+    for t, g in enumerate(grads.astype(np.float64), 1):
+        beta, squares = 1 - t**-0.8, g * g + 1e-30
+        rows = beta * rows + (1 - beta) * squares.sum(1)
+        columns = beta * columns + (1 - beta) * squares.sum(0)
+        u = g / np.sqrt(np.outer(rows, columns) / rows.sum())
+        u /= max(1.0, np.sqrt((u * u).mean()))
+        w = w - lr * max(1e-3, np.sqrt((w * w).mean())) * u
+    return w
+
+
+@pytest.mark.parametrize("shape", [(130, 150), (150, 130), (3, 128, 128)])
+def test_adafactor_is_the_papers(shape):
+    rng = np.random.default_rng(0)
+    weight, grads = rng.normal(size=shape).astype(np.float32), rng.normal(size=(4, *shape)).astype(np.float32)
+    grads[1] *= 40  # what a second moment has not seen yet is clipped
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.from_numpy(weight.copy()))
+    chosen = build_optimizer("adafactor", model, 0.3, weight_decay=0.0)
+    for g in grads:
+        model.weight.grad = torch.from_numpy(g)
+        chosen.step()
+    kept = sum(t.numel() for t in chosen.state[model.weight].values())
+    assert kept == 1 + (sum(shape) if len(shape) == 2 else 2 * 3 * 128), "means of rows and columns alone"
+    if len(shape) == 2:
+        assert np.allclose(model.weight.detach().numpy(), compute_adafactor(weight, grads, 0.3), atol=2e-5)
+
+
+def test_adafactor_keeps_the_squares_of_small_weights_whole():
+    model = nn.Linear(127, 200)
+    chosen = build_optimizer("adafactor", model, 0.1, weight_decay=0.0)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    chosen.step()
+    assert {tuple(state["square_mean"].shape) for state in chosen.state.values()} == {(200, 127), (200,)}
+    before = model.weight.detach().clone()
+    chosen.step()  # the squares are all 1: the update is a step of lr · RMS(w) down
+    assert torch.allclose(before - model.weight, 0.1 * before.norm() / before.numel() ** 0.5, rtol=1e-4)
+
+
+def test_adadelta_is_the_papers():
+    """Zeiler 2012, algorithm 1, with Bahdanau's ρ = 0.95 and ε = 1e-6."""
+    model, (x, want) = nn.Linear(1, 1, bias=False), (0.0, 0.0)
+    w = model.weight.item()
+    chosen = build_optimizer("adadelta", model, 1.0, weight_decay=0.0, betas=(0.9, 0.95), eps=1e-6)
+    for g in (0.5, -2.0, 0.1):
+        model.weight.grad = torch.full((1, 1), g)
+        chosen.step()
+        x = 0.95 * x + 0.05 * g * g
+        move = -math.sqrt(want + 1e-6) / math.sqrt(x + 1e-6) * g
+        want, w = 0.95 * want + 0.05 * move * move, w + move
+        assert model.weight.item() == pytest.approx(w, rel=1e-5)
+
+
+def test_adam_gives_way_to_sgd():
+    """Wu et al. 2016, §8.3: Adam first, then SGD at a rate of its own; no moment is kept from then on."""
+    model = nn.Linear(3, 2)
+    chosen, twin = build_optimizer("adam-sgd", model, 0.1, weight_decay=0.0, betas=(0.9, 0.999)), nn.Linear(3, 2)
+    twin.load_state_dict(model.state_dict())
+    adam = torch.optim.Adam(twin.parameters(), lr=0.1)
+    for step in range(3):
+        for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(step))
+            q.grad = p.grad.clone()
+        chosen.choose_method(False)
+        chosen.step()
+        adam.step()
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.allclose(p, q, atol=1e-5)
+    before = model.weight.detach().clone()
+    chosen.choose_method(True)
+    for group in chosen.param_groups:
+        group["lr"] = 0.5
+    chosen.step()
+    assert torch.equal(model.weight, before - 0.5 * model.weight.grad)
+    assert not chosen.state

@@ -47,7 +47,7 @@ def test_a_loss_that_falls_is_left_alone():
     assert not feed_losses(build_monitor(), [5.0] * 20)  # far below the unigram, and flat: it has learned
 
 
-def test_nothing_is_said_before_the_warm_up_is_over():
+def test_nothing_is_said_before_the_warmup_is_over():
     watch = PlateauMonitor("bert", MODEL, TrainConfig(steps=9000, warmup_steps=5000), 7.0, "mlm")
     assert not feed_losses(watch, [7.0] * 19)
     assert len(feed_losses(watch, [7.0] * 25)) == 1
@@ -84,7 +84,7 @@ def test_the_rate_of_another_optimizer_is_not_compared():
     assert "low for this size" in line
 
 
-def test_the_advised_warm_up_ends_within_the_run():
+def test_the_advised_warmup_ends_within_the_run():
     for warmup, advised in ((50, "--train.warmup_steps 200"), (300, "--train.warmup_steps 500"), (600, None)):
         watch = PlateauMonitor("bert", MODEL, TrainConfig(steps=1000, lr=1e-3, warmup_steps=warmup), 7.0, "mlm")
         (line,) = [line for step in range(50, 1001, 50) if (line := watch.record_evaluation(step, 7.0))]
@@ -153,7 +153,7 @@ def test_what_was_said_before_a_run_was_stopped_is_not_said_again():
     assert watch.final_note is not None
 
 
-def test_no_number_and_no_unigram_are_no_reason_to_speak():
+def test_nothing_is_said_without_a_finite_loss_or_a_unigram():
     watch = build_monitor()
     assert watch.record_evaluation(250, float("nan")) is None
     assert not watch.evaluations

@@ -14,6 +14,7 @@ from formers.data.loader import load_batches
 from formers.data.plans import TokenSource
 from formers.former import build_empty
 from formers.nn.block import Block
+from formers.objectives.masking import UnitMaskedLM
 from formers.objectives.registry import build_objective
 from formers.registry import FAMILIES
 from formers.training.config_merge import configure_pretraining
@@ -121,7 +122,7 @@ def test_the_loop_is_a_plain_one(tmp_path):
         assert torch.allclose(mine, theirs, atol=2e-5), name
 
 
-def test_a_checkpoint_goes_on_at_a_rate_of_its_width(tmp_path):
+def test_a_checkpoint_continues_at_a_rate_of_its_width(tmp_path):
     formers.save(formers.build("bert", vocab=50, dim=192, layers=1, heads=2, ff=32), tmp_path / "own")
     formers.export(formers.load(tmp_path / "own"), tmp_path / "hf")
     for init in ("own", "hf"):
@@ -130,7 +131,7 @@ def test_a_checkpoint_goes_on_at_a_rate_of_its_width(tmp_path):
         assert configure_pretraining("bert", None, {"train.lr": 0.5}, init=str(tmp_path / init)).train.lr == 0.5
 
 
-def test_held_out_text_without_pairs_is_judged_by_hidden_tokens(tmp_path):
+def test_validation_text_without_pairs_is_scored_by_hidden_tokens(tmp_path):
     """Of a few long documents one is held out: no text of another document is there to be a wrong next sentence."""
     said: list[str] = []
     sizes = {"dim": 16, "layers": 1, "heads": 2, "ff": 16, "context": 24}
@@ -143,3 +144,45 @@ def test_held_out_text_without_pairs_is_judged_by_hidden_tokens(tmp_path):
     assert run.score is not None
     assert "nsp" not in run.score.metrics
     assert run.score.loss > 0
+
+
+LONG_TEXT = [" ".join(TEXT[i : i + 20]) for i in range(0, 60, 20)]
+
+
+@pytest.mark.parametrize(("text", "length", "is_odd"), [(TEXT, 9, True), (LONG_TEXT, 64, False)])
+def test_a_run_says_when_too_many_pairs_are_random(text, length, is_odd, tmp_path):
+    said: list[str] = []
+    train = {"steps": 1, "batch_tokens": 240, "seq_length": length, "warmup_steps": 0, "samples": 0}
+    sizes = {"dim": 16, "layers": 1, "heads": 2, "ff": 16, "context": 64}
+    formers.pretrain(
+        "bert", text, out=tmp_path / "run", model=sizes, train=train, data={"vocab_size": 300, "valid_fraction": 0},
+        say=said.append,
+    )  # fmt: skip
+    assert any("of the pairs are random" in line for line in said) == is_odd, said
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_ernie_runs_its_three_stages_by_default(language, tmp_path, monkeypatch):
+    seen: list[int] = []
+    real = UnitMaskedLM.find_stages
+
+    def find_stages(self, sample):
+        found = real(self, sample)
+        if self.stage_ends is not None:
+            seen.extend(found.tolist())
+        return found
+
+    monkeypatch.setattr(UnitMaskedLM, "find_stages", find_stages)
+    text = (
+        TEXT
+        if language == "en"
+        else [f"서울은 {n}번째 수도이다. 세종대왕은 한글을 만들었다. 날씨가 좋다." for n in range(60)]
+    )
+    sizes = {"dim": 16, "layers": 1, "heads": 2, "ff": 16, "context": 24}
+    train = {"steps": 9, "batch_tokens": 240, "seq_length": 24, "warmup_steps": 1, "samples": 0, "eval_every": 9}
+    run = formers.pretrain("ernie", text, out=tmp_path / "run", model=sizes, train=train, data=DATA_SETTINGS)
+    store = formers.Store.open(tmp_path / "run" / "data" / "store")
+    assert store.unit_bits is not None
+    assert run.score is not None
+    assert {0, 1, 2} == set(seen)
+    assert seen == sorted(seen), "one after the other"

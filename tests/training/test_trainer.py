@@ -1,4 +1,4 @@
-"""The loop: it learns, twice the same; a step of many batches is one large batch; what is no number leaves no trace."""
+"""The loop: it learns, the same twice; many batches make one large step; a step that is not finite leaves no trace."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from formers import Error
 from formers.data.loader import load_batches
 from formers.data.plans import TokenSource
 from formers.data.store import Store
+from formers.model import estimate_flops_per_token
 from formers.nn.attention.segment_memory import SegmentMemory
 from formers.objectives.causal import CausalLM
 from formers.training.checkpoint.local import CHECKPOINT_FORMAT, TrainerState
 from formers.training.executor import Step
-from formers.training.hardware import estimate_flops_per_token
 from formers.training.progress import ProgressMeter
 from formers.training.train_config import TrainConfig
 from formers.training.trainer import Diverged, StepOutcome, StepResult, Trainer
@@ -61,7 +61,7 @@ def test_training_does_not_disturb_the_callers_random_numbers():
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor", "rms-adamw", "lamb", "adagrad", "sgd"])
-def test_goes_on_from_its_state_bit_for_bit(optimizer):
+def test_continues_from_its_state_bit_for_bit(optimizer):
     settings = {"steps": 12, "optimizer": optimizer, "ema": 0.9}
     whole = build_toy_trainer(**settings)
     told = train_to_end(whole)
@@ -121,9 +121,10 @@ def test_short_examples_first():
     seen = []
 
     def told(phase, position):
-        for batch, behind in load_batches(TokenSource(STORE, t.objectives[-1 if phase else 0]), 128, 0, position):
+        source = TokenSource(STORE, t.objectives[-1 if phase else 0])
+        for batch, position_after in load_batches(source, 128, 0, position):
             seen.append((phase, position, batch.longest))
-            yield batch, behind
+            yield batch, position_after
 
     list(t.train(told))
     assert seen == [(0, 0, 8)] * 9 + [(1, 0, 16)]
@@ -137,7 +138,7 @@ def test_short_examples_first():
 
 
 def test_a_longer_run_sees_no_short_examples_twice():
-    """Steps 10 → 20: short, one step of long ones, short again, long ones. Each length goes on where it was."""
+    """Steps 10 → 20: short, one step of long ones, short again, long ones. Each length continues where it was."""
     s, goals = TrainConfig(steps=10, seq_length=16, short_length=8, batch_tokens=128), [CausalLM(8), OBJECTIVE]
     t = Trainer(build_toy_model(), goals, s)
     told = train_to_end(t)
@@ -153,7 +154,7 @@ def test_a_longer_run_sees_no_short_examples_twice():
 
 
 @pytest.mark.parametrize("kind", [math.nan, math.inf])
-def test_what_is_no_number_leaves_no_trace(kind):
+def test_what_is_not_finite_leaves_no_trace(kind):
     bad = {3, 4, 9}
     t = Trainer(
         build_toy_model(dropout=0.0),
@@ -309,7 +310,7 @@ def test_gradients_that_stay_long_are_not_left_out_for_ever():
     assert len(left) < 30
 
 
-def test_fp16_learns_and_goes_on_with_its_scale():
+def test_fp16_learns_and_continues_with_its_scale():
     full, half = build_toy_trainer(steps=20, dropout=0.0), build_toy_trainer(steps=20, dropout=0.0, precision="fp16")
     assert train_to_end(half)[-1].loss == pytest.approx(train_to_end(full)[-1].loss, abs=0.3)
     first, second = (
@@ -331,7 +332,7 @@ def test_half_precision_on_a_cpu():
     assert all(p.dtype == torch.float32 for p in half.model.parameters())
 
 
-def test_without_a_compiler_it_goes_on(monkeypatch):
+def test_without_a_compiler_it_continues(monkeypatch):
     """What torch.compile cannot do is done without it, and said."""
     plain = [r.loss for r in train_to_end(build_toy_trainer(steps=3, dropout=0.0))]
     t = build_toy_trainer(steps=3, dropout=0.0, compile=True)
@@ -443,7 +444,7 @@ def test_settings_that_make_no_sense(settings, words):
         build_toy_trainer(**settings)
 
 
-def test_the_time_left_of_a_run_that_goes_on():
+def test_the_time_left_of_a_resumed_run():
     """Its first step is not taken for all the time that it has spent before."""
     told = []
     meter = ProgressMeter(build_toy_trainer(steps=100), lambda *words: told.append(words[-1]))

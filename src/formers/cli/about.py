@@ -1,4 +1,5 @@
-"""formers tree, formers doctor: the family at a glance, and what this machine has and lacks for it."""
+"""formers tree, formers models, formers recipes, formers doctor: the family at a glance, the models of the package,
+what the papers trained with, and what this machine has and lacks for it."""
 
 from __future__ import annotations
 
@@ -8,13 +9,14 @@ import platform
 import shutil
 import sys
 from pathlib import Path
+from typing import Literal
 
 from rich.text import Text
 from rich.tree import Tree
 
-from ..config import JSONObject
+from ..config import JSONObject, Settings
 from ..errors import Error
-from ..registry import FAMILIES, find_pretrained_family
+from ..registry import FAMILIES, find_family, find_pretrained_family
 from .common import identify_checkpoint
 from .terminal import SafeConsole, print_json, print_table
 
@@ -24,6 +26,7 @@ EXTRAS = {
     "ko": (("kiwipiepy",), "Korean morphemes and sentences"),
     "eval": (("sacrebleu", "sklearn"), "BLEU, chrF, the TF-IDF baseline"),
     "elmo": (("h5py",), "ELMo's published weights"),
+    "serve": (("fastapi", "uvicorn", "prometheus_client"), "the server and its playground"),
     "track": (("tensorboard", "wandb"), "TensorBoard and Weights & Biases"),
 }
 
@@ -36,7 +39,8 @@ def tree(family: str | None = None, *, as_json: bool = False) -> None:
     formers tree --as-json
 
     Args:
-        family: A member, such as bert: its paper, parent, presets, objective and tasks, and commands to begin with.
+        family: A member, such as bert: its paper, parent, presets with parameters by part, objective and tasks, and
+            commands to begin with.
         as_json: Print the same as JSON, for programs.
     """
     from ..former import tree as rows
@@ -56,6 +60,89 @@ def tree(family: str | None = None, *, as_json: bool = False) -> None:
     for parent in dict.fromkeys(m["parent"] for m in members if m["parent"] not in known):
         add_children(root.add(Text(parent, "dim")), parent, members)
     console.print(root)
+
+
+def models(*, as_json: bool = False) -> None:
+    """List the models that come with formers: size, languages, licence and figures.
+
+    formers models
+    formers fill formers/bert-mini "The capital of France is ___."
+
+    They need no network; a name works wherever a model's directory does, in Python too:
+    formers.load("formers/bert-mini").
+
+    Args:
+        as_json: Print the same as JSON, with all that their records hold.
+    """
+    from ..interop.shipped_models import list_shipped_models
+
+    shipped = list_shipped_models()
+    if as_json:
+        print_json([{"name": one.name, "bytes": one.num_bytes, **one.card} for one in shipped], indent=2)
+        return
+    if not shipped:
+        raise Error("this package was built without models", fix="formers demo --train trains two small ones")
+    rows: list[tuple[str | Text, ...]] = []
+    for one in shipped:
+        figures = "; ".join(f"{row['what']} {row['value']}" for row in one.card.get("figures", []))
+        languages = ", ".join(one.card.get("languages", []))
+        facts = (f"{one.num_bytes / 1e6:.1f} MB", f"{one.card.get('parameters', 0):,}", languages)
+        rows.append((one.name, *facts, str(one.card.get("license", "")), figures))
+    columns = ("model", "size", "parameters", "languages", "licence", "figures")
+    print_table(rows, columns, no_wrap=("model", "size", "parameters"))
+
+
+RECIPE_COLUMNS = ("family", "optimizer", "lr", "schedule", "tokens a step", "steps", "vocabulary")
+
+
+def recipes(
+    family: str | None = None, *, recipe: Literal["paper", "quick"] = "paper", preset: str | None = None,
+    as_json: bool = False,
+) -> None:  # fmt: skip
+    """List what the papers trained with; or all settings of one family's recipe, each with its source.
+
+    formers recipes
+    formers recipes bert
+    formers recipes roberta --preset roberta-large
+    formers recipes bert --recipe quick
+
+    The values are those of the published size. formers pretrain FAMILY --recipe paper scales batch, steps and rate to a
+    smaller model; --print-config shows the result.
+
+    Args:
+        family: A member, such as bert.
+        recipe: paper: the paper's or its released code's, with the place. quick: ours, for minutes on a CPU.
+        preset: A published size, where its settings differ.
+        as_json: Print the same as JSON, for programs.
+    """
+    from ..training.recipes import format_setting, list_recipe_rows
+
+    if family is not None:
+        rows = list_recipe_rows(find_pretrained_family(family).name, recipe, preset)
+        if as_json:
+            print_json([{"field": name, "value": value, "source": source} for name, value, source in rows], indent=2)
+        else:
+            card = find_pretrained_family(family).card
+            cells = [(name, format_setting(value), source) for name, value, source in rows]
+            title = f"{card.title} ({card.paper})" if recipe == "paper" else f"{card.title}: a small model, ours"
+            print_table(cells, ("field", "value", "source"), caption=title, no_wrap=("field", "value"))
+        return
+    if preset is not None:
+        raise Error("a preset belongs to a family", fix=f"formers recipes FAMILY --preset {preset}")
+    members = [m for m in FAMILIES.values() if m.definition.objective]
+    values_by_family = {m.name: {name: value for name, value, _ in list_recipe_rows(m.name, recipe)} for m in members}
+    if as_json:
+        print_json(values_by_family, indent=2)
+        return
+    lines = [(name, *map(format_setting, summarise_recipe(values))) for name, values in values_by_family.items()]
+    print_table(lines, RECIPE_COLUMNS)
+
+
+def summarise_recipe(values: Settings) -> tuple[object, ...]:
+    """Return the values of a recipe for RECIPE_COLUMNS, but for the family."""
+    tokens = values["train.batch_tokens"] * values.get("train.accumulate", 1)
+    named = (values.get(f"train.{name}", "adamw") for name in ("optimizer", "lr", "schedule"))
+    return *named, tokens, values["train.steps"], values["data.vocab_size"]
 
 
 def reject_checkpoint(name: str) -> None:
@@ -103,33 +190,53 @@ def describe_member(member: JSONObject, name_given: str) -> list[str]:
             f"  {name:<{wide}}  {size['parameters']:>15,} {describe_counted_head(size)}"
             for name, size in member["presets"].items()
         ]
+        lines += ["", "parameters by part:", *format_parts(member["presets"])]
     return [*lines, "", "begin with:", *(f"  {command}" for command in list_commands(member, name_given))]
+
+
+def format_parts(sizes: JSONObject) -> list[str]:
+    """Format the parameters of presets by part, a column for each part that one of them has."""
+    parts = dict.fromkeys(part for size in sizes.values() for part in size["parts"])
+    rows = [("", *parts)]
+    for name, size in sizes.items():
+        rows.append((name, *(format_count(size["parts"].get(part, 0)) for part in parts)))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    cells = ([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))] for row in rows)
+    return ["  " + "  ".join(row) for row in cells]
+
+
+def format_count(count: int) -> str:
+    """Format a number of parameters in thousands, millions or billions."""
+    for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if count >= size:
+            return f"{count / size:,.1f}{unit}"
+    return f"{count}" if count else "–"
 
 
 def list_commands(member: JSONObject, name_given: str) -> list[str]:
     """Return commands that this member is good for; word vectors are trained by the name of a method."""
     name, heads, tasks = member["name"], member["heads"], member["tasks"]
     pairs = {"translate", "summarise"} & set(tasks)
-    data = "pairs.tsv" if member["objective"] == "seq2seq" else "my.txt"
-    made = [f"formers pretrain {name} --data {data}"] if member["objective"] else []
+    data = "pairs.tsv" if find_family(name).takes_pairs else "my.txt"
+    commands = [f"formers pretrain {name} --data {data}"] if member["objective"] else []
     if "classify" in tasks:
-        made.append(f"formers finetune {name} --task classify --train reviews.tsv")
+        commands.append(f"formers finetune {name} --task classify --train reviews.tsv")
     if pairs:
-        made.append(f"formers finetune {name} --task translate --train en-ko.tsv")
+        commands.append(f"formers finetune {name} --task translate --train en-ko.tsv")
     model = f"runs/{name}-1/model" if member["objective"] else f"my-{name}"
     if "mlm" in heads:
-        made.append(f'formers fill {model} "The capital of France is ___."')
+        commands.append(f'formers fill {model} "The capital of France is ___."')
     elif pairs:
-        made.append(f'formers translate {model} "How are you?"')
+        commands.append(f'formers translate {model} "How are you?"')
     elif "lm" in heads and not FAMILIES[name].definition.reads_characters:
-        made.append(f'formers generate {model} "Once upon a time"')
+        commands.append(f'formers generate {model} "Once upon a time"')
     if FAMILIES[name].definition.is_static:
         method = next(iter(FAMILIES[name].methods)) if name_given == name else name_given
         model = f"runs/{method}-1"
-        made = [f"formers pretrain {method} --data my.txt", f"formers neighbours {model} king"]
+        commands = [f"formers pretrain {method} --data my.txt", f"formers neighbours {model} king"]
     if "none" in heads:
-        made.append(f"formers embed {model} --file lines.txt --out vectors.npy")
-    return made
+        commands.append(f"formers embed {model} --file lines.txt --out vectors.npy")
+    return commands
 
 
 def doctor() -> None:
@@ -160,7 +267,7 @@ def describe_machine() -> list[tuple[str | Text, ...]]:
         ("cpu", f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads, {capability}{memory}"),
         ("cpu bf16", describe_cpu_bf16()),
         ("gpu", describe_gpu()),
-        ("C++ compiler", compiler or "none: torch.compile does not work without one; everything runs uncompiled"),
+        ("C++ compiler", compiler or "none: torch.compile and the CPU kernels need one; everything runs, slower"),
         ("disk", f"{free:.0f} GB free here"),
     ]  # fmt: skip
 
@@ -204,6 +311,7 @@ def list_attention_kernels() -> list[tuple[str | Text, ...]]:
         "cudnn": "attention of cuDNN for whole grids while training (Hopper GPUs, half precision)",
         "varlen": "flash attention over packed documents (GPU from Ampere on, half precision)",
         "flex": "FlexAttention over packed documents with any mask or bias (GPU with triton)",
+        "relative_flash": "scores by distance made inside the kernel (Hopper GPUs with triton, half precision)",
         "biased_flash": "a bias by distance, an order, dropout over packed documents (GPU with triton, half precision)",
         "per_document": "one document after the other, no padding (CPU)",
         "dense": "SDPA with a dense mask, everywhere",

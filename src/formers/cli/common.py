@@ -9,9 +9,10 @@ import io
 import re
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -44,11 +45,22 @@ FileOption = Annotated[
     Path | None,
     Parameter(
         allow_leading_hyphen=True,
-        help="A file of texts: lines of a txt file, or rows of a table (jsonl, csv, tsv, parquet); - is a pipe.",
+        help="A file of texts: lines of a txt file, or rows of a table (jsonl, csv, tsv, parquet); - for a pipe.",
     ),
 ]
 ColumnRoles = Annotated[
     str | None, Parameter(help="Which column is what, by name or number from 0: text=document,label=class.")
+]
+TaskOption = Annotated[
+    str | None, Parameter(help="The task of a model that was trained on a mixture, by its name: --task sst2.")
+]
+MixtureOption = Annotated[
+    list[str] | None,
+    Parameter(
+        consume_multiple=True,
+        help="Several text-to-text tasks: a YAML file, or NAME=FILE for each. --mixture.strategy proportional (the"
+        " default), temperature or equal, --mixture.size_limit K and --mixture.temperature T are T5's mixing rates.",
+    ),
 ]
 JsonFlag = Annotated[bool, Parameter(help="Print one line of JSON for each text.")]
 OverwriteFlag = Annotated[bool, Parameter(help="Replace an output that exists already.")]
@@ -110,7 +122,8 @@ class RunFlags:
     out: Annotated[Path | None, Parameter(help="The run's folder; the next free number in runs/ by default.")] = None
     config: Annotated[Path | None, Parameter(help="A YAML file with settings, as --print-config writes it.")] = None
     seed: Annotated[
-        int | None, Parameter(help="Random seed of new weights, the order of the data, masking and dropout; default 0.")
+        int | None,
+        Parameter(help="Random seed of new weights, the order of the data, masking and dropout; 0 by default."),
     ] = None
     resume: Annotated[
         bool,
@@ -124,11 +137,13 @@ class RunFlags:
             help="Print how the data is read and an estimate of size and time, from a few measured steps, and exit."
         ),
     ] = False
-    tensorboard: Annotated[bool, Parameter(help="Write the metrics for TensorBoard as well (extra track).")] = False
+    tensorboard: Annotated[bool, Parameter(help="Also write the metrics for TensorBoard (needs formers[track]).")] = (
+        False
+    )
     wandb: Annotated[
         bool,
         Parameter(
-            help="Send the metrics to Weights & Biases as well (extra track); the project is the folder above the run."
+            help="Also send the metrics to Weights & Biases (needs formers[track]); the folder above names the project."
         ),
     ] = False
 
@@ -164,12 +179,12 @@ class ClusterFlags:
     """The machines that --dry-run makes a plan for."""
 
     gpus: Annotated[
-        int | None, Parameter(help="With --dry-run: plan for so many GPUs; nothing is trained, no GPU is needed here.")
+        int | None, Parameter(help="With --dry-run: plan for this many GPUs; nothing is trained, and no GPU is needed.")
     ] = None
     gpu: Annotated[str | None, Parameter(help="Their kind: a100, a100-40, h100 (default), h200, b200, l40s, …")] = None
     gpus_per_node: Annotated[int, Parameter(help="How many of them a machine has.")] = 8
     network: Annotated[
-        float | None, Parameter(help="GB/s between machines for each GPU, if it is not the usual card.")
+        float | None, Parameter(help="GB/s between machines for each GPU, if other than the usual network card.")
     ] = None
 
 
@@ -255,7 +270,7 @@ def parse_overrides(
     """Parse settings: --model.layers 4 --train.lr=1e-3 gives {"model.layers": "4", "train.lr": "1e-3"}. `command` has
     the other options, `tables` are those whose settings it takes, `known` these settings if they are not those of a
     model's run. Synonyms get our names."""
-    given: Settings = {}
+    overrides: Settings = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -263,46 +278,67 @@ def parse_overrides(
         setting = resolve_setting(key.replace("-", "_"), tables)
         # litgpt's --eval.interval
         foreign = setting.partition(".")[0] not in tables and explain_option(key, (), tables)
+        if not word.startswith("-"):
+            raise Error(
+                f"unexpected argument {word!r}", fix="options begin with --, and settings have a dot: --train.lr 0.01"
+            )
         if not word.startswith("--") or "." not in setting or foreign:
-            raise Error(f"unknown option {word!r}", fix=suggest_option(word, command, tables, known))
+            raise make_option_error(word.partition("=")[0], suggest_option(word, command, tables, known))
         if not equal:
             if not rest or rest[0].startswith("--"):
                 raise Error(f"{word} has no value", fix=f"{word} VALUE; true or false for a switch")
             value = rest.pop(0)
-        given[setting] = value
-    return given
+        overrides[setting] = value
+    return overrides
 
 
 def suggest_option(
     word: str, command: Callable[..., object], tables: Collection[str], settings: Collection[str] | None = None
 ) -> str:
-    """Suggest what to type instead of an unknown option: what formers calls it, or the nearest one of the command."""
-    app = App()
-    app.default(command)
-    known = [name for one in app.assemble_argument_collection() for name in one.names[:1] if name.startswith("--")]
+    """Suggest what to type instead of an unknown option: what formers calls it, a setting of that name, or the nearest
+    option or setting of the command."""
+    known = list_options(command)
     option = word.partition("=")[0]
     if (ours := explain_option(option, known, tables, settings)) is not None:
         return ours
+    possible = list_settings(tables) if settings is None else settings
+    by_name = {setting.partition(".")[2]: f"--{setting}" for setting in reversed([*possible])}
     name = option.removeprefix("--").replace("-", "_")
-    setting = find_setting(name, tables)
-    if settings is not None:
-        setting = next((one for one in settings if one.partition(".")[2] == name), None)
-    if setting is not None:
-        return f"it is a setting: --{setting}"
-    near = difflib.get_close_matches(option, known, n=1)
-    return f"did you mean {near[0]}?" if near else "see --help; settings have a dot: --train.lr 0.01"
+    if name in by_name:
+        return f"it is a setting: {by_name[name]}"
+    by_name |= {one.removeprefix("--").replace("-", "_"): one for one in known}
+    near = find_nearest(name, by_name)
+    return "see --help; settings have a dot: --train.lr 0.01" if near is None else f"did you mean {by_name[near]}?"
 
 
-def find_setting(name: str, tables: Collection[str]) -> str | None:
-    """Find the dotted name of a setting of these tables that is given without its table."""
+@cache
+def list_options(command: Callable[..., object]) -> tuple[str, ...]:
+    """List the options of a command."""
+    app = App()
+    app.default(command)
+    return tuple(name for one in app.assemble_argument_collection() for name in one.names[:1] if name.startswith("--"))
+
+
+def find_nearest(name: str, known: Iterable[str]) -> str | None:
+    """Find the name that is spelled nearly like this one, if there is any."""
+    return next(iter(difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.7)), None)
+
+
+def make_option_error(option: str, fix: str) -> Error:
+    """Make the error about an option that a command does not have."""
+    return Error(f"unknown option {option}", fix=fix)
+
+
+def list_settings(tables: Collection[str]) -> list[str]:
+    """List the dotted names of the settings of these tables; those of models and objectives differ by family."""
     from ..config import get_schema
     from ..training.config_merge import FinetuneDataConfig, PretrainDataConfig, TuneConfig
+    from ..training.mixture_config import MixtureConfig
     from ..training.train_config import TrainConfig
 
     data = FinetuneDataConfig if "tune" in tables else PretrainDataConfig
-    classes = {"tune": TuneConfig, "train": TrainConfig, "data": data}
-    owners = (table for table in classes if table in tables and name in get_schema(classes[table]))
-    return next((f"{table}.{name}" for table in owners), None)
+    classes = {"tune": TuneConfig, "train": TrainConfig, "data": data, "mixture": MixtureConfig}
+    return [f"{table}.{name}" for table, one in classes.items() if table in tables for name in get_schema(one)]
 
 
 def rewrite_as_options(text: str, known: Collection[str] = (), settings: Mapping[str, str] | None = None) -> str:
@@ -310,8 +346,8 @@ def rewrite_as_options(text: str, known: Collection[str] = (), settings: Mapping
     the options of the command, `settings` maps arguments to the settings that it takes as --tune.NAME; an argument that
     is neither is named in words."""
 
-    def format_option(found: re.Match[str]) -> str:
-        name, value = found[1], "" if found[2] == "True" else f" {found[2][1:-1]}"
+    def format_option(option_value: re.Match[str]) -> str:
+        name, value = option_value[1], "" if option_value[2] == "True" else f" {option_value[2][1:-1]}"
         option = f"--{name.replace('_', '-')}"
         if option in known:
             return option + value
@@ -324,7 +360,7 @@ def rewrite_as_options(text: str, known: Collection[str] = (), settings: Mapping
 def read_stdin(encoding: str) -> str:
     """Read the standard input as text."""
     if sys.stdin is None or sys.stdin.isatty():
-        raise Error("there is no text", fix="give it behind the model, with --file, or by a pipe")
+        raise Error("there is no text", fix="give it after the model, with --file, or by a pipe")
     try:
         is_text = isinstance(sys.stdin, io.StringIO)  # of a caller that put one in its place
         text = sys.stdin.read() if is_text else sys.stdin.buffer.read().decode(encoding)
@@ -349,9 +385,9 @@ def read_whole_text(file: Path, reading: TextFileOptions) -> str:
         return read_stdin(reading.encoding)
     if path := find_plain_file(file, reading):
         changes = CleaningReport()
-        found = read_text(path, reading.encoding, changes)
+        text = read_text(path, reading.encoding, changes)
         print_skipped(file, changes)
-        return found
+        return text
     table = read_table(file, **reading.to_keywords())
     if reading.column is None and "context" in table.column_names:
         fix = "formers evaluate judges a model by them; of one context give the text, or --column context"
@@ -379,11 +415,11 @@ def read_file_texts(file: Path, reading: TextFileOptions, unit: TextUnit = "line
         return ["" if line.isspace() else line for line in read_stdin(reading.encoding).splitlines()]
     path, changes = find_plain_file(file, reading) if unit == "line" else None, CleaningReport()
     how: Settings = {"unit": unit, "keep_empty": unit == "line", "changes": changes, **reading.to_keywords()}
-    found = read_lines(path, reading.encoding, changes) if path else list(read_documents(file, **how))
+    texts = read_lines(path, reading.encoding, changes) if path else list(read_documents(file, **how))
     print_skipped(file, changes)
-    if not any(found):
+    if not any(texts):
         raise Error("holds no text", where=file, fix="give a file with some words")
-    return found
+    return texts
 
 
 def print_skipped(file: Path, changes: CleaningReport) -> None:
@@ -413,8 +449,8 @@ def extract_words(table: Table, reading: TextFileOptions) -> tuple[list[CommandI
     from ..tasks.examples import TablePreview, is_list
 
     look = TablePreview(table, table.column_names)
-    given = reading.column
-    column = look.find_first("words") if given is None else resolve_column(given, table.column_names)
+    column_name = reading.column
+    column = look.find_first("words") if column_name is None else resolve_column(column_name, table.column_names)
     if column not in table.column_names or not look.has_lists(column):
         return extract_texts(table, reading, pairs=False)
     lists = (row[column] if is_list(row.get(column)) else () for _, row in table.rows)
@@ -441,5 +477,5 @@ def extract_texts(table: Table, reading: TextFileOptions, pairs: bool) -> tuple[
     if not any(rows):
         raise Error(f"no row can be used: {reader.describe_skipped()}", where=table.where, fix="say --column NAME")
     note = f"the text is the column {' + '.join(map(repr, roles.values()))}"
-    found = ["" if r is None else r["text"] if r["other"] is None else (r["text"], r["other"]) for r in rows]
-    return found, "; ".join((note, *table.changes.describe_losses()))
+    texts = ["" if r is None else r["text"] if r["other"] is None else (r["text"], r["other"]) for r in rows]
+    return texts, "; ".join((note, *table.changes.describe_losses()))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from ..config import Settings, parse_byte_size
+from cyclopts import Parameter
+
+from ..config import ProgressCallback, Settings, parse_byte_size
 from ..errors import Error
 from .common import DtypeName, OverwriteFlag, get_torch_dtype, load_with_notes, summarise_warnings
 from .terminal import SafeConsole, escape_line, show_progress
@@ -13,26 +15,32 @@ from .terminal import SafeConsole, escape_line, show_progress
 if TYPE_CHECKING:
     from ..former import Former
 
+ReaderName = Literal["transformers", "sentence-transformers", "vllm", "tei", "ctranslate2", "onnx"]
+
 
 def import_checkpoint(
     source: str, out: Path, *, head: str = "auto", family: str | None = None, dtype: DtypeName | None = None,
     shard: str = "5GB", pickle: bool = False, ignore: tuple[str, ...] = (), overwrite: OverwriteFlag = False,
 ) -> None:  # fmt: skip
-    """Turn a Hugging Face checkpoint, or ELMo's options.json and hdf5 file, into a formers directory.
+    """Turn a published checkpoint or a file of word vectors into a formers directory.
 
     formers import path/to/bert-base-uncased bert
     formers import hub:openai-community/gpt2 gpt2
     formers import path/to/old-model old --pickle
+    formers import glove.6B.100d.txt glove
 
     Args:
-        source: A Hugging Face directory, hub:owner/name@revision, or a directory with options.json and one hdf5 file.
+        source: A Hugging Face directory, hub:owner/name@revision, a directory with ELMo's options.json and one hdf5
+            file, fairseq's model.pt (RoBERTa, BART) or Paddle's .pdparams (ERNIE), or a file of word vectors:
+            word2vec's text or binary, GloVe's, fastText's .vec or .bin, also as .gz.
         out: The formers directory to write; one that exists is refused without --overwrite.
         head: A head other than the checkpoint's own: none, lm, mlm, pretraining, nsp, double, classify, tag, answer,
             choose.
         family: The family, if config.json does not say it (model_type).
         dtype: The type of the weights; unchanged by default.
         shard: The largest size of a weights file.
-        pickle: Read a pytorch_model.bin if there are no safetensors. Only for files whose author you trust.
+        pickle: Read a pytorch_model.bin if there are no safetensors, a model.pt, .pdparams or vocab.pkl. Only for files
+            whose author you trust.
         ignore: A key of config.json to ignore; may be given several times.
     """
     from ..interop.model_directory import save
@@ -41,57 +49,78 @@ def import_checkpoint(
     limit = parse_byte_size(shard)
     check_output_folder(out, overwrite)
     with show_progress(SafeConsole(stderr=True), "import", delay_seconds=2) as tell:
-        former = load_with_notes(source, head=head, family=family, dtype=dtype, pickle=pickle, ignore=ignore, tell=tell)
+        if Path(source).expanduser().is_file():
+            former = read_vector_file(source, head, family, dtype, tell)
+        else:
+            how: Settings = {"head": head, "family": family, "pickle": pickle, "ignore": ignore, "tell": tell}
+            former = load_with_notes(source, dtype=dtype, **how)
         save(former, out, shard=limit, overwrite=overwrite, tell=tell)
     print_model_summary(former, out)
 
 
+def read_vector_file(
+    source: str, head: str, family: str | None, dtype: DtypeName | None, tell: ProgressCallback
+) -> Former:
+    """Read word vectors from a published file; they have no head, and no family but their own."""
+    from ..interop.word_vectors import read_word_vectors
+
+    for option, value, allowed in (("--head", head, ("auto", "none")), ("--family", family, (None, "vectors"))):
+        if value not in allowed:
+            what = f"{option} {value} does not apply to a file of word vectors"
+            raise Error(what, where=source, fix="leave it out, or give the directory of a checkpoint")
+    former = read_word_vectors(source, tell=tell)
+    return former if dtype is None else former.to(dtype=get_torch_dtype(dtype))
+
+
 def export(
-    source: str, out: Path | None = None, *, to: Literal["transformers", "sentence-transformers"] | None = None,
+    source: str, out: Path | None = None, *,
+    to: Annotated[ReaderName | None, Parameter(name=("--for", "--to"))] = None,
     head: str = "auto", dtype: DtypeName | None = None, shard: str = "5GB",
     pool: Literal["mean", "first", "last", "max", "weighted"] = "mean", normalise: bool = False,
     language: Literal["en", "ko"] | None = None, pickle: bool = False,
-    check: Literal["transformers", "sentence-transformers", "vllm", "tei"] | None = None,
-    overwrite: OverwriteFlag = False,
+    check: ReaderName | None = None, overwrite: OverwriteFlag = False,
 ) -> None:  # fmt: skip
-    """Turn a model into a directory that transformers' from_pretrained opens, with a model card (README.md).
+    """Write a model as a directory that transformers or a server opens, with a model card (README.md).
 
-    ELMo becomes options.json and hdf5, as bilm-tf has them.
+    ELMo becomes options.json and hdf5, the format of bilm-tf.
 
     formers export my-bert bert-for-hf
     formers export my-gpt2 gpt2-half --dtype bfloat16 --shard 500MB
-    formers export my-bert sentences --to sentence-transformers --normalise
+    formers export my-bert sentences --for sentence-transformers --normalise
     formers export runs/gpt2-1 gpt2-for-hf --check transformers
+    formers export my-bert bert-onnx --for onnx
 
     Args:
         source: A formers directory, the folder of a training run, or anything that import takes.
         out: The directory to write; one that exists is refused without --overwrite.
-        to: sentence-transformers writes the model without its head and with a pooling module, for
-            SentenceTransformer(path).
+        to: The library or server that will open the directory; transformers by default. For sentence-transformers, the
+            model is written without its head, with a pooling module. For vllm, tei (Hugging Face's
+            text-embeddings-inference), ctranslate2 and onnx, the export is also opened there and its results are
+            compared with those of formers, if it is installed.
         head: A head other than the model's own.
         dtype: The type of the weights; unchanged by default.
         shard: The largest size of a weights file.
-        pool: With --to sentence-transformers: how the vectors of a text's tokens are pooled.
-        normalise: With --to sentence-transformers: normalise vectors to length 1.
+        pool: With --for sentence-transformers, vllm or tei: how the vectors of a text's tokens are pooled.
+        normalise: With --for sentence-transformers, vllm or tei: normalise vectors to length 1.
         language: The language of the model card; ko adds README.ko.md. By default it depends on the share of Hangul in
             the vocabulary.
         pickle: Read a pytorch_model.bin if there are no safetensors. Only for files whose author you trust.
-        check: transformers and sentence-transformers: load the export with this library, in a separate process, and
-            compare tokens and outputs with those of formers for a text, a pair and an over-long text: exit code 0, or 2
-            and the reason. vllm and tei (Hugging Face's text-embeddings-inference) are not started: it is only checked
-            whether they support the model's class and settings. Without OUT, nothing is kept.
+        check: Load the export with this library, in a separate process, and compare tokens and outputs with those of
+            formers: exit code 0, or 2 and the reason. If it is not installed, nothing is compared, and for vllm and
+            tei the answer says whether they support the model. Without OUT, the export is removed again.
     """
     from ..interop.huggingface import extract_encoder
     from ..interop.model_directory import export as write_export
     from ..interop.safe_files import check_output_folder
+    from ..interop.serving_targets import SERVING_TARGETS
 
     limit = parse_byte_size(shard)
     if out is None and check is None:
         raise Error("no directory to write is named", fix=f"formers export {source} OUT")
-    if to != "sentence-transformers" and (pool != "mean" or normalise) and check != "sentence-transformers":
-        raise Error("--pool and --normalise make one vector of a text", fix="add --to sentence-transformers")
-    if out is not None and to == "sentence-transformers" and check not in (None, to):
-        raise Error(f"{check} does not open an export to {to}", fix=f"--check {to}, or leave --to out")
+    if (pool != "mean" or normalise) and not {to, check} & {"sentence-transformers", "vllm", "tei"}:
+        raise Error("--pool and --normalise make one vector of a text", fix="add --for sentence-transformers")
+    if out is not None and to not in (None, "transformers") and check not in (None, to):
+        raise Error(f"{check} does not open an export for {to}", fix=f"--check {to}, or leave --for out")
     if out is not None:
         check_output_folder(out, overwrite)
     kind = get_torch_dtype(dtype)
@@ -104,9 +133,9 @@ def export(
                 write_export(former, out, to=to, dtype=kind, shard=limit, tell=tell, **files, **vectors)
     if out is not None:
         print_model_summary(extract_encoder(former) if to == "sentence-transformers" else former, out)
-    if check is not None:
-        fits = check == (to or "transformers") or (to is None and check in ("vllm", "tei"))
-        print_export_check(former, check, out if fits else None, dtype=kind, **vectors)
+    checked = to if check is None and to in SERVING_TARGETS else check
+    if checked is not None:
+        print_export_check(former, checked, out if checked == (to or "transformers") else None, dtype=kind, **vectors)
 
 
 def print_export_check(
@@ -117,7 +146,7 @@ def print_export_check(
 
     with summarise_warnings():
         verdict = check_export(former, reader, where, **how)
-    if reader in ("vllm", "tei"):
+    if reader in ("vllm", "tei") and verdict.startswith("not checked"):
         verdict += ". No numbers were compared; --check transformers opens the same files and compares them"
     SafeConsole().print(f"{reader}: {verdict}")
 

@@ -1,4 +1,4 @@
-"""formers demo: the main job on a small scale."""
+"""formers demo: the models of the package (shipped_demo.py), and with --train the main job on a small scale."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.text import Text
 
-from .. import __version__
+from .. import __version__, errors
 from ..config import ProgressCallback, Settings
 from ..errors import Error
 from .terminal import SafeConsole, escape_line, print_table, show_progress
@@ -31,46 +31,54 @@ MIN_STEPS = {"gpt2": 60, "bert": 150}  # steps, below which a model does not bea
 
 def demo(
     *,
-    language: Literal["en", "ko"] = "en",
+    train: bool = False,
+    language: Literal["en", "ko"] | None = None,
     out: Path | None = None,
     seed: int = 0,
     resume: Annotated[bool | None, Parameter(negative="--no-resume")] = None,
 ) -> None:
-    """Train a small GPT-2 and a small BERT in two minutes, and show what they learned.
+    """Show what the models of the package can do; with --train, train two small ones in two minutes.
 
-    Needs no network: trains a tokenizer for each model, pretrains both with their own objectives on a small bundled
-    corpus, compares them with a unigram on validation text, then continues a text, fills a blank and writes a report.
-    A few steps are timed first, so that the number of steps fits the speed of this machine. After Ctrl-C, the same
-    command continues where it stopped.
+    Needs no network. The models that come with formers fill an English and a Korean blank, continue a text, title a
+    bill, find alike words, and one is looked into. With --train, a small GPT-2 and a small BERT are trained with their
+    own tokenizers and objectives on a small bundled corpus, compared with a unigram model on validation text, and write
+    a text and a report. A few steps are timed first, so that the number of steps fits the speed of this machine. After
+    Ctrl-C, the same command continues where it stopped.
 
     formers demo
-    formers demo --language ko --out my-demo
+    formers demo --train
+    formers demo --train --language ko --out my-demo
 
     Args:
-        language: en: messages of US presidents; ko: reasons for bills of the National Assembly.
-        out: The folder of the report and the two models; formers-demo-LANGUAGE by default.
-        seed: Random seed of the weights.
-        resume: Continue an interrupted demo; --no-resume starts again. By default an unfinished demo is continued.
+        train: Train two models here, instead of showing those of the package.
+        language: With --train. en: messages of US presidents; ko: reasons for bills of the National Assembly.
+        out: The folder of what is written; formers-demo, or with --train formers-demo-LANGUAGE by default.
+        seed: Random seed: of the text that is written, with --train of the weights.
+        resume: With --train, continue an interrupted demo; --no-resume starts again. By default an unfinished demo is
+            continued.
     """
+    console = SafeConsole(wrap=True)
+    if not train:
+        if language is not None or resume is not None:
+            option = "--language" if language is not None else "--resume"
+            raise Error(f"{option} belongs to the demo that trains", fix=f"formers demo --train {option} …")
+        from .shipped_demo import show_shipped_models
+
+        show_shipped_models(console, out or Path("formers-demo"), seed)
+        return
     from ..training.loop import Stopped
 
-    console, where = SafeConsole(wrap=True), prepare_output_folder(out or Path(f"formers-demo-{language}"))
-    options = {"--language": language if language != "en" else None, "--out": out, "--seed": seed or None}
+    chosen: Literal["en", "ko"] = language or "en"
+    where = prepare_output_folder(out or Path(f"formers-demo-{chosen}"))
+    options = {"--language": chosen if chosen != "en" else None, "--out": out, "--seed": seed or None}
     words = [word for name, value in options.items() if value is not None for word in (name, shlex.quote(str(value)))]
-    again = " ".join(["formers demo", *words])
+    again = " ".join(["formers demo --train", *words])
+    errors.CONTINUE_ADVICE = f". Continue with {again}"  # for Ctrl-C between two trainings or during an import
     try:
-        run_demo(console, where, language, seed, resume)
+        run_demo(console, where, chosen, seed, resume)
     except Stopped as stopped:
         stopped.fix = f"continue with {again}"
         raise
-    except KeyboardInterrupt:
-        raise DemoInterrupted("interrupted", fix=f"continue with {again}") from None
-
-
-class DemoInterrupted(Error):
-    """Ctrl-C between two trainings, with the command that continues."""
-
-    exit_code = 130
 
 
 def run_demo(console: SafeConsole, where: Path, language: Literal["en", "ko"], seed: int, resume: bool | None) -> None:

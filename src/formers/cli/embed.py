@@ -27,8 +27,9 @@ def embed(
     level: Literal["sentence", "word", "token"] = "sentence",
     pool: Literal["mean", "first", "last", "max", "sum", "weighted"] = "mean", layers: str = "-1",
     mix: Literal["mean", "sum", "max", "concat"] = "mean", normalise: bool = False,
-    special: Annotated[bool, Parameter(negative="--no-special")] = True, window: int | None = None, batch: int = 32,
-    overwrite: OverwriteFlag = False, placement: Placement | None = None, reading: TextFileOptions | None = None,
+    special: Annotated[bool, Parameter(negative="--no-special")] = True, window: int | None = None,
+    batch_size: int | None = None, overwrite: OverwriteFlag = False, placement: Placement | None = None,
+    reading: TextFileOptions | None = None,
 ) -> None:  # fmt: skip
     """Turn texts into vectors (embeddings): one for each text, word or token, from any layer.
 
@@ -49,7 +50,7 @@ def embed(
         normalise: Normalise vectors to length 1.
         special: Include special tokens such as [CLS].
         window: Tokens in a window; the model's context by default. Longer texts are read in overlapping windows.
-        batch: Texts in a batch.
+        batch_size: Texts in a batch; 32 by default, and on a GPU as many as have 16,384 tokens.
     """
     import numpy as np
 
@@ -66,21 +67,21 @@ def embed(
     texts = read_texts(file, text, reading or TextFileOptions())
     how: Settings = {
         "level": level, "pool": pool, "layers": parse_layers(layers), "mix": mix, "normalise": normalise,
-        "special": special, "window": window, "batch": batch,
+        "special": special, "window": window, "batch_size": batch_size,
     }  # fmt: skip
     with show_progress(SafeConsole(stderr=True), "embed", delay_seconds=2) as tell, common.summarise_warnings():
         former = common.load_model(model, placement, tell, prepack=False)
         width = 4 * former.embed([texts[0].strip()[:64]], **how).shape[1] if array else None
         digest = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
-        same = {key: value for key, value in how.items() if key != "batch"}
+        same = {key: value for key, value in how.items() if key != "batch_size"}
         about = {"model": former.fingerprint, "texts": digest, **same}
-        with ResumableFile(out, about, width, overwrite) as made:
-            for low in range(made.records_done, len(texts), TEXTS_PER_WRITE):
+        with ResumableFile(out, about, width, overwrite) as output:
+            for low in range(output.records_done, len(texts), TEXTS_PER_WRITE):
                 some = texts[low : low + TEXTS_PER_WRITE]
-                found = former.embed(some, **how)
-                made.write_records(*(format_record(t, v, array) for t, v in zip(some, found, strict=True)))
-                tell("texts", made.records_done, len(texts), f"to {out}")
-            made.finish(save_npy if array else None)
+                vectors = former.embed(some, **how)
+                output.write_records(*(format_record(t, v, array) for t, v in zip(some, vectors, strict=True)))
+                tell("texts", output.records_done, len(texts), f"to {out}")
+            output.finish(save_npy if array else None)
     SafeConsole().print(f"{escape_line(out)}: {len(texts):,} texts")
 
 
@@ -111,8 +112,8 @@ def neighbours(
         texts = [one for one in read_texts(file, text, reading or TextFileOptions()) if one.strip()]
         how = {"word": word, "same_word": same_word, "layers": parse_layers(layers)}
     with show_progress(SafeConsole(stderr=True), "neighbours", delay_seconds=2) as tell, common.summarise_warnings():
-        found = common.load_model(model, placement, tell).neighbours(query, k, texts, **how)
-    for row in found:
+        nearest = common.load_model(model, placement, tell).neighbours(query, k, texts, **how)
+    for row in nearest:
         more = "" if len(row) < 4 or row[0] == row[2] else f"  {row[2][: row[3][0]]}[{row[0]}]{row[2][row[3][1] :]}"
         print_text(f"{row[1]:.4f}  {row[0]}{more}")
 
@@ -121,24 +122,24 @@ def read_texts(file: Path | None, text: tuple[str, ...], reading: TextFileOption
     """Read the texts of the command line or of a file."""
     if (file is None) == (not text):
         raise Error("say where the texts are", fix="give --file or --text, one of them")
-    if not (found := list(text) if file is None else common.read_file_texts(file, reading)):
+    if not (texts := list(text) if file is None else common.read_file_texts(file, reading)):
         raise Error("there are no texts", where=file, fix="give at least one")
-    return found
+    return texts
 
 
 def parse_layers(text: str) -> int | list[int] | str:
     """Parse a choice of layers: -1, 1,2,3 or sum4."""
     try:
-        found = [int(part) for part in text.split(",")]
+        layers = [int(part) for part in text.split(",")]
     except ValueError:
         return text
-    return found[0] if len(found) == 1 else found
+    return layers[0] if len(layers) == 1 else layers
 
 
-def format_record(text: str, found: Tensor | SpanVectors, array: bool) -> bytes | dict[str, object]:
+def format_record(text: str, item: Tensor | SpanVectors, array: bool) -> bytes | dict[str, object]:
     """Format one record of the output: the vector of a text, or those of its parts."""
     from ..inspection.embed import SpanVectors
 
-    if not isinstance(found, SpanVectors):
-        return found.numpy().astype("<f4").tobytes() if array else {"text": text, "vector": found.tolist()}
-    return {"text": found.text, "names": found.units, "spans": found.spans, "vectors": found.vectors.tolist()}
+    if not isinstance(item, SpanVectors):
+        return item.numpy().astype("<f4").tobytes() if array else {"text": text, "vector": item.tolist()}
+    return {"text": item.text, "names": item.units, "spans": item.spans, "vectors": item.vectors.tolist()}

@@ -11,10 +11,10 @@ from cyclopts import Parameter, Token
 from ..config import Settings
 from ..errors import Error
 from ..option_aliases import resolve_task_name
-from .common import ColumnRoles, ModelRunFlags, SettingWords, TextFileOptions, parse_overrides
+from .common import ColumnRoles, MixtureOption, ModelRunFlags, SettingWords, TextFileOptions, parse_overrides
 from .terminal import SafeConsole, escape_line, print_table, print_text, show_progress
 
-TABLES = ("data", "model", "tune", "train")  # of settings, as --TABLE.NAME
+TABLES = ("data", "model", "tune", "train", "mixture")  # of settings, as --TABLE.NAME
 TaskName = Literal["classify", "regress", "tag", "answer", "choose", "translate", "summarise", "lm"]
 
 
@@ -32,9 +32,9 @@ def finetune(
     model: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None, *settings: SettingWords,
     task: Annotated[TaskName | None, Parameter(converter=parse_task)] = None,
     train: Annotated[str | None, Parameter(accepts_keys=False)] = None, valid: str | None = None,
-    test: str | None = None, columns: ColumnRoles = None, epochs: float | None = None, batch_size: int | None = None,
-    lr: float | None = None, lora: int | None = None,
-    features: Literal["last", "second", "sum4", "cat4", "mix"] | None = None, vectors: str | None = None,
+    test: str | None = None, columns: ColumnRoles = None, mixture: MixtureOption = None, epochs: float | None = None,
+    batch_size: int | None = None, lr: float | None = None, lora: int | None = None,
+    features: Literal["last", "second", "sum4", "concat4", "mix"] | None = None, vectors: str | None = None,
     freeze_vectors: bool = False, folds: int | None = None, seeds: int | None = None, sweep: str | None = None,
     run: ModelRunFlags | None = None, reading: TextFileOptions | None = None,
 ) -> None:  # fmt: skip
@@ -52,6 +52,8 @@ def finetune(
     formers finetune runs/gpt2-1/model --task lm --train articles.txt --epochs 2
     formers finetune textcnn --train old.csv --encoding cp949 --delimiter ";" --columns text=review,label=stars
     formers finetune my-bert --task tag --train ner.txt --columns words=0,tags=3
+    formers finetune my-t5 --mixture sst2=sst2.tsv rte=rte.tsv --mixture.strategy temperature --mixture.temperature 2
+    formers finetune my-t5 --mixture tasks.yaml
     formers finetune bert-mini --train stsb.tsv --sweep "lr=1e-4,3e-4 epochs=3,5"
     formers finetune runs/bert-1/model --train reviews.tsv --dry-run
     formers finetune bert-mini --train reviews.tsv --print-config > run.yaml
@@ -67,7 +69,7 @@ def finetune(
         valid: Validation examples; by default a tenth of the training examples.
         test: Test examples, evaluated once at the end.
         epochs: Passes over the training examples.
-        batch_size: Examples in a step, about: batches are packed by tokens.
+        batch_size: Approximate number of examples in a step; batches are packed by tokens.
         lr: The peak learning rate.
         lora: Rank of LoRA adapters, which are trained instead of the weights.
         features: Train only a head, on features of the frozen model: its last layer, the second to last, the sum or
@@ -76,7 +78,7 @@ def finetune(
             fasttext, or a published file (glove.6B.100d.txt, GoogleNews….bin.gz, cc.ko.300.vec.gz, cc.ko.300.bin).
         freeze_vectors: Do not train the word vectors.
         folds: Cross-validation with this many folds.
-        seeds: Train with this many seeds, from --seed on.
+        seeds: Train with this many seeds, starting from --seed.
         sweep: Train with each combination of settings: "lr=1e-4,3e-4 batch_size=16,32".
         settings: Dotted settings with their values: --tune.patience 3.
     """
@@ -86,14 +88,18 @@ def finetune(
     words = list(settings)
     if model is not None and model.startswith("--"):  # no MODEL, as with --resume: it is the first of the settings
         words, model = [model, *settings], None
-    given = parse_overrides(words, finetune, TABLES) | (reading or TextFileOptions()).to_overrides()
-    run.add_settings(given)
+    overrides = parse_overrides(words, finetune, TABLES) | (reading or TextFileOptions()).to_overrides()
+    run.add_settings(overrides)
     short: Settings = {"epochs": epochs, "batch_size": batch_size, "lora": lora, "features": features}
     short |= {"vectors": vectors, "vectors_frozen": freeze_vectors or None}
-    given |= {f"tune.{name}": value for name, value in short.items() if value is not None}
+    overrides |= {f"tune.{name}": value for name, value in short.items() if value is not None}
     if lr is not None:
-        given["train.lr"] = lr
-    options: Settings = {"task": task, "columns": columns, "config": run.config, "overrides": given, "test": test}
+        overrides["train.lr"] = lr
+    options: Settings = {"task": task, "columns": columns, "config": run.config, "overrides": overrides, "test": test}
+    if mixture:
+        if folds or seeds or sweep:
+            raise Error("--mixture does not go with --folds, --seeds or --sweep", fix="leave them out")
+        options["mixture"] = mixture
     if run.print_config:
         from ..training.runs.finetune import render_settings
 
@@ -137,11 +143,13 @@ def run_finetuning(
             return done.raise_if_diverged()
         from ..training.runs.finetune import finetune
 
-        made = finetune(model, train, valid, resume=run.resume, **options)
+        result = finetune(model, train, valid, resume=run.resume, **options)
     console = SafeConsole(quiet=not first)
-    for name, values in (("validation", made.valid), ("test", made.test)):
+    for name, values in (("validation", result.valid), ("test", result.test)):
         if values:
             console.print(f"{name}: {', '.join(f'{key} {value:.4f}' for key, value in values.items())}")
-    if made.baseline_summary:
-        console.print(made.baseline_summary)
-    console.print(f"model: {escape_line(made.folder / 'model')}\nreport: {escape_line(made.folder / 'report.html')}")
+    if result.baseline_summary:
+        console.print(result.baseline_summary)
+    console.print(
+        f"model: {escape_line(result.folder / 'model')}\nreport: {escape_line(result.folder / 'report.html')}"
+    )

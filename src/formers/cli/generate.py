@@ -13,7 +13,16 @@ from ..config import Settings
 from ..errors import Error
 from ..verbs import can_fill
 from . import common
-from .common import ColumnRoles, FileOption, JsonFlag, ModelArgument, OverwriteFlag, Placement, TextFileOptions
+from .common import (
+    ColumnRoles,
+    FileOption,
+    JsonFlag,
+    ModelArgument,
+    OverwriteFlag,
+    Placement,
+    TaskOption,
+    TextFileOptions,
+)
 from .terminal import SafeConsole, escape_line, print_json, print_text, show_progress
 
 if TYPE_CHECKING:
@@ -29,9 +38,12 @@ class GenerationOptions:
 
     temperature: Annotated[float | None, Parameter(help="Sampling temperature; 0 is greedy.")] = None
     top_k: Annotated[int | None, Parameter(help="Sample from this many of the likeliest tokens.")] = None
-    top_p: Annotated[float | None, Parameter(help="Nucleus sampling: the likeliest tokens up to this total.")] = None
+    top_p: Annotated[
+        float | None, Parameter(help="Nucleus sampling: the likeliest tokens up to this total probability.")
+    ] = None
     min_p: Annotated[
-        float | None, Parameter(help="Sample from tokens at least this many times as likely as the first.")
+        float | None,
+        Parameter(help="Sample from tokens with at least this fraction of the likeliest one's probability."),
     ] = None
     typical_p: Annotated[float | None, Parameter(help="Locally typical sampling, up to this probability mass.")] = None
     seed: Annotated[int, Parameter(help="Random seed of sampling.")] = 0
@@ -41,13 +53,17 @@ class GenerationOptions:
         float | None, Parameter(help="Beam search: exponent of the length; higher prefers longer texts.")
     ] = None
     length_normalisation: Annotated[
-        Literal["length", "gnmt"] | None, Parameter(help="Beam search: how scores are normalised by length.")
+        Literal["length", "gnmt"] | None,
+        Parameter(help="Beam search: divide log p by n^penalty (length) or by ((5 + n) / 6)^penalty (GNMT)."),
     ] = None
-    coverage: Annotated[float | None, Parameter(help="Beam search: weight of the coverage penalty (GNMT).")] = None
+    coverage: Annotated[
+        float | None,
+        Parameter(help="Beam search: weight of GNMT's coverage penalty, of models that attend to a source."),
+    ] = None
     early_stopping: Annotated[
         Literal["yes", "no", "never"] | None,
         Parameter(
-            help="Beam search stops at enough texts (yes), when a better one is unlikely (no), or impossible (never)."
+            help="Stop beam search with enough texts (yes), or if a better one is unlikely (no) or impossible (never)."
         ),
     ] = None
     no_repeat_ngram: Annotated[int | None, Parameter(help="Never repeat an n-gram of this length.")] = None
@@ -84,25 +100,26 @@ def generate(
         max_new_tokens: The most tokens to generate.
         draft: A smaller model with the same vocabulary, for speculative decoding.
     """
-    given = read_prompts(prompt, file, reading, "line")
+    prompts = read_prompts(prompt, file, reading, "line")
     how = (generation or GenerationOptions()).to_keywords() | {"max_new_tokens": max_new_tokens}
     former = load_with_progress(model, placement)
     if draft is not None:
         how["draft"] = load_with_progress(draft, placement)
-    is_single = len(given) == 1 and (given[0] or prompt is not None) and not {"num_samples", "num_beams"} & set(how)
+    is_single = len(prompts) == 1 and (prompts[0] or prompt is not None) and not {"num_samples", "num_beams"} & set(how)
     if is_single and draft is None and not as_json:
         with common.summarise_warnings():
-            for piece in former.generate(given[0], stream=True, **how):
+            for piece in former.generate(prompts[0], stream=True, **how):
                 print_text(piece, end="")
         print_text("")
         return
-    run_in_batches("generate", given, lambda some: former.generate(some, **how), as_json, prompt is None)
+    run_in_batches("generate", prompts, lambda some: former.generate(some, **how), as_json, prompt is None)
 
 
 def translate(
-    model: str, text: str | None = None, *, to: str | None = None, source: str | None = None, file: FileOption = None,
-    max_new_tokens: int | None = None, as_json: JsonFlag = False, generation: GenerationOptions | None = None,
-    placement: Placement | None = None, reading: TextFileOptions | None = None,
+    model: str, text: str | None = None, *, to: str | None = None, source: str | None = None,
+    task: TaskOption = None, file: FileOption = None, max_new_tokens: int | None = None, as_json: JsonFlag = False,
+    generation: GenerationOptions | None = None, placement: Placement | None = None,
+    reading: TextFileOptions | None = None,
 ) -> None:  # fmt: skip
     """Translate a text, or every line of a file or of the standard input.
 
@@ -117,16 +134,16 @@ def translate(
         source: The language of the text; English by default.
         max_new_tokens: The most tokens of a translation; by default as the model says, or 64.
     """
-    given = read_prompts(text, file, reading, "line", lines=True)
+    texts = read_prompts(text, file, reading, "line", lines=True)
     how = (generation or GenerationOptions()).to_keywords() | {"max_new_tokens": max_new_tokens}
-    former = load_with_progress(model, placement)
-    run_in_batches("translate", given, lambda some: former.translate(some, to, source, **how), as_json, text is None)
+    former = load_with_progress(model, placement).select_task(task)
+    run_in_batches("translate", texts, lambda some: former.translate(some, to, source, **how), as_json, text is None)
 
 
 def summarise(
-    model: str, text: str | None = None, *, file: FileOption = None, max_new_tokens: int | None = None,
-    as_json: JsonFlag = False, generation: GenerationOptions | None = None, placement: Placement | None = None,
-    reading: TextFileOptions | None = None,
+    model: str, text: str | None = None, *, task: TaskOption = None, file: FileOption = None,
+    max_new_tokens: int | None = None, as_json: JsonFlag = False, generation: GenerationOptions | None = None,
+    placement: Placement | None = None, reading: TextFileOptions | None = None,
 ) -> None:  # fmt: skip
     """Summarise a text, or every document of a file.
 
@@ -140,34 +157,35 @@ def summarise(
         file: A file of documents: txt with blank lines between them, jsonl, csv, tsv, parquet.
         max_new_tokens: The most tokens of a summary; by default as the model says, or 64.
     """
-    given = read_prompts(text, file, reading, "auto")
+    texts = read_prompts(text, file, reading, "auto")
     how = (generation or GenerationOptions()).to_keywords() | {"max_new_tokens": max_new_tokens}
-    former = load_with_progress(model, placement)
-    run_in_batches("summarise", given, lambda some: former.summarise(some, **how), as_json, text is None)
+    former = load_with_progress(model, placement).select_task(task)
+    run_in_batches("summarise", texts, lambda some: former.summarise(some, **how), as_json, text is None)
 
 
 def fill(
     model: str, text: str | None = None, *, file: FileOption = None, top_k: int = 5, as_json: JsonFlag = False,
     placement: Placement | None = None, reading: TextFileOptions | None = None,
 ) -> None:  # fmt: skip
-    """Fill the blanks in a text, written ___ (masked language modelling, fill-mask).
+    """Fill the blanks in a text, written ___ (masked language modelling, fill-mask; T5 and BART write spans).
 
     formers fill my-bert "The capital of France is ___."
+    formers fill my-t5 "The capital of France ___ the Seine."
     formers fill my-bert "나는 ___에 가서 ___을 먹었다." --top-k 3
     formers fill my-bert --file blanks.txt --as-json
 
     Args:
-        model: A masked language model.
+        model: A masked language model, or a T5 or BART, which fill a blank with one or more words.
         text: The text; a blank is three underscores. Without it and without --file, the lines of the standard input are
             read.
         top_k: How many candidates to print for each blank.
     """
-    given = read_prompts(text, file, reading, "line", lines=True)
+    texts = read_prompts(text, file, reading, "line", lines=True)
     former = load_with_progress(model, placement)
     with common.summarise_warnings():
-        found = iter(former.fill([one for one in given if one or text is not None], top_k))
-    for one in given:
-        guesses = next(found) if one or text is not None else []
+        fillings = iter(former.fill([one for one in texts if one or text is not None], top_k))
+    for one in texts:
+        guesses = next(fillings) if one or text is not None else []
         blanks = guesses if not one or isinstance(guesses[0], list) else [guesses]
         if as_json:
             print_json({"text": one, "blanks": [[asdict(guess) for guess in blank] for blank in blanks]})
@@ -175,7 +193,7 @@ def fill(
         if not one:
             print_text("")
         for number, blank in enumerate(blanks, 1):
-            if len(given) > 1 or len(blanks) > 1:
+            if len(texts) > 1 or len(blanks) > 1:
                 print_text(one + (f"   (blank {number})" if len(blanks) > 1 else ""))
             for guess in blank:
                 print_text(f"  {guess.probability:6.1%}  {guess.token:<16} {guess.text}")
@@ -198,13 +216,14 @@ def augment(
     interruption, the same command continues.
 
     Args:
-        model: A masked language model (BERT and its kin), or a decoder (GPT and its kin).
+        model: A masked language model such as BERT, or a decoder such as GPT-2.
         train: Labelled examples: csv, tsv, jsonl, parquet.
         out: The new examples, a jsonl file.
         method: fill (mask words and fill them in) or continue (generate the rest of a text); by default what the model
             can do.
         times: New examples for each example.
-        rate: The fraction of words to mask (0.15), or of the text to generate anew at its end (0.5; 1 is all of it).
+        rate: The fraction of words to mask (0.15 by default), or of the text, from its end, to generate anew
+            (0.5 by default; 1 is all of it).
         label_filter: What checks the labels of new examples: linear (a classifier trained on the same file), none, or a
             fine-tuned model.
         min_probability: The lowest probability of the label that the filter accepts.
@@ -224,9 +243,9 @@ def augment(
     common.check_output_file(out, overwrite)
     if not teach >= 0:
         raise Error(f"a model cannot learn for {teach:g} epochs", fix="take --teach 3, or leave it out")
-    found = read_examples(train, "classify", columns, **(reading or TextFileOptions()).to_keywords())
+    examples = read_examples(train, "classify", columns, **(reading or TextFileOptions()).to_keywords())
     console = SafeConsole(stderr=True)
-    console.print(found.summary)
+    console.print(examples.summary)
     words = parse_columns(label_names)[0] if label_names else {}
     how: Settings = {
         "times": times, "min_probability": min_probability, "top_k": top_k, "temperature": temperature,
@@ -235,15 +254,17 @@ def augment(
     with show_progress(console, "augment", delay_seconds=2) as tell, common.summarise_warnings():
         former = common.load_with_notes(model, tell=tell)
         if teach > 0:
-            former = train_conditional(former, found, Path(f"{out}.taught"), epochs=teach, label_names=words, tell=tell)
+            former = train_conditional(
+                former, examples, Path(f"{out}.taught"), epochs=teach, label_names=words, tell=tell
+            )
         former = common.place_model(former, placement, prepack=False)
         masks = can_fill(former)
         how["method"] = method or ("fill" if masks else "continue")
         how["rate"] = (0.15 if masks else 0.5) if rate is None else rate
         named = {"linear": "linear", "none": None}
         checker = named[label_filter] if label_filter in named else common.load_model(label_filter, placement, tell)
-        made = run_augmentation(former, found, out, label_filter=checker, tell=tell, overwrite=overwrite, **how)
-    SafeConsole().print(f"{escape_line(out)}: {made.summary}")
+        rows = run_augmentation(former, examples, out, label_filter=checker, tell=tell, overwrite=overwrite, **how)
+    SafeConsole().print(f"{escape_line(out)}: {rows.summary}")
 
 
 def read_prompts(
@@ -279,11 +300,11 @@ def run_in_batches(
             inputs = [prompt for prompt in some if prompt or not keep_blank_lines]
             answers = iter(run(inputs) if inputs else [])
             for prompt in some:
-                made = next(answers) if prompt or not keep_blank_lines else []
-                found = made if isinstance(made, list) else [made]
+                results = next(answers) if prompt or not keep_blank_lines else []
+                texts = results if isinstance(results, list) else [results]
                 if as_json:
-                    print_json({"prompt": prompt, "texts": found})
+                    print_json({"prompt": prompt, "texts": texts})
                 else:  # a line for each text, where there are several of them
-                    lines = [" ".join(one.split()) for one in found] if several or len(found) > 1 else found
+                    lines = [" ".join(one.split()) for one in texts] if several or len(texts) > 1 else texts
                     print_text("\n".join(lines))
             tell("texts", min(at + TEXTS_PER_BATCH, len(given)), len(given), "")

@@ -17,9 +17,10 @@ TextOption = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
 
 def inspect(
     model: ModelArgument, text: TextArgument, *, out: Path, with_: TextOption = None, compare: TextOption = None,
-    compare_model: str | None = None, before: TextOption = None, views: str | None = None, kind: str | None = None,
-    layer: int | None = None, head: int | None = None, target: TextOption = None, contrast: TextOption = None,
-    position: int | None = None, objectives: str = "own", seed: int = 0,
+    compare_model: str | None = None, before: TextOption = None, window: int | None = None, views: str | None = None,
+    kind: str | None = None, layer: int | None = None, head: int | None = None, target: TextOption = None,
+    contrast: TextOption = None, position: int | None = None, methods: str | None = None, objectives: str = "own",
+    seed: int = 0,
     masked: Annotated[bool | None, Parameter(negative="--no-masked")] = None, overwrite: OverwriteFlag = False,
     placement: Placement | None = None,
 ) -> None:  # fmt: skip
@@ -41,14 +42,18 @@ def inspect(
         compare: Another text, whose view stands beside the first.
         compare_model: Another model, whose view of the text stands beside the first.
         before: What a model with a memory has read earlier (Transformer-XL, XLNet).
-        views: Of attention, prediction, states, extra, objectives, neuron, attribution and heads, with commas, or all;
-            the first five by default.
+        window: The part of a text that is longer than the model reads (from 0); without it the first, with a note.
+        views: Of attention, prediction, layers (the prediction of each layer), states, extra, objectives, neuron,
+            attribution and heads, with commas; or all. By default: the first six, less what takes long for this model
+            and text. default,attribution adds to these.
         kind: The attention of --layer and --head: encoder, decoder, cross, alignment, content or query.
         layer: The layer that is shown whole.
         head: The head that is shown whole.
         target: The token or label that is explained; the model's own answer by default.
         contrast: Explain the target rather than this token or label.
         position: The position of the token that is explained.
+        methods: Of input_x_gradient, integrated_gradients, occlusion and value_zeroing, with commas; by default all
+            that do not take too long for this model and text.
         objectives: The model's own pretraining objective (own), all, or names with commas: mlm,plm.
         seed: Random seed of the objectives and of the random order that attributions are compared with.
         masked: Hide each token of a masked model in turn, also in a long text.
@@ -59,9 +64,9 @@ def inspect(
         raise Error("--compare and --compare-model are two comparisons", fix="give one of them")
     common.check_output_file(out, overwrite)
     how: dict[str, Any] = {  # dynamic: options of several types
-        "before": before, "kind": kind, "layer": layer, "head": head, "target": target, "contrast": contrast,
-        "position": position, "objectives": objectives, "seed": seed, "masked": masked,
-        "name": Path(model).name or model,
+        "before": before, "window": window, "kind": kind, "layer": layer, "head": head, "target": target,
+        "contrast": contrast, "position": position, "methods": methods, "objectives": objectives, "seed": seed,
+        "masked": masked, "name": Path(model).name or model,
     }  # fmt: skip
     if views is not None:
         how["views"] = views
@@ -73,6 +78,9 @@ def inspect(
             how["compare"] = common.load_model(compare_model, placement, tell, prepack=False)
         elif compare is not None:
             how["compare"] = compare
-        view = former.inspect(text, with_, **how)
-        view.save(out)
+        view = former.inspect(text, with_, tell=tell, **how)
+        view.save(out, overwrite=overwrite)
     SafeConsole().print(f"{escape_line(out)}: {escape_line(repr(view))}")
+    for one in view.left_out:
+        if one.reason == "size":
+            SafeConsole().print(f"left out, because it takes long here: {one.name} (add it with {one.option})")

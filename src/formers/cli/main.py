@@ -6,23 +6,35 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Literal, NoReturn, get_args, get_origin
 
-from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownCommandError, UnknownOptionError
+from cyclopts import (
+    App,
+    Argument,
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    Parameter,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 from rich.text import Text
 
-from .. import __version__
+from .. import __version__, errors
 from ..errors import Error, is_out_of_memory
 from ..option_aliases import COMMAND_NAME_HINTS, DO_SAMPLE, SYNONYM_NOTES, explain_option, resolve_option
-from .about import doctor, tree
-from .common import rewrite_as_options
+from .about import doctor, models, recipes, tree
+from .common import find_nearest, make_option_error, rewrite_as_options
+from .compare import compare
 from .convert import export, import_checkpoint
 from .demo import demo
 from .embed import embed, neighbours
+from .experiments import experiments
 from .finetune import finetune
 from .generate import augment, fill, generate, summarise, translate
 from .inspect import inspect
-from .predict import answer, choose, classify, evaluate, score, tag
+from .predict import answer, choose, classify, evaluate, score, synthetic, tag
 from .pretrain import pretrain
 from .runs import report, rerun, resume, runs
 from .serve import serve
@@ -30,12 +42,13 @@ from .show import show
 from .terminal import SafeConsole, escape_line, escape_unencodable
 from .tokenizer import prepare, tokenizer
 
+VALUE_KINDS: dict[type | None, str] = {int: "a whole number", float: "a number", bool: "true or false"}
 LONG_ARGUMENT = {"long": "long_texts"}  # what classify and its like call the setting of fine-tuning
 
 
 def format_default(value: object) -> str | None:
-    """Return the default that help shows; that a switch is off and a list is empty goes without saying."""
-    return None if value is False or value == () else str(value)
+    """Return the default that help shows; an option that is off or has none shows nothing."""
+    return None if value is None or value is False or value == () else str(value)
 
 
 app = App(
@@ -45,11 +58,14 @@ app = App(
     default_parameter=Parameter(negative_bool=(), negative_iterable=(), negative_none=(), show_default=format_default),
 )  # fmt: skip
 for _command in (
-    demo, tree, export, prepare, pretrain, finetune, classify, score, tag, answer, choose, augment, evaluate, runs,
-    report, rerun, generate, translate, summarise, fill, show, inspect, embed, neighbours, serve, doctor, tokenizer,
+    demo, tree, models, recipes, export, prepare, pretrain, finetune, compare, classify, score, tag, answer, choose,
+    augment, evaluate, synthetic, runs, report, rerun, generate, translate, summarise, fill, show, inspect, embed,
+    neighbours, serve,
+    doctor, tokenizer,
 ):  # fmt: skip
     app.command(_command)
 app.command(import_checkpoint, name="import")
+app.command(experiments)
 app.command(resume, show=False)
 app.command(neighbours, name="neighbors", show=False)
 app.command(summarise, name="summarize", show=False)
@@ -72,10 +88,6 @@ def run_command(arguments: list[str]) -> object:
     """Parse and run a command; an option of another library is replaced by ours, or is an error that names ours."""
     try:
         return app(arguments, exit_on_error=False, print_error=False)
-    except UnknownCommandError:
-        if arguments[0] in COMMAND_NAME_HINTS:
-            raise Error(f"there is no command {arguments[0]!r}", fix=COMMAND_NAME_HINTS[arguments[0]]) from None
-        raise
     except (UnknownOptionError, MissingArgumentError):
         changed = translate_options(arguments)
         if changed == arguments:
@@ -102,8 +114,51 @@ def translate_options(arguments: list[str]) -> list[str]:
             if note := SYNONYM_NOTES.get(option.removeprefix("--").replace("-", "_")):
                 warnings.warn(note, stacklevel=1)
         elif (hint := explain_option(option, known)) is not None:
-            raise Error(f"unknown option {option}", fix=hint)
+            raise make_option_error(option, hint)
     return words
+
+
+def format_argument(argument: Argument) -> str:
+    """Return the name of an argument as help shows it: MODEL where its place is enough, else its option."""
+    return argument.name.removeprefix("--").upper() if argument.field_info.is_positional else argument.name
+
+
+def explain_parse_error(error: CycloptsError) -> Error:
+    """Say in our words and in one format what is wrong with a command that was typed."""
+    command = " ".join(("formers", *(error.command_chain or ())))
+    fix = f"see {command} --help"
+    if isinstance(error, UnknownCommandError) and error.unused_tokens:
+        name = error.unused_tokens[0]
+        known = [one for one in error.app or () if not one.startswith("-")]
+        near = find_nearest(name, known)
+        what = f"there is no command {' '.join((*(error.command_chain or ()), name))!r}"
+        return Error(what, fix=COMMAND_NAME_HINTS.get(name) or (fix if near is None else f"did you mean {near}?"))
+    if isinstance(error, UnknownOptionError):
+        option = (error.token.keyword or error.token.value).partition("=")[0]
+        near = find_nearest(option, [name for one in error.argument_collection for name in one.names])
+        return make_option_error(option, fix if near is None else f"did you mean {near}?")
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return Error(f"unexpected argument {error.unused_tokens[0]!r}", fix=f"put a text with spaces in quotes; {fix}")
+    if isinstance(error, MissingArgumentError) and error.argument is not None:
+        typed = [word.partition("=")[0].replace("_", "-") for word in error.root_input_tokens or ()]
+        if set(typed) & set(error.argument.names):
+            return Error(f"{error.keyword or error.argument.name} has no value", fix=fix)
+        misspelled = [word for word in typed if word.startswith("--") and find_nearest(word, error.argument.names)]
+        if misspelled:
+            return make_option_error(misspelled[0], f"did you mean {error.argument.name}?")
+        return Error(f"{command} needs {format_argument(error.argument)}", fix=fix)
+    if isinstance(error, CoercionError) and error.token is not None and error.argument is not None:
+        name, value = error.token.keyword or format_argument(error.argument), error.token.value
+        if get_origin(error.target_type) is Literal:
+            choices = [*map(str, get_args(error.target_type))]
+            near = find_nearest(value, choices)
+            return Error(
+                f"{name} has no choice {value!r}",
+                fix="choose from " + ", ".join(choices) + ("" if near is None else f"; did you mean {near}?"),
+            )
+        if kind := VALUE_KINDS.get(error.target_type):
+            return Error(f"{name} takes {kind}, not {value!r}", fix=fix)
+    return Error(" ".join(str(error).split()).removesuffix("."), fix=fix)
 
 
 @contextmanager
@@ -121,16 +176,16 @@ def print_warnings(console: SafeConsole, arguments: list[str] | None) -> Iterato
 def main(arguments: list[str] | None = None) -> object:
     """Run a command; an error is one line and exit code 2 (or its own), Ctrl-C is 130."""
     escape_unencodable()
-    out = SafeConsole(stderr=True)
+    out, errors.CONTINUE_ADVICE = SafeConsole(stderr=True), ""
     try:
         with print_warnings(out, arguments):
             return run_command(list(sys.argv[1:] if arguments is None else arguments))
     except Error as error:
         exit_with_error(out, rewrite_message(str(error), arguments), error.exit_code)
     except CycloptsError as error:
-        exit_with_error(out, f"{' '.join(str(error).split())} See formers --help.")
+        exit_with_error(out, str(explain_parse_error(error)))
     except KeyboardInterrupt:
-        out.print("formers: interrupted")
+        out.print(f"formers: interrupted{errors.CONTINUE_ADVICE}")
         sys.exit(130)
     except UnicodeEncodeError as error:  # bytes on the command line that are no UTF-8, where text is wanted
         half = ascii(error.object[error.start : error.end])[1:-1]
@@ -140,7 +195,7 @@ def main(arguments: list[str] | None = None) -> object:
             raise
         fix = "Take smaller batches or a smaller model, --dtype bfloat16 where there is one, or a machine with more."
         exit_with_error(out, f"out of memory ({' '.join(str(error).split())[:200] or type(error).__name__}). {fix}")
-    except OSError as error:  # the terminal or the file behind it takes no more
+    except OSError as error:  # the terminal, or the file that output goes to, takes no more
         if isinstance(error, BrokenPipeError):  # the reader of a pipe has seen enough
             sys.stderr.close()
             sys.exit(0)
@@ -150,7 +205,7 @@ def main(arguments: list[str] | None = None) -> object:
 
 
 def exit_with_error(console: SafeConsole, words: str, code: int = 2) -> NoReturn:
-    """Print an error behind the command's name, and exit."""
+    """Print an error after the command's name, and exit."""
     console.print(Text.assemble(("formers:", "bold red"), f" {words}"))
     sys.exit(code)
 

@@ -16,6 +16,7 @@ from ..errors import Error
 from ..registry import FAMILIES, FamilyEntry
 from .common import (
     ClusterFlags,
+    MixtureOption,
     ModelRunFlags,
     RunFlags,
     SettingWords,
@@ -28,7 +29,7 @@ from .terminal import SafeConsole, escape_line, print_table, print_text, show_pr
 if TYPE_CHECKING:
     from ..training.validation import Score
 
-TABLES = ("data", "model", "objective", "train")  # of settings, as --TABLE.NAME
+TABLES = ("data", "model", "objective", "train", "mixture")  # of settings, as --TABLE.NAME
 FAMILY_HELP = """{help}.
 
 Trains a tokenizer, prepares the text, trains with the family's own objective and writes a report. Ctrl-C saves; the
@@ -45,8 +46,8 @@ closed terminal, unless nohup was used): saved, can be resumed.
 
 Args:
     data: Files, folders or globs (txt, jsonl, csv, tsv, parquet, also compressed), or a store made by formers prepare.
-    recipe: quick: learns within minutes on a CPU. paper: the paper's optimizer, schedule, batch and dropout, scaled to
-        size.
+    recipe: quick: ours, learns within minutes on a CPU. paper: the paper's optimizer, schedule, batch and dropout,
+        scaled to size; formers recipes {name} names the source of each.
     preset: A published size, or a small one of ours: see formers tree {name}.
     init: Start from a checkpoint: a formers or Hugging Face directory, also with another tokenizer.
     tokenizer: A tokenizer.json or a folder with one, instead of training one.
@@ -62,29 +63,34 @@ def build_family_command(member: FamilyEntry) -> Callable[..., None]:
     def pretrain(
         *settings: SettingWords, data: DataOption = None, recipe: Literal["quick", "paper"] | None = None,
         preset: str | None = None, init: str | None = None, tokenizer: Path | None = None, deterministic: bool = False,
-        run: ModelRunFlags | None = None, cluster: ClusterFlags | None = None, reading: TextFileOptions | None = None,
+        mixture: MixtureOption = None, run: ModelRunFlags | None = None, cluster: ClusterFlags | None = None,
+        reading: TextFileOptions | None = None,
     ) -> None:  # fmt: skip
         run, cluster = run or ModelRunFlags(), cluster or ClusterFlags()
-        given = {**(reading or TextFileOptions()).to_overrides(), **parse_overrides(settings, pretrain, TABLES)}
-        run.add_settings(given)
+        overrides = {**(reading or TextFileOptions()).to_overrides(), **parse_overrides(settings, pretrain, TABLES)}
+        run.add_settings(overrides)
         short: Settings = {"train.deterministic": deterministic or None, "data.source": data or None}
         short["data.tokenizer"] = None if tokenizer is None else str(tokenizer)
-        given |= {name: value for name, value in short.items() if value is not None}
+        overrides |= {name: value for name, value in short.items() if value is not None}
+        if mixture:
+            from ..training.config_merge import read_mixture
+
+            overrides = {**read_mixture(mixture)[0], **overrides}
         top = {"recipe": recipe, "preset": preset, "init": init}
         if run.print_config:
             from ..training.config_merge import configure_pretraining
 
-            print_text(configure_pretraining(member.name, run.config, given, **top).to_yaml().removesuffix("\n"))
+            print_text(configure_pretraining(member.name, run.config, overrides, **top).to_yaml().removesuffix("\n"))
         elif cluster.gpu is not None or cluster.gpus is not None:
             if not run.dry_run:
                 raise Error("--gpus and --gpu describe machines for a plan", fix="add --dry-run; torchrun starts a run")
-            print_cluster_plan(member.name, run, cluster, given, top)
+            print_cluster_plan(member.name, run, cluster, overrides, top)
         elif run.dry_run:
             from ..training.runs.dry_run import dry_run_pretraining
 
-            print_table(dry_run_pretraining(member.name, run.config, given, device=run.device, **top))
+            print_table(dry_run_pretraining(member.name, run.config, overrides, device=run.device, **top))
         else:
-            run_pretraining(member.name, given, run, **top)
+            run_pretraining(member.name, overrides, run, **top)
 
     title = member.help[0].upper() + member.help[1:]
     pretrain.__doc__ = FAMILY_HELP.format(help=title, name=member.name, first=format_data_example(member))
@@ -112,10 +118,11 @@ def format_data_example(member: FamilyEntry) -> str:
     """Return the part of the help that says how text is given to a family."""
     if not member.takes_pairs:
         return f"formers pretrain {member.name} --data my.txt"
+    examples = "".join(f"\nformers pretrain {member.name} --data pairs.txt {one}" for one in member.example_settings)
     return f"""It learns from pairs: source TAB target in each line, or two columns.
 
 formers pretrain {member.name} --data pairs.txt
-formers pretrain {member.name} --data pairs.csv --column de,en"""
+formers pretrain {member.name} --data pairs.csv --column de,en{examples}"""
 
 
 def run_pretraining(
@@ -190,19 +197,19 @@ def build_vector_command(method: str) -> Callable[..., None]:
 
         run = run or RunFlags()
         known = [f"{table}.{name}" for table, names in VECTOR_SETTINGS.items() for name in names]
-        given = (reading or TextFileOptions()).to_overrides()
-        given |= parse_overrides(settings, pretrain, tuple(VECTOR_SETTINGS), known)
+        overrides = (reading or TextFileOptions()).to_overrides()
+        overrides |= parse_overrides(settings, pretrain, tuple(VECTOR_SETTINGS), known)
         short = {"model.dim": dim, "model.window": window, "model.min_count": min_count, "data.source": data}
         short |= {"train.epochs": epochs, "train.seed": run.seed}
-        given |= {name: value for name, value in short.items() if value is not None}
+        overrides |= {name: value for name, value in short.items() if value is not None}
         if run.print_config:
-            print_text(configure_vectors(method, run.config, given).to_yaml(), end="")
+            print_text(configure_vectors(method, run.config, overrides).to_yaml(), end="")
         elif run.dry_run:
             from ..training.runs.dry_run import dry_run_pretraining
 
-            print_table(dry_run_pretraining(method, run.config, given))
+            print_table(dry_run_pretraining(method, run.config, overrides))
         else:
-            run_pretraining(method, given, run)
+            run_pretraining(method, overrides, run)
 
     title = METHODS[method][0].upper() + METHODS[method][1:]
     pretrain.__doc__ = VECTOR_HELP.format(help=title, name=method)
@@ -244,6 +251,7 @@ pretrain = App(
     name="pretrain",
     help="Train a model of a family on text, with the family's own objective.\n\nformers pretrain bert --data my.txt",
     help_format="plaintext",
+    usage="Usage: formers pretrain COMMAND",
 )
 pretrain.default(explain_unknown_family)
 for _method in METHODS:

@@ -28,8 +28,8 @@ def runs(folder: Path = Path("runs")) -> None:
     if not folder.is_dir():
         fix = "formers pretrain FAMILY --data FILE makes a run in runs/"
         raise Error("there is no such folder", where=folder, fix=fix)
-    found = sorted(p.parent for p in folder.glob("**/run.json"))
-    rows = [tuple(map(str, summarise_run(RunFolder(path), path.relative_to(folder)))) for path in found]
+    folders = sorted(p.parent for p in folder.glob("**/run.json"))
+    rows = [tuple(map(str, summarise_run(RunFolder(path), path.relative_to(folder)))) for path in folders]
     titles = ("run", "family", "task", "steps", "result", "parameters", "state")
     if rows:
         print_table(rows, titles, no_wrap=("run", "result", "state"))  # the name of a run is typed again
@@ -38,7 +38,7 @@ def runs(folder: Path = Path("runs")) -> None:
 
 
 def report(run: Path, *, language: Literal["en", "ko"] | None = None) -> None:
-    """Write report.html and report.md of a run again.
+    """Write the report of a run again: report.html and report.md.
 
     formers report runs/bert-1
     formers report runs/bert-1 --language ko
@@ -78,12 +78,12 @@ def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = Fal
     if "task" in config:
         return rerun_task(run, about, out, device, resume)
     source = config["data"].get("source")
-    given = {} if source or not store.is_dir() else {"data.source": [str(store)]}
-    if not source and not given:
+    overrides = {} if source or not store.is_dir() else {"data.source": [str(store)]}
+    if not source and not overrides:
         what = "the text of this run was in memory, and its store is gone"
         raise Error(what, where=run, fix="give the text to pretrain")
     options = ModelRunFlags(out=out, resume=resume, device=device)
-    run_pretraining(config["family"], given, options, config=config, same=about["data"])
+    run_pretraining(config["family"], overrides, options, config=config, same=about["data"])
 
 
 def rerun_task(run: Path, about: JSONObject, out: Path, device: str | None, resume: bool) -> None:
@@ -94,7 +94,7 @@ def rerun_task(run: Path, about: JSONObject, out: Path, device: str | None, resu
     config, labels = about["config"], about["data"].get("labels", ())
     try:
         saved_examples = {name: load_saved_examples(run, name, config["task"], labels) for name in SPLITS}
-        given: JSONObject = {name: saved_examples[name] or config["data"][name] for name in SPLITS}
+        sources: JSONObject = {name: saved_examples[name] or config["data"][name] for name in SPLITS}
         model = config["source"] or config["preset"] or config["family"]
     except (LookupError, TypeError, AttributeError) as error:
         what = f"does not say how it was fine-tuned ({type(error).__name__}: {error})"
@@ -103,5 +103,5 @@ def rerun_task(run: Path, about: JSONObject, out: Path, device: str | None, resu
         if resume and (out / "run.json").is_file():  # it has its settings and examples
             done = finetune(out=out, device=device, tell=tell, resume=True)
         else:
-            done = finetune(model, task=config["task"], out=out, config=config, device=device, tell=tell, **given)
+            done = finetune(model, task=config["task"], out=out, config=config, device=device, tell=tell, **sources)
     print_text(str(done.folder))

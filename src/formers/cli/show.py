@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..batch import Batch
+    from ..config import JSONValue
     from ..data.plans import RawExamples
     from ..text.tokenizer import Tokenizer
 
@@ -26,7 +27,7 @@ RESERVED_OPTIONS = {
     "tokenizer": "say --tokenizer",
     "name": "the objective comes first: formers show mlm",
 }
-MAX_LENGTH = 1 << 16  # tokens of an example that anybody would look at
+MAX_LENGTH = 1 << 16  # tokens of an example: a screen shows no more
 DEFAULT_LENGTH = 48  # tokens of an example
 SUPERSCRIPT_DIGITS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 SPECIAL_STYLE, HIDDEN_STYLE, REPLACED_STYLE, TARGET_STYLE = "dim", "bold red", "bold yellow", "bold green"
@@ -47,22 +48,24 @@ def show(
     formers show seq2seq --text "a source" --text "its target"
 
     Objectives: causal, prefix, seq2seq, bidirectional, mlm, whole-word, ngrams, nsp, sop, plm, denoising,
-    span-corruption, switch, prefix-spans, deshuffle, ernie-units, unit-pairs, dialogue.
+    span-corruption, switch, prefix-spans, deshuffle, ernie-units, unit-pairs, dialogue,
+    continual.
 
     Args:
-        objective: Its name.
+        objective: One of the objectives above.
         text: A document; may be given several times. Without text and data, the small corpus that comes with formers.
         data: A file of documents: txt, jsonl, csv, tsv, parquet; in a text file, blank lines separate documents.
         tokenizer: A tokenizer.json, or a folder with one; by default a small one is trained for this.
-        length: Tokens of an example; 48 by default.
+        length: Tokens in an example; 48 by default.
         seed: Random seed.
-        examples: How many to show.
+        examples: How many examples to show.
         option: An option of the objective, as name=value; may be given several times.
     """
     import numpy as np
 
     from ..data.plans import gather_examples
-    from ..inspection.objective_steps import PAIR_QUESTIONS, build_store
+    from ..inspection.objective_steps import build_store
+    from ..inspection.objective_words import PAIR_QUESTIONS
     from ..objectives.registry import OBJECTIVES, build_objective, resolve_objective
 
     console = SafeConsole()
@@ -103,10 +106,10 @@ def read_documents(text: tuple[str, ...], data: Path | None, reading: TextFileOp
         raise Error("--text and --data are two sources", fix="give one of them")
     if data is not None:
         return list(itertools.islice(read_files(data, **reading.to_keywords()), 5000))
-    found = [normalise(document) for document in text if document.strip()]
-    if text and not found:
+    documents = [normalise(document) for document in text if document.strip()]
+    if text and not documents:
         raise Error("the text is empty", fix="give some words")
-    return found or load_bundled_corpus("en")[0]
+    return documents or load_bundled_corpus("en")[0]
 
 
 def get_tokenizer(objective: str, documents: list[str], where: Path | None) -> Tokenizer:
@@ -115,23 +118,23 @@ def get_tokenizer(objective: str, documents: list[str], where: Path | None) -> T
     from ..interop.tokenizer_files import load_tokenizer
 
     if where is not None:
-        made = load_tokenizer(where)
-        for note in made.notes:
+        tokenizer = load_tokenizer(where)
+        for note in tokenizer.notes:
             SafeConsole(stderr=True).print(f"Note: {note}")
-        return made
+        return tokenizer
     with show_progress(SafeConsole(stderr=True), "show", delay_seconds=2) as tell:
         tell("tokenizer", 0, 1, f"a small one is trained for {objective}")
-        made = train_small_tokenizer(objective, documents)
-        tell("tokenizer", 1, 1, f"{len(made):,} pieces")
-    return made
+        tokenizer = train_small_tokenizer(objective, documents)
+        tell("tokenizer", 1, 1, f"{len(tokenizer):,} pieces")
+    return tokenizer
 
 
-def parse_option(text: str) -> tuple[str, Any]:
+def parse_option(text: str) -> tuple[str, JSONValue]:
     """Parse name=value, the value as YAML."""
     from ..config import parse_yaml
 
-    name, found, value = text.partition("=")
-    if not found:
+    name, separator, value = text.partition("=")
+    if not separator:
         raise Error(f"{text!r} is not a setting", fix="write name=value")
     name = name.strip().replace("-", "_")
     if name in RESERVED_OPTIONS:
@@ -159,19 +162,19 @@ def render_example(
     else:
         yield from render_masked(batch, low, high, tokenizer)
     if batch.document_labels is not None and question is not None:
-        from ..inspection.objective_steps import PAIR_QUESTIONS
+        from ..inspection.objective_words import PAIR_QUESTIONS
 
         words, replies = PAIR_QUESTIONS[question]
-        yield render_line("question", [(words, ""), (replies[int(batch.document_labels[row])], TARGET_STYLE)])
+        yield render_line("question", [(words.en, ""), (replies[int(batch.document_labels[row])].en, TARGET_STYLE)])
 
 
 def render_line(title: str, words: Sequence[tuple[str, str]]) -> Text:
     """Render a title and some words, each in its style."""
-    made = Text(f"  {title:<12}", style="cyan")
+    line = Text(f"  {title:<12}", style="cyan")
     for number, (word, style) in enumerate(words):
-        made.append(" " if number else "")
-        made.append(word, style=style or "default")
-    return made
+        line.append(" " if number else "")
+        line.append(word, style=style or "default")
+    return line
 
 
 def format_token(tokenizer: Tokenizer, index: int) -> str:
@@ -213,7 +216,7 @@ def render_masked(batch: Batch, low: int, high: int, tokenizer: Tokenizer) -> It
     answers = []
     for at, label in right.items():
         now, was = seen[at][0], format_token(tokenizer, label)
-        how = "stays" if now == was else f"behind {now}"
+        how = "stays" if now == was else f"shown as {now}"
         answers.append((f"{was} ({how}),", TARGET_STYLE))
     yield render_line("predicts", answers or [("nothing: no token was drawn", SPECIAL_STYLE)])
 

@@ -1,7 +1,7 @@
 """What commands print: the only place where text meets a terminal.
 
 Text from outside (file names, run.json, labels, vocabulary pieces, model outputs, error messages, cells of tables) is
-never markup, and control characters in it are shown (\x1b), not sent. What a program reads behind a pipe is the text
+never markup, and control characters in it are shown (\x1b), not sent. What a program reads from a pipe is the text
 as it is, except that half a character (a lone surrogate), which no encoding has, is written as \udc80. Progress is a
 bar on a terminal, plain lines elsewhere."""
 
@@ -72,7 +72,7 @@ def escape_line(text: object) -> str:
 
 
 def print_text(text: str, end: str = "\n") -> None:
-    """Print a result: as it is behind a pipe, with control characters shown on a terminal."""
+    """Print a result: as it is into a pipe, with control characters shown on a terminal."""
     print(escape_controls(text) if sys.stdout.isatty() else text, end=end, flush=True)
 
 

@@ -58,8 +58,8 @@ def train(
         alphabet: How many different characters to keep (wordpiece, unigram, GPT-1's bpe).
         score: Which pairs wordpiece merges first: gain (likelihood, as published) or ratio (as in tutorials, for
             comparison).
-        morphemes: Split Korean words into morphemes first: bpe, wordpiece, unigram, jamo (needs formers[ko], to encode
-            too).
+        morphemes: Split Korean words into morphemes first: bpe, wordpiece, unigram, jamo (needs formers[ko], also to
+            encode).
         workers: Processes that count words; all cores by default.
     """
     from ..interop.safe_files import check_output_folder
@@ -67,14 +67,14 @@ def train(
     from ..registry import train_tokenizer
 
     check_output_folder(out, overwrite)
-    given: Settings = {"style": style, "lower": lower, "alphabet": alphabet, "score": score}
-    given["morphemes"] = morphemes or None
+    kind_options: Settings = {"style": style, "lower": lower, "alphabet": alphabet, "score": score}
+    kind_options["morphemes"] = morphemes or None
     console = SafeConsole(wrap=True)
     with show_progress(console, "tokenizer") as tell:
-        options = {k: v for k, v in given.items() if v is not None}
-        made = train_tokenizer(kind, read_lines(files, reading), vocab_size, workers=workers, tell=tell, **options)
-    save_tokenizer(made, out, overwrite)
-    console.print(f"{len(made):,} pieces, fingerprint {made.fingerprint[:16]}: {escape_line(out)}")
+        options = {k: v for k, v in kind_options.items() if v is not None}
+        result = train_tokenizer(kind, read_lines(files, reading), vocab_size, workers=workers, tell=tell, **options)
+    save_tokenizer(result, out, overwrite)
+    console.print(f"{len(result):,} pieces, fingerprint {result.fingerprint[:16]}: {escape_line(out)}")
 
 
 @tokenizer.command
@@ -89,17 +89,17 @@ def show(where: str, text: str, /) -> None:
     """
     from ..interop.tokenizer_files import load_tokenizer
 
-    made, console = load_tokenizer(where), SafeConsole(wrap=True)
-    ids = made.encode(text)
-    line, begins = Text(), made.find_word_starts(ids)
+    encoder, console = load_tokenizer(where), SafeConsole(wrap=True)
+    ids = encoder.encode(text)
+    line, begins = Text(), encoder.find_word_starts(ids)
     for number, index in enumerate(ids):
-        piece = made.get_token_text(index).replace("\n", "⏎")
+        piece = encoder.get_token_text(index).replace("\n", "⏎")
         line.append(piece or "∅", style=f"bold white {TOKEN_COLOURS[number % len(TOKEN_COLOURS)]}")
     console.print(line)
-    rows = [(str(i), repr(made.get_token_text(i)), "begins" if b else "") for i, b in zip(ids, begins, strict=True)]
+    rows = [(str(i), repr(encoder.get_token_text(i)), "begins" if b else "") for i, b in zip(ids, begins, strict=True)]
     print_table(rows, ("id", "piece", "word"))
     console.print(f"{len(ids):,} pieces for {len(text):,} characters")
-    for note in made.notes:
+    for note in encoder.notes:
         console.print(f"Note: {note}")
 
 
@@ -229,12 +229,12 @@ def prepare(
             file.
         splitter: How sentences are split: rules, kiwi (Korean, extra ko), tabs (pairs: a source, a tab, its target), or
             none.
-        units: Mark phrases and entities for ERNIE: kiwi (Korean), learn (phrases of this text), or a file, one phrase a
-            line.
-        validation: The fraction of documents to hold out for validation, as 1% or 0.01: another part of the store.
+        units: Mark phrases and entities for ERNIE: kiwi (Korean), learn (phrases found in this text), or a file with
+            one phrase per line.
+        validation: The fraction of documents to hold out for validation, as 1% or 0.01; they become a second part.
         deduplicate: Drop duplicate documents: exact ones, or also near duplicates.
-        tests: Test files to check for contamination: how many of their examples share text with the documents is
-            reported.
+        tests: Test files to check for contamination; reports how many of their examples share text with the
+            documents.
         tests_column: The column or key with the text, in test files that are tables.
         drop_tests: Drop documents that share text with a test example.
         shard_size: Approximate size of a file of tokens.
@@ -246,8 +246,8 @@ def prepare(
 
     if not files:
         raise Error("there is nothing to read", fix="give files, folders or globs")
-    found, pieces = find_files(list(files)), load_tokenizer(tokenizer)
-    volume = sum(path.stat().st_size for path in found)
+    paths, pieces = find_files(list(files)), load_tokenizer(tokenizer)
+    volume = sum(path.stat().st_size for path in paths)
     if workers is None:
         workers = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
         workers = 0 if volume < SMALL_CORPUS_BYTES else workers
@@ -255,7 +255,7 @@ def prepare(
     try:
         with show_progress(console, "prepare", delay_seconds=2) as tell:
             store = build_store(
-                found, pieces, out, overwrite=overwrite, unit=unit, workers=workers,
+                paths, pieces, out, overwrite=overwrite, unit=unit, workers=workers,
                 **(reading or TextFileOptions()).to_keywords(),
                 splitter=None if splitter == "none" else splitter, units=units, validation=parse_fraction(validation),
                 deduplicate=None if deduplicate == "no" else deduplicate, tests=tests,
@@ -281,7 +281,7 @@ def prepare(
 def print_store_summary(store: Store | None, out: Path) -> None:
     """Say what is there now."""
     from ..data.preparation.corpus_filters import FILTER_DESCRIPTIONS as LEFT
-    from ..data.preparation.document_encoder import COUNT_DESCRIPTIONS, VALIDATION_PART
+    from ..data.preparation.document_encoder import COUNT_DESCRIPTIONS
     from ..data.store import describe_unknown
     from ..text.normalise import CHANGE_DESCRIPTIONS as CHANGED
 
@@ -290,10 +290,9 @@ def print_store_summary(store: Store | None, out: Path) -> None:
     if store is None or store.directory is None:
         console.print(f"{where}: this rank's share is done; the last rank to end writes store.json")
         return
-    for part, about in store.directory.metadata["parts"].items():
+    for part, about in store.directory.parts.items():
         sizes = ", ".join(f"{about[name]:,} {name}" for name in ("documents", "sentences", "tokens") if name in about)
-        name = "validation" if part == VALIDATION_PART else part
-        console.print(f"{where} ({name}): {sizes} in {len(about['shards'])} shards")
+        console.print(f"{where} ({part}): {sizes} in {len(about['shards'])} shards")
     counts = {**store.directory.metadata["counts"]}
     notes, seen = counts.pop("notes", []), counts.pop("tests", None)
     if remarks := [f"{count:,} {words.get(name, name)}" for name, count in counts.items() if count] + list(notes):
@@ -302,8 +301,8 @@ def print_store_summary(store: Store | None, out: Path) -> None:
         console.print(Text(line, "bold yellow"))
     for name, test in (seen or {"tests": {}})["tests"].items():
         short = f" ({test['short']:,} too short to tell)" if test["short"] else ""
-        found = f"{test['found']:,} of {test['examples']:,} examples"
-        console.print(f"{escape_line(name)}: {found} share text with the documents{short}")
+        share = f"{test['found']:,} of {test['examples']:,} examples"
+        console.print(f"{escape_line(name)}: {share} share text with the documents{short}")
 
 
 def parse_fraction(text: str) -> float:

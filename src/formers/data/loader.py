@@ -58,9 +58,9 @@ def pad_batch(batch: Batch, shape: BatchShape) -> Batch:
     size = np.minimum(np.maximum(rest - np.arange(max(0, rows)) * shape.longest, 0), shape.longest)
     if rest < 0 or rows < 0 or size.sum() < rest:
         raise Error(f"{old} tokens in {documents} documents do not fit into {shape}", fix="take larger batches")
-    per_token = ("ids", "positions", "segments", "tasks", "order")
+    per_token, fields = ("ids", "positions", "segments", "tasks", "order"), batch.to_dict()
     changes: dict[str, Array] = {
-        name: pad_array(value, shape.tokens) for name in per_token if (value := vars(batch)[name]) is not None
+        name: pad_array(value, shape.tokens) for name in per_token if (value := fields[name]) is not None
     }
     changes["starts"] = np.concatenate((batch.starts, batch.starts[-1] + np.cumsum(size))).astype(np.int32)
     if batch.labels is not None:
@@ -116,9 +116,11 @@ def pack_examples(
             fits &= rows * shape.source_longest >= shape.source_tokens - used[:, 2]
         stop = n + (int(np.argmin(fits)) if not fits.all() else len(fits)) - 1
         if stop <= n:
-            sizes = " + ".join(map(str, used[1])) if len(used) > 1 else "?"
-            what = f"an example of {sizes} tokens, places and source tokens does not fit into a batch of {limits}"
-            raise Error(what, fix="take larger batches or shorter examples")
+            size, room = (" + ".join(map(str, numbers)) for numbers in (used[min(1, len(used) - 1)], limits))
+            what = (
+                f"an example does not fit into a batch: {size} tokens, predicted tokens and source tokens, room {room}"
+            )
+            raise Error(what, fix="take larger batches (train.batch_tokens) or shorter examples (train.seq_length)")
         yield n, stop
         n = stop
 
@@ -182,24 +184,24 @@ def load_batches(
         for task, position in todo:
             yield finish(make(task)), position
         return
-    crew = WorkerPool(workers, make, 2 * workers if prefetch is None else prefetch, start_method)
-    behind: deque[int] = deque()  # positions of the tasks that were handed out, in order
+    pool = WorkerPool(workers, make, 2 * workers if prefetch is None else prefetch, start_method)
+    positions: deque[int] = deque()  # after the tasks that were handed out, in order
 
     def record_positions() -> Iterator[BatchTask]:
         for task, position in todo:
-            behind.append(position)
+            positions.append(position)
             yield task
 
     try:
-        for batch in crew.map(record_positions(), finish):
-            yield batch, behind.popleft()
+        for batch in pool.map(record_positions(), finish):
+            yield batch, positions.popleft()
     finally:
-        crew.close()
+        pool.close()
 
 
 def pin_batch(batch: Batch) -> Batch:
     """Return the batch as torch tensors in page-locked memory, from which a copy to a GPU need not be waited for."""
-    arrays = {name: value for name, value in vars(batch).items() if isinstance(value, np.ndarray)}
+    arrays = {name: value for name, value in batch.to_dict().items() if isinstance(value, np.ndarray)}
     changes: dict[str, Array] = {name: torch.from_numpy(array).pin_memory() for name, array in arrays.items()}
     return batch.replace(**changes, source=None if batch.source is None else pin_batch(batch.source))
 
@@ -228,8 +230,8 @@ class WorkerPool:
             warnings.simplefilter("ignore", DeprecationWarning)
             for _ in range(count):
                 mine, other = context.Pipe()
-                given = (other, work, [*self.pipes, mine] if forked else [], main)
-                process = context.Process(target=run_worker, args=given, daemon=True, name="formers-loader")
+                arguments = (other, work, [*self.pipes, mine] if forked else [], main)
+                process = context.Process(target=run_worker, args=arguments, daemon=True, name="formers-loader")
                 process.start()
                 other.close()  # now only the worker holds it: when it dies, the pipe ends
                 self.pipes.append(mine)
@@ -237,8 +239,8 @@ class WorkerPool:
 
     def map(self, tasks: Iterator[Work], finish: WorkFunction = lambda result: result) -> Iterator[Work]:
         """Yield the results of the tasks, in order. `finish` is done to each in a thread of this process."""
-        given = (tasks, finish)
-        self.thread = threading.Thread(target=self.run_dispatcher, args=given, daemon=True, name="formers-loader")
+        arguments = (tasks, finish)
+        self.thread = threading.Thread(target=self.run_dispatcher, args=arguments, daemon=True, name="formers-loader")
         self.thread.start()
         while True:
             kind, value = self.result_queue.get()
@@ -263,10 +265,10 @@ class WorkerPool:
         idle: list[Connection] = list(self.pipes)
         busy: dict[Connection, int] = {}  # the number of the task that each has
         done: dict[int, Work] = {}
-        given = taken = 0
+        num_sent = taken = 0
         more = True
         while more or busy:
-            while more and idle and given < taken + 2 * len(self.pipes):
+            while more and idle and num_sent < taken + 2 * len(self.pipes):
                 try:
                     task = next(tasks)
                 except StopIteration:
@@ -274,8 +276,8 @@ class WorkerPool:
                     break
                 pipe = idle.pop()
                 self.call_pipe(pipe, functools.partial(pipe.send, task))
-                busy[pipe] = given
-                given += 1
+                busy[pipe] = num_sent
+                num_sent += 1
             for pipe in cast("list[Connection]", wait(list(busy), 0.2)):
                 good, value = self.call_pipe(pipe, pipe.recv)
                 if not good:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -70,11 +69,15 @@ class Mixture:
         if len({source.store.fingerprint for source in self.sources if isinstance(source, TokenSource)}) > 1:
             raise Error("the stores of a mixture have different tokenizers", fix="prepare them with one")
 
-    def compute_quotas(self, counts: np.ndarray) -> np.ndarray:
-        """Return how many examples of each task make an epoch; what rounding leaves goes to the largest remainders."""
+    def compute_rates(self, counts: np.ndarray) -> np.ndarray:
+        """Return the mixing rate of each task, given how many examples each has; their sum is 1."""
         shares = counts.astype(float) if self.cap is None else np.minimum(counts, self.cap).astype(float)
         shares = shares ** (1 / self.temperature) if self.rates is None else np.asarray(self.rates, float)
-        exact = shares / shares.sum() * (self.epoch_examples or counts.sum())
+        return shares / shares.sum()
+
+    def compute_quotas(self, counts: np.ndarray) -> np.ndarray:
+        """Return how many examples of each task make an epoch; what rounding leaves goes to the largest remainders."""
+        exact = self.compute_rates(counts) * (self.epoch_examples or counts.sum())
         whole = exact.astype(np.int64)
         rest = round(float(exact.sum())) - int(whole.sum())
         whole[np.argsort(whole - exact, kind="stable")[:rest]] += 1
@@ -130,8 +133,9 @@ def concatenate_batches(batches: Sequence[Batch]) -> Batch:
     """Put packed batches one after the other; they must have the same fields."""
     shift = compute_starts(np.array([len(b.ids) for b in batches]))
     joined: dict[str, Array] = {}
-    for name in (f.name for f in dataclasses.fields(Batch)):
-        values = [vars(batch)[name] for batch in batches]
+    fields = [batch.to_dict() for batch in batches]
+    for name in fields[0]:
+        values = [one[name] for one in fields]
         if all(v is None for v in values):
             continue
         if any(v is None for v in values):

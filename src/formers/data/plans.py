@@ -184,6 +184,26 @@ def find_ended_documents(store: Store, end: int | None) -> np.ndarray:
     return (np.asarray(store.tokens[np.maximum(stop - 1, 0)]) == end) & (stop > begin)
 
 
+def plan_whole_sentences(store: Store, mark: int | None, length: int, seed: int, epoch: int) -> Plan:
+    """Pack whole sentences that follow each other into examples of at most `length` tokens, across documents, in random
+    order (RoBERTa §4.2: FULL-SENTENCES). Documents keep their end marks as separators; an example does not end with
+    one. A sentence that is longer than an example is cut. All epochs have the same examples."""
+    edges = np.asarray(store.sentence_starts).astype(np.int64)
+    pieces = -(-np.diff(edges) // length)  # of each sentence
+    edges = np.append(np.repeat(edges[:-1], pieces) + ragged_arange(pieces) * length, edges[-1])
+    following = np.searchsorted(edges, edges + length, side="right") - 1  # the edge that an example reaches
+    firsts, at = [], 0
+    while at < len(edges) - 1:
+        firsts.append(at)
+        at = int(following[at])
+    begin = edges[firsts]
+    end = np.append(begin[1:], edges[-1])
+    end -= np.isin(end, store.starts[1:][find_ended_documents(store, mark)])
+    keep = end - begin > 1
+    order = shuffle_indices(int(keep.sum()), seed, epoch, 0xDA7A)
+    return plan_single_spans(begin[keep][order], end[keep][order])
+
+
 @dataclass(frozen=True)
 class SentenceTable:
     """The sentences of a store: sentence s is tokens[begin[s]:end[s]], and token_offsets[s] tokens come before it."""
@@ -372,7 +392,7 @@ def save_plan(plan: Plan, file: Path) -> None:
     writer = ArrayFileWriter(file)
     try:
         for name, dtype in PLAN_DTYPES.items():
-            writer.add_array(name, dtype, [vars(plan)[name]])
+            writer.add_array(name, dtype, [vars(plan)[name]])  # dynamic: PLAN_DTYPES names its arrays
         writer.close()
     except OSError:
         writer.discard()

@@ -93,14 +93,14 @@ class TableOptions:
 
 def find_files(inputs: object) -> list[Path]:
     """Find the files of paths, globs or folders, sorted; what is missing, empty or unknown is an error."""
-    found: set[Path] = set()
+    paths: set[Path] = set()
     for item in inputs if isinstance(inputs, Iterable) and not isinstance(inputs, str | os.PathLike) else [inputs]:
         if not isinstance(item, str | os.PathLike):
             raise Error(f"a path is a string, got {type(item).__name__}", fix="give paths, globs or folders")
-        found.update(expand_path(os.fspath(item)))
-    if not found:
+        paths.update(expand_path(os.fspath(item)))
+    if not paths:
         raise Error("there are no files to read", fix="give at least one path")
-    return sorted(found)
+    return sorted(paths)
 
 
 def expand_path(name: str) -> list[Path]:
@@ -213,8 +213,8 @@ def read_file(path: Path, unit: str, longest: int, wants: TableOptions, blank: b
 def read_lines(path: Path, encoding: str = "utf-8", changes: CleaningReport | None = None) -> list[str]:
     """Read the lines of a text file, as many as it has: a blank one is an empty string. `changes` counts."""
     changes = changes or CleaningReport()
-    found = read_text(path, encoding, changes).removesuffix("\n").split("\n")
-    return ["" if line.isspace() else compose_and_count(line, changes) for line in found]
+    lines = read_text(path, encoding, changes).removesuffix("\n").split("\n")
+    return ["" if line.isspace() else compose_and_count(line, changes) for line in lines]
 
 
 def read_text(path: Path, encoding: str = "utf-8", changes: CleaningReport | None = None) -> str:
@@ -230,9 +230,9 @@ def split_documents(pieces: Iterator[str], unit: str, longest: int, changes: Cle
         pieces = itertools.chain([head], pieces)
         unit = guess_unit(head)
         changes.add_note(f"a {unit} is a document")
-    found = text_files.iterate_lines(pieces, longest, changes)
-    blocks = join_blocks(found, longest, changes, blank=unit == "block")
-    for document in (text for text, _ in found) if unit == "line" else blocks:
+    lines = text_files.iterate_lines(pieces, longest, changes)
+    blocks = join_blocks(lines, longest, changes, blank=unit == "block")
+    for document in (text for text, _ in lines) if unit == "line" else blocks:
         if document and not document.isspace():
             changes.documents += 1
             yield document
@@ -242,18 +242,18 @@ def split_documents(pieces: Iterator[str], unit: str, longest: int, changes: Cle
 
 def guess_unit(head: str) -> Literal["line", "block"]:
     """Guess the unit: blocks, if blank lines stand between lines of text, and not too seldom."""
-    found = [bool(line.strip()) for line in head.strip().split("\n")]
-    gaps = sum(a and not b for a, b in itertools.pairwise(found))
-    return "block" if gaps and sum(found) <= MAX_BLOCK_LINES * (gaps + 1) else "line"
+    has_text = [bool(line.strip()) for line in head.strip().split("\n")]
+    gaps = sum(a and not b for a, b in itertools.pairwise(has_text))
+    return "block" if gaps and sum(has_text) <= MAX_BLOCK_LINES * (gaps + 1) else "line"
 
 
 def join_blocks(
-    found: Iterable[tuple[str, bool]], longest: int, changes: CleaningReport, blank: bool = True
+    blocks: Iterable[tuple[str, bool]], longest: int, changes: CleaningReport, blank: bool = True
 ) -> Iterator[str]:
     """Yield lines put together up to a blank one (or to the end), and cut where they are longer than `longest`."""
     block: list[str] = []
     length = 0
-    for line, ended in found:
+    for line, ended in blocks:
         empty = blank and (not line or line.isspace())
         if block and (empty or length + len(line) > longest):
             changes.cut += not empty
@@ -319,12 +319,12 @@ def pick_text_column(
         raise Error(what, where=where, fix="choose one of these")
     is_word = lambda value: isinstance(value, str) and not NUMBER_CHARACTERS.issuperset(value)  # noqa: E731
     wordy = [name for name in names if any(is_word(row.get(name)) for row in rows)]
-    found = next((n for known in TEXT_COLUMN_NAMES for n in names if str(n).lower() == known), None)
-    found = found or (wordy[0] if len(wordy) == 1 else names[0] if len(names) == 1 else None)
-    if found is None:
+    text_column = next((n for known in TEXT_COLUMN_NAMES for n in names if str(n).lower() == known), None)
+    text_column = text_column or (wordy[0] if len(wordy) == 1 else names[0] if len(names) == 1 else None)
+    if text_column is None:
         raise Error(f"which column is the text? There are {format_names(names)}", where=where, fix=COLUMN_HINT)
-    changes.add_note(f"the column {found!r} is the text")
-    return found
+    changes.add_note(f"the column {text_column!r} is the text")
+    return text_column
 
 
 def resolve_column(column: str, names: Sequence[str]) -> str | None:
@@ -462,11 +462,11 @@ def detect_delimiter(path: Path, form: str, wants: TableOptions) -> str:
         return wants.delimiter
     usual = DELIMITED_SUFFIXES.get(form, "\t")
     first = next((line for line in read_head_lines(path, wants.encoding) if line.strip()), "")
-    found = max("\t;|", key=first.count)
-    if usual != "," or "," in first or found not in first:
+    delimiter = max("\t;|", key=first.count)
+    if usual != "," or "," in first or delimiter not in first:
         return usual
-    wants.changes.add_note(f"a {name_delimiter(found)} stands between columns")
-    return found
+    wants.changes.add_note(f"a {name_delimiter(delimiter)} stands between columns")
+    return delimiter
 
 
 def name_delimiter(mark: str) -> str:
@@ -485,8 +485,8 @@ def read_head_lines(path: Path, encoding: str) -> list[str]:
         text_files.check_file_kind(data, path)
     decoder = codecs.getincrementaldecoder(text_files.check_encoding_name(encoding))("ignore")
     text = decoder.decode(data[:HEAD_BYTES]).removeprefix("\ufeff")
-    found = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return found[:-1] if len(data) > HEAD_BYTES else found
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines[:-1] if len(data) > HEAD_BYTES else lines
 
 
 def is_tab_separated(path: Path, encoding: str) -> bool:

@@ -27,7 +27,14 @@ from ..config import JSONObject, JSONValue
 from ..errors import Error
 from ..ragged_arrays import compute_starts, expand_ranges
 from ..text.tokenizer import Tokenizer
-from .preparation.document_encoder import VALIDATION_PART, UnitFinder, encode_documents, get_splitter
+from .preparation.document_encoder import (
+    OLD_VALIDATION_PART,
+    VALIDATION_PART,
+    UnitFinder,
+    encode_documents,
+    get_splitter,
+    rename_parts,
+)
 
 BLOCK_BYTES = 1 << 16
 ALIGNMENT = 64
@@ -40,7 +47,7 @@ LazyArray = np.ndarray | Callable[[], np.ndarray]
 STORE_FOLDER = FolderKind(
     "store",
     ("store.json", "begun.json", "inputs.json", "tokenizer.json", "phrases.txt", "lock", "lock-*", "plans", "train-*",
-     f"{VALIDATION_PART}-*", "done-*.json", "*.tmp"),
+     f"{VALIDATION_PART}-*", f"{OLD_VALIDATION_PART}-*", "done-*.json", "*.tmp"),
     ("store.json", "begun.json"), frozenset({"format", "fingerprint", "seal"}), ("store.json", "done-*.json"),
 )  # fmt: skip
 
@@ -129,26 +136,26 @@ class ArrayFileReader:
     def block_crcs(self) -> np.ndarray:
         """The sum of each block, as it was written."""
         beside = self.path.with_suffix(".json")
-        said = read_checked_json(beside)
-        if said.get("sha256") != self.header["sha256"] or len(said["sums"]) != 8 * len(self.verified_blocks):
+        record = read_checked_json(beside)
+        if record.get("sha256") != self.header["sha256"] or len(record["sums"]) != 8 * len(self.verified_blocks):
             raise Error(f"does not belong to {self.path.name}", where=beside, fix=REBUILD_HINT)
-        return np.frombuffer(bytes.fromhex(said["sums"]), "<u4")
+        return np.frombuffer(bytes.fromhex(record["sums"]), "<u4")
 
     def get_array(self, name: str) -> np.ndarray:
         """Return one of the arrays, as much of it as is there; nothing is read yet."""
-        said = self.header["arrays"][name]
-        kind = np.dtype(said["dtype"]).newbyteorder("<")
-        end = said["at"] + said["count"] * kind.itemsize
-        if kind.name not in ALLOWED_DTYPES or said["at"] < 0 or end > self.header["bytes"]:
+        header = self.header["arrays"][name]
+        kind = np.dtype(header["dtype"]).newbyteorder("<")
+        end = header["at"] + header["count"] * kind.itemsize
+        if kind.name not in ALLOWED_DTYPES or header["at"] < 0 or end > self.header["bytes"]:
             raise Error(f"the array {name!r} cannot be there", where=self.path, fix=REBUILD_HINT)
-        count = max(0, min(said["count"], (len(self.mapped_bytes) - said["at"]) // kind.itemsize))
-        return np.frombuffer(self.mapped_bytes, kind, count, said["at"] if count else 0)
+        count = max(0, min(header["count"], (len(self.mapped_bytes) - header["at"]) // kind.itemsize))
+        return np.frombuffer(self.mapped_bytes, kind, count, header["at"] if count else 0)
 
     def find_blocks(self, name: str, begin: Places, end: Places) -> tuple[Places, Places]:
         """Return the first and last block of the places begin … end - 1 of an array."""
-        said = self.header["arrays"][name]
-        size = np.dtype(said["dtype"]).itemsize
-        return (said["at"] + begin * size) // BLOCK_BYTES, (said["at"] + end * size - 1) // BLOCK_BYTES
+        header = self.header["arrays"][name]
+        size = np.dtype(header["dtype"]).itemsize
+        return (header["at"] + begin * size) // BLOCK_BYTES, (header["at"] + end * size - 1) // BLOCK_BYTES
 
     def verify_range(self, name: str, begin: int, end: int) -> None:
         """Check the blocks that hold these places, those that were not checked yet."""
@@ -314,12 +321,18 @@ class Store:
     ) -> Store:
         """Encode documents; special tokens are the objective's business, except an end mark, if there is one.
         `sentences` = "rules" or "kiwi" marks where they begin; `units` is a function text → (begin, end, kind)."""
-        made = encode_documents(documents, tokenizer, get_splitter(sentences), units)
-        if not len(made.ids):
+        encoded_documents = encode_documents(documents, tokenizer, get_splitter(sentences), units)
+        if not len(encoded_documents.ids):
             raise Error("there is no text to learn from", fix="give documents that are not empty")
-        starts = compute_starts(made.lengths)
-        marks = None if made.sentence_starts is None else np.append(made.sentence_starts, len(made.ids))
-        return Store(made.ids, starts, len(tokenizer), tokenizer.fingerprint, marks, made.unit_bits)
+        starts = compute_starts(encoded_documents.lengths)
+        marks = (
+            None
+            if encoded_documents.sentence_starts is None
+            else np.append(encoded_documents.sentence_starts, len(encoded_documents.ids))
+        )
+        return Store(
+            encoded_documents.ids, starts, len(tokenizer), tokenizer.fingerprint, marks, encoded_documents.unit_bits
+        )
 
     @staticmethod
     def open(
@@ -399,10 +412,10 @@ class StoreDirectory:
             older = isinstance(version, int) and version < STORE_FORMAT
             fix = "prepare the text again" if older else "it was made by a newer formers: pip install --upgrade formers"
             raise Error(f"is a store of format {version!r}; this formers reads {STORE_FORMAT}", where=path, fix=fix)
-        name = VALIDATION_PART if part == "validation" else part
-        if name not in self.metadata["parts"]:
+        self.parts = rename_parts(self.metadata["parts"])
+        if part not in self.parts:
             raise Error(f"has no part {part!r}", where=path, fix="prepare it with --validation 1%")
-        self.part_metadata: Mapping[str, JSONValue] = self.metadata["parts"][name]
+        self.part_metadata: Mapping[str, JSONValue] = self.parts[part]
 
     def open_store(self) -> Store:
         """Open the store, with nothing read yet but store.json."""
@@ -431,11 +444,11 @@ class StoreDirectory:
         units = None
         if self.metadata["options"].get("units"):
             units = ChainedArray([(reader, "units", begin, end) for reader, begin, end in spans], np.uint8)
-        made = Store(tokens, starts, self.metadata["vocab"], self.metadata["fingerprint"], sentences, units)
-        made.directory, made.skipped_documents = self, left
+        store = Store(tokens, starts, self.metadata["vocab"], self.metadata["fingerprint"], sentences, units)
+        store.directory, store.skipped_documents = self, left
         if left:
             warnings.warn(f"{self.path}: {left:,} damaged documents are left out", stacklevel=3)
-        return made
+        return store
 
     def resolve_file(self, name: str) -> Path:
         """Return a file of this directory, and of no other."""
@@ -458,22 +471,22 @@ class StoreDirectory:
         """Load the tokenizer beside the shards, if it is still the one that made them."""
         file = self.path / "tokenizer.json"
         try:
-            made = Tokenizer(file.read_bytes().decode("utf-8"), self.metadata["special"], where=file)
+            tokenizer = Tokenizer(file.read_bytes().decode("utf-8"), self.metadata["special"], where=file)
         except (OSError, UnicodeDecodeError):
             raise Error("cannot be read", where=file, fix="make the store again: formers prepare") from None
-        if made.fingerprint != self.metadata["fingerprint"]:
+        if tokenizer.fingerprint != self.metadata["fingerprint"]:
             raise Error("is not the tokenizer that made this store", where=file, fix="prepare the text again")
-        return made
+        return tokenizer
 
     @staticmethod
     def reopen_store(path: Path, part: str, verify: bool, damaged: str, identity: str) -> Store:
         """Open a pickled store in another process, and check that its files have not changed."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made = StoreDirectory(path, part, verify, damaged).open_store()
-        if made.content_hash != identity:
+            store = StoreDirectory(path, part, verify, damaged).open_store()
+        if store.content_hash != identity:
             raise Error("has changed while it was in use", where=path, fix="start again from the store as it is now")
-        return made
+        return store
 
 
 def drop_damaged(

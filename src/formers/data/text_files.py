@@ -71,7 +71,7 @@ def read_chunks(path: Path, hashes: dict[Path, str] | None = None) -> Iterator[b
                     raise Error(what, where=path, fix="this is no text; if it is, unpack it first")
                 yield chunk
             if isinstance(raw, HashingReader) and hashes is not None:
-                while raw.read(READ_BYTES):  # what is behind the end of a packed text
+                while raw.read(READ_BYTES):  # what follows the end of a packed text
                     pass
                 hashes[path] = raw.hash.hexdigest()
     except DAMAGE_ERRORS as e:
@@ -176,8 +176,8 @@ def make_encoding_error(seems: str | None, encoding: str, where: object) -> Erro
         return Error(f"{what}: it seems to be some other encoding, or no text", where=where, fix="turn it into UTF-8")
     if seems == "utf-8":
         damaged = is_utf_8(encoding)
-        told = "bytes in it are no text" if damaged else f"{what}: it seems to be utf-8"
-        return Error(told, where=where, fix="take them out" if damaged else "leave the encoding out")
+        reason = "bytes in it are no text" if damaged else f"{what}: it seems to be utf-8"
+        return Error(reason, where=where, fix="take them out" if damaged else "leave the encoding out")
     fix = f"turn it into UTF-8, or say --encoding {seems}, or encoding={seems!r}"
     return Error(f"{what}: it seems to be {seems}", where=where, fix=fix)
 
@@ -333,8 +333,8 @@ def find_cut(text: str, start: int, longest: int) -> int:
     end, middle = start + longest, start + (longest + 1) // 2
     for pattern in (SENTENCE_END, WHITESPACE):
         for begin in {max(middle, end - CUT_WINDOW): 0, middle: 0}:  # most often the last stretch is enough
-            if found := [m.end() for m in pattern.finditer(text, begin, end)]:
-                return found[-1]
+            if ends := [m.end() for m in pattern.finditer(text, begin, end)]:
+                return ends[-1]
     for at in range(end, max(middle, start + 1, end - JOIN_WINDOW), -1):
         left, right = text[at - JOIN_WINDOW : at] if at >= JOIN_WINDOW else text[:at], text[at : at + JOIN_WINDOW]
         if normalise(left + right) == normalise(left) + normalise(right):

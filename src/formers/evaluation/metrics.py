@@ -69,12 +69,12 @@ def score_labels(references: list[Answer], predictions: list[Answer], positive: 
         return score_multilabel(references, predictions)
     right = Counter(t for t, g in zip(references, predictions, strict=True) if t == g)
     scores = f1_by_label(Counter(references), Counter(predictions), right)
-    found = {"accuracy": right.total() / len(references), "f1_macro": sum(scores.values()) / len(scores)}
+    scores_by_metric = {"accuracy": right.total() / len(references), "f1_macro": sum(scores.values()) / len(scores)}
     if positive is not None:
         if positive not in scores:
             raise Error(f"no example has the label {positive!r}", fix="there are " + ", ".join(map(repr, scores)))
-        found["f1"] = scores[positive]
-    return {**found, "matthews": matthews(references, predictions)}
+        scores_by_metric["f1"] = scores[positive]
+    return {**scores_by_metric, "matthews": matthews(references, predictions)}
 
 
 def is_label_list(value: object) -> bool:
@@ -88,29 +88,29 @@ def score_multilabel(references: list[Answer], predictions: list[Answer]) -> dic
         raise Error("some examples have one label, others a list", fix="give a list for each")
     pairs = [(set(t), set(g)) for t, g in zip(references, predictions, strict=True)]
     triples = [(t, g, t & g) for t, g in pairs]
-    true, said, both = (Counter(label for row in rows for label in row) for rows in zip(*triples, strict=True))
-    scores = f1_by_label(true, said, both)
+    true, guesses, both = (Counter(label for row in rows for label in row) for rows in zip(*triples, strict=True))
+    scores = f1_by_label(true, guesses, both)
     macro = sum(scores.values()) / len(scores) if scores else 1.0
-    micro = f1(both.total(), said.total(), true.total())
+    micro = f1(both.total(), guesses.total(), true.total())
     return {"f1_micro": micro, "f1_macro": macro, "exact": sum(t == g for t, g in pairs) / len(pairs)}
 
 
-def f1(both: float, said: float, true: float) -> float:
+def f1(both: float, guess_total: float, true: float) -> float:
     """Return the harmonic mean of precision and recall; 0 where there is nothing at all."""
-    return 2 * both / (said + true) if said + true else 0.0
+    return 2 * both / (guess_total + true) if guess_total + true else 0.0
 
 
-def f1_by_label(true: Counter[Label], said: Counter[Label], both: Counter[Label]) -> dict[Label, float]:
+def f1_by_label(true: Counter[Label], guess_counts: Counter[Label], both: Counter[Label]) -> dict[Label, float]:
     """Compute F1 of each label that is there or was predicted."""
-    return {label: f1(both[label], said[label], true[label]) for label in {**true, **said}}
+    return {label: f1(both[label], guess_counts[label], true[label]) for label in {**true, **guess_counts}}
 
 
 def matthews(references: Sequence[Hashable], predictions: Sequence[Hashable]) -> float:
     """Return the correlation of two labellings, of any number of labels (Gorodkin 2004); 0 where one never varies."""
-    true, said, n = Counter(references), Counter(predictions), len(references)
+    true, predicted_counts, n = Counter(references), Counter(predictions), len(references)
     right = sum(bool(t == g) for t, g in zip(references, predictions, strict=True))
-    covariance = right * n - sum(true[label] * said[label] for label in true)
-    spread = (n * n - sum(c * c for c in said.values())) * (n * n - sum(c * c for c in true.values()))
+    covariance = right * n - sum(true[label] * predicted_counts[label] for label in true)
+    spread = (n * n - sum(c * c for c in predicted_counts.values())) * (n * n - sum(c * c for c in true.values()))
     return covariance / math.sqrt(spread) if spread else 0.0
 
 
@@ -140,9 +140,9 @@ def rank_values(values: Sequence[float]) -> list[float]:
 
 def score_tags(references: list[Sequence[str]], predictions: list[Sequence[str]]) -> dict[str, float]:
     """Score whole entities by F1, precision and recall, words by accuracy; tags without entities by accuracy and F1."""
-    for number, (true, said) in enumerate(zip(references, predictions, strict=True), 1):
-        if len(true) != len(said):
-            what = f"example {number} has {len(true)} tags, its guess {len(said)}"
+    for number, (true, predicted_tags) in enumerate(zip(references, predictions, strict=True), 1):
+        if len(true) != len(predicted_tags):
+            what = f"example {number} has {len(true)} tags, its guess {len(predicted_tags)}"
             raise Error(what, fix="give one tag for each word")
     flat = [t for row in references for t in row], [g for row in predictions for g in row]
     if not flat[0]:
@@ -202,15 +202,15 @@ def score_best_match(
     row: list[str], guess: str, plain: Callable[[str], str], parts: Callable[[str], list[str]], version: int
 ) -> tuple[float, float]:
     """Compute F1 and exact match with the right answer that is nearest."""
-    said = plain(guess)
-    return max(compute_bag_f1(parts(plain(t)), parts(said), version) for t in row), float(said in map(plain, row))
+    answer = plain(guess)
+    return max(compute_bag_f1(parts(plain(t)), parts(answer), version) for t in row), float(answer in map(plain, row))
 
 
-def compute_bag_f1(true: Sequence[Hashable], said: Sequence[Hashable], version: int = 1) -> float:
+def compute_bag_f1(true: Sequence[Hashable], guess: Sequence[Hashable], version: int = 1) -> float:
     """Compute F1 of two bags of parts; two empty ones are equal since SQuAD 2.0."""
-    if version == 2 and not (true and said):
-        return float(true == said)
-    return f1((Counter(true) & Counter(said)).total(), len(said), len(true))
+    if version == 2 and not (true and guess):
+        return float(true == guess)
+    return f1((Counter(true) & Counter(guess)).total(), len(guess), len(true))
 
 
 def normalise_english(text: str) -> str:
@@ -235,11 +235,11 @@ def get_signatures(
     references: list[TextReference], predictions: list[str], tokenize: str | None = None, lowercase: bool = False
 ) -> dict[str, str]:
     """Return how BLEU and chrF were computed, in sacrebleu's words; to be quoted with the numbers."""
-    found = {}
+    signatures = {}
     for name, scorer in make_bleu_scorers(tokenize, lowercase).items():
         scorer.corpus_score(predictions, to_reference_streams(references))
-        found[name] = str(scorer.get_signature())
-    return found
+        signatures[name] = str(scorer.get_signature())
+    return signatures
 
 
 def to_reference_streams(references: list[TextReference]) -> list[list[str | None]]:
@@ -268,16 +268,16 @@ def rouge(references: list[TextReference], predictions: list[str], units: str = 
         raise Error(f"ROUGE has no units {units!r}", fix="choose " + ", ".join(ROUGE_UNITS))
     scores: list[Sequence[float]] = []
     for right, guess in zip(references, predictions, strict=True):
-        said = split_units(guess, units)
+        words = split_units(guess, units)
         rows = [split_units(t, units) for t in ([right] if isinstance(right, str) else right)]
-        scores.append([max(values) for values in zip(*(score_rouge_pair(row, said) for row in rows), strict=True)])
+        scores.append([max(values) for values in zip(*(score_rouge_pair(row, words) for row in rows), strict=True)])
     return {f"rouge{n}": sum(s[i] for s in scores) / len(scores) for i, n in enumerate(("L", "1", "2"))}
 
 
-def score_rouge_pair(true: list[str], said: list[str]) -> tuple[float, float, float]:
+def score_rouge_pair(true: list[str], guess: list[str]) -> tuple[float, float, float]:
     """Compute ROUGE-L, -1 and -2 of one text."""
-    pairs = compute_bag_f1(list(itertools.pairwise(true)), list(itertools.pairwise(said)))
-    return f1(compute_lcs_length(true, said), len(said), len(true)), compute_bag_f1(true, said), pairs
+    pairs = compute_bag_f1(list(itertools.pairwise(true)), list(itertools.pairwise(guess)))
+    return f1(compute_lcs_length(true, guess), len(guess), len(true)), compute_bag_f1(true, guess), pairs
 
 
 def compute_lcs_length(a: list[str], b: list[str]) -> int:
@@ -303,6 +303,88 @@ def split_units(text: str, units: str) -> list[str]:
     kept = "".join(c if unicodedata.category(c)[0] in "LNM" else " " for c in text).split()
     words = [word for word in kept if any(unicodedata.category(c)[0] != "M" for c in word)]  # not ️ of an emoji
     return words if units == "words" else list("".join(words))
+
+
+KLUE_TAGS = (*(f"{mark}-{kind}" for kind in ("PS", "LC", "OG", "DT", "TI", "QT") for mark in "BI"), "O")
+SIMILAR_FROM = 3.0  # the score from which on KLUE-STS takes two sentences for similar
+
+
+def score_klue_tags(references: list[Sequence[str]], predictions: list[Sequence[str]]) -> dict[str, float]:
+    """Score KLUE-NER as its baseline does: F1 of entities, the mean over their kinds, where an entity begins with B-
+    (IOB2, strict), and F1 of characters, the mean over all tags, O among them; a tag that never occurs counts as 1."""
+    entities = [
+        Counter((n, *e) for n, row in enumerate(rows) for e in find_strict_entities(row))
+        for rows in (references, predictions)
+    ]
+    both = entities[0] & entities[1]
+    by_kind = [Counter(kind for _, kind, *_ in counts.elements()) for counts in (*entities, both)]
+    entity_scores = f1_by_label(*by_kind).values()
+    flat = [t for row in references for t in row], [g for row in predictions for g in row]
+    right = Counter(t for t, g in zip(*flat, strict=True) if t == g)
+    tag_scores = dict.fromkeys(KLUE_TAGS, 1.0) | f1_by_label(Counter(flat[0]), Counter(flat[1]), right)
+    return {
+        "entity_f1_macro": sum(entity_scores) / len(entity_scores) if entity_scores else 0.0,
+        "char_f1_macro": sum(tag_scores.values()) / len(tag_scores),
+    }
+
+
+def find_strict_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+    """(kind, first, last) of each entity that begins with B-; an I- that follows nothing of its kind is none."""
+    entities: list[tuple[str, int, int]] = []
+    for place, tag in enumerate(tags):
+        mark, kind = tag[:1], tag[2:]
+        if mark == "B":
+            entities.append((kind, place, place))
+        elif mark == "I" and entities and entities[-1][0] == kind and entities[-1][2] == place - 1:
+            entities[-1] = kind, entities[-1][1], place
+    return entities
+
+
+def score_klue_answers(references: list[Sequence[str]], predictions: list[str]) -> dict[str, float]:
+    """Score KLUE-MRC as its baseline does: exact matches, and its ROUGE-W, which is F1 of the longest stretch of
+    characters that both have; of a question without an answer only "" is right."""
+    scores = []
+    for right, guess in zip(references, predictions, strict=True):
+        answer = normalise_klue(guess)
+        rows = [normalise_klue(t) for t in right] or [""]
+        rouge = [f1(compute_common_stretch(t, answer), len(answer), len(t)) if t else float(not answer) for t in rows]
+        scores.append((float(answer in rows), max(rouge)))
+    return {name: sum(s[i] for s in scores) / len(scores) for i, name in enumerate(("exact", "rouge_w"))}
+
+
+def normalise_klue(text: str) -> str:
+    """Return KLUE-MRC's plain form: lower case, no ASCII punctuation."""
+    return " ".join(compose_nfc(text).lower().translate(PUNCTUATION).split())
+
+
+def compute_common_stretch(a: str, b: str) -> int:
+    """Return the length of the longest string that is in both."""
+    best, row = 0, [0] * (len(b) + 1)
+    for char in a:
+        row = [0, *(row[i] + 1 if char == other else 0 for i, other in enumerate(b))]
+        best = max(best, *row)
+    return best
+
+
+def score_relations(references: list[str], predictions: list[str], no_relation: str = "no_relation") -> float:
+    """Return F1 over all relations together, without those that are none (KLUE-RE's micro F1)."""
+    right = sum(t == g != no_relation for t, g in zip(references, predictions, strict=True))
+    return f1(right, sum(g != no_relation for g in predictions), sum(t != no_relation for t in references))
+
+
+def compute_auprc(references: Sequence[str], probabilities: np.ndarray, labels: Sequence[str]) -> float:
+    """Return the area under the curve of precision over recall, by trapezoids, the mean over labels; `probabilities`
+    are (rows, labels). A label that no row has counts 0.5 as in scikit-learn, whose recall is then 1 throughout."""
+    areas = []
+    for column, label in enumerate(labels):
+        order = np.argsort(-probabilities[:, column], kind="stable")
+        scores, hits = probabilities[order, column], np.array([references[i] == label for i in order], float)
+        last = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)  # the last row of each equal score
+        true = np.cumsum(hits)[last]
+        precision = np.append(1.0, true / (last + 1))
+        recall = np.append(0.0, true / true[-1] if true[-1] else np.ones_like(true))
+        areas.append(float((np.diff(recall) * (precision[1:] + precision[:-1])).sum() / 2))
+    return sum(areas) / len(areas)
 
 
 METRICS: dict[str, Callable[..., dict[str, float]]] = {
@@ -336,12 +418,14 @@ def run_majority_baseline(train: Sequence[Row], valid: Sequence[Row], **more: ob
 
 def describe_baselines(part: str, measured: Mapping[str, Mapping[str, float]]) -> str:
     """Format the main metric of each baseline in one line, with its part of the data; empty without baselines."""
-    if not (found := {name: values for name, values in measured.items() if values}):
+    if not (baselines := {name: values for name, values in measured.items() if values}):
         return ""
-    main = next(iter(next(iter(found.values()))))
+    main = next(iter(next(iter(baselines.values()))))
     shown = "{:.1f} %" if main == "accuracy" else "{:.4f}"
-    told = (f"{name} {shown.format(v[main] * 100 if main == 'accuracy' else v[main])}" for name, v in found.items())
-    return f"baseline on the {part} part ({main}): {', '.join(told)}"
+    phrases = (
+        f"{name} {shown.format(v[main] * 100 if main == 'accuracy' else v[main])}" for name, v in baselines.items()
+    )
+    return f"baseline on the {part} part ({main}): {', '.join(phrases)}"
 
 
 class LinearBaseline:
@@ -384,7 +468,7 @@ class LinearBaseline:
             self.model = OneVsRestClassifier(classifier).fit(features, truth)
         elif len(self.labels) > 1:
             self.model = classifier.fit(features, labels)
-        tell("baseline", 2, 3, "TF-IDF: it predictions")
+        tell("baseline", 2, 3, "TF-IDF: predictions")
 
     def get_texts(self, row: Row) -> list[str]:
         """Return the texts of a row."""
@@ -407,8 +491,8 @@ class LinearBaseline:
         if self.task == "regress":
             return [float(v) for v in self.model.predict(self.build_features(rows))]
         if self.is_multilabel:
-            found = self.predict_probabilities(rows) > 0.5
-            return [[name for name, yes in zip(self.labels, row, strict=True) if yes] for row in found]
+            is_chosen = self.predict_probabilities(rows) > 0.5
+            return [[name for name, yes in zip(self.labels, row, strict=True) if yes] for row in is_chosen]
         return [self.labels[i] for i in self.predict_probabilities(rows).argmax(1)]
 
     def predict_probabilities(self, rows: Sequence[Row]) -> np.ndarray:

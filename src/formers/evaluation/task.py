@@ -14,10 +14,11 @@ from torch import Tensor
 from ..batch import Batch
 from ..config import ProgressCallback
 from ..data.encoded_examples import EncodedExamples, EncodedSource
+from ..errors import Error
 from ..former import Former
 from ..inputs import get_start_token
 from ..objectives.supervised import Supervised, compute_class_weights, compute_label_weights
-from ..task import Task
+from ..task import TASKS, Task
 from ..tasks import api
 from ..tasks.examples import Row
 from .metrics import Answer, compute_metrics, get_signatures
@@ -74,7 +75,8 @@ def evaluate_task(
 
     if task.label_as_text:  # the label that the decoder is likeliest to generate
         probabilities = api.score_label_words(former, task, rows, tell)
-        results = evaluate_classes(task.labels, probabilities, get_references(task, rows))
+        evaluate_labels = evaluate_classes if task.name == "classify" else evaluate_written_numbers
+        results = evaluate_labels(task.labels, probabilities, get_references(task, rows))
     elif objective.task_kind == "text":
         results = evaluate_generated_text(former, task, objective.source.data, rows, tell)
     else:
@@ -96,7 +98,17 @@ REFERENCE_READERS: dict[str, Callable[[Row], Answer]] = {
 
 def get_references(task: Task, rows: ExampleRows) -> list[Answer]:
     """Return the reference answers in the form that the metrics compare."""
-    return [REFERENCE_READERS["class" if task.label_as_text else task.kind](row) for row in rows]
+    kind = TASKS[task.name][0][0] if task.label_as_text else task.kind  # of a decoder that writes it
+    return [REFERENCE_READERS[kind](row) for row in rows]
+
+
+def check_known_labels(task: Task, rows: ExampleRows) -> None:
+    """Refuse a label that a decoder has not learned to write: it could never be right."""
+    if not task.label_as_text or task.name != "classify":
+        return
+    if odd := {str(row["label"]) for row in rows} - set(task.labels):
+        known = ", ".join(task.labels[:8]) + (" …" if len(task.labels) > 8 else "")
+        raise Error(f"the label {min(odd)!r} was not seen in training", fix=f"known labels: {known}")
 
 
 def list_metric_names(task: Task, rows: ExampleRows) -> tuple[str, ...]:
@@ -111,8 +123,8 @@ def evaluate_outputs(
     """Turn what a head says of encoded examples into predictions for their rows, with the confidence in each truth."""
     references = get_references(task, rows)
     if task.kind == "tags":  # a word without a token gets the first tag, the most frequent
-        found = api.predict_tags(data, outputs, [len(row["words"]) for row in rows])
-        predictions: list[Answer] = [[former.labels[max(0, i)] for i in tags] for tags, _ in found]
+        taggings = api.predict_tags(data, outputs, [len(row["words"]) for row in rows])
+        predictions: list[Answer] = [[former.labels[max(0, i)] for i in tags] for tags, _ in taggings]
         pairs = zip(references, predictions, strict=True)
         right = [np.mean([a == b for a, b in zip(t, g, strict=True)]) for t, g in pairs]
         return TaskEvaluation(references, predictions, [float(r) for r in right])
@@ -128,9 +140,8 @@ def evaluate_outputs(
     probabilities = api.average_windows(task, data, outputs)
     if task.kind == "class":
         return evaluate_classes(former.labels, probabilities, references)
-    if task.kind == "number":  # the confidence is minus the absolute error
-        numbers = probabilities[:, 0].tolist()
-        return TaskEvaluation(references, numbers, [-abs(t - g) for t, g in zip(references, numbers, strict=True)])
+    if task.kind == "number":
+        return evaluate_numbers(probabilities[:, 0].tolist(), references)
     named = [list(zip(former.labels, row, strict=True)) for row in probabilities]  # several labels for each row
     pairs = zip(named, references, strict=True)
     confidences = [float(np.prod([p if name in t else 1 - p for name, p in row])) for row, t in pairs]
@@ -142,6 +153,18 @@ def evaluate_classes(labels: Sequence[str], probabilities: np.ndarray, reference
     index = {label: i for i, label in enumerate(labels)}
     confidences = [float(row[index[t]]) for row, t in zip(probabilities, references, strict=True)]
     return TaskEvaluation(references, [labels[i] for i in probabilities.argmax(1)], confidences)
+
+
+def evaluate_numbers(numbers: list[float], references: list[Answer]) -> TaskEvaluation:
+    """Compare numbers with their references; the confidence is minus the absolute error."""
+    return TaskEvaluation(references, numbers, [-abs(t - g) for t, g in zip(references, numbers, strict=True)])
+
+
+def evaluate_written_numbers(
+    labels: Sequence[str], probabilities: np.ndarray, references: list[Answer]
+) -> TaskEvaluation:
+    """Predict the number that a decoder is likeliest to write, given (rows, numbers) probabilities."""
+    return evaluate_numbers(api.read_numbers(labels, probabilities), references)
 
 
 def evaluate_generated_text(
@@ -178,9 +201,9 @@ def build_report_tables(
 ) -> list[ReportTable]:
     """Build the report's tables: the confusion matrix and the worst examples."""
     truths, guesses = evaluation.references, evaluation.predictions
-    found = []
+    tables = []
     if task.kind == "class" and len(labels) <= MAX_CONFUSION_CLASSES:
-        found.append(build_confusion_matrix(labels, evaluation))
+        tables.append(build_confusion_matrix(labels, evaluation))
 
     def build_lines(places: Iterable[int]) -> list[list[str]]:
         return [[format_example(rows[i]), format_answer(truths[i]), format_answer(guesses[i])] for i in places]
@@ -189,14 +212,14 @@ def build_report_tables(
         order = np.argsort(evaluation.confidences, kind="stable")
         wrong = [i for i in order if truths[i] != guesses[i]][:MAX_WORST_EXAMPLES]
         head, lines = ["text", "truth", "guess"], build_lines(wrong)
-        if last := CONFIDENCE_COLUMNS.get("class" if task.label_as_text else task.kind):
+        if last := CONFIDENCE_COLUMNS.get(TASKS[task.name][0][0] if task.label_as_text else task.kind):
             head.append(last[0])
             lines = [[*line, last[1](evaluation.confidences[i])] for line, i in zip(lines, wrong, strict=True)]
-        found.append({"title": "Worst examples", "head": head, "rows": lines})
+        tables.append({"title": "Worst examples", "head": head, "rows": lines})
     elif task.kind == "text":
         lines = build_lines(range(min(MAX_WORST_EXAMPLES, len(rows))))
-        found.append({"title": "Examples", "head": ["text", "truth", "written"], "rows": lines})
-    return found
+        tables.append({"title": "Examples", "head": ["text", "truth", "written"], "rows": lines})
+    return tables
 
 
 def build_confusion_matrix(labels: Sequence[str], evaluation: TaskEvaluation) -> ReportTable:

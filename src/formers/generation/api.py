@@ -11,6 +11,7 @@ from ..config import format_value
 from ..errors import Error
 from ..former import Former
 from ..inputs import list_texts
+from ..registry import find_family
 from ..text.normalise import normalise
 from ..text.tokenizer import DecodeStream, Tokenizer
 from ..verbs import check_verb
@@ -87,7 +88,7 @@ def decode_to_texts(batch: DecodingBatch, constraints: Constraints) -> list[list
     prompts = [text[:length] for text, length in zip(batch.sequences, batch.prompt_lengths, strict=True)]
     if constraints.options.num_beams > 1:
         both = zip(prompts[::count], decode_batch(batch, constraints), strict=True)
-        return [[decode_ids(former, constraints, prompt, one.ids) for one in found] for prompt, found in both]
+        return [[decode_ids(former, constraints, prompt, one.ids) for one in hypotheses] for prompt, hypotheses in both]
     watchers = [make_watcher(former, constraints, prompt) for prompt in prompts]
     texts = [""] * len(watchers)
     for new in decode_steps(batch, constraints, 1 if constraints.options.stop else STEPS_AHEAD):
@@ -190,6 +191,6 @@ def encode_prompt(former: Former, text: str) -> list[int]:
     if not text.strip():
         raise Error("the text is empty", fix="give some text")
     end = tokenizer.id("eos") if tokenizer.id("eos") is not None else tokenizer.id("sep")
-    if former.definition.objective == "seq2seq" and end is not None:
+    if find_family(former.family).takes_pairs and end is not None:
         return [*tokenizer.encode(text, special=False), end]  # a source as the objective frames it
     return tokenizer.encode(text)

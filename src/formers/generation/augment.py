@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..atomic_files import ResumableFile
@@ -96,7 +96,7 @@ def augment(
     config = build_config(former, how)
     keep_label = make_label_filter(label_filter, examples, config.min_probability)
     # A text is generated whatever probability its label must have, so a resumed run may change that.
-    settings = {name: value for name, value in vars(config).items() if name != "min_probability"}
+    settings = {name: value for name, value in asdict(config).items() if name != "min_probability"}
     about = {} if out is None else {"rows": hash_rows(examples), "how": settings, "model": former.fingerprint}
     with nullcontext() if out is None else ResumableFile(Path(out), about, overwrite=overwrite) as file:
         texts: list[list[str]] = [] if file is None else [record["made"] for record in file.read_records()]
@@ -237,8 +237,11 @@ def make_label_filter(judge: Former | str | None, rows: Sequence[Row], min_proba
 
 def make_linear_scorer(rows: Sequence[Row]) -> LabelScorer:
     """Train a linear model on the rows; returns a function from rows to label probabilities."""
-    from ..evaluation.metrics import LinearBaseline
+    from ..evaluation.metrics import LinearBaseline, has_sklearn
 
+    if not has_sklearn():
+        fix = 'pip install "formers[eval]", or do without: label_filter="none", or a classifier of yours'
+        raise Error("the linear label filter needs the package scikit-learn", fix=fix)
     model = LinearBaseline(rows)
     return lambda new: [dict(zip(model.labels, row.tolist(), strict=True)) for row in model.predict_probabilities(new)]
 

@@ -183,7 +183,7 @@ def beam_search(batch: DecodingBatch, constraints: Constraints) -> list[list[Hyp
             beams.step(at)
         beams.flush_steps(step)
         step += count
-    return [found[: options.num_samples] for found in beams.collect_hypotheses()]
+    return [hypotheses[: options.num_samples] for hypotheses in beams.collect_hypotheses()]
 
 
 def compute_length_penalty(length: float, alpha: float) -> float:

@@ -96,17 +96,19 @@ def begin_sequence(former: Former, prompt: Sequence[int], start: int | None = No
 class DecodingBatch:
     """Sequences that are decoded together: every prompt has `rows_per_prompt` rows, one after the other.
 
-    To an encoder-decoder prompts are sources, and its sequences begin with `start` (or the config's own). When a row
+    To an encoder-decoder prompts are sources, and its sequences begin with `start` (or the config's own). What comes
+    after that is given by `prefix`, for all of them. When a row
     fills a decoder's context, its last half is read again and the rest dropped; a model with a memory drops its oldest
     states. Rows in `finished_rows` are skipped."""
 
     def __init__(
         self, former: Former, prompts: Sequence[list[int]], max_new_tokens: int, rows_per_prompt: int = 1,
-        start: int | None = None,
+        start: int | None = None, prefix: Sequence[int] = (),
     ):  # fmt: skip
         self.former, self.rows_per_prompt = former, rows_per_prompt
         self.sources = prompts if former.is_encoder_decoder else None
-        self.sequences = [begin_sequence(former, row, start) for row in prompts for _ in range(rows_per_prompt)]
+        begun = [[*begin_sequence(former, row, start), *prefix] for row in prompts]
+        self.sequences = [list(row) for row in begun for _ in range(rows_per_prompt)]
         self.prompt_lengths = [len(text) for text in self.sequences]
         self.context: int | None = former.context
         longest = max(self.prompt_lengths)
@@ -129,7 +131,7 @@ class DecodingBatch:
 
     def reset_runner(self) -> None:
         """Start a new runner, which reads every row from the start of its window."""
-        vars(self).pop("runner", None)  # frees its CUDA graph for the next one
+        vars(self).pop("runner", None)  # dynamic: there may be none yet; this frees its CUDA graph for the next one
         self.runner = Runner(self.former, len(self.sequences), self.cache_size, self.sources, self.rows_per_prompt)
         both = enumerate(zip(self.sequences, self.window_starts, strict=True))
         self.pending_ids = [[] if row in self.finished_rows else text[n:] for row, (text, n) in both]

@@ -28,6 +28,7 @@ from .options import Options
 from .runner import Runner
 from .sampling import pick_tokens
 
+PREFILL_TOKENS = 2048  # of prompts that are read together: more are no faster, and hold up the texts that grow
 Result = TypeVar("Result")
 TokenChooser = Callable[[Tensor, Sequence[int], int], int]  # logits (vocab,), the text so far and the step → a token
 TokenListener = Callable[["Request", int | None], None]  # is called with each new token, and with None at the end
@@ -66,11 +67,15 @@ class Request:
         self.is_cancelled = True
 
     def put_token(self, token: int | None) -> None:
-        """Hand one more token to the reader; None is the end."""
+        """Hand one more token to the reader; None is the end. A listener that fails ends its own request alone."""
         if self.listener is None:
             self._queue.put(token)
-        else:
+            return
+        try:
             self.listener(self, token)
+        except Exception as error:
+            self.error = self.error or error
+            self.cancel()
 
 
 class Engine:
@@ -144,6 +149,7 @@ class Engine:
         active = {slot: request.token_ids[-1:] for slot, request in self.active_requests.items() if slot not in new}
         new_ids = [active.get(slot, []) for slot in range(self.num_slots)]
         if any(new_ids):
+            self.runner.limit_slots(max(self.count_cached_tokens(request) for request in self.active_requests.values()))
             logits = self.runner.score_next(new_ids)
             new |= {slot: logits[slot] for slot, row in enumerate(new_ids) if row}
         for slot, row in new.items():
@@ -152,7 +158,11 @@ class Engine:
 
     def admit_requests(self) -> dict[int, Tensor]:
         """Admit waiting requests to free slots, and read the last half of a sequence that has filled its context."""
-        free, logits_by_slot = [i for i in range(self.num_slots) if i not in self.active_requests], {}
+        free, new = [i for i in range(self.num_slots) if i not in self.active_requests], list[int]()
+        for slot, request in self.active_requests.items():
+            if len(request.token_ids) - request.window_start > self.context:
+                request.window_start = len(request.token_ids) - (self.context // 2 or 1)
+                new.append(slot)
         while free and not self.waiting_requests.empty():
             request = self.waiting_requests.get()
             if request.is_cancelled:
@@ -161,22 +171,51 @@ class Engine:
             slot = free.pop(0)
             self.active_requests[slot] = request
             request.window_start = max(0, len(request.token_ids) - self.context)
-            logits_by_slot[slot] = self.prefill_slot(slot)
-        for slot, request in self.active_requests.items():
-            if slot not in logits_by_slot and len(request.token_ids) - request.window_start > self.context:
-                request.window_start = len(request.token_ids) - (self.context // 2 or 1)
-                logits_by_slot[slot] = self.prefill_slot(slot)
+            new.append(slot)
+        logits_by_slot: dict[int, Tensor] = {}
+        while new:
+            group = self.select_prefill_group(new)
+            del new[: len(group)]
+            logits_by_slot |= self.try_prefill(group)
         return logits_by_slot
 
-    def prefill_slot(self, slot: int) -> Tensor:
-        """Read a request's sequence with a runner of its own, and copy the cache into the slot."""
-        request = self.active_requests[slot]
-        text = request.token_ids[request.window_start :]
-        sources = [request.prompt_ids] if self.former.is_encoder_decoder else None
-        prefill_runner = Runner(self.former, 1, len(text), sources)
-        logits = prefill_runner.score_next([text])[0]
-        self.runner.adopt_row(slot, prefill_runner, self.cache_size)
-        return logits
+    def try_prefill(self, slots: Sequence[int]) -> dict[int, Tensor]:
+        """Prefill slots together; if that fails, each alone, so that only the request at fault gets the error."""
+        try:
+            return self.prefill_slots(slots)
+        except Exception as error:
+            if len(slots) > 1:
+                return {slot: row for one in slots for slot, row in self.try_prefill([one]).items()}
+            self.active_requests[slots[0]].error = error
+            self.release_slot(slots[0])
+            return {}
+
+    def select_prefill_group(self, slots: Sequence[int]) -> list[int]:
+        """Select the first slots whose sequences are read together: up to `PREFILL_TOKENS` tokens, and for an
+        encoder-decoder, whose sources lie in the cache as well, one."""
+        group, total = list[int](), 0
+        for slot in slots:
+            request = self.active_requests[slot]
+            total += len(request.token_ids) - request.window_start
+            if group and (total > PREFILL_TOKENS or self.former.is_encoder_decoder):
+                break
+            group.append(slot)
+        return group
+
+    def prefill_slots(self, slots: Sequence[int]) -> dict[int, Tensor]:
+        """Read the sequences of requests with a runner of their own, and copy its cache into their slots."""
+        requests = [self.active_requests[slot] for slot in slots]
+        texts = [request.token_ids[request.window_start :] for request in requests]
+        sources = [request.prompt_ids for request in requests] if self.former.is_encoder_decoder else None
+        prefill_runner = Runner(self.former, len(texts), max(map(len, texts)), sources)
+        logits = prefill_runner.score_next(texts)
+        for row, slot in enumerate(slots):
+            self.runner.adopt_row(slot, prefill_runner, self.cache_size, row)
+        return dict(zip(slots, logits, strict=True))
+
+    def count_cached_tokens(self, request: Request) -> int:
+        """Count the tokens of a request that the cache holds: all but the newest."""
+        return len(request.token_ids) - request.window_start - 1
 
     def append_token(self, slot: int, logits: Tensor) -> None:
         """Choose a request's next token and hand it out."""
@@ -216,10 +255,15 @@ class Engine:
                     request.error = error
                     self.release_slot(slot)
                 self._wake_event.set()  # others may be waiting
-        while self.active_requests:
-            self.release_slot(next(iter(self.active_requests)))
+        unfinished = Error("the engine was stopped before the text was finished", fix="ask again")
+        while self.active_requests:  # a text that is cut short is not handed out as a whole one
+            slot, request = next(iter(self.active_requests.items()))
+            request.error = None if request.is_cancelled else unfinished
+            self.release_slot(slot)
         while not self.waiting_requests.empty():
-            self.waiting_requests.get().put_token(None)
+            request = self.waiting_requests.get()
+            request.error = None if request.is_cancelled else unfinished
+            request.put_token(None)
         while not self.waiting_calls.empty():
             self.waiting_calls.get()[0].cancel()
 

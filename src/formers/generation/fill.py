@@ -1,7 +1,11 @@
-"""Masked language models at work: guesses for the blanks of a text, and texts with some of their words replaced."""
+"""Guesses for the blanks of a text: one token by a masked language model, a span of several by T5 and BART. Also texts
+with some of their words replaced."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,17 +23,24 @@ from ..inputs import check_length, list_texts
 from ..text.normalise import normalise
 from ..text.tokenizer import Tokenizer
 from ..text.word_level import WORD_PATTERN
-from ..verbs import BLANK, can_fill, check_verb
+from ..verbs import BLANK, can_fill, can_fill_spans, check_verb
+from .decoding import DecodingBatch, check_prompts, decode_batch
+from .logits_processors import build_constraints, get_end_ids
+from .options import Options
 
 BATCH_ROWS = 32  # texts that are read at a time
 WORD_STREAM, PIECE_STREAM = 70, 71  # what a random number is for
 RandomKey = tuple[int, int, int]
+MAX_SPAN_TOKENS = 16  # tokens of a span
+MIN_BEAMS = 4  # hypotheses of a span, however few are asked for
+SENTINEL = re.compile(r"<extra_id_\d+>")
 
 
 @dataclass(frozen=True)
 class Guess:
     """A prediction for a blank: the token as the tokenizer spells it, its probability, and the text with it. In `text`
-    a piece that continues a word (##ing) is joined to it, and other blanks have their likeliest pieces."""
+    a piece that continues a word (##ing) is joined to it, and other blanks have their likeliest pieces. Of T5 and BART
+    `token` is a span of several tokens, and its probability that of the span with its end."""
 
     token: str
     probability: float
@@ -40,7 +51,9 @@ Guesses = Any  # dynamic: a list of `Guess`, lists of them for several blanks, a
 
 
 def fill(former: Former, texts: str | Sequence[str], top_k: int = 5) -> Guesses:
-    """Predict the tokens at the blanks of a text, written ___ or as the mask token, the likeliest first.
+    """Predict the tokens at the blanks of a text, written ___ or as the mask token, the likeliest first. T5 and BART
+    write spans of several tokens, found by beam search; a blank after another is filled knowing the likeliest span of
+    the one before.
 
     A text of one blank gives a list of guesses, one of several a list of such lists; a list of texts gives a list of
     what each of them gives."""
@@ -49,6 +62,10 @@ def fill(former: Former, texts: str | Sequence[str], top_k: int = 5) -> Guesses:
         raise Error(f"top_k must be at least 1, got {format_value(top_k)}", fix="ask for 5 guesses")
     several = [texts] if isinstance(texts, str) else list_texts(texts)
     several = [normalise(text) if isinstance(text, str) else text for text in several]
+    if can_fill_spans(former):
+        spans = [fill_spans(former, text, top_k) for text in several]
+        filled = [blanks[0] if len(blanks) == 1 else blanks for blanks in spans]
+        return filled[0] if isinstance(texts, str) else filled
     rows = [encode_blanks(former, text) for text in several]
     for row in rows:
         check_length(len(row), former.context)
@@ -63,14 +80,19 @@ def encode_blanks(former: Former, text: str) -> list[int]:
     tokenizer = former.tokenizer
     if tokenizer is None or tokenizer.id("mask") is None:
         raise Error("this model has no mask token", fix="load a BERT with its tokenizer")
-    if not isinstance(text, str):
-        what = f"a text with blanks must be text, got {format_value(text)}"
-        raise Error(what, fix="give a string, or a list of them")
+    check_blank_text(text)
     mask = tokenizer.special["mask"]
     ids = tokenizer.encode(text.replace(BLANK, mask))
     if tokenizer.id("mask") not in ids:
         raise Error("the text has 0 blanks", fix=f"mark at least one with {BLANK} or {mask}")
     return ids
+
+
+def check_blank_text(text: object) -> None:
+    """Refuse what is no text."""
+    if not isinstance(text, str):
+        what = f"a text with blanks must be text, got {format_value(text)}"
+        raise Error(what, fix="give a string, or a list of them")
 
 
 @torch.inference_mode()
@@ -117,6 +139,119 @@ def fill_blanks(between: Sequence[str], words: Sequence[tuple[str, bool]]) -> st
     for (word, continues), part in zip(words, between[1:], strict=True):
         text = (text.rstrip() if continues else text) + word + part
     return text
+
+
+def fill_spans(former: Former, text: str, top: int) -> list[list[Guess]]:
+    """Make up to `top` guesses for each blank of a text with an encoder-decoder."""
+    tokenizer, uses_sentinels = former.tokenizer, former.definition.objective == "span-corruption"
+    if tokenizer is None:
+        raise Error(f"this {former.family} has no tokenizer", fix="load it with its tokenizer")
+    if uses_sentinels:
+        check_blank_text(text)
+        between = SENTINEL.sub(BLANK, text).split(BLANK)
+        if len(between) < 2:
+            raise Error("the text has 0 blanks", fix=f"mark at least one with {BLANK} or <extra_id_0>")
+        sentinels = [tokenizer.backend.token_to_id(f"<extra_id_{i}>") for i in range(len(between))]
+        if None in sentinels:
+            what = f"this tokenizer has no <extra_id_{sentinels.index(None)}> for a text of {len(between) - 1} blanks"
+            raise Error(what, fix="give fewer blanks, or load the tokenizer that the model was pretrained with")
+        marked = between[0] + "".join(f"<extra_id_{i}>{part}" for i, part in enumerate(between[1:]))
+        source = tokenizer.encode(marked)
+        write: SentinelSpans | RestoredSpans = SentinelSpans([i for i in sentinels if i is not None])
+    else:
+        source = encode_blanks(former, text)
+        between = text.replace(tokenizer.special["mask"], BLANK).split(BLANK)
+        write = RestoredSpans(between)
+    (row,) = check_prompts(former, [source], MAX_SPAN_TOKENS)
+    candidates: list[list[tuple[str, float]]] = []
+    for blank in range(len(between) - 1):
+        candidates.append(write.search(former, row, [spans[0][0] for spans in candidates], max(top, MIN_BEAMS)))
+        if not candidates[-1]:
+            what = f"this {former.family} writes nothing into blank {blank + 1}"
+            raise Error(what, fix="load one that was pretrained by denoising; fine-tuned ones forget it")
+    best = [spans[0][0] for spans in candidates]
+    return [
+        [Guess(span, chance, fill_blanks(between, [(one, False) for one in (*best[:blank], span, *best[blank + 1 :])]))
+         for span, chance in spans[:top]]
+        for blank, spans in enumerate(candidates)
+    ]  # fmt: skip
+
+
+def search_spans(
+    former: Former, source: list[int], prefix: list[int], beams: int, ends: Sequence[int], stop: str = "",
+    banned: Sequence[int] = (),
+) -> list[tuple[str, float]]:  # fmt: skip
+    """Find the likeliest spans after a decoder's `prefix`, up to one of the end tokens or a `stop` string, with their
+    probabilities; equal texts are added up. Spans that do not end are left out where others do."""
+    stops = (stop,) if stop else ()
+    options = Options(
+        num_beams=beams, num_samples=beams, length_penalty=0.0, max_new_tokens=MAX_SPAN_TOKENS, stop=stops
+    )
+    constraints = dataclasses.replace(
+        build_constraints(former, options), end_ids=tuple(ends), forced_first=(), forced_last=(), banned_first=(),
+        banned_ids=tuple(banned), banned_sequences=(),
+    )  # fmt: skip
+    assert constraints.tokenizer is not None
+    batch = DecodingBatch(former, [source], MAX_SPAN_TOKENS, beams, prefix=prefix)
+    span_chances: dict[bool, dict[str, float]] = {True: {}, False: {}}  # by whether a span ends
+    for hypothesis in decode_batch(batch, constraints)[0]:
+        text = constraints.tokenizer.decode(hypothesis.ids)
+        has_end = len(hypothesis.ids) < MAX_SPAN_TOKENS or constraints.has_stop_string(hypothesis.ids)
+        span = (text.split(stop)[0] if stop else text).strip()
+        if span and math.isfinite(hypothesis.score):
+            span_chances[has_end][span] = span_chances[has_end].get(span, 0.0) + math.exp(hypothesis.score)
+    return sorted((span_chances[True] or span_chances[False]).items(), key=lambda one: -one[1])
+
+
+@dataclass(frozen=True)
+class SentinelSpans:
+    """How T5 fills blanks: the source has a sentinel in place of each, the target each sentinel with its span."""
+
+    sentinels: list[int]  # one more than there are blanks: the last ends the last span
+
+    def search(self, former: Former, source: list[int], known: Sequence[str], beams: int) -> list[tuple[str, float]]:
+        """Find the likeliest spans of the blank after those that are `known`."""
+        tokenizer = former.tokenizer
+        assert tokenizer is not None
+        spans = [tokenizer.encode(span, special=False, parse_special=False) for span in known]
+        prefix = [i for mark, span in zip(self.sentinels, spans, strict=False) for i in (mark, *span)]
+        end, every = self.sentinels[len(known) + 1], find_sentinels(tokenizer)
+        ends = (end, *get_end_ids(former))
+        banned = [i for i in every if i != end and i < former.output_vocab]
+        return search_spans(former, source, [*prefix, self.sentinels[len(known)]], beams, ends, banned=banned)
+
+
+@dataclass(frozen=True)
+class RestoredSpans:
+    """How BART fills blanks: the source has a mask in place of each, the target is the whole text. A span is written
+    after the text before it, and ends where the text continues."""
+
+    between: list[str]
+
+    def search(self, former: Former, source: list[int], known: Sequence[str], beams: int) -> list[tuple[str, float]]:
+        """Find the likeliest spans of the blank after those that are `known`."""
+        tokenizer = former.tokenizer
+        assert tokenizer is not None
+        before = fill_blanks(self.between[: len(known) + 1], [(span, False) for span in known]).rstrip()
+        frame = tokenizer.get_template()
+        marks = () if former.definition.starts_with_last_token else frame.before
+        prefix = [*marks, *tokenizer.encode(before, special=False, parse_special=False)]
+        following = re.match(r"\s*\S+", self.between[len(known) + 1])
+        stop = following[0] if following else ""
+        banned = [i for i in (tokenizer.id("mask"), tokenizer.id("pad"), tokenizer.id("bos")) if i is not None]
+        ends = sorted(get_end_ids(former))
+        banned = [i for i in banned if i not in ends]
+        return search_spans(former, source, prefix, beams, ends, stop, banned)
+
+
+def find_sentinels(tokenizer: Tokenizer) -> list[int]:
+    """Return the ids of all sentinels of a tokenizer, and of its padding."""
+    sentinels, number = [], 0
+    while (one := tokenizer.backend.token_to_id(f"<extra_id_{number}>")) is not None:
+        sentinels.append(one)
+        number += 1
+    pad = tokenizer.id("pad")
+    return [*sentinels, *([] if pad is None else [pad])]
 
 
 def infill_texts(

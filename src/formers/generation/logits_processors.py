@@ -184,8 +184,8 @@ def ban_sequences(scores: Tensor, texts: Tensor, words: tuple[tuple[int, ...], .
     scores = scores.clone()
     for *front, last in words:
         if len(front) <= texts.shape[1]:
-            wanted = torch.tensor(front, device=texts.device, dtype=texts.dtype)
-            follows = (texts[:, texts.shape[1] - len(front) :] == wanted).all(-1)
+            prefix = torch.tensor(front, device=texts.device, dtype=texts.dtype)
+            follows = (texts[:, texts.shape[1] - len(front) :] == prefix).all(-1)
             scores[:, last].masked_fill_(follows, NEG_INF)
     return scores
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, cast
@@ -14,22 +15,23 @@ from ..text.normalise import normalise
 SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 SEARCH_OPTIONS = ("length_penalty", "coverage", "early_stopping", "length_normalisation")
 BadWord = int | str | tuple[int, ...]
+MAX_FLOAT = sys.float_info.max
 # Option → the least and the largest value, and whether these two are allowed.
 BOUNDS: dict[str, tuple[float, float, bool, bool]] = {
-    "temperature": (0, float("inf"), True, False),
+    "temperature": (0, MAX_FLOAT, True, True),
     "top_k": (1, float("inf"), True, True),
     "top_p": (0, 1, False, True),
     "min_p": (0, 1, True, True),
     "typical_p": (0, 1, False, True),
-    "repetition_penalty": (0, float("inf"), False, False),
+    "repetition_penalty": (0, MAX_FLOAT, False, True),
     "no_repeat_ngram": (1, float("inf"), True, True),
     "max_new_tokens": (1, 2**24, True, True),
     "min_new_tokens": (0, 2**24, True, True),
     "num_samples": (1, 2**16, True, True),
     "num_beams": (1, 2**12, True, True),
     "seed": (0, 2**63 - 1, True, True),
-    "length_penalty": (-float("inf"), float("inf"), False, False),
-    "coverage": (0, float("inf"), True, False),
+    "length_penalty": (-MAX_FLOAT, MAX_FLOAT, True, True),
+    "coverage": (0, MAX_FLOAT, True, True),
 }
 INTEGER_OPTIONS = ("top_k", "no_repeat_ngram", "max_new_tokens", "min_new_tokens", "num_samples", "num_beams", "seed")
 OPTION_HINTS = {
@@ -73,10 +75,13 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("bad_words", "stop"):
-            words = to_tuple(vars(self)[name], name)
+            words = to_tuple(vars(self)[name], name)  # dynamic: a check of several options
             object.__setattr__(self, name, tuple(normalise(w) if isinstance(w, str) else w for w in words))
         for name, bounds in BOUNDS.items():
-            check_bounds(name, vars(self)[name], *bounds)
+            value = vars(self)[name]  # dynamic: BOUNDS names the options
+            check_bounds(name, value, *bounds)
+            if value is not None and name not in INTEGER_OPTIONS:
+                object.__setattr__(self, name, float(value))  # torch takes no integer of more than 64 bits
         if self.length_normalisation not in (None, "length", "gnmt"):
             what = f"length_normalisation must be length or gnmt, got {format_value(self.length_normalisation)}"
             raise Error(what, fix="leave it out for length")
@@ -92,8 +97,9 @@ class Options:
 
     def check_consistency(self) -> None:
         """Refuse options that exclude each other: sampling with beam search, search options without beams."""
-        given = [name for name in (*SAMPLING_OPTIONS, *SEARCH_OPTIONS) if vars(self)[name] is not None]
-        draws, weighs = ([name for name in given if name in kind] for kind in (SAMPLING_OPTIONS, SEARCH_OPTIONS))
+        values = vars(self)  # dynamic: the two tables name the options
+        names = [name for name in (*SAMPLING_OPTIONS, *SEARCH_OPTIONS) if values[name] is not None]
+        draws, weighs = ([name for name in names if name in kind] for kind in (SAMPLING_OPTIONS, SEARCH_OPTIONS))
         if self.num_beams > 1:
             if wrong := [name for name in draws if name != "temperature" or self.temperature]:
                 what = f"num_beams is a search, and {wrong[0]} is for sampling"
@@ -148,9 +154,9 @@ def check_bounds(name: str, value: object, least: float, most: float, low: bool,
     bounds = f"{'at least' if low else 'above'} {least}"
     if least == -most:
         bounds = "a number"
-    elif most == float("inf"):
-        bounds += "" if high else " and finite"
-    else:
+    elif most == MAX_FLOAT:
+        bounds += " and finite"
+    elif most != float("inf"):
         bounds += f" and {'at most' if high else 'below'} {most}"
     fix = OPTION_HINTS.get(name, "leave it out for the usual")
     raise Error(f"{name} must be {bounds}, got {format_value(value)}", fix=fix)

@@ -88,10 +88,10 @@ class Runner:
         batch = Batch.from_rows([[*row, 0] for row in new_ids], self.former.device)
         ends = batch.layout.get_last_slots()
         order = torch.zeros_like(batch.ids).index_fill(0, ends, 1)
-        found = self.run_forward(batch.replace(order=order, chosen=ends), ends, capture)
+        logits = self.run_forward(batch.replace(order=order, chosen=ends), ends, capture)
         assert isinstance(self.state, SegmentMemory)
         self.state.drop_newest(2)
-        return found
+        return logits
 
     @torch.inference_mode()
     def score_every(self, fed: Sequence[int]) -> Tensor:
@@ -150,13 +150,20 @@ class Runner:
             raise Error(what, fix="take a model with a cache of keys and values")
         self.state.drop_newest(torch.tensor(counts, device=self.former.device))
 
-    def adopt_row(self, row: int, other: Runner, room: int) -> None:
-        """Copy the only row of another runner into a row; its source has at most `room` tokens."""
+    def limit_slots(self, longest: int) -> None:
+        """Say that no row holds more than `longest` tokens, so that attention looks at no more slots: the bound that
+        the cache keeps grows with every step, also when the longest rows have ended."""
+        if isinstance(self.state, KVCache) and not self.state.is_static:
+            self.state.used_slots = min(self.state.used_slots, longest)
+
+    def adopt_row(self, row: int, other: Runner, room: int, other_row: int = 0) -> None:
+        """Copy a row of another runner into a row; of an encoder-decoder it is the only one, and its source has at
+        most `room` tokens."""
         assert isinstance(self.state, KVCache)
         assert isinstance(other.state, KVCache)
         if self.former.is_encoder_decoder:  # where the sources lie changes
             self.unfix_cache()
-        self.state.copy_row_from(row, other.state, room)
+        self.state.copy_row_from(row, other.state, room, other_row)
         self.longest_row = max(self.longest_row, self.state.longest_row)
 
     @torch.inference_mode()
@@ -236,8 +243,8 @@ class GraphedStep:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # what is wrong with the step itself, the next one will say
-            said = " ".join(str(error).split())[:150]
-            warnings.warn(f"steps are not recorded, and slower for it: {said}", stacklevel=2)
+            message = " ".join(str(error).split())[:150]
+            warnings.warn(f"steps are not recorded, and slower for it: {message}", stacklevel=2)
             return False
         self.graph = graph
         return True
@@ -282,8 +289,8 @@ def store_graph(model: nn.Module, held: CachedGraph) -> None:
 def take_graph(model: nn.Module, key: GraphKey | None) -> CachedGraph | None:
     """Take the stored step out if it is of this kind; another is dropped."""
     with _lock:
-        found = _cached_graphs.pop(model, None)
-    if found is None or found.key != key:
+        graphs = _cached_graphs.pop(model, None)
+    if graphs is None or graphs.key != key:
         return None
-    found.state.clear_rows()
-    return found
+    graphs.state.clear_rows()
+    return graphs

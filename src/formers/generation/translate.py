@@ -12,6 +12,7 @@ from ..config import Settings, format_value
 from ..errors import Error
 from ..former import Former
 from ..option_aliases import resolve_generation_options
+from ..tasks.api import find_mixture_task
 from ..verbs import check_verb
 from .api import GeneratedTexts, generate_texts, list_prompts
 from .logits_processors import read_search_options
@@ -23,14 +24,16 @@ FewShotExamples = Sequence[tuple[str, str]]
 
 def translate(
     former: Former, texts: str | Sequence[str], to: str | None = None, source: str | None = None, *,
-    examples: FewShotExamples = (), prefix: str | None = None, **settings: object,
+    examples: FewShotExamples = (), prefix: str | None = None, task: str | None = None, **settings: object,
 ) -> GeneratedTexts:  # fmt: skip
     """Translate each text: a string gives a string, a list a list.
 
     An encoder-decoder is searched as its checkpoint says (else greedily). T5 gets the prefix "translate English to
     German: " (`source` and `to`), or your own `prefix`; mBART takes language codes such as ko_KR; Marian and others
     have fixed languages and take none. A decoder is prompted, best with some `examples` (pairs), and answers in one
-    line. Other options are those of generate."""
+    line. `task` names one of a model that learned a mixture: it gets the prefix that it learned with. Other options are
+    those of generate."""
+    former = former.select_task(task)
     check_verb(former, "translate")
     warn_other_task(former, "translate")
     if not former.is_encoder_decoder:
@@ -43,6 +46,7 @@ def translate(
     if (to or source) and not (former.definition.task_prefixes or former.definition.has_language_codes):
         what = f"{former.family} knows its languages, and does not take {format_value(to or source)}"
         raise Error(what, fix="leave the languages out")
+    prefix = find_learned_prefix(former, "translate") if prefix is None and to is None else prefix
     if prefix is None and to is not None and (own := former.definition.task_prefixes.get("translate")):
         prefix = own.format(source=source or "English", to=to)
     codes = resolve_languages(former, source, to) if former.definition.has_language_codes else LanguageArguments()
@@ -50,19 +54,29 @@ def translate(
 
 
 def summarise(
-    former: Former, texts: str | Sequence[str], *, prefix: str | None = None, **settings: object
-) -> GeneratedTexts:
+    former: Former, texts: str | Sequence[str], *, prefix: str | None = None, task: str | None = None,
+    **settings: object,
+) -> GeneratedTexts:  # fmt: skip
     """Summarise each text: a string gives a string, a list a list.
 
     An encoder-decoder is searched as its checkpoint says (else greedily); T5 gets the prefix "summarize: ", or your own
-    `prefix`. A decoder reads the text and "TL;DR:" (or your own words). Other options are those of generate."""
+    `prefix`; one that was fine-tuned gets the prefix that it learned with. A decoder reads the text and "TL;DR:" (or
+    your own words). `task` names one of a model that learned a mixture. Other options are those of generate."""
+    former = former.select_task(task)
     check_verb(former, "summarise")
     warn_other_task(former, "summarise")
     if not former.is_encoder_decoder:
         prompts = [make_summary_prompt(text, "TL;DR:" if prefix is None else prefix) for text in list_prompts(texts)]
         return answer_prompts(former, texts, prompts, settings, stop="\n\n")
+    prefix = find_learned_prefix(former, "summarise") if prefix is None else prefix
     prefix = former.definition.task_prefixes.get("summarise") if prefix is None else prefix
     return generate_texts(former, add_prefix(texts, prefix), build_search_options(former, settings, prefix))
+
+
+def find_learned_prefix(former: Former, name: str) -> str | None:
+    """Return the prefix that a model was fine-tuned with for a task; None where it was not."""
+    task = former.task or find_mixture_task(former, name)
+    return str(task.get("prefix", "")) if task.get("name") == name else None
 
 
 def warn_other_task(former: Former, name: str) -> None:

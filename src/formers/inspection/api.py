@@ -6,29 +6,31 @@ import html
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..atomic_files import create_file
-from ..config import JSONObject, format_value, suggest_name
+from ..config import JSONObject, ProgressCallback, format_value, suggest_name
 from ..errors import Error
 from ..former import Former
 from ..reports.html import draw_standalone_heatmap
 from .attention import AttentionMap, NeuronView, read_attention, record_attention
-from .attribution import METHODS, Attribution, attribute
+from .attribution import METHODS, Attribution, attribute, choose_methods
 from .document import FORMAT, describe_attention, describe_neurons, draw_png, name_tokens
+from .effort import LeftOut
 from .extras import Extras, read_extras
 from .heads import HeadCosts, measure_heads
 from .objective_steps import ObjectiveSteps, explain_objectives, get_own_objective
 from .page_file import render_page
-from .prediction import Prediction, predict_tokens
+from .prediction import Prediction, can_read_layers, get_lm_part, predict_tokens
 from .recording import count_remembered, get_model_kind, record_pass
 from .sides import Side, TextInputs, add_memory, encode_inputs
 from .states import States, compare_views, look_up_states, read_states
 
-VIEWS = ("attention", "prediction", "states", "extra", "objectives", "neuron", "attribution", "heads")
-DEFAULT_VIEWS = ("attention", "prediction", "states", "extra", "objectives")
+VIEWS = ("attention", "prediction", "layers", "states", "extra", "objectives", "neuron", "attribution", "heads")
+DEFAULT_VIEWS = ("attention", "prediction", "layers", "states", "extra", "objectives")
+DEFAULT = "default"  # stands for the default views, less what would take long
 SUFFIXES = (".html", ".json", ".svg", ".png")
 SHARED_KEYS = ("format", "model", "note", "sides")  # of every document
 NOTE = (
@@ -62,10 +64,10 @@ class Document(ABC):
         """Return the document as one HTML page, which loads nothing from a network."""
         return render_page(self.to_dict())
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the document whole, as .html or .json; returns the path."""
         path = Path(path)
-        with create_file(path) as file:
+        with create_file(path, overwrite) as file:
             file.write(self.encode(path))
         return path
 
@@ -118,11 +120,10 @@ class ModelFacts:
 
     @staticmethod
     def from_former(former: Former, name: str | None = None) -> ModelFacts:
-        """Collect the facts of a model; a family may have no layers or heads."""
+        """Collect the facts of a model; a family may have 0 layers or heads."""
         config = former.config
-        sizes = {key: getattr(config, key, 0) for key in ("layers", "heads")}  # dynamic: some families declare none
         return ModelFacts(
-            name or former.family, former.family, former.head, get_model_kind(former), sizes["layers"], sizes["heads"],
+            name or former.family, former.family, former.head, get_model_kind(former), config.layers, config.heads,
             config.dim, former.output_vocab, former.num_parameters,
         )  # fmt: skip
 
@@ -143,6 +144,7 @@ class View(Document):
     objectives: list[ObjectiveSteps] = field(default_factory=list)
     extras: Extras = field(default_factory=Extras)
     chosen: tuple[str, int, int] | None = None  # the kind, layer and head of a picture
+    left_out: list[LeftOut] = field(default_factory=list)
 
     def __repr__(self) -> str:
         """Describe the view in one line."""
@@ -157,7 +159,7 @@ class View(Document):
     def to_dict(self) -> JSONObject:
         """Return the view document: what a page draws and a server sends, as JSON."""
         document: JSONObject = {
-            "format": FORMAT, "model": vars(self.model).copy(), "note": NOTE,
+            "format": FORMAT, "model": asdict(self.model), "note": NOTE,
             "sides": {name: side.to_dict() for name, side in self.sides.items()},
         }  # fmt: skip
         if self.attention:
@@ -172,6 +174,8 @@ class View(Document):
             document["objectives"] = [one.to_dict() for one in self.objectives]
         if extra := self.extras.to_dict():
             document["extra"] = extra
+        if self.left_out:
+            document["left_out"] = [one.to_dict() for one in self.left_out]
         return document
 
     def draw_svg(self, layer: int | None = None, head: int | None = None, kind: str | None = None) -> str:
@@ -180,7 +184,7 @@ class View(Document):
         one = self.attention[kind]
         label = f"{self.model.name}, {kind}, layer {layer}, head {head}"
         return draw_standalone_heatmap(
-            self.name_side(one.queries), one.weights[layer, head], label, self.name_side(one.keys, one.memory)
+            self.name_side(one.queries), one.layers[layer][head], label, self.name_side(one.keys, one.memory)
         )
 
     def name_side(self, name: str, memory: int = 0) -> list[str]:
@@ -198,17 +202,22 @@ class View(Document):
         kind = before[0] if kind is None else kind
         if kind not in self.attention:
             raise Error(f"there is no attention {format_value(kind)}", fix=suggest_name(str(kind), self.attention))
-        layer, head = before[1] if layer is None else layer, before[2] if head is None else head
-        self.attention[kind].check_head(layer, head)
+        layer, one = before[1] if layer is None else layer, self.attention[kind]
+        one.check_head(layer, 0)
+        if head is None:
+            is_left = self.chosen is not None or not one.kept_heads or before[2] in one.kept_heads[layer]
+            head = before[2] if is_left else one.kept_heads[layer][0]
+        one.check_head(layer, head)
         return kind, layer, head
 
     def save(
-        self, path: str | Path, *, layer: int | None = None, head: int | None = None, kind: str | None = None
-    ) -> Path:
+        self, path: str | Path, *, layer: int | None = None, head: int | None = None, kind: str | None = None,
+        overwrite: bool = False,
+    ) -> Path:  # fmt: skip
         """Write the view: .html and .json whole, .svg and .png the weights of one head; returns the path."""
         if (layer, head, kind) != (None, None, None):
-            return replace(self, chosen=self.choose_head(kind, layer, head)).save(path)
-        return super().save(path)
+            return replace(self, chosen=self.choose_head(kind, layer, head)).save(path, overwrite=overwrite)
+        return super().save(path, overwrite=overwrite)
 
     def encode(self, path: Path) -> bytes:
         """Return the bytes of a file, by the ending of its name."""
@@ -216,7 +225,7 @@ class View(Document):
             return self.draw_svg().encode("utf-8", "backslashreplace")
         if path.suffix == ".png":
             kind, layer, head = self.choose_head(None, None, None)
-            return draw_png(self.attention[kind].weights[layer, head])
+            return draw_png(self.attention[kind].layers[layer][head])
         if path.suffix not in SUFFIXES:
             what = f"a view is not written as {path.suffix or 'a file without an ending'}"
             raise Error(what, where=path, fix="name it " + ", ".join(SUFFIXES))
@@ -230,6 +239,11 @@ class Comparison(Document):
     first: View
     second: View
 
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """What the first view does not have."""
+        return self.first.left_out
+
     def __repr__(self) -> str:
         """Describe both views."""
         return f"Comparison({self.first!r}, {self.second!r})"
@@ -242,56 +256,68 @@ class Comparison(Document):
 
 
 def inspect(
-    former: Former, text: str, second: str | None = None, *, views: Sequence[str] | str = DEFAULT_VIEWS,
-    compare: str | Former | None = None, before: str | None = None, kind: str | None = None, layer: int | None = None,
-    head: int | None = None, target: str | int | None = None, contrast: str | int | None = None,
-    position: int | None = None, methods: Sequence[str] = METHODS, masked: bool | None = None,
-    objectives: Sequence[str] | str = "own", seed: int = 0, name: str | None = None,
+    former: Former, text: str, second: str | None = None, *, views: Sequence[str] | str = DEFAULT,
+    compare: str | Former | None = None, before: str | None = None, window: int | None = None, kind: str | None = None,
+    layer: int | None = None, head: int | None = None, target: str | int | None = None,
+    contrast: str | int | None = None, position: int | None = None, methods: Sequence[str] | str | None = None,
+    masked: bool | None = None, objectives: Sequence[str] | str = "own", seed: int = 0, name: str | None = None,
+    tell: ProgressCallback | None = None,
 ) -> Any:  # fmt: skip  # dynamic: a View, or a Comparison of two
     """Look at a model at work on a text: attention of all sides, predictions, attributions, heads, states, objectives.
 
     `second` is the second text of a pair, or the target of an encoder-decoder, which it writes itself if there is none;
-    `before` is what a model with a memory has read earlier. `views` names what to look at, or is "all"; what a family
-    does not have is left out. With `compare`, another text or another model, a `Comparison` of two views is returned.
+    `before` is what a model with a memory has read earlier. `views` names what to look at: "all", or names, of which
+    "default" stands for attention, prediction, layers (the prediction of each layer), states, extra and objectives,
+    less what would take long for this model and text; `View.left_out` says what that was. What a family does not have
+    is not there. Of a text that is longer than the model reads, a `window` is shown (from 0), without a choice the
+    first, with a warning. With `compare`, another text or another model, a `Comparison` of two views is returned.
 
     attention, neuron: `kind`, `layer` and `head` (from 0) choose a head to see whole and by dimension.
     prediction: `masked` makes a masked model hide each token in turn, by default in short texts only.
-    attribution: `methods` explain the token `target` at `position` (or a label), with `contrast` rather than another.
+    attribution: `methods` explain the token `target` at `position` (or a label), with `contrast` rather than another;
+    by default all that do not take too long.
     objectives: "own", "all", or names; what a pretraining objective hides of the text, with the draws of `seed`.
+    `tell` is called with the progress of what takes long.
     """
-    wanted = check_views(views)
+    names = check_views(views)
+    methods = methods.split(",") if isinstance(methods, str) else methods
     how: dict[str, Any] = {  # dynamic: keywords of two functions
-        "before": before, "kind": kind, "layer": layer, "head": head, "target": target, "contrast": contrast,
-        "position": position, "methods": methods, "masked": masked, "objectives": objectives, "seed": seed,
+        "before": before, "window": window, "kind": kind, "layer": layer, "head": head, "target": target,
+        "contrast": contrast, "position": position, "methods": methods, "masked": masked, "objectives": objectives,
+        "seed": seed, "tell": tell,
     }  # fmt: skip
-    first = look_inside(former, text, second, wanted, name=name, **how)
+    first = look_inside(former, text, second, names, name=name, **how)
     if compare is None:
         return first
     if isinstance(compare, Former):
-        return Comparison(first, look_inside(compare, text, second, wanted, name=None, **how))
-    return Comparison(first, look_inside(former, compare, second, wanted, name=name, **how))
+        return Comparison(first, look_inside(compare, text, second, names, name=None, **how))
+    return Comparison(first, look_inside(former, compare, second, names, name=name, **how))
 
 
 def look_inside(
-    former: Former, text: str, second: str | None, wanted: set[str], *, before: str | None, kind: str | None,
-    layer: int | None, head: int | None, target: str | int | None, contrast: str | int | None, position: int | None,
-    methods: Sequence[str], masked: bool | None, objectives: Sequence[str] | str, seed: int, name: str | None,
+    former: Former, text: str, second: str | None, views: set[str], *, before: str | None, window: int | None,
+    kind: str | None, layer: int | None, head: int | None, target: str | int | None, contrast: str | int | None,
+    position: int | None, methods: Sequence[str] | None, masked: bool | None, objectives: Sequence[str] | str,
+    seed: int, name: str | None, tell: ProgressCallback | None,
 ) -> View:  # fmt: skip
     """Make the view of one model and one text."""
-    inputs = encode_inputs(former, text, second, before)
+    if tell is not None:
+        tell("text", 0, 1, "")
+    inputs = encode_inputs(former, text, second, before, window)
     if before is not None:
         inputs = add_memory(inputs, count_remembered(former, inputs))
     view = View(ModelFacts.from_former(former, name), inputs.sides)
     if inputs.batch is None:
-        view = replace(view, states=look_up_states(former, inputs)) if "states" in wanted else view
+        view = replace(view, states=look_up_states(former, inputs)) if {"states", DEFAULT} & views else view
     else:
-        view = add_recorded_parts(view, former, inputs, wanted, (kind, layer, head), masked)
-        if "attribution" in wanted:
-            made = attribute(former, inputs, target, contrast, position, methods, seed)
-            view = replace(view, attribution=made)
-        if "heads" in wanted:
-            view = replace(view, heads=measure_heads(former, inputs))
-    if "objectives" in wanted and (objectives != "own" or get_own_objective(former.family)):
+        view = add_recorded_parts(view, former, inputs, views, (kind, layer, head), masked, tell)
+        if "attribution" in views:
+            attributions = attribute(former, inputs, target, contrast, position, methods, seed, tell)
+            view = replace(view, attribution=attributions)
+        if "heads" in views:
+            view = replace(view, heads=measure_heads(former, inputs, tell=tell))
+        view = replace(view, left_out=list_left_out(former, inputs, view, views, masked, methods))
+    if {"objectives", DEFAULT} & views and (objectives != "own" or get_own_objective(former.family)):
         own = [get_own_objective(former.family)] if objectives == "own" else None
         names = own if isinstance(objectives, str) and objectives in ("own", "all") else objectives
         names = names.split(",") if isinstance(names, str) else names
@@ -303,34 +329,63 @@ def look_inside(
 
 
 def add_recorded_parts(
-    view: View, former: Former, inputs: TextInputs, wanted: set[str], place: tuple[str | None, int | None, int | None],
-    masked: bool | None,
+    view: View, former: Former, inputs: TextInputs, views: set[str], place: tuple[str | None, int | None, int | None],
+    masked: bool | None, tell: ProgressCallback | None,
 ) -> View:  # fmt: skip
     """Add what one recorded pass shows: attention, one head by dimension, predictions, states, and what only some
     families have."""
-    if not {"attention", "neuron", "prediction", "states", "extra"} & wanted:
+    if not {"attention", "neuron", "prediction", "layers", "states", "extra", DEFAULT} & views:
         return view
-    if {"attention", "neuron"} & wanted:
+    if {"attention", "neuron", DEFAULT} & views:
         recording = record_attention(former, inputs)
         view = replace(view, attention=read_attention(former, inputs, recording))
-        if view.attention and (place != (None, None, None) or "neuron" in wanted):
+        if view.attention and (place != (None, None, None) or "neuron" in views):
             chosen = view.choose_head(*place)
             view = replace(view, chosen=chosen)
-            if "neuron" in wanted and view.attention[chosen[0]].vectors:
+            if "neuron" in views and view.attention[chosen[0]].vectors:
                 view = replace(view, neurons={chosen[0]: view.attention[chosen[0]].get_neurons(*chosen[1:])})
     else:
         recording = record_pass(former, inputs, with_hidden=True)
-    if "prediction" in wanted:
-        view = replace(view, prediction=predict_tokens(former, inputs, masked, recording))
-    if "states" in wanted and recording.states:
+    if tell is not None:
+        tell("text", 1, 1, "")
+    if {"prediction", "layers", DEFAULT} & views:
+        with_layers = True if "layers" in views else None if DEFAULT in views else False
+        prediction = predict_tokens(former, inputs, masked, recording, with_layers=with_layers, tell=tell)
+        view = replace(view, prediction=prediction)
+    if {"states", DEFAULT} & views and recording.states:
         view = replace(view, states=read_states(former, inputs, recording))
-    return replace(view, extras=read_extras(former, inputs, recording)) if "extra" in wanted else view
+    return replace(view, extras=read_extras(former, inputs, recording)) if {"extra", DEFAULT} & views else view
+
+
+def list_left_out(
+    former: Former, inputs: TextInputs, view: View, views: set[str], masked: bool | None,
+    methods: Sequence[str] | None,
+) -> list[LeftOut]:  # fmt: skip
+    """List what the model could show of the text and the view does not have, where that was not the caller's choice."""
+    left_out = []
+    part, prediction = get_lm_part(former), view.prediction
+    if prediction is not None and part is not None and DEFAULT in views:
+        if not prediction.layers and can_read_layers(former, part):
+            left_out.append(LeftOut("layers", "--views default,layers", "size"))
+        if prediction.method == "unmasked" and masked is None:
+            left_out.append(LeftOut("masked", "--masked", "size"))
+    if view.attribution is not None and methods is None:
+        skipped = [name for name in METHODS if name not in choose_methods(former, inputs)]
+        left_out += [LeftOut(name, f"--methods {name}", "size") for name in skipped]
+    if DEFAULT in views:
+        known = {
+            "attribution": prediction is not None, "heads": prediction is not None and bool(view.attention),
+            "neuron": any(one.vectors for one in view.attention.values()),
+        }  # fmt: skip
+        names = [name for name, is_known in known.items() if is_known and name not in views]
+        left_out += [LeftOut(name, f"--views default,{name}", "default") for name in names]
+    return left_out
 
 
 def check_views(views: Sequence[str] | str) -> set[str]:
     """Return the views that are asked for; refuse an unknown one."""
     names = list(VIEWS) if views == "all" else views.split(",") if isinstance(views, str) else list(views)
     for name in names:
-        if name not in VIEWS:
-            raise Error(f"there is no view {format_value(name)}", fix=f"choose of {', '.join(VIEWS)}, or all")
+        if name not in (DEFAULT, *VIEWS):
+            raise Error(f"there is no view {format_value(name)}", fix=f"choose of {', '.join(VIEWS)}, default or all")
     return set(names)

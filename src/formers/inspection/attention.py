@@ -6,6 +6,8 @@ L layers, H heads, Q queries, K keys (of a memory first, M of them), D numbers o
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +19,7 @@ from ..former import Former
 from ..nn.attention.context import Capture, HeadVectors
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
 from ..nn.head_pruning import find_attentions
-from .recording import QUERY_STREAM, Recording, record_pass
+from .recording import QUERY_STREAM, Recording, is_all_finite, record_pass
 from .sides import Side, TextInputs, encode_inputs
 
 MAX_SHOWN = 12  # pieces that a repr names
@@ -37,18 +39,30 @@ class NeuronView:
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """One kind of attention: the sides of its queries and keys, and the weights (L, H, Q, K) of all layers and heads.
+    """One kind of attention: the sides of its queries and keys, and the weights (H, Q, K) of all heads, layer by layer.
 
-    A pruned head has zeros. The first `memory` keys are earlier tokens.
+    A pruned head has zeros. The first `memory` keys are earlier tokens. What is computed of the weights goes layer by
+    layer: of a long text, all layers at once would not fit a cache.
     """
 
     queries: str
     keys: str
-    weights: Tensor
+    layers: tuple[Tensor, ...]
     value_norms: Tensor | None = None  # (L, H, K) lengths of the values after the output projection
     vectors: tuple[HeadVectors, ...] = ()  # of each layer, the heads that are left
     kept_heads: tuple[tuple[int, ...], ...] = ()  # of each layer
     memory: int = 0
+
+    @functools.cached_property
+    def weights(self) -> Tensor:
+        """The weights (L, H, Q, K) of all layers in one tensor."""
+        return torch.stack(self.layers)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """The numbers of layers, heads, queries and keys."""
+        heads, queries, keys = self.layers[0].shape
+        return len(self.layers), heads, queries, keys
 
     @property
     def norms(self) -> Tensor | None:
@@ -59,11 +73,12 @@ class AttentionMap:
     def rollout(self) -> Tensor | None:
         """Attention followed down to the first layer (L, Q, K), half of each step for the residual connection (Abnar &
         Zuidema 2020, arXiv:2005.00928); None between two sides, and with a memory."""
-        if self.queries != self.keys or self.memory or not len(self.weights):
+        if self.queries != self.keys or self.memory:
             return None
-        own = torch.eye(self.weights.shape[-1], dtype=self.weights.dtype)
+        own = torch.eye(self.shape[-1], dtype=self.layers[0].dtype)
         total, layers = own, []
-        for weights in self.weights.mean(1):
+        for layer in self.layers:
+            weights = layer.mean(0)
             step = (weights + own) / (weights + own).sum(-1, keepdim=True).clamp(min=1e-12)
             total = step @ total
             layers.append(total)
@@ -72,17 +87,17 @@ class AttentionMap:
     @property
     def entropy(self) -> Tensor:
         """Mean entropy (L, H) of a query's weights, in bits: 0 for one key, log₂ K for all alike."""
-        weights = self.weights.float()
-        return -(weights * weights.clamp(min=1e-30).log2()).sum(-1).mean(-1)
+        bits = [torch.special.entr(layer.float()).sum(-1).mean(-1) for layer in self.layers]
+        return torch.stack(bits) / math.log(2)
 
     @property
     def distance(self) -> Tensor | None:
         """Mean distance (L, H) in tokens between a query and what it reads; None between two sides."""
         if self.queries != self.keys:
             return None
-        query = torch.arange(self.weights.shape[2])[:, None] + self.memory
-        key = torch.arange(self.weights.shape[3])
-        return (self.weights.float() * (query - key).abs()).sum(-1).mean(-1)
+        query = torch.arange(self.shape[2])[:, None] + self.memory
+        steps = (query - torch.arange(self.shape[3])).abs().float().flatten()
+        return torch.stack([layer.float().flatten(1) @ steps for layer in self.layers]) / self.shape[2]
 
     def get_neurons(self, layer: int, head: int) -> NeuronView:
         """Return the queries and keys of one head."""
@@ -91,12 +106,12 @@ class AttentionMap:
             raise Error("this attention has no queries and keys by dimension", fix="look at a Transformer")
         if head not in self.kept_heads[layer]:
             raise Error(f"head {head} of layer {layer} was pruned", fix=f"it has {list(self.kept_heads[layer])}")
-        found, at = self.vectors[layer], self.kept_heads[layer].index(head)
-        return NeuronView(layer, head, found.queries[0, at].float(), found.keys[0, at].float(), found.scale)
+        vectors, at = self.vectors[layer], self.kept_heads[layer].index(head)
+        return NeuronView(layer, head, vectors.queries[0, at].float(), vectors.keys[0, at].float(), vectors.scale)
 
     def check_head(self, layer: int, head: int) -> None:
         """Refuse a layer or a head that is not there; both count from 0."""
-        for name, value, count in (("layer", layer, len(self.weights)), ("head", head, self.weights.shape[1])):
+        for name, value, count in (("layer", layer, self.shape[0]), ("head", head, self.shape[1])):
             if type(value) is not int or not 0 <= value < count:
                 raise Error(f"there is no {name} {format_value(value)}", fix=f"choose 0 to {count - 1}")
 
@@ -176,14 +191,14 @@ def build_map(
         tuple(range(total)) if module is None or module[1].kept_heads is None else module[1].kept_heads
         for module in modules
     )
-    stacked = torch.stack([spread_heads(w[0], heads, total) for w, heads in zip(layers, kept, strict=True)])
-    if not bool(stacked.isfinite().all()):
+    weights = tuple(spread_heads(w[0], heads, total) for w, heads in zip(layers, kept, strict=True))
+    if not all(is_all_finite(one) for one in weights):
         raise NonFinite("attention weights")
-    found = [one.value_norms[0] for one in vectors if one.value_norms is not None]
+    value_norms = [one.value_norms[0] for one in vectors if one.value_norms is not None]
     norms = None
-    if found and len(found) == len(layers):
-        norms = torch.stack([spread_heads(x, heads, total) for x, heads in zip(found, kept, strict=True)])
-    return AttentionMap(queries, keys, stacked, norms, vectors, kept, memory)
+    if value_norms and len(value_norms) == len(layers):
+        norms = torch.stack([spread_heads(x, heads, total) for x, heads in zip(value_norms, kept, strict=True)])
+    return AttentionMap(queries, keys, weights, norms, vectors, kept, memory)
 
 
 def spread_heads(x: Tensor, heads: tuple[int, ...], total: int) -> Tensor:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..batch import Batch
-from ..config import JSONObject, format_value, suggest_name
+from ..config import JSONObject, ProgressCallback, Settings, format_value, suggest_name
 from ..errors import Error, NonFinite
 from ..former import Former
 from ..nn.cpu_inference import is_frozen
@@ -26,6 +25,7 @@ from ..nn.layers import Embeddings
 from ..nn.recurrent.convolution import CharacterCNN
 from ..verbs import can_fill
 from .document import round_floats
+from .effort import BACKWARD_PASSES, estimate_pass, is_bearable
 from .prediction import ROW_TOKENS, compute_logits, get_lm_part, list_candidates, name_token
 from .recording import fill_memory, limit_to_thread, repeat_document
 from .sides import TextInputs
@@ -34,7 +34,7 @@ METHODS = ("input_x_gradient", "integrated_gradients", "occlusion", "value_zeroi
 FIRST_STRETCHES, POINTS, MAX_STEPS = 8, 4, 512  # of integrated gradients: at first, of each, and points in all
 MAX_GAP = 0.003  # of completeness, before more steps are taken
 DELETION_SHARES = tuple(i / 10 for i in range(11))
-RANDOM_ORDERS = 8
+RANDOM_ORDERS, FEW_ORDERS = 8, 2  # that a deletion curve is compared with; few of a long text
 Shares = dict[str, Tensor]  # side → (R, T): 1 is the token itself, 0 its replacement
 Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 
@@ -106,14 +106,18 @@ def describe_scores(scores: MethodScores) -> JSONObject:
 
 def attribute(
     former: Former, inputs: TextInputs, target: str | int | None = None, contrast: str | int | None = None,
-    position: int | None = None, methods: Sequence[str] = METHODS, seed: int = 0,
+    position: int | None = None, methods: Sequence[str] | None = None, seed: int = 0,
+    tell: ProgressCallback | None = None,
 ) -> Attribution | None:  # fmt: skip
     """Attribute an answer to the tokens of a text; None for a model without a head.
+
+    `methods` are by default all that do not take too long for the model and the text.
 
     The answer is the token `target` at `position`, by default the likeliest next token, a masked model's first blank,
     or the last token; of a classifier a label. With `contrast`, the difference between the two is explained: why this
     answer and not that one.
     """
+    methods = choose_methods(former, inputs) if methods is None else methods
     for name in methods:
         if name not in METHODS:
             raise Error(f"there is no attribution {name!r}", fix=suggest_name(name, METHODS))
@@ -121,10 +125,19 @@ def attribute(
         what = "a model that was frozen for inference has no gradients"
         raise Error(what, fix="load it without freeze() or --dtype int8, or choose methods=['occlusion']")
     with torch.no_grad():
-        found = choose_target(former, inputs, target, contrast, position)
-    if found is None:
+        target_choice = choose_target(former, inputs, target, contrast, position)
+    if target_choice is None:
         return None
-    return Explainer(former, *found).explain(methods, seed)
+    return Explainer(former, *target_choice, tell).explain(methods, seed)
+
+
+def choose_methods(former: Former, inputs: TextInputs) -> list[str]:
+    """Choose the methods that a text is not too long for: two of them read it as often as it has tokens."""
+    tokens = sum(len(side.tokens) for side in inputs.sides.values())
+    gradients = FIRST_STRETCHES * POINTS * (1 + BACKWARD_PASSES)
+    passes = {"input_x_gradient": 0, "integrated_gradients": gradients, "occlusion": tokens, "value_zeroing": tokens}
+    once = estimate_pass(former, inputs)
+    return [name for name in METHODS if is_bearable(former, passes[name] * once)]
 
 
 def choose_target(
@@ -232,22 +245,25 @@ class Stretch:
 class Explainer:
     """Computes the explained value for copies of a text some of whose tokens are replaced."""
 
-    def __init__(self, former: Former, inputs: TextInputs, target: Target):
-        self.former, self.inputs, self.target = former, inputs, target
+    def __init__(
+        self, former: Former, inputs: TextInputs, target: Target, tell: ProgressCallback | None = None
+    ):  # fmt: skip
+        self.former, self.inputs, self.target, self.tell = former, inputs, target, tell
+        self.stage, self.done, self.expected = "", 0, 0  # what is computed now, and how many copies of how many
         self.replacement_id = choose_replacement(former)
         self.removable = self.find_removable()
 
     def find_removable(self) -> dict[str, list[int]]:
         """Find the tokens of each side that can be removed: no special ones, not the hidden one, and of a side that is
         read from left to right none after the position that is explained."""
-        slot, found = self.target.slot, {}
+        slot, tokens = self.target.slot, {}
         is_masked = can_fill(self.former) or self.former.is_two_stream
         for side, one in self.inputs.sides.items():
             places = [i for i, token in enumerate(one.tokens) if not token.is_special]
             if side == self.target.side and slot is not None and get_lm_part(self.former) is not None:
                 places = [i for i in places if i != slot] if is_masked else [i for i in places if i <= slot]
-            found[side] = places
-        return found
+            tokens[side] = places
+        return tokens
 
     def explain(self, methods: Sequence[str], seed: int) -> Attribution:
         """Compute the attributions of some methods, each with its deletion curve."""
@@ -258,19 +274,31 @@ class Explainer:
             value, baseline = float(self.compute_values(whole)), float(self.compute_values(nothing))
         tokenizer = self.former.tokenizer
         name = "zeros" if self.replacement_id is None else name_token(tokenizer, self.replacement_id)
+        self.begin_stage("random order")
         random = self.measure_random(seed)
         scores = {}
         for method in methods:
-            if (made := self.run_method(method, value, baseline)) is not None:
-                curve = DeletionCurve(list(DELETION_SHARES), self.measure_deletion(made.sides), random)
-                scores[method] = replace(made, deletion=curve)
+            self.begin_stage(method.replace("_", " "))
+            if (attribution := self.run_method(method, value, baseline)) is not None:
+                curve = DeletionCurve(list(DELETION_SHARES), self.measure_deletion(attribution.sides), random)
+                scores[method] = replace(attribution, deletion=curve)
         return Attribution(self.target, value, baseline, name, scores)
+
+    def begin_stage(self, name: str) -> None:
+        """Begin a stage of which progress is reported."""
+        self.stage, self.done, self.expected = name, 0, 0
+
+    def report_rows(self, done: int, expected: int = 0) -> None:
+        """Report copies that were read, and how many more are expected."""
+        self.done, self.expected = self.done + done, self.expected + expected
+        if self.tell is not None and self.stage:
+            self.tell(self.stage, self.done, self.expected, "")
 
     def run_method(self, method: str, value: float, baseline: float) -> MethodScores | None:
         """Compute one method's scores; None where the model has nothing that it could be applied to."""
         if method == "input_x_gradient":
-            found = self.compute_gradients(self.make_shares(1), relative=False)
-            return MethodScores({side: x[0].float() for side, x in found.items()})
+            gradients = self.compute_gradients(self.make_shares(1), relative=False)
+            return MethodScores({side: x[0].float() for side, x in gradients.items()})
         if method == "integrated_gradients":
             return self.integrate_gradients(value, baseline)
         if method == "occlusion":
@@ -284,9 +312,11 @@ class Explainer:
     def iterate_rows(self, shares: Shares) -> Iterator[Shares]:
         """Split copies into groups that are read at once."""
         longest = sum(x.shape[1] for x in shares.values())
-        step = max(1, ROW_TOKENS // longest)
-        for low in range(0, len(next(iter(shares.values()))), step):
+        step, rows = max(1, ROW_TOKENS // longest), len(next(iter(shares.values())))
+        self.report_rows(0, rows)
+        for low in range(0, rows, step):
             yield {side: x[low : low + step] for side, x in shares.items()}
+            self.report_rows(min(step, rows - low))
 
     def compute_values(self, shares: Shares) -> Tensor:
         """Compute the explained value (R,) of each copy."""
@@ -297,13 +327,11 @@ class Explainer:
                 values.append(self.select_value(self.compute_answers(batch)))
         return torch.cat(values).cpu()
 
-    def compute_answers(self, batch: Batch) -> Tensor:
-        """Compute the head's answers (R, width) at the explained position of each copy."""
+    def compute_answers(self, batch: Batch, memory: Settings | None = None) -> Tensor:
+        """Compute the head's answers (R, width) at the explained position of each copy. `memory` is the earlier text as
+        `read_memory` returns it, if that was read already."""
         model, slot = self.former.model, self.target.slot
-        how = {} if batch.starts.shape[0] > 2 else fill_memory(self.former, self.inputs)
-        if self.inputs.memory_ids is not None and not how:
-            how = self.repeat_memory(batch.starts.shape[0] - 1)
-        hidden = model(batch, **how)
+        hidden = model(batch, **(self.read_memory(batch) if memory is None else memory))
         if slot is None:
             answers = model.logits(hidden, batch, self.target.part).float()
         else:
@@ -313,9 +341,11 @@ class Explainer:
             raise NonFinite("logits")
         return answers
 
-    def repeat_memory(self, rows: int) -> dict[str, Any]:  # dynamic: arguments of a forward pass
-        """Read the earlier text into a memory of as many rows as there are copies."""
-        assert self.inputs.memory_ids is not None
+    def read_memory(self, batch: Batch) -> Settings:
+        """Read the earlier text, if there is one, into a memory of as many rows as there are copies."""
+        rows = batch.starts.shape[0] - 1
+        if self.inputs.memory_ids is None or rows == 1:
+            return fill_memory(self.former, self.inputs)
         size = self.former.config.memory or len(self.inputs.memory_ids)
         how = self.former.build_forward_args(self.former.create_state(rows, size), None)
         self.former.model(Batch.from_rows([self.inputs.memory_ids.tolist()] * rows, self.former.device), **how)
@@ -328,9 +358,9 @@ class Explainer:
 
     @contextlib.contextmanager
     def mix_embeddings(
-        self, batch: Batch, shares: Shares, found: list[tuple[str, Tensor, Tensor, Tensor]] | None = None
+        self, batch: Batch, shares: Shares, embeddings: list[tuple[str, Tensor, Tensor, Tensor]] | None = None
     ) -> Iterator[None]:
-        """Mix each token's embedding with its replacement's by the shares. `found` receives of every table that is
+        """Mix each token's embedding with its replacement's by the shares. `embeddings` receives of every table that is
         read: the side, the embeddings, the replacement's, and a tensor of zeros added to the mix, for gradients."""
         sides = {"text": batch.ids} if batch.source is None else {"source": batch.source.ids, "target": batch.ids}
 
@@ -343,10 +373,10 @@ class Explainer:
                 base = module.forward(torch.tensor([self.replacement_id], device=output.device))
             share = shares[side].flatten()[:, None].to(output)
             mixed = base + (output - base) * share
-            if found is None:
+            if embeddings is None:
                 return torch.where(share == 1, output, mixed)  # bit for bit, where nothing is replaced
             zeros = torch.zeros_like(output, requires_grad=True)
-            found.append((side, output.detach(), base.detach(), zeros))
+            embeddings.append((side, output.detach(), base.detach(), zeros))
             return mixed + zeros
 
         hooks = [table.register_forward_hook(limit_to_thread(mix)) for table in find_tables(self.former.model.body)]
@@ -363,19 +393,19 @@ class Explainer:
         for some in self.iterate_rows(shares):
             count = len(next(iter(some.values())))
             batch = repeat_document(self.inputs.get_batch(), count)
-            found: list[tuple[str, Tensor, Tensor, Tensor]] = []
-            with torch.enable_grad(), self.mix_embeddings(batch, some, found):
+            embeddings: list[tuple[str, Tensor, Tensor, Tensor]] = []
+            with torch.enable_grad(), self.mix_embeddings(batch, some, embeddings):
                 value = self.select_value(self.compute_answers(batch)).sum()
-                slopes = torch.autograd.grad(value, [one[3] for one in found], allow_unused=True)
+                slopes = torch.autograd.grad(value, [one[3] for one in embeddings], allow_unused=True)
             total = {side: torch.zeros(count, x.shape[1], dtype=torch.float64) for side, x in some.items()}
-            for (side, x, base, _), slope in zip(found, slopes, strict=True):
+            for (side, x, base, _), slope in zip(embeddings, slopes, strict=True):
                 if slope is not None:
                     product = (slope * (x - base if relative else x)).double().sum(-1)
                     total[side] += product.view(count, -1).cpu()
-            for side, made in total.items():
-                keep = torch.zeros(made.shape[1], dtype=made.dtype)
+            for side, gradient in total.items():
+                keep = torch.zeros(gradient.shape[1], dtype=gradient.dtype)
                 keep[self.removable[side]] = 1.0
-                rows[side].append(made * keep)
+                rows[side].append(gradient * keep)
         return {side: torch.cat(parts) for side, parts in rows.items()}
 
     def integrate_gradients(self, value: float, baseline: float) -> MethodScores:
@@ -402,17 +432,17 @@ class Explainer:
         """Integrate over stretches of the way with Gauss-Legendre points."""
         places, weights = np.polynomial.legendre.leggauss(POINTS)
         at = low[:, None] + (places + 1) / 2 * (high - low)[:, None]  # (stretches, points)
-        found = self.compute_gradients(self.make_way(at.ravel()))
+        gradients = self.compute_gradients(self.make_way(at.ravel()))
         factors = torch.from_numpy(weights / 2 * (high - low)[:, None])  # (stretches, points)
-        parts = {side: (x.unflatten(0, at.shape) * factors[..., None]).sum(1) for side, x in found.items()}
+        parts = {side: (x.unflatten(0, at.shape) * factors[..., None]).sum(1) for side, x in gradients.items()}
         with torch.no_grad():
             before, after = (self.compute_values(self.make_way(ends)).double() for ends in (low, high))
-        made = []
+        totals = []
         for i, (a, b) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
             scores = {side: x[i] for side, x in parts.items()}
             error = sum(float(x.sum()) for x in scores.values()) - float(after[i] - before[i])
-            made.append(Stretch(a, b, scores, error))
-        return made
+            totals.append(Stretch(a, b, scores, error))
+        return totals
 
     def make_way(self, places: np.ndarray) -> Shares:
         """Make the shares of points (R,) on the way from the replaced text (0) to the text (1)."""
@@ -445,13 +475,16 @@ class Explainer:
         scores = {}
         for side in self.inputs.sides:
             places, drops = self.removable[side], torch.zeros(len(self.inputs.sides[side].tokens))
+            self.report_rows(0, len(places))
             for low in range(0, len(places), step := max(1, ROW_TOKENS // len(drops))):
                 some = places[low : low + step]
                 batch = repeat_document(self.inputs.get_batch(), len(some))
                 keep = torch.ones(len(some), len(drops), device=self.former.device)
                 keep[torch.arange(len(some)), some] = 0.0
+                memory = self.read_memory(batch)  # before any value is zero
                 with zero_projected_values(self.former, side, keep.flatten()):
-                    drops[some] = value - self.select_value(self.compute_answers(batch)).cpu()
+                    drops[some] = value - self.select_value(self.compute_answers(batch, memory)).cpu()
+                self.report_rows(len(some))
             scores[side] = drops
         return MethodScores(scores)
 
@@ -467,7 +500,10 @@ class Explainer:
         """Measure the value while the tokens are removed in random order: the mean of several orders."""
         places = [(side, at) for side, where in self.removable.items() for at in where]
         generator = torch.Generator().manual_seed(seed)
-        orders = [torch.randperm(len(places), generator=generator).tolist() for _ in range(RANDOM_ORDERS)]
+        once = estimate_pass(self.former, self.inputs)
+        is_short = is_bearable(self.former, len(METHODS) * RANDOM_ORDERS * len(DELETION_SHARES) * once)
+        count = RANDOM_ORDERS if is_short else FEW_ORDERS
+        orders = [torch.randperm(len(places), generator=generator).tolist() for _ in range(count)]
         return torch.stack([self.follow_order([places[i] for i in order]) for order in orders]).mean(0)
 
     def follow_order(self, order: list[tuple[str, int]]) -> Tensor:

@@ -29,13 +29,13 @@ CELL_PIXELS = 8
 
 def round_floats(values: JSONValue) -> JSONValue:
     """Round numbers, of a tensor or of nested lists, to a few significant digits; what is not finite becomes None."""
+    if type(values) is float:
+        return float(f"{values:.{SIGNIFICANT_DIGITS}g}") if math.isfinite(values) else None
     if isinstance(values, Tensor):
         values = values.tolist()
     if isinstance(values, list | tuple):
         return [round_floats(value) for value in values]
-    if isinstance(values, bool | int) or values is None:
-        return values
-    return float(f"{values:.{SIGNIFICANT_DIGITS}g}") if math.isfinite(values) else None
+    return values if isinstance(values, bool | int) or values is None else round_floats(float(values))
 
 
 def encode_bytes(data: bytes) -> str:
@@ -57,53 +57,40 @@ def quantise(x: Tensor) -> tuple[Tensor, float]:
     return (x / scale).clamp(min=0).sqrt().mul(255).round().to(torch.uint8), scale
 
 
-def encode_weights(x: Tensor, max_bytes: int | None = None) -> JSONObject:
-    """Encode numbers that are not negative as bytes; where they would take more than `max_bytes`, the strongest of each
-    row."""
-    x = x.detach().float().cpu()
-    width = x.shape[-1] if x.dim() else 1
-    if max_bytes is None or 4 * math.ceil(x.numel() / 3) <= max_bytes:
-        data, scale = quantise(x)
+def encode_weights(x: Tensor | Sequence[Tensor], max_bytes: int | None = None) -> JSONObject:
+    """Encode numbers that are not negative, of a tensor or of layers of one shape, as bytes; where they would take more
+    than `max_bytes`, the strongest of each row."""
+    layers = [one.detach().float().cpu() for one in ([x] if isinstance(x, Tensor) else x)]
+    shape = list(layers[0].shape) if isinstance(x, Tensor) else [len(layers), *layers[0].shape]
+    numbers, width = math.prod(shape), shape[-1] if shape else 1
+    if max_bytes is None or 4 * math.ceil(numbers / 3) <= max_bytes:
+        data, scale = quantise(layers[0] if isinstance(x, Tensor) else torch.stack(layers))
         values = encode_bytes(data.contiguous().numpy().tobytes())
-        return {"shape": list(x.shape), "encoding": "u8", "power": 2, "scale": scale, "data": values}
-    rows = max(1, x.numel() // max(1, width))
+        return {"shape": shape, "encoding": "u8", "power": 2, "scale": scale, "data": values}
+    rows = max(1, numbers // max(1, width))
     count = min(width, MAX_TOP, max(MIN_TOP, max_bytes // (rows * ENTRY_BYTES)))
-    strongest, places = x.topk(count, -1)
+    best = [one.topk(count, -1) for one in layers]
+    strongest, places = torch.stack([one.values for one in best]), torch.stack([one.indices for one in best])
     data, scale = quantise(strongest)
     return {
-        "shape": list(x.shape), "encoding": "top", "k": count, "power": 2, "scale": scale,
+        "shape": shape, "encoding": "top", "k": count, "power": 2, "scale": scale,
         "index": encode_bytes(places.to(torch.int32).contiguous().numpy().astype("<u2").tobytes()),
         "data": encode_bytes(data.contiguous().numpy().tobytes()),
     }  # fmt: skip
 
 
-def decode_array(array: JSONObject) -> Tensor:
-    """Decode an array of a document; of a row of which only the strongest are there, the others are 0."""
-    shape = array["shape"]
-    data = bytearray(base64.b64decode(array["data"]))
-    if array["encoding"] == "f32":
-        return torch.frombuffer(data, dtype=torch.float32).reshape(shape) if data else torch.zeros(shape)
-    values = torch.frombuffer(data, dtype=torch.uint8).float() if data else torch.zeros(0)
-    values = (values / 255) ** array["power"] * array["scale"]
-    if array["encoding"] == "u8":
-        return values.reshape(shape)
-    places = torch.frombuffer(bytearray(base64.b64decode(array["index"])), dtype=torch.uint16).long()
-    rows = (*shape[:-1], array["k"])
-    return torch.zeros(shape).scatter(-1, places.reshape(rows), values.reshape(rows))
-
-
 def describe_attention(maps: dict[str, AttentionMap], chosen: tuple[str, int, int] | None) -> JSONObject:
     """Describe attention by kind; `chosen` is a kind, layer and head that is there whole, however long the text."""
-    numbers = sum(one.weights.numel() for one in maps.values())
+    numbers = sum(math.prod(one.shape) for one in maps.values())
     document: JSONObject = {}
     for kind, one in maps.items():
-        layers, heads = one.weights.shape[:2]
-        share = one.weights.numel() / max(1, numbers)
-        weights = encode_weights(one.weights, int(MAX_WEIGHT_BYTES * share))
+        layers, heads = one.shape[:2]
+        share = math.prod(one.shape) / max(1, numbers)
+        weights = encode_weights(one.layers, int(MAX_WEIGHT_BYTES * share))
         whole = None
         if weights["encoding"] == "top" and chosen is not None and chosen[0] == kind:
             _, layer, head = chosen
-            whole = {"layer": layer, "head": head, "weights": encode_weights(one.weights[layer, head])}
+            whole = {"layer": layer, "head": head, "weights": encode_weights(one.layers[layer][head])}
         rollout, distance = one.rollout, one.distance
         document[kind] = {
             "queries": one.queries, "keys": one.keys, "layers": layers, "heads": heads, "memory": one.memory,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -14,15 +15,29 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from ..batch import Batch
 from ..config import ProgressCallback, format_value
 from ..errors import Error
 from ..former import Former
-from ..inputs import list_texts
+from ..inputs import check_ids, list_texts
 from ..model import pool_vectors
-from ..tasks.encoding import Span, TokenizedText, find_nearest_window, find_words, make_windows, tokenize_texts
+from ..tasks.encoding import (
+    Span,
+    TokenizedText,
+    encode_marked_rows,
+    find_nearest_window,
+    find_window_limit,
+    find_words,
+    make_windows,
+    tokenize_texts,
+)
 from ..tasks.word_vectors import check_vectors_finite, find_nearest_words, get_unit_vectors, look_up_words
 from ..text.normalise import normalise
 from ..text.tokenizer import Template
+
+TEXTS_AT_ONCE = 32
+GPU_BATCH_TOKENS = 16_384  # on a GPU, a batch of a few texts takes no longer than its launches
+TEXTS_AHEAD = 4_096  # that are tokenized while a GPU reads those before them
 
 
 @dataclass(frozen=True)
@@ -38,16 +53,17 @@ class TextStates:
 
 @torch.inference_mode()
 def compute_states(
-    former: Former, texts: Sequence[str | TokenizedText], mix: Callable[[Tensor], Tensor], batch: int = 32,
-    window: int | None = None, layer: int | None = -1, tell: ProgressCallback | None = None,
+    former: Former, texts: Sequence[str | TokenizedText], mix: Callable[[Tensor], Tensor],
+    batch_size: int = TEXTS_AT_ONCE, window: int | None = None, layer: int | None = -1,
+    tell: ProgressCallback | None = None,
 ) -> Iterator[tuple[int, TextStates]]:  # fmt: skip
     """Yield the number of each text and its states, the longest texts first; `mix` reduces the layers to one.
 
     Texts that `tokenize_texts` has tokenized before are taken as they are. A token of a long text has the vector that
     it gets in the window in whose middle it is nearest; marks have the mean of theirs.
     """
-    if batch < 1:
-        raise Error(f"a batch cannot have {batch} texts", fix="take 32")
+    if batch_size < 1:
+        raise Error(f"batch_size must be at least 1, got {batch_size}", fix="take 32")
     pieces = [text for text in texts if isinstance(text, TokenizedText)]
     if len(pieces) < len(texts):
         pieces = tokenize_texts(former, [text for text in texts if isinstance(text, str)])
@@ -63,9 +79,9 @@ def compute_states(
             raise Error(f"text {number + 1} is empty", fix="leave empty texts out")
     order = sorted(range(len(pieces)), key=lambda i: -len(pieces[i].ids))
     done = 0
-    for low in range(0, len(order), batch):
-        group = order[low : low + batch]
-        states = compute_group_states(former, [pieces[i] for i in group], mix, batch, window, layer)
+    for low in range(0, len(order), batch_size):
+        group = order[low : low + batch_size]
+        states = compute_group_states(former, [pieces[i] for i in group], mix, batch_size, window, layer)
         yield from zip(group, states, strict=True)
         done += len(group)
         if tell is not None:
@@ -73,7 +89,7 @@ def compute_states(
 
 
 def compute_group_states(
-    former: Former, group: list[TokenizedText], mix: Callable[[Tensor], Tensor], batch: int, window: int | None,
+    former: Former, group: list[TokenizedText], mix: Callable[[Tensor], Tensor], batch_size: int, window: int | None,
     layer: int | None,
 ) -> list[TextStates]:  # fmt: skip
     """Compute the states of texts that are read together, window by window."""
@@ -83,28 +99,28 @@ def compute_group_states(
     parts = [part for piece, spans in zip(group, places, strict=True) for part in locate_window_parts(piece, spans)]
     frame = former.tokenizer.get_template() if former.tokenizer is not None and former.can_read_segments else None
     read: list[tuple[Tensor, ...]] = []
-    for low in range(0, len(rows), batch):
-        some = rows[low : low + batch]
+    for low in range(0, len(rows), batch_size):
+        some = rows[low : low + batch_size]
         keep = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in some], batch_first=True)
         beside: dict[str, Tensor] = {} if frame is None else {"segments": make_segment_rows(frame, some)}
-        hidden = mix(former.hidden(pad_sequence(some, batch_first=True), keep, layer=layer, **beside)).float()
-        own = parts[low : low + batch]  # copies, so that the rest is free
-        read += [tuple(x[a:b].to("cpu", copy=True) for a, b in cuts) for x, cuts in zip(hidden, own, strict=True)]
-    found, at = [], 0
+        hidden = mix(former.hidden(pad_sequence(some, batch_first=True), keep, layer=layer, **beside)).float().cpu()
+        own = parts[low : low + batch_size]  # copies, so that the rest is free
+        read += [tuple(x[a:b].clone() for a, b in cuts) for x, cuts in zip(hidden, own, strict=True)]
+    states, at = [], 0
     for piece, spans in zip(group, places, strict=True):
         before, vectors, after = zip(*read[at : at + len(spans)], strict=True)
         whole, first, last = torch.cat(vectors), torch.stack(before).mean(0), torch.stack(after).mean(0)
         check_vectors_finite(whole, first, last)
-        found.append(TextStates(piece, whole, first, last, torch.ones(len(whole), dtype=torch.bool)))
+        states.append(TextStates(piece, whole, first, last, torch.ones(len(whole), dtype=torch.bool)))
         at += len(spans)
-    return found
+    return states
 
 
 def make_segment_rows(frame: Template, rows: Sequence[Tensor]) -> Tensor:
     """Make the segments (B, T) of single texts with their marks; XLNet's last mark has its own."""
     before, own, _, _, after = frame.segments
-    made = [torch.tensor([*before, *[own] * (len(row) - len(before) - len(after)), *after]) for row in rows]
-    return pad_sequence(made, batch_first=True)
+    segment_rows = [torch.tensor([*before, *[own] * (len(row) - len(before) - len(after)), *after]) for row in rows]
+    return pad_sequence(segment_rows, batch_first=True)
 
 
 def locate_window_parts(piece: TokenizedText, spans: list[Span]) -> list[tuple[Span, Span, Span]]:
@@ -113,6 +129,99 @@ def locate_window_parts(piece: TokenizedText, spans: list[Span]) -> list[tuple[S
     own = np.searchsorted(find_nearest_window(spans, np.arange(len(piece.ids))), np.arange(len(spans) + 1)).tolist()
     windows = ((low, first + high - low, a, b) for (low, high), a, b in zip(spans, own, own[1:], strict=False))
     return [((0, first), (first + a - low, first + b - low), (last, last + end)) for low, last, a, b in windows]
+
+
+@torch.inference_mode()
+def embed_packed(
+    former: Former, texts: Sequence[str | TokenizedText], pool: str, special: bool, window: int | None = None,
+    max_tokens: int = GPU_BATCH_TOKENS, tell: ProgressCallback | None = None,
+) -> Tensor:  # fmt: skip
+    """Embed texts (n, dim) in packed batches of up to `max_tokens` tokens, pooled on the device: what keeps a GPU at
+    work. Texts are tokenized on a thread while the batches before them are read. Texts that need several windows are
+    read by `compute_states`."""
+    assert former.tokenizer is not None
+    frame = former.tokenizer.get_template()
+    limit = find_window_limit(former, window) or max_tokens
+    vectors = torch.zeros(len(texts), former.config.dim)
+    long_texts: list[int] = []
+
+    def encode(low: int) -> list[np.ndarray]:
+        some = texts[low : low + TEXTS_AHEAD]
+        words = [text for text in some if isinstance(text, str)]
+        if len(words) == len(some):
+            return encode_marked_rows(former, words)
+        pieces = [one for one in some if isinstance(one, TokenizedText)]
+        return [np.concatenate((one.prefix_ids, one.ids, one.suffix_ids)) for one in pieces]
+
+    with ThreadPoolExecutor(1, "formers-encode") as thread:
+        ahead = thread.submit(encode, 0)
+        for low in range(0, len(texts), TEXTS_AHEAD):
+            rows = ahead.result()
+            ahead = thread.submit(encode, low + TEXTS_AHEAD)
+            if empty := [i for i, row in enumerate(rows) if not len(row)]:
+                raise Error(f"text {low + empty[0] + 1} is empty", fix="leave empty texts out")
+            long_texts += [low + i for i, row in enumerate(rows) if len(row) > limit]
+            order = sorted((i for i, row in enumerate(rows) if len(row) <= limit), key=lambda i: -len(rows[i]))
+            pooled: list[Tensor] = []
+            for group in split_by_tokens(order, [len(row) for row in rows], max_tokens):
+                pooled.append(pool_rows(former, [rows[i] for i in group], frame, pool, special))
+            if pooled:
+                vectors[torch.tensor(order) + low] = torch.cat(pooled).cpu()
+            if tell is not None:
+                tell("reading", low + len(rows), len(texts), "texts")
+    check_vectors_finite(vectors)
+    whole = [texts[i] for i in long_texts]
+    for number, read in compute_states(former, whole, lambda x: x, window=window):
+        vectors[long_texts[number]] = embed_sentence(read, pool, special)
+    return vectors
+
+
+def split_by_tokens(order: Sequence[int], lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Yield groups of rows of up to `max_tokens` tokens together; a longer row is a group of its own."""
+    group, total = list[int](), 0
+    for number in order:
+        if group and total + lengths[number] > max_tokens:
+            yield group
+            group, total = [], 0
+        group.append(number)
+        total += lengths[number]
+    if group:
+        yield group
+
+
+def pool_rows(former: Former, rows: Sequence[np.ndarray], frame: Template, pool: str, special: bool) -> Tensor:
+    """Read rows of ids with their marks as one packed batch, and pool each row's last layer: (rows, dim) float32."""
+    lengths = np.array([len(row) for row in rows])
+    ids = torch.from_numpy(np.concatenate(rows))
+    check_ids(ids, former.definition, former.config, "ids")
+    batch = Batch(ids, torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32)), int(lengths.max()))
+    if former.can_read_segments:
+        before, own, _, _, after = frame.segments
+        parts = [[*before, *[own] * (n - len(before) - len(after)), *after] for n in lengths.tolist()]
+        batch = batch.replace(segments=torch.from_numpy(np.concatenate(parts).astype(np.int64)))
+    batch = batch.to(former.device)
+    run = former.model.body.encode if former.is_encoder_decoder else former.model.body
+    layout = batch.layout
+    grid = layout.unpack(run(batch, **former.build_forward_args(None, None)).float())  # (rows, T, dim)
+    columns, ends = torch.arange(layout.longest, device=grid.device), layout.lengths[:, None]
+    keep = columns < ends
+    if not special:  # a text without tokens has nothing but its marks
+        inner = (columns >= len(frame.before)) & (columns < ends - len(frame.after))
+        keep = inner | (keep & ~inner.any(1, keepdim=True))
+    return pool_grid(grid, keep, pool)
+
+
+def pool_grid(grid: Tensor, keep: Tensor, pool: str) -> Tensor:
+    """Pool vectors (rows, T, dim) where `keep` (rows, T) is True, which is one run in each row: (rows, dim)."""
+    if pool in ("first", "last"):
+        columns = torch.arange(keep.shape[1], device=keep.device)
+        at = columns.where(keep, len(columns)).amin(1) if pool == "first" else columns.where(keep, -1).amax(1)
+        return grid[torch.arange(len(grid), device=grid.device), at]
+    if pool == "max":
+        return grid.masked_fill(~keep[..., None], -torch.inf).amax(1)
+    weights = keep.float().cumsum(1) * keep if pool == "weighted" else keep.float()
+    total = torch.einsum("rtd,rt->rd", grid, weights)
+    return total if pool == "sum" else total / weights.sum(1, keepdim=True)
 
 
 LEVELS = ("sentence", "word", "token")
@@ -137,7 +246,7 @@ Embeddings = Any  # dynamic: a tensor, or `SpanVectors` of one text or of each, 
 def embed(
     former: Former, texts: str | Sequence[str | TokenizedText], *, level: str = "sentence", pool: str = "mean",
     layers: int | Sequence[int] | str = -1, mix: str = "mean", normalise: bool = False, special: bool = True,
-    batch: int = 32, window: int | None = None, tell: ProgressCallback | None = None,
+    batch_size: int | None = None, window: int | None = None, tell: ProgressCallback | None = None,
 ) -> Embeddings:  # fmt: skip
     """Embed texts: (n, dim), or (dim,) for one string; at level word or token, `SpanVectors` for each text.
 
@@ -146,6 +255,7 @@ def embed(
     or concat, or a word such as "sum4" for the last four. Without `special`, marks such as [CLS] do not count. A text
     longer than the model's context, or than `window` tokens, is read in windows that overlap. A word that no token
     belongs to, or that word vectors do not know, has zeros. Texts may also be tokenized before (`tokenize_texts`).
+    `batch_size` texts are read at once: 32, or on a GPU as many as have 16,384 tokens.
     """
     check_choices(level, pool, mix)
     layer, join = make_layer_mixer(layers, mix)
@@ -154,21 +264,32 @@ def embed(
     kind = TokenizedText if rows and isinstance(rows[0], TokenizedText) else str
     if odd := [i for i, text in enumerate(rows, 1) if not isinstance(text, kind)]:
         raise Error(f"text {odd[0]} is no string", fix="give strings")
-    found: list[Any] = [None] * len(rows)  # dynamic: as above
-    for number, read in compute_states(former, rows, join, batch, window, layer, tell):
+    if level == "sentence" and batch_size is None and layer == -1 and rows and can_embed_packed(former):
+        whole = embed_packed(former, rows, pool, special, window, tell=tell)
+        whole = F.normalize(whole, dim=-1) if normalise else whole
+        return whole[0] if alone else whole
+    size = TEXTS_AT_ONCE if batch_size is None else batch_size
+    results: list[Any] = [None] * len(rows)  # dynamic: a tensor or SpanVectors for each text, by the level
+    for number, read in compute_states(former, rows, join, size, window, layer, tell):
         if level == "sentence":
-            found[number] = embed_sentence(read, pool, special)
+            results[number] = embed_sentence(read, pool, special)
         else:
             one = read.tokenized
             tokens = SpanVectors(one.text, one.tokens, one.spans, read.vectors)  # without marks
-            found[number] = embed_spans(read, pool) if level == "word" else tokens
+            results[number] = embed_spans(read, pool) if level == "word" else tokens
             if normalise:
-                found[number] = replace(found[number], vectors=F.normalize(found[number].vectors, dim=-1))
+                results[number] = replace(results[number], vectors=F.normalize(results[number].vectors, dim=-1))
     if level != "sentence":
-        return found[0] if alone else found
-    whole = torch.stack(found) if found else torch.zeros(0, former.config.dim)
+        return results[0] if alone else results
+    whole = torch.stack(results) if results else torch.zeros(0, former.config.dim)
     whole = F.normalize(whole, dim=-1) if normalise else whole
     return whole[0] if alone else whole
+
+
+def can_embed_packed(former: Former) -> bool:
+    """Return whether `embed_packed` applies: on a GPU, a model that reads tokens; a CPU gains nothing."""
+    reads_tokens = not (former.definition.is_static or former.definition.reads_characters)
+    return reads_tokens and former.tokenizer is not None and former.device.type == "cuda"
 
 
 def check_choices(level: str, pool: str, mix: str) -> None:
@@ -279,8 +400,8 @@ def neighbours(
 
 def find_occurrences(text: str, word: str) -> list[Span]:
     """Find a word in a text: as a whole word, else followed by letters, such as Korean particles (배를)."""
-    found = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(normalise(word))}(?!\w)", text, re.IGNORECASE)]
-    return found or [m.span() for m in re.finditer(rf"(?<!\w){re.escape(normalise(word))}", text, re.IGNORECASE)]
+    spans = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(normalise(word))}(?!\w)", text, re.IGNORECASE)]
+    return spans or [m.span() for m in re.finditer(rf"(?<!\w){re.escape(normalise(word))}", text, re.IGNORECASE)]
 
 
 def embed_in_context(
@@ -292,9 +413,9 @@ def embed_in_context(
     layer, join = make_layer_mixer(layers, mix)
     rows: dict[int, list[tuple[Neighbour, Tensor]]] = {}
     for number, read in compute_states(former, texts, join, layer=layer, **how):
-        made = embed_spans(read, pool, spans[number])
-        named = zip(made.units, made.spans, F.normalize(made.vectors, dim=-1), strict=True)
-        rows[number] = [(Neighbour(name, 0.0, made.text, span), vector) for name, span, vector in named]
+        vectors = embed_spans(read, pool, spans[number])
+        named = zip(vectors.units, vectors.spans, F.normalize(vectors.vectors, dim=-1), strict=True)
+        rows[number] = [(Neighbour(name, 0.0, vectors.text, span), vector) for name, span, vector in named]
     return [row for number in sorted(rows) for row in rows[number]]
 
 

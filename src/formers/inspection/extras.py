@@ -6,7 +6,7 @@ T tokens, H heads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -86,7 +86,7 @@ class Extras:
         document: JSONObject = {}
         if self.ngrams:
             document["ngrams"] = [
-                vars(one) | {"score": round_floats(one.score), "contribution": round_floats(one.contribution)}
+                asdict(one) | {"score": round_floats(one.score), "contribution": round_floats(one.contribution)}
                 for one in self.ngrams
             ]
         if self.mix:
@@ -129,7 +129,7 @@ def find_ngrams(former: Former, inputs: TextInputs, recording: Recording) -> lis
         logits = former.model.logits(recording.hidden, inputs.get_batch(), "classify")
         weight = former.model.parts["classify"].get_parameter("out.weight").float()
         effects = (strength * weight[int(logits[0].argmax())]).tolist()
-    each, found = former.config.filters, []
+    each, ngrams = former.config.filters, []
     for number in strength.argsort(descending=True, stable=True).tolist()[:MAX_NGRAMS]:
         if float(strength[number]) <= 0:
             break
@@ -140,13 +140,13 @@ def find_ngrams(former: Former, inputs: TextInputs, recording: Recording) -> lis
         start, end = (inside[0].start, inside[-1].end) if inside else (0, 0)
         words = side.text[start:end] or " ".join(token.text for token in side.tokens[first : last + 1])
         effect = None if effects is None else effects[number]
-        found.append(Ngram(number, width, words, start, end, first, last, float(strength[number]), effect))
-    return found
+        ngrams.append(Ngram(number, width, words, start, end, first, last, float(strength[number]), effect))
+    return ngrams
 
 
 def read_routing(former: Former, inputs: TextInputs, recording: Recording) -> list[Routing]:
     """Read which expert each token went to, in the order of the layers; an expert takes no more than its capacity."""
-    batch, found = inputs.get_batch(), []
+    batch, routing = inputs.get_batch(), []
     sides: dict[str, tuple[str, Batch]] = {"encoder": ("text", batch), "decoder": ("text", batch)}
     if batch.source is not None:
         sides = {"encoder": ("source", batch.source), "decoder": ("target", batch)}
@@ -161,8 +161,8 @@ def read_routing(former: Former, inputs: TextInputs, recording: Recording) -> li
         capacity = experts.compute_capacity(read.layout)[read.layout.document_ids]
         is_dropped = experts.count_earlier_choices(chosen, read.layout) >= capacity
         share = probability.gather(1, chosen[:, None])[:, 0]
-        found.append(Routing(side, layer, experts.num_experts, chosen.cpu(), share.float().cpu(), is_dropped.cpu()))
-    return found
+        routing.append(Routing(side, layer, experts.num_experts, chosen.cpu(), share.float().cpu(), is_dropped.cpu()))
+    return routing
 
 
 def map_positions(former: Former, inputs: TextInputs) -> list[PositionMap]:
@@ -216,7 +216,7 @@ def map_relative_scores(former: Former, scores: list[RelativeScores]) -> list[Po
         return []
     # Distances count from the query back: a causal model knows those before it, the others both sides.
     is_causal = not former.is_two_stream or former.config.causal
-    back = torch.arange(0 if is_causal else -MAX_DISTANCE, MAX_DISTANCE + 1)
+    back = torch.arange(0 if is_causal else -MAX_DISTANCE, MAX_DISTANCE + 1).flip(0)  # keys before the query first
     encodings = SinusoidalPositions(former.config.dim, halves=True)(back).to(former.device, former.dtype)
     layers = []
     for one in scores:

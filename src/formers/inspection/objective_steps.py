@@ -28,6 +28,7 @@ from ..objectives.span_corruption import SpanCorruption
 from ..registry import FAMILIES, find_shown_family, train_tokenizer
 from ..text.normalise import Language, normalise
 from ..text.tokenizer import Tokenizer
+from .objective_words import KOREAN_HELP, PAIR_QUESTIONS, STEPS
 from .sides import get_special_ids
 
 TokenState = Literal[
@@ -35,36 +36,52 @@ TokenState = Literal[
 ]
 # The objectives that are shown where all are asked for.
 SHOWN_OBJECTIVES = ("nsp", "mlm", "sop", "ernie-units", "plm", "denoising", "span-corruption", "causal")
-PAIR_QUESTIONS = {
-    "nsp": ("does the second text follow the first?", ("0: yes", "1: no, it is of another document")),
-    "sop": ("are the two texts swapped?", ("0: no", "1: yes")),
-    "unit-pairs": ("does the second text follow the first?", ("0: no, it is of another document", "1: yes")),
-    "dialogue": ("is this a real conversation?", ("0: no, one turn is another's", "1: yes")),
-}
-UNIT_OBJECTIVES = ("ernie-units", "unit-pairs", "dialogue")
+UNIT_OBJECTIVES = ("ernie-units", "unit-pairs", "dialogue", "continual")
 OTHER_TEXTS = ("nsp", "unit-pairs", "dialogue")  # objectives that draw text of other documents
 SHOWN_OPTIONS = {"ernie-units": {"stage": "phrase"}}  # the stage in which ERNIE differs from BERT
 SMALL_VOCAB_SIZE, MAX_TOKENIZER_DOCUMENTS = 3000, 150  # of a small tokenizer: pieces, documents it is trained on
+MAX_DRAWS = 20  # of an example that hides nothing
+MAX_DOCUMENT_CHARACTERS = 3_000  # of each of them where a text with new letters waits for the training
 NUM_OTHER_DOCUMENTS, MAX_OTHER_CHARACTERS = 3, 600  # of the bundled corpus, beside the text
 MAX_SHOWN_TOKENS = 96
+MAX_UNKNOWN_SHARE = 0.3  # of a text's tokens, before another tokenizer shows the steps
 MAX_ORDER_STEPS = 6  # targets of a permutation, or next tokens, that get a step each
 
 
 @dataclass(frozen=True)
 class StepToken:
-    """A token in a step, and what has become of it."""
+    """A token in a step, and what has become of it; an answer in words has them in Korean too."""
 
     text: str
     state: TokenState
+    korean: str = ""
+
+    def to_dict(self) -> JSONObject:
+        """Return the token as the view document has it."""
+        return {"text": self.text, "state": self.state} | ({"ko": self.korean} if self.korean else {})
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of an objective: its title, the tokens, and a sentence about them."""
+    """One step of an objective: its title, the tokens, and a sentence about them, both in Korean too."""
 
     title: str
     tokens: list[StepToken]
-    note: str = ""
+    note: str
+    korean_title: str
+    korean_note: str
+
+    def to_dict(self) -> JSONObject:
+        """Return the step as the view document has it."""
+        korean = {"title": self.korean_title, "note": self.korean_note}
+        tokens = [token.to_dict() for token in self.tokens]
+        return {"title": self.title, "tokens": tokens, "note": self.note, "ko": korean}
+
+
+def make_step(name: str, tokens: list[StepToken], **values: object) -> Step:
+    """Make a step by the name of its words, with values in their places."""
+    title, note = (words.fill(**values) for words in STEPS[name])
+    return Step(title.en, tokens, note.en, title.ko, note.ko)
 
 
 @dataclass(frozen=True)
@@ -78,9 +95,11 @@ class ObjectiveSteps:
 
     def to_dict(self) -> JSONObject:
         """Return the steps as the view document has them."""
-        steps = [{"title": one.title, "tokens": [vars(t) for t in one.tokens], "note": one.note} for one in self.steps]
-        about = OBJECTIVES[self.name].help
-        return {"name": self.name, "family": self.family, "help": about, "tokenizer": self.tokenizer, "steps": steps}
+        return {
+            "name": self.name, "family": self.family, "help": OBJECTIVES[self.name].help,
+            "ko": {"help": KOREAN_HELP[self.name]}, "tokenizer": self.tokenizer,
+            "steps": [one.to_dict() for one in self.steps],
+        }  # fmt: skip
 
 
 def explain_objectives(
@@ -89,17 +108,27 @@ def explain_objectives(
 ) -> list[ObjectiveSteps]:  # fmt: skip
     """Show what objectives make of a text, by default one of each kind; those that it is too short for are left out.
 
-    `tokenizer` is a model's; for an objective that it does not suit, a small one of its own family's kind is trained
-    (once, for a few seconds), unless `trains_tokenizer` is False. `target` is the other side of a pair, for seq2seq.
+    `tokenizer` is a model's; for an objective that it does not suit, or a text whose words it does not know, a small
+    one of its own family's kind is trained (once, for a few seconds), unless `trains_tokenizer` is False. `target` is
+    the other side of a pair, for seq2seq.
     """
-    found, documents = [], [normalise(text)] + ([] if target is None else [normalise(target)])
+    explanations, documents = [], [normalise(text)] + ([] if target is None else [normalise(target)])
+    if tokenizer is not None and trains_tokenizer and count_unknown_share(tokenizer, documents[0]) > MAX_UNKNOWN_SHARE:
+        tokenizer = None
     for name in map(resolve_objective, SHOWN_OBJECTIVES if names is None else names):
-        made = None if tokenizer is None else explain_objective(name, documents, tokenizer, "model", seed)
-        if made is None and trains_tokenizer:
-            made = explain_objective(name, documents, get_small_tokenizer(name, documents), "small", seed)
-        if made is not None:
-            found.append(made)
-    return found
+        explanation = None if tokenizer is None else explain_objective(name, documents, tokenizer, "model", seed)
+        if explanation is None and trains_tokenizer:
+            explanation = explain_objective(name, documents, get_small_tokenizer(name, documents), "small", seed)
+        if explanation is not None:
+            explanations.append(explanation)
+    return explanations
+
+
+def count_unknown_share(tokenizer: Tokenizer, text: str) -> float:
+    """Count which share of a text's tokens a tokenizer does not know."""
+    ids = tokenizer.encode(text, special=False, parse_special=False)
+    unknown = tokenizer.id("unk")
+    return 0.0 if unknown is None else ids.count(unknown) / max(1, len(ids))
 
 
 def explain_objective(
@@ -108,10 +137,10 @@ def explain_objective(
     """Show what one objective makes of a text; without pairs where the text is too short for them, None without any
     example, or where the tokenizer lacks a mask, sentinels or marks."""
     for known in (name, UNPAIRED_OBJECTIVES.get(name)):
-        if known is None or (known == "seq2seq") != (len(documents) == 2 and name == "seq2seq"):
+        if known is None or (OBJECTIVES[known].takes_pairs and len(documents) != 2):
             continue
         with contextlib.suppress(Error):
-            steps = make_steps(known, documents if known == "seq2seq" else documents[:1], tokenizer, seed)
+            steps = make_steps(known, documents if OBJECTIVES[known].takes_pairs else documents[:1], tokenizer, seed)
             if steps is not None:
                 return ObjectiveSteps(known, find_shown_family(name).name, kind, steps)
     return None
@@ -130,13 +159,26 @@ def make_steps(name: str, documents: list[str], tokenizer: Tokenizer, seed: int)
     if not len(numbers):
         return None
     raw = gather_examples(store, plan, numbers, numbers)
-    return describe_example(name, objective, raw, objective.corrupt(raw, seed), tokenizer, seed)
+    draws = range(seed, seed + MAX_DRAWS)  # of a short text, a draw may hide nothing
+    drawn = next((one for one in draws if is_hiding(objective.corrupt(raw, one))), seed)
+    return describe_example(name, objective, raw, objective.corrupt(raw, drawn), tokenizer, drawn)
+
+
+def is_hiding(batch: Batch) -> bool:
+    """Return whether a masked example has a token to predict; examples of other kinds always have."""
+    return batch.chosen is None or bool((batch.labels != IGNORE_INDEX).any())
 
 
 @functools.cache
 def load_some_documents(language: Language) -> tuple[str, ...]:
     """Load the first documents of the bundled corpus."""
     return tuple(load_bundled_corpus(language)[0][:MAX_TOKENIZER_DOCUMENTS])
+
+
+@functools.cache
+def find_known_letters(language: Language) -> frozenset[str]:
+    """Find the characters of these documents."""
+    return frozenset(letter for document in load_some_documents(language) for letter in document)
 
 
 @functools.cache
@@ -158,27 +200,27 @@ def train_small_tokenizer(objective: str, documents: Sequence[str]) -> Tokenizer
 
 
 def get_small_tokenizer(objective: str, documents: Sequence[str]) -> Tokenizer:
-    """Return a small tokenizer for an objective: of the bundled corpus alone, trained once, if that has all characters
-    of the documents."""
+    """Return a small tokenizer for an objective: of the bundled corpus alone, trained once, if it reads bytes or has
+    all characters of the documents."""
     language: Language = "ko" if has_hangul(documents) else "en"
-    known = {letter for line in load_some_documents(language) for letter in line}
-    if not known.issuperset("".join(documents)):
-        return train_small_tokenizer(objective, documents)
-    return train_family_tokenizer(find_shown_family(objective).name, language, (), SMALL_VOCAB_SIZE)
+    tokenizer = train_family_tokenizer(find_shown_family(objective).name, language, (), SMALL_VOCAB_SIZE)
+    if tokenizer.is_byte_level or find_known_letters(language).issuperset("".join(documents)):
+        return tokenizer
+    return train_small_tokenizer(objective, documents)
 
 
 @functools.lru_cache(maxsize=32)
 def train_family_tokenizer(family: str, language: Language, lines: tuple[str, ...], vocab_size: int) -> Tokenizer:
     """Train a small tokenizer of a family on some lines and the bundled corpus; several objectives share one."""
-    more = load_some_documents(language)
-    known = {letter for line in (*lines, *more) for letter in line}
+    more = [document[: MAX_DOCUMENT_CHARACTERS if lines else None] for document in load_some_documents(language)]
+    known = set().union(*lines, *more)
     # What is said twice is worth a piece: the text at hand counts three times.
     return train_tokenizer(family, [*lines * 3, *more], max(vocab_size, 3 * len(known)))
 
 
 def build_store(objective: str, documents: list[str], tokenizer: Tokenizer) -> Store:
     """Tokenize the documents, with sentences, and with units where the objective needs them."""
-    if objective == "seq2seq":
+    if OBJECTIVES[objective].takes_pairs:
         return build_pair_store(documents, tokenizer)
     units: Callable[..., Any] | None = None  # dynamic: Korean units are found by another function's arguments
     if objective in UNIT_OBJECTIVES:
@@ -187,8 +229,10 @@ def build_store(objective: str, documents: list[str], tokenizer: Tokenizer) -> S
 
             units = korean.find_units
         else:
-            found = learn_phrases(documents, min_count=2, discount=1.0, threshold=10.0) if len(documents) > 1 else None
-            units = build_unit_finder(learn_bundled_phrases() if found is None else found)
+            phrases = (
+                learn_phrases(documents, min_count=2, discount=1.0, threshold=10.0) if len(documents) > 1 else None
+            )
+            units = build_unit_finder(learn_bundled_phrases() if phrases is None else phrases)
     return Store.from_documents(documents, tokenizer, sentences="rules", units=units)
 
 
@@ -263,7 +307,8 @@ def describe_example(
     question = name if name in PAIR_QUESTIONS else objective.pair_part
     if batch.document_labels is not None and question in PAIR_QUESTIONS:
         words, replies = PAIR_QUESTIONS[question]
-        steps.append(Step("question", [StepToken(replies[int(batch.document_labels[0])], "target")], words))
+        reply, title = replies[int(batch.document_labels[0])], STEPS["question"][0]
+        steps.append(Step(title.en, [StepToken(reply.en, "target", reply.ko)], words.en, title.ko, words.ko))
     return steps
 
 
@@ -277,21 +322,26 @@ def describe_masked(batch: Batch, names: TokenNames) -> list[Step]:
     text[places] = labels
     mask = names.tokenizer.id("mask")
     kept: list[TokenState] = ["kept"] * length
-    chosen, shown, asked = kept.copy(), kept.copy(), ["hidden"] * length
+    chosen, shown, target_states = kept.copy(), kept.copy(), ["hidden"] * length
     counts = {"masked": 0, "random": 0, "target": 0}
     for at, label in zip(places, labels.tolist(), strict=True):
         state: TokenState = "masked" if seen[at] == mask else "target" if seen[at] == label else "random"
         counts[state] += 1
-        chosen[at], shown[at], asked[at] = "hidden", state, "target"
+        chosen[at], shown[at], target_states[at] = "hidden", state, "target"
     share = len(places) / max(1, sum(1 for i in text.tolist() if i not in names.special))
-    fates = f"{counts['masked']} masked, {counts['random']} replaced by a random token, {counts['target']} left as is"
-    words = zip(names.name_all(text), asked, strict=True)
+    words = zip(names.name_all(text), target_states, strict=True)
     targets = [StepToken(word, "target") if state == "target" else StepToken("·", "hidden") for word, state in words]
     return [
-        Step("text", names.make_tokens(text, kept), "The text with its marks."),
-        Step("chosen", names.make_tokens(text, chosen), f"{len(places)} tokens are chosen ({share:.0%} of the text)."),
-        Step("model sees", names.make_tokens(seen, shown), f"Of these, {fates}."),
-        Step("model predicts", targets, "The loss counts at the chosen places alone."),
+        make_step("framed text", names.make_tokens(text, kept)),
+        make_step("chosen", names.make_tokens(text, chosen), count=len(places), share=f"{share:.0%}"),
+        make_step(
+            "model sees",
+            names.make_tokens(seen, shown),
+            masked=counts["masked"],
+            random=counts["random"],
+            kept=counts["target"],
+        ),
+        make_step("model predicts", targets),
     ]
 
 
@@ -303,7 +353,7 @@ def describe_two_sides(
     text = raw.ids[: int(raw.starts[1])]
     source, target = batch.source.ids[: int(batch.source.starts[1])], batch.labels[: int(batch.starts[1])]
     mask, known = names.tokenizer.id("mask"), set(text.tolist())
-    steps = [Step("text", names.make_tokens(text, ["kept"] * len(text)), "The text as it is.")]
+    steps = [make_step("whole text", names.make_tokens(text, ["kept"] * len(text)))]
     sentinels = set(objective.sentinels.tolist()) if isinstance(objective, SpanCorruption) else set()
 
     def get_state(index: int, usual: TokenState) -> TokenState:
@@ -315,17 +365,15 @@ def describe_two_sides(
         moved = dataclasses.replace(objective, infill_ratio=0.0).add_noise(raw, seed)[0]
         changed: list[TokenState] = ["moved" if a != b else "kept" for a, b in zip(moved, text, strict=True)]
         if "moved" in changed:
-            title = "sentences change places"
-            steps.append(Step(title, names.make_tokens(moved, changed), "Whole sentences are moved."))
+            steps.append(make_step("moved", names.make_tokens(moved, changed)))
     if isinstance(objective, SpanCorruption) and objective.corruption == "spans":
         is_dropped = find_dropped(text, source, sentinels)
         dropped: list[TokenState] = ["dropped" if is_out else "kept" for is_out in is_dropped]
-        steps.append(Step("spans are dropped", names.make_tokens(text, dropped), "Each span becomes one sentinel."))
+        steps.append(make_step("dropped", names.make_tokens(text, dropped)))
     seen = [get_state(int(i), "kept") for i in source]
     written = [get_state(int(i), "target") for i in target]
-    steps.append(Step("encoder reads", names.make_tokens(source, seen), "What is left of the text."))
-    note = "Token by token, each from those before it."
-    steps.append(Step("decoder writes", names.make_tokens(target, written), note))
+    steps.append(make_step("encoder", names.make_tokens(source, seen)))
+    steps.append(make_step("decoder", names.make_tokens(target, written)))
     return steps
 
 
@@ -356,15 +404,14 @@ def describe_permutation(batch: Batch, names: TokenNames) -> list[Step]:
     for at in turns:
         chosen[at] = "hidden"
     steps = [
-        Step("text", names.make_tokens(ids, kept), "The text with its marks; nothing is replaced."),
-        Step("targets", names.make_tokens(ids, chosen), f"{len(turns)} tokens are predicted, in a random order."),
+        make_step("unchanged text", names.make_tokens(ids, kept)),
+        make_step("targets", names.make_tokens(ids, chosen), count=len(turns)),
     ]
     few = turns if len(turns) <= MAX_ORDER_STEPS else [*turns[: MAX_ORDER_STEPS - 1], turns[-1]]
     for at in few:
         states: list[TokenState] = ["kept" if order[i] < order[at] else "hidden" for i in range(length)]
         states[at] = "target"
-        steps.append(Step(f"turn {turns.index(at) + 1}", names.make_tokens(ids, states),
-                          "Predicted from the visible tokens and its own position."))  # fmt: skip
+        steps.append(make_step("turn", names.make_tokens(ids, states), number=turns.index(at) + 1))
     return steps
 
 
@@ -374,11 +421,11 @@ def describe_causal(batch: Batch, names: TokenNames) -> list[Step]:
     ids, labels = batch.ids[:length], batch.labels[:length]
     targets = [at + 1 for at in np.flatnonzero(labels != IGNORE_INDEX).tolist() if at + 1 < length]
     kept: list[TokenState] = ["kept"] * length
-    steps = [Step("text", names.make_tokens(ids, kept), "Nothing is hidden: every token is predicted once.")]
+    steps = [make_step("read text", names.make_tokens(ids, kept))]
     few = targets if len(targets) <= MAX_ORDER_STEPS else [*targets[: MAX_ORDER_STEPS - 1], targets[-1]]
     for at in few:
         states: list[TokenState] = ["kept" if i < at else "target" if i == at else "hidden" for i in range(length)]
-        steps.append(Step(f"token {at + 1}", names.make_tokens(ids, states), "Predicted from all tokens before it."))
+        steps.append(make_step("next token", names.make_tokens(ids, states), number=at + 1))
     return steps
 
 
@@ -391,9 +438,9 @@ def describe_bidirectional(batch: Batch, names: TokenNames) -> list[Step]:
     forward: list[TokenState] = ["kept" if i < at else "target" if i == at else "hidden" for i in range(length)]
     backward: list[TokenState] = ["hidden" if i < at else "target" if i == at else "kept" for i in range(length)]
     return [
-        Step("text", names.make_tokens(words, kept), "Each word is read by its characters."),
-        Step("forward", names.make_tokens(words, forward), "The next word, from those before it."),
-        Step("backward", names.make_tokens(words, backward), "The word before, from those after it."),
+        make_step("words", names.make_tokens(words, kept)),
+        make_step("forward", names.make_tokens(words, forward)),
+        make_step("backward", names.make_tokens(words, backward)),
     ]
 
 

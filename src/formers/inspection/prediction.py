@@ -13,22 +13,30 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..config import JSONObject
+from ..config import JSONObject, ProgressCallback
 from ..errors import Error, NonFinite
 from ..former import Former
 from ..nn.block import BlockStack
 from ..text.tokenizer import Tokenizer
 from ..verbs import LM_PARTS, can_fill
 from .document import round_floats
-from .recording import QUERY_STREAM, Recording, find_final_norm, record_blocks, record_pass, repeat_document
+from .effort import estimate_logits, estimate_pass, is_cheap
+from .recording import (
+    QUERY_STREAM,
+    Recording,
+    find_final_norm,
+    is_all_finite,
+    record_blocks,
+    record_pass,
+    repeat_document,
+)
 from .sides import TextInputs
 
 Method = Literal["causal", "masked", "unmasked", "permutation", "labels"]
 TOP_CANDIDATES = 5
-MAX_LENS_POSITIONS = 64  # up to so many positions, a layer shows three candidates, else two
-MAX_MASKED_TOKENS = 1 << 14  # tokens that are read to hide each token in turn, if nobody asks for it
+LENS_CANDIDATES = ((64, 3), (256, 2))  # up to so many positions, a layer shows so many candidates; of more, one
 ROW_TOKENS = 4096  # tokens of the rows that are read at once
-LOGITS_CHUNK = 512  # positions whose logits are held at once
+LOGITS_CHUNK = 64  # positions whose logits are held at once: few enough for a cache
 
 
 @dataclass(frozen=True)
@@ -116,31 +124,33 @@ def get_lm_part(former: Former) -> str | None:
 
 @torch.inference_mode()
 def predict_tokens(
-    former: Former, inputs: TextInputs, masked: bool | None = None, recording: Recording | None = None
-) -> Prediction | None:
+    former: Former, inputs: TextInputs, masked: bool | None = None, recording: Recording | None = None, *,
+    with_layers: bool | None = True, tell: ProgressCallback | None = None,
+) -> Prediction | None:  # fmt: skip
     """Predict the tokens of a text, or the labels of a task; None where the model has no head.
 
-    `masked` says whether a masked model hides each token in turn, which reads the text as often as it has tokens; by
-    default short texts only. A `recording` of the text (with hidden states) is not made again.
+    `masked` says whether a masked model hides each token in turn, which reads the text as often as it has tokens;
+    `with_layers`, whether every layer predicts. None: where the model and the text are small enough. A `recording` of
+    the text (with hidden states) is not made again.
     """
     part = get_lm_part(former)
-    if part is not None and can_fill(former):
-        length = len(inputs.label_ids)
-        if length * length <= MAX_MASKED_TOKENS if masked is None else masked:
-            return predict_hidden(former, inputs, part)
-    if part is not None and former.is_two_stream:
-        order = torch.arange(len(inputs.label_ids), device=former.device)
-        return predict_in_order(former, inputs, part, record_pass(former, inputs, order))
-    recording = recording or record_pass(former, inputs, with_hidden=True)
     if part is None:
-        return predict_labels(former, inputs, recording)
+        return predict_labels(former, inputs, recording or record_pass(former, inputs, with_hidden=True))
+    length = len(inputs.label_ids)
+    reader = LayerReader(former, part, with_layers if can_read_layers(former, part) else False, tell)
+    if can_fill(former) and (is_cheap(former, estimate_pass(former, inputs) * length) if masked is None else masked):
+        return predict_hidden(inputs, reader)
+    if former.is_two_stream:
+        order = torch.arange(length, device=former.device)
+        return predict_in_order(inputs, reader, record_pass(former, inputs, order))
+    recording = recording or record_pass(former, inputs, with_hidden=True)
     predict = predict_unmasked if can_fill(former) else predict_in_order
-    return predict(former, inputs, part, recording)
+    return predict(inputs, reader, recording)
 
 
-def predict_in_order(former: Former, inputs: TextInputs, part: str, recording: Recording) -> Prediction:
+def predict_in_order(inputs: TextInputs, reader: LayerReader, recording: Recording) -> Prediction:
     """Predict each token from those before it: decoders, encoder-decoders, ELMo forwards, XLNet's second stream."""
-    side = inputs.main_side
+    side, former = inputs.main_side, reader.former
     length, two_stream = len(inputs.label_ids), former.is_two_stream
     positions = list(range(length)) if two_stream else list(range(length - 1))
     targets = positions if two_stream else [at + 1 for at in positions]
@@ -149,16 +159,16 @@ def predict_in_order(former: Former, inputs: TextInputs, part: str, recording: R
     targets = [at for at, known in zip(targets, is_known, strict=True) if known]
     name = QUERY_STREAM if two_stream else "decoder" if "decoder" in recording.states else "encoder"
     slots = torch.tensor(positions, dtype=torch.long, device=former.device)
-    layers = [x[slots] for x in recording.states.get(name, [])] if can_read_layers(former, part) else []
+    layers = [x[slots] for x in recording.states.get(name, [])]
     labels = torch.tensor([inputs.label_ids[at] for at in targets], device=former.device)
-    made = score_layers(former, part, recording.hidden[slots], layers, labels)
+    rows = reader.score(recording.hidden[slots], layers, labels)
     following: list[Candidate] = []
     if not two_stream and not former.definition.reads_characters:
-        logits = compute_logits(former, recording.hidden[-1:], part)
+        logits = compute_logits(former, recording.hidden[-1:], reader.part)
         following = list_candidates(former, logits.log_softmax(-1), TOP_CANDIDATES)[0]
     return Prediction(
-        side, "permutation" if two_stream else "causal", positions, targets, made.log_probs, made.top, following,
-        made.layers,
+        side, "permutation" if two_stream else "causal", positions, targets, rows.log_probs, rows.top, following,
+        rows.layers,
     )  # fmt: skip
 
 
@@ -172,18 +182,19 @@ def find_masked_positions(former: Former, inputs: TextInputs) -> tuple[list[int]
     return positions, torch.tensor(inputs.label_ids, device=former.device)[positions], mask
 
 
-def predict_unmasked(former: Former, inputs: TextInputs, part: str, recording: Recording) -> Prediction:
+def predict_unmasked(inputs: TextInputs, reader: LayerReader, recording: Recording) -> Prediction:
     """Predict the tokens of a masked model with nothing hidden but the blanks of the text."""
-    positions, labels, mask = find_masked_positions(former, inputs)
-    states = next(iter(recording.states.values()), []) if can_read_layers(former, part) else []
-    made = score_layers(former, part, recording.hidden[positions], [x[positions] for x in states], labels)
-    log_probs = made.log_probs.masked_fill(labels.cpu() == mask, math.nan)
-    return Prediction("text", "unmasked", positions, positions, log_probs, made.top, [], made.layers)
+    positions, labels, mask = find_masked_positions(reader.former, inputs)
+    states = next(iter(recording.states.values()), [])
+    rows = reader.score(recording.hidden[positions], [x[positions] for x in states], labels)
+    log_probs = rows.log_probs.masked_fill(labels.cpu() == mask, math.nan)
+    return Prediction("text", "unmasked", positions, positions, log_probs, rows.top, [], rows.layers)
 
 
-def predict_hidden(former: Former, inputs: TextInputs, part: str) -> Prediction:
+def predict_hidden(inputs: TextInputs, reader: LayerReader) -> Prediction:
     """Predict each token of a masked model with it hidden, one at a time (pseudo-log-likelihood: Salazar et al. 2020,
     arXiv:1910.14659)."""
+    former = reader.former
     positions, labels, mask = find_masked_positions(former, inputs)
     batch, length = inputs.get_batch(), len(inputs.label_ids)
     rows, hidden, states = max(1, ROW_TOKENS // length), [], list[list[Tensor]]()
@@ -192,13 +203,15 @@ def predict_hidden(former: Former, inputs: TextInputs, part: str) -> Prediction:
         slots = torch.arange(len(some), device=former.device) * length + some
         repeated = repeat_document(batch, len(some))
         repeated.ids[slots] = mask
-        with record_blocks(former.model.body) as found:
+        with record_blocks(former.model.body) as recording:
             hidden.append(former.model(repeated)[slots])
-        states.append([x[slots] for x in next(iter(found.values()), [])])
-    layers = [torch.cat(parts) for parts in zip(*states, strict=True)] if can_read_layers(former, part) else []
-    made = score_layers(former, part, torch.cat(hidden), layers, labels)
-    log_probs = made.log_probs.masked_fill(labels.cpu() == mask, math.nan)
-    return Prediction("text", "masked", positions, positions, log_probs, made.top, [], made.layers)
+        states.append([x[slots] for x in next(iter(recording.values()), [])])
+        if reader.tell is not None:
+            reader.tell("hidden tokens", min(low + rows, len(positions)), len(positions), "")
+    layers = [torch.cat(parts) for parts in zip(*states, strict=True)]
+    scored_rows = reader.score(torch.cat(hidden), layers, labels)
+    log_probs = scored_rows.log_probs.masked_fill(labels.cpu() == mask, math.nan)
+    return Prediction("text", "masked", positions, positions, log_probs, scored_rows.top, [], scored_rows.layers)
 
 
 def can_read_layers(former: Former, part: str) -> bool:
@@ -216,43 +229,60 @@ class LayerScores:
     layers: list[LayerPrediction]
 
 
-def score_layers(former: Former, part: str, hidden: Tensor, layers: list[Tensor], labels: Tensor) -> LayerScores:
-    """Score labels (n,) by hidden states (n, dim) that the head reads, and by those of every layer, which are normed by
-    the model's final norm first."""
-    norm, few = find_final_norm(former.model.body), 3 if len(labels) <= MAX_LENS_POSITIONS else 2
-    log_probs, top = [], list[list[Candidate]]()
-    parts: list[list[tuple[Tensor, Tensor, list[list[Candidate]]]]] = [[] for _ in layers]
-    for low in range(0, len(labels), LOGITS_CHUNK):
-        at = slice(low, low + LOGITS_CHUNK)
-        final = compute_logits(former, hidden[at], part).log_softmax(-1)
-        log_probs.append(final.gather(1, labels[at, None])[:, 0])
-        top += list_candidates(former, final, TOP_CANDIDATES)
-        for number, states in enumerate(layers):
-            x = states[at] if norm is None else norm(states[at])
-            scores = compute_logits(former, x, part).log_softmax(-1)
-            divergence = (final.exp() * (final - scores)).sum(-1) / math.log(2)
-            found = list_candidates(former, scores, few)
-            parts[number].append((scores.gather(1, labels[at, None])[:, 0].exp(), divergence.clamp(min=0), found))
-    made, before = [], list[int]()
-    for number, chunks in enumerate(parts):
-        if not chunks:
-            continue
-        candidates = [row for _, _, rows in chunks for row in rows]
-        best = [row[0].id for row in candidates]
-        is_changed = torch.tensor([a != b for a, b in zip(best, before or best, strict=True)])
-        before = best
-        chance = torch.cat([chances for chances, _, _ in chunks]).cpu()
-        divergence = torch.cat([bits for _, bits, _ in chunks]).cpu()
-        made.append(LayerPrediction(number, candidates, chance, divergence, is_changed))
-    whole = torch.cat(log_probs).cpu() if log_probs else torch.zeros(0)
-    return LayerScores(whole, top, made)
+@dataclass(frozen=True)
+class LayerReader:
+    """Reads predictions off hidden states by the part of the head that predicts tokens; `reads_layers` says whether
+    off those of every layer too (None: where they are few enough)."""
+
+    former: Former
+    part: str
+    reads_layers: bool | None = True
+    tell: ProgressCallback | None = None
+
+    def score(self, hidden: Tensor, layers: list[Tensor], labels: Tensor) -> LayerScores:
+        """Score labels (n,) by hidden states (n, dim) that the head reads, and by those of layers, which are normed by
+        the model's final norm first."""
+        is_small = is_cheap(self.former, estimate_logits(self.former, len(labels) * len(layers)))
+        layers = layers if self.reads_layers or (self.reads_layers is None and is_small) else []
+        norm = find_final_norm(self.former.model.body)
+        few = next((count for limit, count in LENS_CANDIDATES if len(labels) <= limit), 1)
+        log_probs, top = [], list[list[Candidate]]()
+        parts: list[list[tuple[Tensor, Tensor, list[list[Candidate]]]]] = [[] for _ in layers]
+        for low in range(0, len(labels), LOGITS_CHUNK):
+            at = slice(low, low + LOGITS_CHUNK)
+            final = compute_logits(self.former, hidden[at], self.part).log_softmax(-1)
+            log_probs.append(final.gather(1, labels[at, None])[:, 0])
+            top += list_candidates(self.former, final, TOP_CANDIDATES)
+            chances = final.exp() if layers else final
+            for number, states in enumerate(layers):
+                x = states[at] if norm is None else norm(states[at])
+                scores = compute_logits(self.former, x, self.part).log_softmax(-1)
+                divergence = (chances * (final - scores)).sum(-1) / math.log(2)
+                row_candidates = list_candidates(self.former, scores, few)
+                own = scores.gather(1, labels[at, None])[:, 0].exp()
+                parts[number].append((own, divergence.clamp(min=0), row_candidates))
+            if self.tell is not None and layers:
+                self.tell("predictions by layer", min(low + LOGITS_CHUNK, len(labels)), len(labels), "")
+        layer_rows, before = [], list[int]()
+        for number, chunks in enumerate(parts):
+            if not chunks:
+                continue
+            candidates = [row for _, _, rows in chunks for row in rows]
+            best = [row[0].id for row in candidates]
+            is_changed = torch.tensor([a != b for a, b in zip(best, before or best, strict=True)])
+            before = best
+            chance = torch.cat([one for one, _, _ in chunks]).cpu()
+            divergence = torch.cat([bits for _, bits, _ in chunks]).cpu()
+            layer_rows.append(LayerPrediction(number, candidates, chance, divergence, is_changed))
+        whole = torch.cat(log_probs).cpu() if log_probs else torch.zeros(0)
+        return LayerScores(whole, top, layer_rows)
 
 
 def compute_logits(former: Former, hidden: Tensor, part: str) -> Tensor:
     """Compute what the head answers to hidden states (n, dim), as (n, V); of ELMo's two directions, the next word."""
     logits = former.model.logits(hidden, part=part).float()
     logits = logits[:, 0] if logits.dim() == 3 else logits
-    if not bool(logits.isfinite().all()):
+    if not is_all_finite(logits):
         raise NonFinite("logits")
     return logits
 

@@ -52,7 +52,7 @@ def record_pass(
     how = fill_memory(former, inputs)
     with record_blocks(former.model.body) as states:
         hidden = former.model(batch, capture=capture, **how)
-    if not bool(hidden.isfinite().all()):
+    if not is_all_finite(hidden):
         raise NonFinite("hidden states")
     if order is not None:
         length = batch.ids.shape[0]
@@ -63,6 +63,11 @@ def record_pass(
             last = list(states)[-1]
             states[last].append(hidden)
     return Recording(hidden, states, capture)
+
+
+def is_all_finite(x: Tensor) -> bool:
+    """Return whether all numbers are finite: the smallest and the largest are NaN if any is."""
+    return not x.numel() or all(bool(edge.isfinite()) for edge in x.aminmax())
 
 
 def fill_memory(former: Former, inputs: TextInputs) -> Settings:

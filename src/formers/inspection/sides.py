@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import bisect
 import unicodedata
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from ..evaluation.likelihood import get_begin_ids, get_label_ids
 from ..former import Former
 from ..inputs import ModelInputs, get_start_token
 from ..nn.attention.segment_memory import SegmentMemory
+from ..nn.head_pruning import find_attentions
 from ..task import END_MARKED_HEADS, get_frame
 from ..tasks.encoding import Span, TokenizedText, tokenize_texts
 from ..text.normalise import normalise
@@ -28,6 +31,7 @@ from ..text.tokenizer import DecodeStream, Template, Tokenizer
 from ..verbs import BLANK, can_fill, can_generate
 
 MAX_TARGET_TOKENS = 32  # of a target that the model writes, where none is given
+MAX_ATTENTION_BYTES = 2e9  # of the weights of all layers and heads
 ZERO_WIDTH_JOINER = "\u200d"
 
 
@@ -56,19 +60,39 @@ class Token:
 
 
 @dataclass(frozen=True)
+class Window:
+    """The stretch of a long text that is shown: which of how many (counted from 0), and its tokens of all."""
+
+    index: int
+    count: int
+    first: int
+    last: int  # not included
+    tokens: int  # of the whole text
+
+    def describe(self) -> str:
+        """Describe the stretch in a sentence."""
+        more = f"; choose another window from 0 to {self.count - 1}" if self.count > 1 else ""
+        return f"tokens {self.first:,} to {self.last - 1:,} of {self.tokens:,} are shown{more}"
+
+
+@dataclass(frozen=True)
 class Side:
-    """What one stack reads: the text, its tokens, their segments, and earlier tokens that a memory holds."""
+    """What one stack reads: the text, its tokens, their segments, and earlier tokens that a memory holds; of a text
+    that is longer than the model reads, a window."""
 
     text: str
     tokens: list[Token]
     segments: list[int] | None = None
     memory: list[Token] = field(default_factory=list)
+    window: Window | None = None
 
     def to_dict(self) -> JSONObject:
         """Return the side as the view document has it."""
         about: JSONObject = {"text": self.text, "segments": self.segments, "memory": len(self.memory)}
         if self.memory:
             about["memory_tokens"] = [token.to_dict() for token in self.memory]
+        if self.window is not None:
+            about["window"] = asdict(self.window)
         return about | {"tokens": [token.to_dict() for token in self.tokens]}
 
 
@@ -93,12 +117,17 @@ class TextInputs:
         return self.batch
 
 
-def encode_inputs(former: Former, text: str, second: str | None = None, before: str | None = None) -> TextInputs:
+def encode_inputs(
+    former: Former, text: str, second: str | None = None, before: str | None = None, window: int | None = None
+) -> TextInputs:
     """Encode a text as a model reads it.
 
     `second` is the second text of a pair, or the target of an encoder-decoder, which writes one itself if it is not
-    given. `before` is what a model with a memory has read earlier.
+    given. `before` is what a model with a memory has read earlier. Of a text that is longer than the model reads, a
+    `window` is encoded (from 0); without one the first, with a warning.
     """
+    if window is not None and (type(window) is not int or window < 0):
+        raise Error(f"there is no window {format_value(window)}", fix="windows count from 0")
     for name, value in (("text", text), ("second", second), ("before", before)):
         if not isinstance(value, str) and (value is not None or name == "text"):
             raise Error(f"{name} must be a string, got {format_value(value)}", fix="give one text")
@@ -108,12 +137,12 @@ def encode_inputs(former: Former, text: str, second: str | None = None, before: 
         what = f"{former.family} has no memory of an earlier text"
         raise Error(what, fix="leave before out; transformer_xl and xlnet have one")
     if former.is_encoder_decoder:
-        return encode_two_sides(former, text, second)
+        return encode_two_sides(former, text, second, window)
     if former.definition.reads_characters or former.definition.is_static:
         if second is not None:
             raise Error(f"{former.family} reads one text", fix="leave the second text out")
         return encode_words(former, text)
-    return encode_one_side(former, text, second, before)
+    return encode_one_side(former, text, second, before, window)
 
 
 def get_tokenizer(former: Former) -> Tokenizer:
@@ -130,7 +159,7 @@ def choose_frame(former: Former, tokenizer: Tokenizer, pair: bool) -> Template:
         # A config may name a token that the model does not have.
         begin = tuple(i for i in get_begin_ids(former) if i < former.config.vocab)
         return Template(begin, (), (), ((0,) * len(begin), 0, (), 0, ()))
-    return get_frame(tokenizer, pair) if former.head in END_MARKED_HEADS else tokenizer.get_template(pair)
+    return get_frame(tokenizer, pair) if former.head.split("@")[0] in END_MARKED_HEADS else tokenizer.get_template(pair)
 
 
 @dataclass(frozen=True)
@@ -141,12 +170,64 @@ class FramedText:
     ids: list[int]
     tokens: list[Token]
     segments: list[int]
+    window: Window | None = None
 
 
-def encode_framed(former: Former, tokenizer: Tokenizer, text: str, second: str | None) -> FramedText:
-    """Encode a text, or a pair, with the marks that the model expects around it."""
-    parts = [encode_text(former, tokenizer, normalise(t)) for t in (text, second) if t is not None]
+def find_room(former: Former) -> int | None:
+    """Find how many tokens can be looked at: what the model reads at once, or what the attention weights of all layers
+    leave room for in memory; None without such a limit."""
+    known = find_attentions(former.model.body)
+    heads = sum(module.heads for _, module in known.values())
+    room = int((MAX_ATTENTION_BYTES / 4 / heads) ** 0.5) if heads else None
+    limits = [limit for limit in (former.context, room) if limit is not None]
+    return min(limits) if limits else None
+
+
+class EncodedText(NamedTuple):
+    """A text, its ids, and the characters of each."""
+
+    text: str
+    ids: list[int]
+    spans: Sequence[Span]
+
+
+def cut_window(whole: EncodedText, room: int | None, window: int | None) -> tuple[EncodedText, Window | None]:
+    """Cut a window out of a text that has more tokens than there is room for; without a choice the first, loudly."""
+    text, ids, spans = whole
+    if room is None or len(ids) <= room:
+        if window:
+            raise Error(f"there is no window {window}: the text is read at once", fix="leave the window out")
+        return whole, None
+    room = max(1, room)
+    count = -(-len(ids) // room)
+    if window is not None and window >= count:
+        raise Error(f"there is no window {window} of this text", fix=f"choose 0 to {count - 1}")
+    low = (window or 0) * room
+    high = min(low + room, len(ids))
+    part = Window(window or 0, count, low, high, len(ids))
+    if window is None:
+        warnings.warn(f"the text is longer than a view can show: {part.describe()}", stacklevel=2)
+    places = [span for span in spans[low:high] if span[1] > span[0]] or [(0, 0)]  # marks have no characters
+    start, end = min(a for a, _ in places), max(b for _, b in places)
+    moved = [(a - start, b - start) if b > a else (0, 0) for a, b in spans[low:high]]
+    return EncodedText(text[start:end], ids[low:high], moved), part
+
+
+def encode_framed(
+    former: Former, tokenizer: Tokenizer, text: str, second: str | None, window: int | None = None
+) -> FramedText:
+    """Encode a text, or a pair, with the marks that the model expects around it; of a long text, a window. Where both
+    texts of a pair are long, half of the room is for the first tokens of the second."""
+    whole = [encode_text(former, tokenizer, normalise(t)) for t in (text, second) if t is not None]
     frame = choose_frame(former, tokenizer, second is not None)
+    room = find_room(former)
+    if room is not None:
+        room -= len(frame.before) + len(frame.between) * (len(whole) - 1) + len(frame.after)
+        if second is not None:
+            whole[1], _ = cut_window(whole[1], max(room // 2, room - len(whole[0].ids)), None)
+            room -= len(whole[1].ids)
+    shown, shown_window = cut_window(whole[0], room, window)
+    parts = [shown, *whole[1:]]
     first, own, middle, other, last = frame.segments
     ids, tokens, segments = list[int](), list[Token](), list[int]()
 
@@ -163,49 +244,57 @@ def encode_framed(former: Former, tokenizer: Tokenizer, text: str, second: str |
         tokens.extend(make_tokens(tokenizer, words, row, spans, len(parts[0][0]) + 1 if number else 0))
         segments.extend([other if number else own] * len(row))
     add_marks(frame.after, last)
-    return FramedText("\n".join(words for words, _, _ in parts), ids, tokens, segments)
+    return FramedText("\n".join(words for words, _, _ in parts), ids, tokens, segments, shown_window)
 
 
-def encode_one_side(former: Former, text: str, second: str | None, before: str | None) -> TextInputs:
+def encode_one_side(
+    former: Former, text: str, second: str | None, before: str | None, window: int | None
+) -> TextInputs:  # fmt: skip
     """Encode a text, or a pair, for an encoder or a decoder."""
     tokenizer = get_tokenizer(former)
-    made = encode_framed(former, tokenizer, text, second)
-    segments = made.segments if former.definition.reads_segments and former.can_read_segments else None
-    given = ModelInputs(torch.tensor([made.ids]), segments=None if segments is None else torch.tensor([segments]))
-    batch, _ = former.pack_inputs(given)
+    encoding = encode_framed(former, tokenizer, text, second, window)
+    segments = encoding.segments if former.definition.reads_segments and former.can_read_segments else None
+    model_inputs = ModelInputs(
+        torch.tensor([encoding.ids]), segments=None if segments is None else torch.tensor([segments])
+    )
+    batch, _ = former.pack_inputs(model_inputs)
     memory, memory_ids = list[Token](), None
     if before is not None:
         words, row, spans = encode_text(former, tokenizer, normalise(before))
         memory, memory_ids = make_tokens(tokenizer, words, row, spans), torch.tensor(row)
-    return TextInputs({"text": Side(made.text, made.tokens, segments, memory)}, batch, memory_ids, made.ids)
+    side = Side(encoding.text, encoding.tokens, segments, memory, encoding.window)
+    return TextInputs({"text": side}, batch, memory_ids, encoding.ids)
 
 
-def encode_two_sides(former: Former, text: str, second: str | None) -> TextInputs:
+def encode_two_sides(former: Former, text: str, second: str | None, window: int | None = None) -> TextInputs:
     """Encode a source and a target; a target that is not given is what the model writes. The head of a task reads the
     source, or a pair, on both sides."""
     tokenizer = get_tokenizer(former)
     writes = tokenizer.target or tokenizer
     is_task = former.head not in ("lm", "none")
-    made = encode_framed(former, tokenizer, text, second if is_task else None)
-    source = Side(made.text, made.tokens)
+    encoding = encode_framed(former, tokenizer, text, second if is_task else None, window)
+    source = Side(encoding.text, encoding.tokens, window=encoding.window)
     if is_task:
-        batch, _ = former.pack_inputs(ModelInputs(torch.tensor([made.ids])))
+        batch, _ = former.pack_inputs(ModelInputs(torch.tensor([encoding.ids])))
         target_ids = batch.ids.tolist()
         tokens = [make_special(tokenizer, target_ids[0]), *source.tokens[:-1]]
-        return TextInputs({"source": source, "target": Side(made.text, tokens)}, batch, None, target_ids)
+        return TextInputs({"source": source, "target": Side(encoding.text, tokens)}, batch, None, target_ids)
     if second is None and can_generate(former):
         limit = MAX_TARGET_TOKENS if former.context is None else min(MAX_TARGET_TOKENS, former.context - 1)
-        ids = former.continue_ids([made.ids], limit, temperature=0.0)[0]
+        ids = former.continue_ids([encoding.ids], limit, temperature=0.0)[0]
         target_text, row, tokens = describe_written(writes, ids)
+        target_window = None
     else:
         target_text = normalise(second or text)
-        row, target_spans = writes.encode_with_offsets(target_text, parse_special=False)
-        tokens = make_tokens(writes, target_text, row, target_spans)
+        room, encoded = find_room(former), writes.encode_with_offsets(target_text, parse_special=False)
+        whole = EncodedText(target_text, *encoded)
+        (target_text, row, spans), target_window = cut_window(whole, None if room is None else room - 1, None)
+        tokens = make_tokens(writes, target_text, row, spans)
     start = row[-1] if former.definition.starts_with_last_token and row else get_start_token(former.config)
     target_ids = [start, *row]
-    given = ModelInputs(torch.tensor([made.ids]), target=torch.tensor([target_ids]))
-    batch, _ = former.pack_inputs(given)
-    target = Side(target_text, [make_special(writes, start), *tokens])
+    model_inputs = ModelInputs(torch.tensor([encoding.ids]), target=torch.tensor([target_ids]))
+    batch, _ = former.pack_inputs(model_inputs)
+    target = Side(target_text, [make_special(writes, start), *tokens], window=target_window)
     return TextInputs({"source": source, "target": target}, batch, None, target_ids)
 
 
@@ -231,7 +320,7 @@ def get_word_labels(former: Former, tokenized: TokenizedText) -> list[int]:
     return [-1] * len(tokenized.tokens) if former.tokenizer is None else get_label_ids(former, tokenized)
 
 
-def encode_text(former: Former, tokenizer: Tokenizer, text: str) -> tuple[str, list[int], list[Span]]:
+def encode_text(former: Former, tokenizer: Tokenizer, text: str) -> EncodedText:
     """Encode a text without marks. To a masked model, a blank (___) or its mask token is a token to predict."""
     mask = tokenizer.special.get("mask")
     has_blanks = mask is not None and can_fill(former) and (BLANK in text or mask in text)
@@ -239,7 +328,7 @@ def encode_text(former: Former, tokenizer: Tokenizer, text: str) -> tuple[str, l
     ids, spans = tokenizer.encode_with_offsets(text, special=False, parse_special=has_blanks)
     if not ids:
         raise Error("the text has no tokens", fix="give some words")
-    return text, ids, spans
+    return EncodedText(text, ids, spans)
 
 
 def describe_written(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, list[int], list[Token]]:

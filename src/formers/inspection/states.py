@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_NEIGHBOURS, FEW_NEIGHBOURS = 3, 1  # of a token; few in a long text
 LONG_TEXT = 128  # tokens
+MAX_FULL_DECOMPOSITION = 128  # rows of a matrix of which all eigenvectors are computed
+SUBSPACE, MAX_ITERATIONS, MAX_AXIS_ERROR = 16, 40, 3e-6  # of a larger one: vectors that are iterated, rounds, residual
 
 
 @dataclass(frozen=True)
@@ -132,15 +134,39 @@ def project(vectors: Tensor) -> tuple[Tensor, Tensor]:
 
     The sign of a component is that which makes its largest coordinate positive, so that a picture is always the same.
     """
-    centred = (vectors - vectors.mean(0)).double()
-    values, axes = torch.linalg.eigh(centred @ centred.T if len(vectors) <= vectors.shape[1] else centred.T @ centred)
-    values, axes = values.flip(0)[:2].clamp(min=0), axes.flip(1)[:, :2]
-    placed = axes * values.sqrt() if len(vectors) <= vectors.shape[1] else centred @ axes
+    centred = vectors - vectors.mean(0)
+    if len(vectors) <= MAX_FULL_DECOMPOSITION:
+        centred = centred.double()
+    products = centred @ centred.T if len(vectors) <= vectors.shape[1] else centred.T @ centred
+    values, axes = find_main_axes(products)
+    placed = axes * values.sqrt() if len(vectors) <= vectors.shape[1] else centred.double() @ axes
     signs = placed.gather(0, placed.abs().argmax(0)[None]).sign()[0]
     placed = placed * torch.where(signs == 0, 1.0, signs)
-    total = centred.square().sum().clamp(min=1e-30)
+    total = centred.square().sum(dtype=torch.double).clamp(min=1e-30)
     padding = 2 - placed.shape[1]
     return F.pad(placed, (0, padding)).float(), F.pad(values / total, (0, padding)).float()
+
+
+def find_main_axes(products: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the two largest eigenvalues (2,) of a symmetric matrix (n, n) that has none below 0, and their vectors.
+
+    Of a large matrix, by subspace iteration in its own precision: all eigenvectors would take most of the time of a
+    long text's view. Where that does not settle, by a full decomposition.
+    """
+    size = len(products)
+    if size > MAX_FULL_DECOMPOSITION:
+        axes = torch.randn(size, SUBSPACE, dtype=products.dtype, generator=torch.Generator().manual_seed(0))
+        images = products @ axes
+        for _ in range(MAX_ITERATIONS):
+            axes = torch.linalg.qr(products @ images)[0]
+            images = products @ axes
+            values, turn = torch.linalg.eigh(axes.T @ images)
+            values, turn = values.flip(0)[:2].clamp(min=0), turn.flip(1)[:, :2]
+            error = (images @ turn - axes @ turn * values).norm(dim=0).max()
+            if error <= MAX_AXIS_ERROR * values[0]:
+                return values.double(), (axes @ turn).double()
+    values, axes = torch.linalg.eigh(products.double())
+    return values.flip(0)[:2].clamp(min=0), axes.flip(1)[:, :2]
 
 
 def compare_views(first: View, second: View) -> JSONObject | None:
@@ -161,9 +187,9 @@ def compare_views(first: View, second: View) -> JSONObject | None:
     changes["cosine"] = [round_floats(F.cosine_similarity(x, y, dim=-1)) for x, y in both]
     surprisals = []
     for view in (first, second):
-        made = view.prediction
-        if made is not None and made.side == side and made.targets:
-            surprisals.append(dict(zip(made.targets, made.surprisal.tolist(), strict=True)))
+        prediction = view.prediction
+        if prediction is not None and prediction.side == side and prediction.targets:
+            surprisals.append(dict(zip(prediction.targets, prediction.surprisal.tolist(), strict=True)))
     if len(surprisals) == 2:
         before, after = surprisals
         changes["surprisal"] = [

@@ -95,9 +95,9 @@ def write_checkpoint(
 
 def flatten_options(options: JSONObject, where: object, prefix: str = "") -> JSONObject:
     """Return nested settings under dotted names."""
-    found: JSONObject = {}
+    flat: JSONObject = {}
     for key, value in options.items():
         if "." in key:
             raise Error(f"unknown key {key!r}", where=where, fix="correct the file")
-        found |= flatten_options(value, where, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
+        flat |= flatten_options(value, where, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

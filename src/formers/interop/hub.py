@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..errors import Error
 from . import safe_files
-from .tokenizer_files import COMPANION_FILES
+from .tokenizer_files import COMPANION_FILES, WORD_PICKLE_FILE
 
 HUB_NAME = re.compile(r"hub:(?P<repo>(?:[A-Za-z0-9_.-]+/)?[A-Za-z0-9_.-]+)(?:@(?P<revision>\w[\w.+/-]*))?")
 METADATA_FILES = (
@@ -27,9 +27,10 @@ def fetch_model(where: str, *, pickle: bool = False) -> Path:
     if match is None or ".." in where:
         raise make_name_error(where)
     repo, revision = match["repo"], match["revision"]
+    extra = [WORD_PICKLE_FILE] if pickle else []
     for single in (safe_files.WEIGHTS_FILE, safe_files.PICKLE_FILE) if pickle else (safe_files.WEIGHTS_FILE,):
         index = f"{single}.index.json"
-        folder = download_files(repo, revision, [*METADATA_FILES, single, index])
+        folder = download_files(repo, revision, [*METADATA_FILES, *extra, single, index])
         if not folder.is_dir():
             raise Error(f"{repo} holds no model", fix="formers reads config.json or formers.json, with their weights")
         revision = folder.name  # the commit: a branch may move meanwhile
@@ -74,7 +75,8 @@ def explain_hub_error(error: Exception, repo: str, revision: str | None) -> Erro
     cause = (error.__cause__ if absent else None) or error
     reason = f"{type(cause).__name__}: {' '.join(str(cause).split())}"[:150]
     response = getattr(cause, "response", None)  # dynamic: an error of the hub's client, or of the network below
-    if getattr(response, "status_code", None) in (401, 403):  # dynamic: as above
+    status = getattr(response, "status_code", None)  # dynamic: an answer of the HTTP library that the client uses
+    if status in (401, 403):
         return Error(f"the hub refuses {name} ({reason})", fix="log in with: hf auth login")
     if absent:
         is_partial = hasattr(error, "snapshot_path")  # dynamic: only some versions of the client say it

@@ -19,7 +19,7 @@ from ..former import MAX_LABELS, Former, build_empty
 from ..keymap import KeyMap, LoadPlan, compile_pattern
 from ..nn.head_pruning import restore_full_shapes
 from ..registry import FAMILIES, FamilyEntry, find_family
-from ..task import END_MARKED_HEADS, get_frame
+from ..task import END_MARKED_HEADS, get_frame, read_mixture_tasks
 from ..text.tokenizer import Tokenizer
 from . import safe_files, tokenizer_files
 from .model_card import write_model_card
@@ -40,6 +40,7 @@ IRRELEVANT_KEYS = frozenset(
 )
 FIXED_VALUES = {"pruned_heads": ({},), "tie_encoder_decoder": (False,)}
 DTYPE_NAMES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64"}
+OWN_TASK_KEY = "formers"  # of an entry of task_specific_params: the task as formers.json has it
 UNLIMITED_LENGTH = 10**9  # transformers writes 10^30 for a tokenizer that knows no limit
 # Our word for a pooling, and the key of 1_Pooling/config.json (in the form that all versions read, and other servers).
 POOLING_KEYS = {
@@ -50,7 +51,7 @@ POOLING_KEYS = {
 
 def read_checkpoint(
     where: Path, weights: Weights, head: str, *, family: str | None = None, ignore: Iterable[str] = (),
-    labels: tuple[str, ...] = (),
+    labels: tuple[str, ...] = (), pickle: bool = False,
 ) -> tuple[Former, LoadPlan]:  # fmt: skip
     """Build a model without weights, and the plan by which they are filled in."""
     config = safe_files.read_json(where, "config.json")
@@ -60,7 +61,9 @@ def read_checkpoint(
     check_layer_count(ours, weights, path)
     former = build_empty(one.name, ours, own if head == "auto" else head, labels or read_label_names(config, path))
     former.source_files = {"config.json": safe_files.read_bytes(where, "config.json")}
-    former.tokenizer = tokenizer_files.read_tokenizer(where, former.source_files)
+    if former.head == "lm":
+        former.tasks = read_exported_tasks(config, path)
+    former.tokenizer = tokenizer_files.read_tokenizer(where, former.source_files, pickle)
     drop_substitute_pad(former, config.get("pad_token_id"))
     return former, plan_weights(one, former, own, weights, where)
 
@@ -74,10 +77,10 @@ def identify_family(config: JSONObject, where: Path, family: str | None) -> tupl
     kind = family or config.get("model_type")
     if kind is None:
         formats = {name: entry.definition.hf_format for name, entry in FAMILIES.items()}
-        found = [name for name, form in formats.items() if form and names and names[0] in form.architectures]
-        if not found:
+        families = [name for name, form in formats.items() if form and names and names[0] in form.architectures]
+        if not families:
             raise Error("model_type is missing", where=where, fix="say the family: --family bert, or family='bert'")
-        kind = found[0]
+        kind = families[0]
     if not isinstance(kind, str):
         raise Error(f"model_type: {format_value(kind)} is not a name", where=where, fix="correct config.json")
     try:
@@ -112,16 +115,16 @@ def convert_config(
         if hf.adjust_settings is not None:
             # types first: adjusting computes with them
             typed = settings.build_config(family_entry.definition.config_class, ours, where=where)
-            ours = hf.adjust_settings({key: vars(typed)[key] for key in ours}, architecture, weights)
+            declared = typed.to_settings()
+            ours = hf.adjust_settings({key: declared[key] for key in ours}, architecture, weights)
         return settings.build_config(family_entry.definition.config_class, ours, where=where)
     except Error as error:
         raise hf.config_map.translate_error(error, config) from None
 
 
-def check_layer_count(config: object, weights: Weights, where: Path) -> None:
+def check_layer_count(config: ModelConfig, weights: Weights, where: Path) -> None:
     """Refuse a config that asks for more layers than the file can fill, before they are built."""
-    sizes = vars(config)
-    layers = sizes.get("layers", 0) + (sizes.get("decoder_layers") or 0)
+    layers = config.layers + (config.decoder_layers or 0)
     if layers > len(weights):
         what = f"the config asks for {layers:,} layers, and there are {len(weights):,} tensors"
         raise Error(what, where=where, fix="weights and config do not belong together")
@@ -246,12 +249,11 @@ def check_expressible(former: Former) -> None:
     if form.adjust_settings is not None:
         names = ExportedNames(former, form.build_key_map(former.config, former.head))
         expressed = form.adjust_settings(expressed, config["architectures"][0], names)
-    again = settings.build_config(family.config_class, expressed, where="config.json")
-    for field in dataclasses.fields(former.config):  # what the file leaves out must have its default
-        value, other = vars(former.config)[field.name], vars(again)[field.name]
-        if field.name not in (*expressed, "pruned") and value != other:  # pruned heads come back empty
-            what = f"transformers has no word for {field.name} = {format_value(value)} in a {form.model_type}"
-            raise Error(what, fix=f"train with --model.{field.name} {other}, or keep it as a formers directory")
+    again = settings.build_config(family.config_class, expressed, where="config.json").to_settings()
+    for name, value in former.config.to_settings().items():  # what the file leaves out must have its default
+        if name not in (*expressed, "pruned") and value != again[name]:  # pruned heads come back empty
+            what = f"transformers has no word for {name} = {format_value(value)} in a {form.model_type}"
+            raise Error(what, fix=f"train with --model.{name} {again[name]}, or keep it as a formers directory")
 
 
 def explain_export_limits(former: Former) -> str | None:
@@ -297,7 +299,22 @@ def build_hf_config(former: Former, dtype: torch.dtype) -> JSONObject:
     if former.labels:
         names = {str(i): label for i, label in enumerate(former.labels)}
         config |= {"id2label": names, "label2id": {label: i for i, label in enumerate(former.labels)}}
+    if former.tasks:  # as T5's published config.json names its tasks, with all that formers knows of them
+        config["task_specific_params"] = {
+            name: {"prefix": task["prefix"], OWN_TASK_KEY: task} for name, task in former.tasks.items()
+        }
     return config
+
+
+def read_exported_tasks(config: JSONObject, where: Path) -> dict[str, JSONObject]:
+    """Read the tasks of a mixture that formers exported with a model; those of other libraries say too little."""
+    tables = config.get("task_specific_params")
+    if not isinstance(tables, dict):
+        return {}
+    own = {
+        name: table[OWN_TASK_KEY] for name, table in tables.items() if isinstance(table, dict) and OWN_TASK_KEY in table
+    }
+    return read_mixture_tasks(own, where)
 
 
 def find_architecture(former: Former) -> str:
@@ -306,7 +323,8 @@ def find_architecture(former: Former) -> str:
     name = form.choose_architecture(former.config, former.head) if form.choose_architecture else None
     name = name or next((theirs for theirs, ours in form.architectures.items() if ours == former.head), None)
     if name is None:
-        what = f"transformers has no class for a {former.family} with the head {former.head!r}"
+        own = " (its layers, pooling or encoder were chosen)" if "@" in former.head else ""
+        what = f"transformers has no class for a {former.family} with the head {former.head!r}{own}"
         raise Error(what, fix="keep it as a formers directory; --head none exports the model without its head")
     return name
 
@@ -351,15 +369,15 @@ def prepare_for_export(former: Former) -> Former:
             vocab = max(vocab, len(tokenizer) + 1)
     if text == tokenizer.json_text and special == tokenizer.special:
         return former
-    made = Tokenizer(text, special)
-    pad = made.id("pad") if former.head == "classify" else pad
+    exported_tokenizer = Tokenizer(text, special)
+    pad = exported_tokenizer.id("pad") if former.head == "classify" else pad
     other = build_empty(former.family, dataclasses.replace(c, vocab=vocab, pad=pad), former.head, former.labels)
     state = dict(former.model.state_dict())
     table = state["body.embed.token.weight"]
     if vocab > c.vocab:
         state["body.embed.token.weight"] = torch.cat((table, table.new_zeros(vocab - c.vocab, table.shape[1])))
     other.model.load_state_dict(state, assign=True)
-    return dataclasses.replace(former, config=other.config, model=other.model, tokenizer=made)
+    return dataclasses.replace(former, config=other.config, model=other.model, tokenizer=exported_tokenizer)
 
 
 def find_pad_token(tokenizer: Tokenizer) -> str | None:
@@ -387,10 +405,10 @@ def build_generation_config(former: Former) -> JSONObject:
     pad = c.pad
     if pad is None and tokenizer is not None and (filler := find_pad_token(tokenizer)) is not None:
         pad = tokenizer.backend.token_to_id(filler)
-    found = {"bos_token_id": c.bos, "eos_token_id": eos, "pad_token_id": pad}
+    file_settings = {"bos_token_id": c.bos, "eos_token_id": eos, "pad_token_id": pad}
     if former.is_encoder_decoder:
-        found["decoder_start_token_id"] = next((i for i in (c.start, c.bos, c.pad) if i is not None), None)
-    written: JSONObject = {key: value for key, value in found.items() if value is not None}
+        file_settings["decoder_start_token_id"] = next((i for i in (c.start, c.bos, c.pad) if i is not None), None)
+    written: JSONObject = {key: value for key, value in file_settings.items() if value is not None}
     if former.definition.never_writes_pad and pad is not None and pad != eos:
         written["bad_words_ids"] = [[pad]]  # as generation here: it begins with it, and never writes it
     return written
@@ -445,15 +463,19 @@ def extract_encoder(former: Former) -> Former:
             others = "bert, roberta, albert, ernie, xlnet, t5 and the GPTs"
             raise Error(what, fix=f"keep the formers directory, or take one of {others}")
         config = dataclasses.replace(config, decoder_layers=0)
-    made = build_empty(former.family, config, "none")
+    encoder = build_empty(former.family, config, "none")
     own = dict(former.model.named_parameters())
     before = {move.theirs: move.ours for move in form.build_key_map(former.config, former.head).map_tensors(own, "")}
-    new = [name for name, _ in made.model.named_parameters()]
+    new = [name for name, _ in encoder.model.named_parameters()]
     sources = {move.ours: before.get(move.theirs) for move in form.build_key_map(config, "none").map_tensors(new, "")}
-    for part in list(made.model.heads):
+    for part in list(encoder.model.heads):
         if any(source is None for name, source in sources.items() if name.startswith(f"heads.{part}.")):
-            del made.model.heads[part]  # a pooler that this head does not have
-    left = [name for name, _ in made.model.named_parameters()]
-    made.model.load_state_dict({name: own[sources[name] or ""] for name in left}, strict=False, assign=True)
-    made.tokenizer, made.training_info, made.source_files = former.tokenizer, former.training_info, former.source_files
-    return made
+            del encoder.model.heads[part]  # a pooler that this head does not have
+    left = [name for name, _ in encoder.model.named_parameters()]
+    encoder.model.load_state_dict({name: own[sources[name] or ""] for name in left}, strict=False, assign=True)
+    encoder.tokenizer, encoder.training_info, encoder.source_files = (
+        former.tokenizer,
+        former.training_info,
+        former.source_files,
+    )
+    return encoder

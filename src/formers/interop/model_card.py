@@ -10,11 +10,12 @@ from typing import TypeVar, cast
 
 import torch
 
-from ..config import format_value
+from ..config import JSONObject, format_value
 from ..errors import Error
 from ..former import Former, count_trainable
 from ..registry import find_family
 from ..text.tokenizer import Tokenizer
+from .safe_files import write_json
 
 JSONType = TypeVar("JSONType")
 
@@ -113,7 +114,8 @@ CARD_TEXTS = {
             "nsp": "다음 문장 예측",
             "classify": "분류", "regress": "회귀", "tag": "개체명 인식 등 토큰 분류", "answer": "질의응답",
             "beam": "빔 탐색 질의응답", "choose": "객관식 선택", "double": "언어 모델과 객관식 선택",
-            "translate": "번역", "summarise": "요약",
+            "multitask": "연속 다중 과제 학습",
+            "translate": "번역", "summarise": "요약", "mixture": "여러 과제의 혼합",
             # objectives
             "causal": "다음 토큰 예측", "prefix": "접두사 언어 모델", "seq2seq": "원문에서 목표문 생성",
             "bidirectional": "양방향 언어 모델", "whole-word": "단어 단위 마스크 언어 모델",
@@ -122,6 +124,7 @@ CARD_TEXTS = {
             "prefix-spans": "뒷부분 생성", "deshuffle": "토큰 순서 복원",
             "ernie-units": "구·개체 단위 마스크 언어 모델",
             "unit-pairs": "구·개체 단위 마스크와 다음 문장 예측", "dialogue": "구·개체 단위 마스크와 대화 판별",
+            "continual": "일곱 과제의 연속 다중 과제 학습",
             # amounts and measures
             "tokens": "토큰", "documents": "문서", "examples": "예제", "loss": "손실", "accuracy": "정확도",
             "perplexity": "퍼플렉시티", "precision": "정밀도", "recall": "재현율", "exact": "완전 일치",
@@ -228,7 +231,7 @@ def collect_facts(words: CardText, former: Former, dtype: torch.dtype) -> dict[s
         "parameters": f"{count_trainable(former.model):,}",
         "dtype": str(dtype).removeprefix("torch."),
         "context": format_amount(former.context, "tokens") if former.context else None,
-        "vocab": f"{c.vocab:,}" if vars(c).get("vocab") else None,
+        "vocab": f"{c.vocab:,}",
         "labels": labels,
         "base": filter_by_type(training.get("init"), str),
         "objective": words.translate_value(filter_by_type(training.get("objective"), str) or ""),
@@ -254,3 +257,73 @@ def escape_cell(value: str) -> str:
     """Escape a text for a cell of a table."""
     text = format_value(value)[1:-1] if len(value) > 200 else " ".join(value.split())
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+@dataclass(frozen=True)
+class ShippedCardText:
+    """The headings and sentences of a shipped model's card in one language."""
+
+    intro: str
+    figures_title: str
+    figure_columns: tuple[str, str, str]
+    training_title: str
+    data_row: str
+    seen_row: str
+    tokens_format: str
+    compute_row: str
+    recipe_row: str
+    limits_title: str
+
+
+SHIPPED_CARD_TEXTS = {
+    "en": ShippedCardText(
+        intro="A small {title} model that comes with formers, for {languages}. Weights are stored as {storage}.",
+        figures_title="Figures", figure_columns=("what", "this model", "beside it"), training_title="Training",
+        data_row="text and its licences", seen_row="seen", tokens_format="{tokens:,} tokens in {steps:,} steps",
+        compute_row="compute", recipe_row="recipe", limits_title="Limits",
+    ),
+    "ko": ShippedCardText(
+        intro="formers에 포함된 작은 {title} 모델입니다. 언어: {languages}. 가중치 저장 형식: {storage}.",
+        figures_title="측정값", figure_columns=("항목", "이 모델", "비교 대상"), training_title="학습",
+        data_row="학습 텍스트와 라이선스", seen_row="학습량", tokens_format="토큰 {tokens:,}개, {steps:,} 스텝",
+        compute_row="연산", recipe_row="재현 명령", limits_title="한계",
+    ),
+}  # fmt: skip
+
+
+def write_shipped_card(folder: Path, former: Former, record: JSONObject, storage: str) -> None:
+    """Write the record of a shipped model (card.json) and the cards made of it: README.md and README.ko.md.
+
+    A record has title, languages, license, data (a list of texts with their licences), figures (what, value, beside),
+    tokens_seen and steps (or seen, in words), compute, recipe and limits."""
+    write_json(folder / "card.json", record | {"parameters": former.num_parameters, "family": former.family})
+    languages = "".join(f"\n- {language}" for language in record["languages"])
+    header = f"---\nlanguage:{languages}\nlicense: {record['license']}\nlibrary_name: formers\ntags:\n- formers\n---\n"
+    for language, path in (("en", folder / "README.md"), ("ko", folder / "README.ko.md")):
+        body = build_shipped_card(language, former, record, storage)
+        path.write_text(f"{header}\n{body}" if language == "en" else body, encoding="utf-8")
+
+
+def build_shipped_card(language: str, former: Former, record: JSONObject, storage: str) -> str:
+    """Build the body of a shipped model's card."""
+    words, names = SHIPPED_CARD_TEXTS[language], CARD_TEXTS[language]
+    title = find_family(former.family).card.title
+    intro = words.intro.format(title=title, languages=", ".join(record["languages"]), storage=storage)
+    facts = {key: value for key, value in collect_facts(names, former, former.dtype).items() if key != "dtype"}
+    lines = [f"# formers/{record['title']}", "", intro, "", f"## {words.figures_title}", ""]
+    lines += [f"| {' | '.join(words.figure_columns)} |", "|---|---|---|"]
+    for row in record["figures"]:
+        lines.append(f"| {escape_cell(row['what'])} | {row['value']} | {escape_cell(row['beside'])} |")
+    training = {
+        words.data_row: "; ".join(record["data"]),
+        words.seen_row: record.get("seen")
+        or words.tokens_format.format(tokens=record["tokens_seen"], steps=record["steps"]),
+        words.compute_row: record["compute"], words.recipe_row: f"`{record['recipe']}`",
+    }  # fmt: skip
+    lines += ["", f"## {words.training_title}", "", "| | |", "|---|---|"]
+    lines += [f"| {key} | {' '.join(value.split())} |" for key, value in training.items()]
+    lines += ["", f"## {names.facts_title}", "", "| | |", "|---|---|"]
+    lines += [f"| {names.row_titles[key]} | {escape_cell(value)} |" for key, value in facts.items()]
+    lines += ["", f"## {words.limits_title}", "", record["limits"], "", f"## {names.loading_title}", ""]
+    lines += [FORMERS_EXAMPLE.format(name=record["title"]).replace("path/to/", "formers/"), ""]
+    return "\n".join(lines)

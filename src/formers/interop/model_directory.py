@@ -2,7 +2,8 @@
 
 A formers directory holds formers.json (format, family, head, config, labels, special tokens, tokenizer fingerprint,
 checksums), model.safetensors or shards with an index, tokenizer.json, and in huggingface/ what an imported checkpoint
-said beside. Where formers.json says so, adapters.safetensors (nn/lora.py) is added to the weights as they are read.
+said beside. Weights may be stored compactly (compact_weights.py). Where formers.json says so, adapters.safetensors
+(nn/lora.py) is added to the weights as they are read.
 
 So that a flipped bit is noticed when the model is loaded, formers.json holds the SHA-256 of every other file ("files",
 as sha256sum prints them) and one of its own content ("seal", whatever the spacing). A directory without them loads
@@ -32,16 +33,21 @@ from ..errors import Error, NonFinite, to_printable_line
 from ..family import ModelConfig
 from ..former import Former, build_empty, choose_device, parse_labels
 from ..keymap import LoadPlan, TensorMapping, TensorOp
+from ..model import get_init_rules
 from ..nn.cpu_inference import check_cpu_bf16
 from ..nn.layers import initialise_weights
 from ..nn.lora import apply_adapters
 from ..registry import find_family
-from ..task import Task
+from ..task import Task, read_mixture_tasks
 from . import bilm, huggingface, safe_files
+from .compact_weights import STORAGES, Storage, compress_tensor, open_stored_weights
+from .released_checkpoints import find_release, open_release
 from .safe_files import Weights, check_has_weights, open_hdf5, open_weights, write_weights
+from .serving_targets import SERVING_TARGETS, write_serving_export
 from .tokenizer_files import COMPANION_FILES, get_special_tokens, load_own_tokenizer
 
 FORMAT_VERSION = 2
+COMPACT_FORMAT_VERSION = 3  # of a directory whose weights are stored compactly (compact_weights.py)
 MANIFEST_FILE = "formers.json"
 ORIGINALS_FOLDER = "huggingface"  # the folder with what an imported checkpoint said
 CHUNK_BYTES = 1 << 20  # that are hashed at a time
@@ -53,8 +59,8 @@ TASK_NAMES_1 = {
 }  # fmt: skip
 SMALL_HEAD_SIZE = 2**24  # numbers of a new head that nobody minds
 MANIFEST_KEYS = {
-    "format", "family", "head", "config", "labels", "special", "tokenizer", "task", "adapters", "training", "files",
-    "seal",
+    "format", "family", "head", "config", "labels", "special", "tokenizer", "task", "tasks", "adapters", "training",
+    "files", "seal", "storage",
 }  # fmt: skip
 
 
@@ -63,13 +69,14 @@ def load(
     dtype: torch.dtype | str | None = None, pickle: bool = False, *, family: str | None = None,
     ignore: Iterable[str] = (), labels: Sequence[str] | int | None = None, tell: ProgressCallback | None = None,
 ) -> Former:  # fmt: skip
-    """Open a model: a formers directory, a Hugging Face directory, "hub:owner/name@revision", or ELMo's options.json
-    with its hdf5 file.
+    """Open a model: a formers directory, a Hugging Face directory, "hub:owner/name@revision", one that comes with the
+    package ("formers/bert-mini"; `formers models` lists them), ELMo's options.json with its hdf5 file, or what fairseq
+    (RoBERTa, BART) and Paddle (ERNIE) released.
 
     `head` is auto (the checkpoint's own) or one of none, lm, mlm, pretraining, nsp, double, classify, tag, answer,
-    choose; parts that the file lacks start anew, which is said. `dtype` None keeps the file's. A pickled
-    pytorch_model.bin is read only with `pickle=True`. `ignore` names config keys to pass over; `tell` hears of
-    the progress."""
+    choose; parts that the file lacks start anew, which is said. `dtype` None keeps the file's. A pickle
+    (pytorch_model.bin, model.pt, .pdparams, vocab.pkl) is read only with `pickle=True`. `ignore` names config keys to
+    pass over; `tell` hears of the progress."""
     if isinstance(where, str) and where.startswith("hub:"):
         from .hub import fetch_model
 
@@ -78,14 +85,19 @@ def load(
     label_names = parse_labels(labels)
     if safe_files.has_file(folder, MANIFEST_FILE):
         with check_files(folder):
-            weights = Weights(folder)
+            weights = open_stored_weights(folder, safe_files.read_json(folder, MANIFEST_FILE))
             former, plan = read_directory(folder, weights, head, label_names)
             fill_weights(former, weights, plan, device, dtype, folder, tell)
             load_adapters(former, folder)
+    elif (release := find_release(folder)) is not None:
+        with open_release(folder, release, pickle) as translated, open_weights(translated, False) as weights:
+            former, plan = huggingface.read_checkpoint(translated, weights, head, ignore=ignore, labels=label_names)
+            fill_weights(former, weights, plan, device, dtype, translated, tell)
     elif safe_files.has_file(folder, "config.json"):
         with open_weights(folder, pickle) as weights:
-            read = huggingface.read_checkpoint
-            former, plan = read(folder, weights, head, family=family, ignore=ignore, labels=label_names)
+            former, plan = huggingface.read_checkpoint(
+                folder, weights, head, family=family, ignore=ignore, labels=label_names, pickle=pickle
+            )
             fill_weights(former, weights, plan, device, dtype, folder, tell)
     elif name := bilm.find_weights_file(folder):
         with open_hdf5(safe_files.resolve_file(folder, name)) as weights:
@@ -120,18 +132,18 @@ def read_checkpoint_info(source: str | Path) -> CheckpointInfo:
         return CheckpointInfo(is_own=is_own)
     family = find_family(name)
     if is_own:
-        head, found = about.get("head"), about.get("config")
+        head, sizes = about.get("head"), about.get("config")
         return CheckpointInfo(
-            family.name, head if isinstance(head, str) else None, found if isinstance(found, dict) else None, True
+            family.name, head if isinstance(head, str) else None, sizes if isinstance(sizes, dict) else None, True
         )
     if (hf := family.definition.hf_format) is None:
         return CheckpointInfo(family.name)
     named = (about.get("architectures") or [None])[0]
     try:
-        found = hf.config_map.read_config(about, where=folder, ignore=about)
+        sizes = hf.config_map.read_config(about, where=folder, ignore=about)
     except Error:  # of a damaged one, which is refused when it is loaded
-        found = None
-    return CheckpointInfo(family.name, hf.architectures.get(named), found)
+        sizes = None
+    return CheckpointInfo(family.name, hf.architectures.get(named), sizes)
 
 
 def load_adapters(former: Former, where: Path) -> None:
@@ -148,9 +160,9 @@ def load_adapters(former: Former, where: Path) -> None:
 
 def parse_float_dtype(dtype: object) -> torch.dtype | None:
     """Return a floating-point type, also by its name."""
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype  # dynamic: torch has no table of types
-    if found is not None and isinstance(found, torch.dtype) and found.is_floating_point:
-        return found
+    kind = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype  # dynamic: torch has no table of types
+    if isinstance(kind, torch.dtype) and kind.is_floating_point:
+        return kind
     if dtype is None:
         return None
     raise Error(f"dtype {dtype!r} is no floating-point type", fix="take torch.float32, torch.bfloat16 or torch.float16")
@@ -159,8 +171,8 @@ def parse_float_dtype(dtype: object) -> torch.dtype | None:
 def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, ...]) -> tuple[Former, LoadPlan]:
     """Read a formers directory: a model without weights, and the plan by which they are filled in."""
     path, about = where / MANIFEST_FILE, safe_files.read_json(where, MANIFEST_FILE)
-    if about.get("format") not in (1, FORMAT_VERSION):
-        what = f"format {format_value(about.get('format'))} is not {FORMAT_VERSION}"
+    if about.get("format") not in (1, FORMAT_VERSION, COMPACT_FORMAT_VERSION):
+        what = f"format {format_value(about.get('format'))} is not one of 1 to {COMPACT_FORMAT_VERSION}"
         raise Error(what, where=path, fix="a newer formers may read it: pip install -U formers")
     for key in set(about) - MANIFEST_KEYS:
         raise Error(f"unknown key {key!r}", where=path, fix=settings.suggest_name(key, MANIFEST_KEYS))
@@ -181,6 +193,8 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
         if about["format"] == 1:
             task = {TASK_NAMES_1.get(name, name): value for name, value in task.items()}
         former.task = dataclasses.asdict(settings.build_config(Task, task, where=path))
+    if head in ("auto", about["head"]):
+        former.tasks = read_mixture_tasks(about.get("tasks", {}), path)
     former.training_info = settings.coerce_value(about.get("training", {}), dict, "training", path)
     if safe_files.has_file(where, "tokenizer.json"):
         limit = safe_files.MAX_VOCAB_BYTES if one.definition.is_static else safe_files.MAX_FILE_BYTES
@@ -277,7 +291,7 @@ def fill_weights(
         for name in untrained:
             shape = former.model.get_parameter(name).shape
             replace_parameter(former.model, name, allocate_tensor(shape, target_dtype, device, where))
-        rules = former.definition.build_init_rules(former.config)
+        rules = get_init_rules(former.definition, former.config)
         initialise_weights(former.model, rules, seed=0, only=untrained)
         untrained = {name for name in untrained if former.model.get_parameter(name).requires_grad}
     if untrained:
@@ -311,13 +325,20 @@ def export(
     one is complete.
 
     `to` sentence-transformers writes a model without its head that SentenceTransformer opens, with the `pool` and
-    `normalise` of formers.embed. `language` (en, ko) is that of the model card; by default the vocabulary tells."""
+    `normalise` of formers.embed; `to` vllm, tei, ctranslate2 or onnx what that server reads. `language` (en, ko) is
+    that of the model card; by default the vocabulary tells."""
     if not all(bool(value.isfinite().all()) for value in former.model.parameters() if not value.is_meta):
         raise NonFinite("weights")
-    if to not in (None, "transformers", "sentence-transformers"):
-        raise Error(f"there is no export to {to!r}", fix="choose transformers or sentence-transformers")
+    known = ("transformers", "sentence-transformers", *SERVING_TARGETS)
+    if to is not None and to not in known:
+        raise Error(f"there is no export to {to!r}", fix=f"choose one of {', '.join(known)}")
     with safe_files.replace_directory(out, overwrite) as folder:
-        if to == "sentence-transformers":
+        if to is not None and to in SERVING_TARGETS:
+            write_serving_export(
+                former, folder, to, shard=shard, pool=pool, normalise=normalise, dtype=dtype, language=language,
+                tell=tell,
+            )  # fmt: skip
+        elif to == "sentence-transformers":
             huggingface.write_sentence_encoder(
                 former, folder, shard=shard, pool=pool, normalise=normalise, dtype=dtype, language=language, tell=tell
             )
@@ -328,30 +349,35 @@ def export(
 
 
 def save(
-    former: Former, path: str | Path, *, shard: int = 5 * 10**9, overwrite: bool = False,
+    former: Former, path: str | Path, *, shard: int = 5 * 10**9, overwrite: bool = False, storage: Storage = "full",
     tell: ProgressCallback | None = None,
 ) -> None:  # fmt: skip
     """Write a formers directory; it appears only when it is complete. One that is there already is replaced with
-    `overwrite` only."""
+    `overwrite` only. `storage` full keeps the weights as they are; bf16 halves them, and int8 (rows of 8-bit integers,
+    each with a scale) takes a quarter: both lose precision once, and are loaded as float32."""
+    if storage not in STORAGES:
+        raise Error(f"there is no storage {format_value(storage)}", fix=f"choose {', '.join(STORAGES)}")
     check_has_weights(former.model)
     state = dict(former.model.named_parameters())
     about = {
-        "format": FORMAT_VERSION, "family": former.family, "head": former.head,
+        "format": FORMAT_VERSION if storage == "full" else COMPACT_FORMAT_VERSION,
+        **({} if storage == "full" else {"storage": storage}), "family": former.family, "head": former.head,
         "config": dataclasses.asdict(former.config), "labels": list(former.labels),
         "special": {} if former.tokenizer is None else get_special_tokens(former.tokenizer),
         "tokenizer": None if former.tokenizer is None else former.tokenizer.fingerprint, "task": former.task,
-        **({"adapters": True} if former.adapters else {}),
+        **({"tasks": former.tasks} if former.tasks else {}), **({"adapters": True} if former.adapters else {}),
         **({"training": former.training_info} if former.training_info else {}),
     }  # fmt: skip
     with safe_files.replace_directory(path, overwrite) as place, stage_directory(place) as folder:
-        groups = ({name: value} for name, value in state.items())
-        write_weights(folder, groups, [value.nbytes for value in state.values()], shard, tell)
+        groups = (compress_tensor(name, value, storage) for name, value in state.items())
+        width = {"full": None, "bf16": 2, "int8": 1}[storage]  # bytes of a number
+        write_weights(folder, groups, [v.numel() * (width or v.itemsize) for v in state.values()], shard, tell)
         if former.adapters:
             sizes = [v.nbytes for v in former.adapters.values()]
             parts = ({name: value} for name, value in former.adapters.items())
             write_weights(folder, parts, sizes, sum(sizes) + 1, None, stem="adapters")
         if former.tokenizer is not None:
-            former.tokenizer.save(folder / "tokenizer.json")
+            former.tokenizer.save(folder / "tokenizer.json", compact=storage != "full")
         if former.source_files:
             (folder / ORIGINALS_FOLDER).mkdir()
             for name, data in former.source_files.items():

@@ -28,6 +28,7 @@ from ..config import JSONObject, ProgressCallback, format_value, parse_json_obje
 from ..errors import Error, get_reason, is_out_of_memory
 from ..registry import find_published_checkpoint
 from .sandbox import convert_in_sandbox, make_temporary_folder
+from .shipped_models import find_shipped_folder, is_shipped_name
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -37,7 +38,7 @@ MAX_FILE_BYTES = 32 * 2**20  # the largest tokenizer of these families has 16 MB
 MAX_VOCAB_BYTES = 128 * 2**20  # the vocabulary of word vectors; Google News has three million words
 MAX_JSON_BYTES = MAX_HEADER_BYTES = 16 * 2**20  # an index or a header of 100,000 tensors
 MAX_TENSORS = 100_000
-MODEL_SUFFIXES = {".json", ".safetensors", ".txt", ".model", ".bin", ".hdf5", ".h5", ".md", ".jinja"}
+MODEL_SUFFIXES = {".json", ".safetensors", ".txt", ".model", ".bin", ".hdf5", ".h5", ".md", ".jinja", ".onnx", ".data"}
 MODEL_FOLDERS = ("huggingface", "1_Pooling", "2_Normalize")  # the last two are sentence-transformers'
 MAX_GZIP_RATIO = 100  # times that a packed file may grow; vectors written as text grow about threefold
 WEIGHTS_FILE, WEIGHTS_INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
@@ -49,6 +50,8 @@ def find_model_folder(path: object) -> Path:
     """Return a directory that exists and is not empty; of a training run, that of the model it made."""
     if not isinstance(path, str | os.PathLike):
         raise Error(f"{format_value(path)} is not a path", fix="give the directory of a model, or hub:owner/name")
+    if isinstance(path, str) and is_shipped_name(path):
+        return find_shipped_folder(path)
     try:
         where = Path(path).expanduser()
         if not where.exists():
@@ -299,8 +302,8 @@ class Weights:
             self.open_file(single, None)
         elif has_file(where, index):
             listed = read_shard_index(where, index)
-            for name, wanted in listed.items():
-                self.open_file(name, wanted)
+            for name, file_name in listed.items():
+                self.open_file(name, file_name)
             if lost := set().union(*listed.values()) - set(self.handles):
                 what = f"{len(lost)} tensors of the index are in no shard, {format_value(min(lost))} first"
                 raise Error(what, where=where / index, fix="a shard is incomplete")

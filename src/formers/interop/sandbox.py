@@ -1,4 +1,4 @@
-"""Files whose format is risky to read (pickles, hdf5), converted to safetensors by a process of its own.
+"""Files whose format is risky to read (pickles, hdf5), converted to safetensors or JSON by a process of its own.
 
 Neither `weights_only` nor the library that parses hdf5 is a boundary. The process has bounded memory, time and output,
 and an audit hook that ends it at the first thing beyond reading the one file and writing into its own folder: no
@@ -12,6 +12,7 @@ torch and h5py are imported inside the process alone, so that it starts quickly 
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import re
@@ -37,14 +38,21 @@ CONVERTER_CODE = (
 # What is converted: its name in an error, what to do where it is refused, memory beyond what the libraries take.
 CONVERTERS = {
     "pickle": ("the pickle", "do not use this file unless you trust its author", 2**30),
+    "fairseq": ("the pickle", "do not use this file unless you trust its author", 2**30),
+    "paddle": ("the pickle", "do not use this file unless you trust its author", 2**29),
+    "vocabulary": ("the pickle", "do not use this file unless you trust its author", 2**29),
     "hdf5": ("the hdf5 file", "fetch it again; only plain arrays are read", 2**29),
 }
 MAX_TENSOR_COPIES = 4  # times a pickle's size that its tensors may have: T5 may name its largest tensor four times
 MAX_NAMES, MAX_DEPTH, MAX_AXES = 10_000, 8, 4  # of an hdf5 file
+FAIRSEQ_SETTINGS_FILE = "settings.json"  # beside the converted weights: what fairseq's file says of the model
+# Classes of fairseq's training checkpoints that are not read; an object of such a class keeps nothing here.
+FAIRSEQ_METERS = tuple(f"fairseq.meters.{name}" for name in ("AverageMeter", "TimeMeter", "StopwatchMeter"))
+ConvertedKind = Literal["pickle", "fairseq", "paddle", "vocabulary", "hdf5"]
 
 
-def convert_in_sandbox(kind: Literal["pickle", "hdf5"], source: Path, target: Path) -> None:
-    """Convert one file to safetensors."""
+def convert_in_sandbox(kind: ConvertedKind, source: Path, target: Path) -> None:
+    """Convert one file: tensors to safetensors, a vocabulary to JSON."""
     what, fix, memory = CONVERTERS[kind]
     names = {"kind": kind, "source": str(source.resolve()), "target": str(target)}
     code = CONVERTER_CODE.format(**names, memory=memory, seconds=TIMEOUT_SECONDS)
@@ -81,8 +89,8 @@ def run_converter(code: str, source: Path, target: Path, seconds: int, what: str
         raise Error(f"the converter cannot run ({error.strerror or error})", where=source, fix="try again") from None
     if done.returncode or not target.is_file():
         lines = done.stderr.strip().splitlines()
-        said = lines[-1][:200] if lines else f"exit {done.returncode}"
-        raise Error(f"{what} was refused ({said})", where=source, fix=fix)
+        message = lines[-1][:200] if lines else f"exit {done.returncode}"
+        raise Error(f"{what} was refused ({message})", where=source, fix=fix)
 
 
 def exit_process(refusal: str = "") -> None:
@@ -121,6 +129,23 @@ def confine_process(source: str, folder: Path, memory: int, output: int, seconds
 
 def convert_pickle(source: str, target: str, memory: int, seconds: int) -> None:
     """Confine this process, unpickle tensors only, and write safetensors."""
+    convert_torch_file(source, target, memory, seconds, "state_dict")
+
+
+def convert_fairseq(source: str, target: str, memory: int, seconds: int) -> None:
+    """Confine this process, unpickle tensors and plain settings only, and write safetensors and JSON."""
+    import torch
+
+    from .plain_pickle import IgnoredObject
+
+    torch.serialization.add_safe_globals([argparse.Namespace, *((IgnoredObject, name) for name in FAIRSEQ_METERS)])
+    convert_torch_file(source, target, memory, seconds, "model")
+
+
+def convert_torch_file(source: str, target: str, memory: int, seconds: int, key: str) -> None:
+    """Convert what torch.save wrote: a table of tensors, or one under a key of a table; `args` beside it are fairseq's
+    settings."""
+    import json
     import warnings
 
     import torch
@@ -132,15 +157,69 @@ def convert_pickle(source: str, target: str, memory: int, seconds: int) -> None:
     most = MAX_TENSOR_COPIES * size
     confine_process(source, Path(target).parent, memory + 2 * most, most + 2**24, seconds)
     try:
-        loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=False)
-        loaded = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else loaded
+        file = torch.load(source, map_location="cpu", weights_only=True, mmap=False)
+        loaded = file.get(key, file) if isinstance(file, dict) else file
         pairs = loaded.items() if isinstance(loaded, dict) else [(None, None)]
         if not all(isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in pairs):
             raise Error("it does not hold a table of tensors")
         claimed = sum(value.numel() * value.element_size() for value in loaded.values())
         if claimed > most:
             raise Error(f"its tensors claim {claimed:,} bytes, the file has {size:,}")
+        if key == "model":
+            if not isinstance(file.get("args"), argparse.Namespace):
+                raise Error("it has no args, the settings of the model")
+            stated = vars(file["args"])  # dynamic: the attributes of a Namespace are the settings
+            settings = {name: value for name, value in stated.items() if is_plain_setting(name, value)}
+            Path(target).with_name(FAIRSEQ_SETTINGS_FILE).write_text(json.dumps(settings), encoding="utf-8")
         save_file({key: value.detach().clone().contiguous() for key, value in loaded.items()}, target)
+    except BaseException as error:
+        exit_process(explain_refusal(error))
+    exit_process()
+
+
+def is_plain_setting(name: object, value: object) -> bool:
+    """Return whether a setting of fairseq is a short name with a number, a truth value or a short text."""
+    is_short = isinstance(name, str) and len(name) < 100
+    return is_short and (isinstance(value, int | float) or (isinstance(value, str) and len(value) < 1000))
+
+
+def convert_paddle(source: str, target: str, memory: int, seconds: int) -> None:
+    """Confine this process, read the arrays of Paddle's pickle, and write safetensors."""
+    import pickle
+
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    from .plain_pickle import extract_arrays, read_plain_table
+
+    # What the libraries import on first use is imported before imports are forbidden.
+    for protocol in (2, 4):
+        sample = pickle.dumps({"x": np.zeros(2, np.float32)}, protocol)
+        save_file(extract_arrays(read_plain_table(sample)), target)
+    os.remove(target)
+    size = os.path.getsize(source)
+    confine_process(source, Path(target).parent, memory + 4 * size, size + 2**24, seconds)
+    try:
+        arrays = extract_arrays(read_plain_table(Path(source).read_bytes()))
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, target)
+    except BaseException as error:
+        exit_process(explain_refusal(error))
+    exit_process()
+
+
+def convert_vocabulary(source: str, target: str, memory: int, seconds: int) -> None:
+    """Confine this process, read the words of Transformer-XL's vocab.pkl, and write a JSON table with them."""
+    import json
+
+    from .plain_pickle import extract_symbols, read_plain_table
+
+    read_plain_table(b"\x80\x02}.")  # what is imported on first use
+    size = os.path.getsize(source)
+    confine_process(source, Path(target).parent, memory + 40 * size, 2 * size + 2**24, seconds)
+    try:
+        table = read_plain_table(Path(source).read_bytes())
+        about = {"symbols": extract_symbols(table), "lower_case": table.get("lower_case") is True}
+        Path(target).write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
     except BaseException as error:
         exit_process(explain_refusal(error))
     exit_process()
@@ -197,7 +276,7 @@ def list_arrays(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
     """List all arrays of an open file by their full names, each checked; together no larger than the file."""
     import h5py
 
-    found: dict[str, h5py.Dataset] = {}
+    arrays: dict[str, h5py.Dataset] = {}
     todo, seen, total = [("", file)], 0, 0
     while todo:
         prefix, group = todo.pop()
@@ -214,10 +293,10 @@ def list_arrays(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
                 total += check_array(item, path[:60])
                 if total > size:
                     raise Error(f"its arrays claim {total:,} bytes, the file has {size:,}")
-                found[path] = item
+                arrays[path] = item
             else:
                 raise Error(f"{path[:60]!r} is neither a folder nor an array")
-    return found
+    return arrays
 
 
 def check_array(array: h5py.Dataset, name: str) -> int:

@@ -5,6 +5,7 @@ special tokens no file names: the styles that it may have are declared in the mo
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..text import published_files
 from ..text.tokenizer import SPECIAL_ROLES, Tokenizer
 from ..text.tokenizer_kinds import SENTENCEPIECE_FILES
 from . import safe_files
+from .sandbox import convert_in_sandbox, make_temporary_folder
 
 COMPANION_FILES = (
     "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
@@ -27,6 +29,7 @@ COMPANION_FILES = (
 )  # fmt: skip
 TEXT_FILES = ("vocab.txt", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe")
 TARGET_TOKENIZER_FILE = "tokenizer.target.json"  # Marian's other side, in a formers directory
+WORD_PICKLE_FILE = "vocab.pkl"  # Transformer-XL's words
 PAD_TOKEN = "<|padding|>"  # the pad token of tokenizers that have none, where one is needed
 
 
@@ -46,10 +49,10 @@ def load_tokenizer(where: str | Path) -> Tokenizer:
         if safe_files.has_file(folder, name) and safe_files.has_file(folder, "tokenizer.json"):
             special = safe_files.read_json(folder, name).get("special")
             return load_own_tokenizer(folder, special if isinstance(special, dict) else {})
-    if (made := read_tokenizer(folder, {})) is None:
+    if (tokenizer := read_tokenizer(folder, {})) is None:
         what = "there is no tokenizer here"
         raise Error(what, where=folder, fix="a tokenizer.json, vocab.txt or spiece.model is one")
-    return made
+    return tokenizer
 
 
 def load_own_tokenizer(where: Path, special: JSONObject, limit: int = safe_files.MAX_FILE_BYTES) -> Tokenizer:
@@ -60,9 +63,9 @@ def load_own_tokenizer(where: Path, special: JSONObject, limit: int = safe_files
         text = decode_utf8(safe_files.read_bytes(where, name, limit), where / name)
         return Tokenizer(text, named, where=where / name)
 
-    made = load_file("tokenizer.json")
-    made.target = load_file(TARGET_TOKENIZER_FILE) if safe_files.has_file(where, TARGET_TOKENIZER_FILE) else None
-    return made
+    tokenizer = load_file("tokenizer.json")
+    tokenizer.target = load_file(TARGET_TOKENIZER_FILE) if safe_files.has_file(where, TARGET_TOKENIZER_FILE) else None
+    return tokenizer
 
 
 def save_tokenizer(tokenizer: Tokenizer, where: str | Path, overwrite: bool = False) -> Path:
@@ -109,8 +112,9 @@ def get_special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
     return {role: tokenizer.special[role] for role in SPECIAL_ROLES if role in tokenizer.special}
 
 
-def read_tokenizer(where: Path, files: dict[str, bytes]) -> Tokenizer | None:
-    """Read the tokenizer of a directory, if there is one in a supported format; its files are kept for export."""
+def read_tokenizer(where: Path, files: dict[str, bytes], pickle: bool = False) -> Tokenizer | None:
+    """Read the tokenizer of a directory, if there is one in a supported format; its files are kept for export. With
+    `pickle`, also Transformer-XL's vocab.pkl, which is not kept."""
     for name in COMPANION_FILES:
         if safe_files.has_file(where, name):
             files[name] = safe_files.read_bytes(where, name)
@@ -137,7 +141,23 @@ def read_tokenizer(where: Path, files: dict[str, bytes]) -> Tokenizer | None:
             return published_files.from_spm(files[name], options, styles, where / name, name)
     if "vocab.txt" in text:
         return published_files.from_vocab_txt(text["vocab.txt"], options, styles, where / "vocab.txt")
+    if safe_files.has_file(where, WORD_PICKLE_FILE):
+        if pickle:
+            return read_pickled_words(where, options)
+        note = f"{where / WORD_PICKLE_FILE} is a pickle and was not read: there is no tokenizer; pickle=True reads it"
+        warnings.warn(note, stacklevel=3)
     return None
+
+
+def read_pickled_words(where: Path, options: JSONObject) -> Tokenizer:
+    """Read Transformer-XL's vocab.pkl: another process turns it into JSON, and nothing that it names is called."""
+    with make_temporary_folder() as folder:
+        convert_in_sandbox("vocabulary", safe_files.resolve_file(where, WORD_PICKLE_FILE), folder / "vocabulary.json")
+        data = safe_files.read_bytes(folder, "vocabulary.json", safe_files.MAX_VOCAB_BYTES)
+    about = safe_files.parse_json(data, where / WORD_PICKLE_FILE)
+    styles = list_tokenizer_styles()
+    lower = bool(options.get("lower_case", about["lower_case"]))
+    return published_files.from_symbols(about["symbols"], lower, options, styles, where / WORD_PICKLE_FILE)
 
 
 def decode_utf8(data: bytes, where: Path) -> str:

@@ -196,7 +196,8 @@ def parse_numbers(numbers: list[bytes], dim: int, names: WordList, first: int) -
         return values.reshape(-1, dim)
     for line, text in enumerate(numbers, first):
         if parse_floats(text, dim) is None:
-            raise names.make_line_error(f"{format_value(text[:60])} is not {dim:,} numbers", line)
+            shown = format_value(text[:60].decode(errors="replace"))
+            raise names.make_line_error(f"{shown} is not {dim:,} numbers", line)
     raise names.make_line_error("the numbers make no sense", first)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, ConfigMap, KeyRule, Settings, check_sizes, default_to_encoder
-from ..family import CheckpointFormat, Family, GpuSpeed, Head, ModelConfig, Recipe, TensorFile, make_adamw_settings
+from ..family import CheckpointFormat, Family, GpuSpeed, Head, ModelConfig, PaperRecipe, TensorFile, cite_batch
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.block import Block, BlockStack, NormOrder
@@ -218,15 +218,32 @@ def build_architecture_rule(name: str) -> Callable[[BARTConfig, str], str | None
 NO_FORCED_EOS = {"forced_eos_token_id": None}  # their classes end every text of full length with token 2 (Marian: 0)
 PRESETS = {"bart-base": {"dim": 768, "layers": 6, "heads": 12, "ff": 3072}, "bart-large": {}}
 
-PAPER_TRAIN = make_adamw_settings(
-    4e-4, 0.98, 1e-6, weight_decay=0.01, schedule="linear", warmup_steps=10_000, steps=500_000, batch_tokens=65_536,
-    accumulate=64, seq_length=512,
-)  # fmt: skip
+BORROWED = "not stated; RoBERTa's, table 9: large"
+PAPER = PaperRecipe(
+    {
+        "objective.name": ("denoising", "§2.2"),
+        "objective.infill_ratio": (0.3, "§5.1"),
+        "objective.mean_span_length": (3.0, "§2.2"),
+        "objective.permute_ratio": (1.0, "§5.1"),
+        "train.optimizer": ("adamw", BORROWED),
+        "train.lr": (4e-4, BORROWED),
+        "train.betas": ((0.9, 0.98), BORROWED),
+        "train.eps": (1e-6, BORROWED),
+        "train.weight_decay": (0.01, BORROWED),
+        "train.schedule": ("linear", BORROWED),
+        "train.warmup_steps": (30_000, BORROWED),
+        "train.steps": (500_000, "§5.1"),
+        **cite_batch(8000, 512, "§5.1 for the batch; the length is not stated, RoBERTa's"),
+        "train.grad_clip": (0.0, BORROWED),
+        "model.dropout": (0.1, "§5.1: none in the last tenth of the steps, which is left out here"),
+        "data.vocab_size": (50_257, "§5.1: as GPT-2"),
+    }
+)
 
 FAMILY = Family(
     BARTConfig, BART, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, tokenizer="bpe",
     tokenizer_style=roberta.STYLE, objective="denoising", is_encoder_decoder=True, norm_order="post",
-    paper_recipe=Recipe(PAPER_TRAIN),
+    paper_recipe=PAPER,
     hub_checkpoints=("facebook/bart-base", "facebook/bart-large"),
     hf_format=CheckpointFormat(
         "bart", map_classes("Bart"), HF_CONFIG, build_key_map, adjust_settings, build_architecture_rule("Bart"),

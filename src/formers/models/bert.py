@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, ConfigMap, KeyRule, check_sizes
-from ..family import CheckpointFormat, Family, GpuSpeed, Head, ModelConfig, Presets, Recipe, make_adamw_settings
+from ..family import CheckpointFormat, Family, GpuSpeed, Head, ModelConfig, PaperRecipe, Presets, Recipe, cite_batch
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -162,10 +162,27 @@ PRESETS: Presets = {
 
 QUICK_MODEL = {"dim": 96, "layers": 2, "ff": 384, "context": 32}
 QUICK_TRAIN = {"steps": 1500, "batch_tokens": 2040, "seq_length": 24, "lr": 1.5e-3}
-PAPER_TRAIN = make_adamw_settings(  # §A.2: 256 examples of 512
-    1e-4, eps=1e-6, weight_decay=0.01, schedule="linear", warmup_steps=10_000, steps=1_000_000, batch_tokens=65_536,
-    accumulate=2, seq_length=512, short_length=128,
-)  # fmt: skip
+PAPER = PaperRecipe(
+    {
+        "objective.name": ("nsp", "§3.1"),
+        "objective.mask_rate": (0.15, "§3.1, task 1"),
+        "objective.short_seq_prob": (0.1, "released create_pretraining_data.py"),
+        "train.optimizer": ("adamw", "§A.2: Adam with weight decay; released optimization.py decouples it"),
+        "train.lr": (1e-4, "§A.2"),
+        "train.betas": ((0.9, 0.999), "§A.2"),
+        "train.eps": (1e-6, "released optimization.py"),
+        "train.weight_decay": (0.01, "§A.2"),
+        "train.schedule": ("linear", "§A.2"),
+        "train.warmup_steps": (10_000, "§A.2"),
+        "train.steps": (1_000_000, "§A.2"),
+        **cite_batch(256, 512, "§A.2"),
+        "train.short_length": (128, "§A.2: for 90 % of the steps; here with as many tokens a step as the rest"),
+        "train.grad_clip": (1.0, "released optimization.py"),
+        "model.dropout": (0.1, "§A.2"),
+        "model.attention_dropout": (0.1, "§A.2: on all layers"),
+        "data.vocab_size": (30_000, "§3"),
+    }
+)
 
 SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 STYLE = TokenizerStyle(
@@ -178,7 +195,7 @@ FAMILY = Family(
     tokenizer="wordpiece", tokenizer_style=STYLE, objective="nsp", shown_objectives=("mlm", "whole-word", "ngrams"),
     norm_order="post", is_served_by_tei=True,
     quick_recipe=Recipe(QUICK_TRAIN, QUICK_MODEL),
-    paper_recipe=Recipe(PAPER_TRAIN),
+    paper_recipe=PAPER,
     hub_checkpoints=tuple(
         f"google-bert/bert-{name}"
         for name in ("base-uncased", "large-uncased", "base-cased", "large-cased", "base-multilingual-cased",

@@ -15,14 +15,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import HF_TOKEN_ROWS, ConfigMap
-from ..family import CheckpointFormat, Family, GpuSpeed, ModelConfig, Presets, Recipe
+from ..family import CheckpointFormat, CitedSettings, Family, GpuSpeed, ModelConfig, PaperRecipe, Presets, cite_batch
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_alibi, causal
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm
 from ..text.tokenizer_kinds import TokenizerStyle
-from . import gpt2, gpt3
+from . import gpt2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,7 @@ class BLOOMConfig(ModelConfig):
     attention_dropout: float = 0.0
     init: float = 0.02
     tied: bool = True
+    normed_residual: bool = False  # residual connections start after the norm, not before it
     pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = 3
     bos: int | None = 1
@@ -55,6 +56,7 @@ class BLOOM(TransformerBody):
                 Block(
                     Attention(c.dim, c.heads, dropout=c.attention_dropout), FeedForward(c.dim, 4 * c.dim, "gelu_tanh"),
                     norm=lambda: LayerNorm(c.dim, c.eps), dropout=c.dropout,
+                    norm_order="normed" if c.normed_residual else "pre",
                 )
                 for _ in range(c.layers)
             ),
@@ -66,14 +68,15 @@ HF_CONFIG = ConfigMap(
     {
         "vocab_size": "vocab", "hidden_size": "dim", "n_layer": "layers", "n_head": "heads",
         "layer_norm_epsilon": "eps", "hidden_dropout": "dropout", "attention_dropout": "attention_dropout",
-        "initializer_range": "init", "tie_word_embeddings": "tied", **HF_TOKEN_ROWS,
+        "initializer_range": "init", "tie_word_embeddings": "tied",
+        "apply_residual_connection_post_layernorm": "normed_residual", **HF_TOKEN_ROWS,
     },
     aliases={
         "n_embed": "hidden_size", "n_embd": "hidden_size", "num_hidden_layers": "n_layer",
         "num_attention_heads": "n_head", "n_heads": "n_head", "n_layers": "n_layer",
     },
     # transformers' slow_but_exact leaves out biases (if pretraining_tp is above 1)
-    fixed_values={"apply_residual_connection_post_layernorm": (False,), "slow_but_exact": (False,)},
+    fixed_values={"slow_but_exact": (False,)},
     irrelevant_keys=frozenset({
         "pretraining_tp", "masked_softmax_fusion", "bias_dropout_fusion", "offset_alibi",
         "seq_length", "skip_bias_add", "skip_bias_add_qkv", "attention_softmax_in_fp32", "pretraining_pp",
@@ -113,11 +116,46 @@ PRESETS: Presets = {
 
 SPECIAL_TOKENS = {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "pad": "<pad>"}
 STYLE = TokenizerStyle("bloom", SPECIAL_TOKENS, tuple(SPECIAL_TOKENS.values()))
+
+
+def cite_size(lr: float, sequences: int, least: float = 1e-5, tokens: float = 341e9) -> CitedSettings:
+    """Return what differs by size in table 3: rate, batch, and tokens as steps."""
+    step, source = sequences * 2048, "table 3"
+    return {
+        **cite_batch(sequences, 2048, source),
+        "train.lr": (lr, source),
+        "train.min_lr_ratio": (least / lr, f"{source}: {least:g}"),
+        "train.warmup_steps": (round(375e6 / step), f"{source}: 375 M tokens"),
+        "train.decay_steps": (round(410e9 / step), f"{source}: 410 billion tokens"),
+        "train.steps": (round(tokens / step), f"{source}: {tokens / 1e9:.0f} billion tokens"),
+    }
+
+
+PAPER = PaperRecipe(
+    {
+        "objective.name": ("causal", "§3.2"),
+        "train.optimizer": ("adamw", "table 3: Adam with weight decay"),
+        "train.betas": ((0.9, 0.95), "table 3"),
+        "train.eps": (1e-8, "not stated; GPT-3's"),
+        "train.weight_decay": (0.1, "table 3"),
+        "train.schedule": ("cosine", "table 3"),
+        "train.grad_clip": (1.0, "table 3"),
+        "model.dropout": (0.0, "published config.json"),
+        "model.attention_dropout": (0.0, "published config.json"),
+        "data.vocab_size": (250_680, "table 3"),
+        **cite_size(3e-4, 256),
+    },
+    {
+        "bloom-1b1": cite_size(2.5e-4, 256), "bloom-1b7": cite_size(2e-4, 512), "bloom-3b": cite_size(1.6e-4, 512),
+        "bloom-7b1": cite_size(1.2e-4, 512), "bloom": cite_size(6e-5, 2048, 6e-6, 366e9),
+    },
+)  # fmt: skip
+
 FAMILY = Family(
     BLOOMConfig, BLOOM, lambda c: gpt2.build_decoder_heads(c.dropout), pretraining_head="lm", counted_head="lm",
     presets=PRESETS, build_init_rules=gpt2.build_init_rules, tokenizer="bpe", tokenizer_style=STYLE,
     objective="causal",
-    paper_recipe=Recipe({**gpt3.PAPER_TRAIN, "lr": 3e-4, "steps": 400_000}),
+    paper_recipe=PAPER,
     hub_checkpoints=tuple(f"bigscience/bloom{size}" for size in ("-560m", "-1b1", "-1b7", "-3b", "-7b1", "")),
     hf_format=CheckpointFormat("bloom", {
         "BloomModel": "none", "BloomForCausalLM": "lm", "BloomForSequenceClassification": "classify",

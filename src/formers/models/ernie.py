@@ -11,12 +11,12 @@ Differs from the reference: no known differences
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
 from ..config import ConfigMap, check_sizes
-from ..family import CheckpointFormat, Family, Presets, Recipe
+from ..family import OURS, CheckpointFormat, CitedSettings, Family, Head, PaperRecipe, Presets, cite_batch
 from ..keymap import KeyMap
 from . import bert
 
@@ -37,12 +37,26 @@ class ERNIEConfig(bert.BERTConfig):
         check_sizes(self, "tasks")
 
 
+# The classes of the tasks of version 2.0, as objectives/continual.py asks for them.
+TOKEN_TASK_CLASSES = {"capital": 2, "document": 2}
+TEXT_TASK_CLASSES = {"reorder": 8, "distance": 3, "discourse": 8, "relevance": 3}
+
+
 class ERNIE(bert.BERT):
     """BERT, with a task beside token, position and segment."""
 
     def __init__(self, config: ERNIEConfig):
         super().__init__(config)
         self.embed.task = nn.Embedding(config.tasks, config.dim) if config.use_tasks else None
+
+
+def build_heads(c: ERNIEConfig) -> dict[str, dict[str, Head]]:
+    """Build BERT's heads, and that of continual pretraining: a part for each task (objectives/continual.py)."""
+    heads = bert.build_heads(c)
+    mlm, pooled = heads["mlm"]["mlm"], heads["nsp"]["nsp"]
+    tokens = {name: Head(out=count) for name, count in TOKEN_TASK_CLASSES.items()}
+    texts = {name: replace(pooled, out=count) for name, count in TEXT_TASK_CLASSES.items()}
+    return {**heads, "multitask": {"mlm": mlm, **tokens, **texts}}
 
 
 HF_CONFIG = ConfigMap(
@@ -66,13 +80,44 @@ PRESETS: Presets = {
     "ernie-2.0-large-en": ERNIE_2 | {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
 }
 
+PAPER_2: CitedSettings = {  # ERNIE 2.0, Sun et al. 2019 (arXiv:1907.12412)
+    "objective.name": ("continual", "ERNIE 2.0, pre-training tasks; some of them made otherwise"),
+    "train.lr": (5e-5, "ERNIE 2.0, pre-training settings: English"),
+    "train.betas": ((0.9, 0.98), "ERNIE 2.0, pre-training settings"),
+    "train.schedule": ("inverse_sqrt", "ERNIE 2.0, pre-training settings: noam"),
+    "train.warmup_steps": (4_000, "ERNIE 2.0, pre-training settings"),
+    "train.steps": (1_000_000, OURS),
+    **cite_batch(768, 512, "ERNIE 2.0, pre-training settings: 393,216 tokens"),
+    "data.vocab_size": (30_522, "published vocab.txt of ernie-2.0-base-en"),
+}
+PAPER = PaperRecipe(
+    {
+        "objective.name": ("ernie-units", "§3.2"),
+        "objective.mask_rate": (0.15, "§3.2.1"),
+        "train.optimizer": ("adamw", "released optimization.py"),
+        "train.lr": (1e-4, "released script/zh_task/pretrain.sh"),
+        "train.betas": ((0.9, 0.999), "not stated; BERT's"),
+        "train.eps": (1e-8, OURS),
+        "train.weight_decay": (0.01, "released script/zh_task/pretrain.sh"),
+        "train.schedule": ("linear", "not stated; BERT's"),
+        "train.warmup_steps": (4_000, "not stated; ERNIE 2.0's"),
+        "train.steps": (1_000_000, "released script/zh_task/pretrain.sh"),
+        **cite_batch(128, 512, "released script/zh_task/pretrain.sh: 8,192 tokens on each of 8 GPUs"),
+        "train.grad_clip": (1.0, "not stated; BERT's"),
+        "model.dropout": (0.1, "published ernie_config.json"),
+        "model.attention_dropout": (0.1, "published ernie_config.json"),
+        "data.vocab_size": (18_000, "published ernie_config.json"),
+    },
+    {"ernie-2.0-base-en": PAPER_2, "ernie-2.0-large-en": PAPER_2},
+)
+
 FAMILY = Family(
-    ERNIEConfig, ERNIE, bert.build_heads, pretraining_head="pretraining", counted_head="none", presets=PRESETS,
+    ERNIEConfig, ERNIE, build_heads, pretraining_head="pretraining", counted_head="none", presets=PRESETS,
     reads_segments=True, can_be_causal=True, reads_tasks=True, tokenizer="wordpiece",
     tokenizer_style=bert.FAMILY.tokenizer_style, objective="ernie-units",
-    shown_objectives=("unit-pairs", "dialogue"), norm_order="post",
+    shown_objectives=("unit-pairs", "dialogue", "continual"), norm_order="post",
     quick_recipe=bert.FAMILY.quick_recipe,
-    paper_recipe=Recipe({**bert.PAPER_TRAIN, "lr": 5e-5, "warmup_steps": 4000, "short_length": None}),
+    paper_recipe=PAPER,
     hub_checkpoints=tuple(
         f"nghuyong/ernie-{name}" for name in ("1.0-base-zh", "2.0-base-en", "2.0-large-en", "3.0-base-zh")
     ),

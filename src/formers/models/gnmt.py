@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..batch import Layout
 from ..config import check_sizes
 from ..errors import Error
-from ..family import TRANSLATION_TUNE, Family, Head, Presets, Recipe, make_adamw_settings
+from ..family import OURS, TRANSLATION_TUNE, Family, Head, PaperRecipe, Presets, Recipe
 from ..nn.attention.context import Capture
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
 from ..nn.recurrent.alignment import AdditiveScore, Alignment, AlignmentSource
@@ -47,7 +47,9 @@ class GNMTConfig(seq2seq.RecurrentConfig):
         super().__post_init__()
         check_sizes(self, "decoder_layers")
         if self.layers < 2:
-            raise Error("an encoder of 1 layer has a memory of two directions", fix="take 2 layers or more")
+            raise Error(
+                "the first encoder layer has two directions, and one more must join them", fix="set layers to 2 or more"
+            )
 
 
 class Encoder(nn.Module):
@@ -123,17 +125,38 @@ PRESETS: Presets = {
     "gnmt-mini": {"vocab": 8192, "dim": 128, "layers": 3, "dropout": 0.1, "shared": True, "tied": True},
 }
 
-PAPER_TRAIN = make_adamw_settings(
-    2e-4, weight_decay=0.0, schedule="constant", warmup_steps=0, steps=340_000, batch_tokens=8192, seq_length=128,
-    grad_clip=5.0,
-)  # fmt: skip
+PAPER = PaperRecipe(
+    {  # §8.3
+        "objective.name": ("seq2seq", "§3"),
+        "train.optimizer": ("adam-sgd", "§8.3: Adam, then SGD"),
+        "train.lr": (2e-4, "§8.3: of Adam"),
+        "train.betas": ((0.9, 0.999), "not stated; Kingma & Ba 2015"),
+        "train.eps": (1e-8, "not stated; Kingma & Ba 2015"),
+        "train.switch_step": (60_000, "§8.3"),
+        "train.switch_lr": (0.5, "§8.3"),
+        "train.weight_decay": (0.0, "none stated"),
+        "train.schedule": ("halving", "§8.3"),
+        "train.warmup_steps": (0, "none stated"),
+        "train.decay_start": (1_200_000, "§8.3: WMT English to French"),
+        "train.decay_every": (200_000, "§8.3"),
+        "train.steps": (2_000_000, "§8.3: 800,000 steps of decay"),
+        "train.seq_length": (128, OURS),
+        "train.batch_tokens": (3_840, f"§8.3: 128 examples{seq2seq.WORDS}"),
+        "train.accumulate": (1, OURS),
+        "train.grad_clip": (5.0, "§8.3"),
+        "model.dropout": (0.2, "§8.3: of English to French"),
+        "data.vocab_size": (32_000, "§4.1 and table 4: WPM-32K"),
+    }
+)
 
 FAMILY = Family(
     GNMTConfig, GNMT, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS,
     tokenizer="wordpiece", tokenizer_style=seq2seq.FAMILY.tokenizer_style, objective="seq2seq", is_encoder_decoder=True,
-    quick_recipe=Recipe(model={"layers": 2}), paper_recipe=Recipe(PAPER_TRAIN),
+    has_recurrent_decoder=True,
+    quick_recipe=Recipe(model={"layers": 2}), paper_recipe=PAPER,
     scratch_recipe=Recipe(
         seq2seq.SCRATCH_TRAIN | {"grad_clip": 5.0}, {"dim": 256, "layers": 3, "dropout": 0.3}, tune=TRANSLATION_TUNE
     ),
+    onnx_refusal="its recurrent layers run step by step",
     export_remedy="keep the formers directory; formers pretrain transformer trains a translator that exports as Marian",
 )  # fmt: skip

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import HF_SUMMARY_ROW, HF_TOKEN_ROWS, ConfigMap, KeyRule, rename_key
-from ..family import CheckpointFormat, Family, Head, ModelConfig, Pooling, Presets, Recipe, make_adamw_settings
+from ..family import CheckpointFormat, Family, Head, ModelConfig, PaperRecipe, Pooling, Presets, Recipe, cite_batch
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -139,10 +139,26 @@ def build_key_map(c: GPTConfig, head: str) -> KeyMap:
 
 PRESETS: Presets = {"openai-gpt": {}}
 
-PAPER_TRAIN = make_adamw_settings(
-    2.5e-4, weight_decay=0.01, schedule="cosine", warmup_steps=2000, steps=1_000_000, batch_tokens=32_768,
-    seq_length=512,
-)  # fmt: skip
+PAPER = PaperRecipe(
+    {
+        "objective.name": ("causal", "§3.1"),
+        "train.optimizer": ("adamw", "§4.1: Adam with a modified L2 regularisation (Loshchilov & Hutter 2017)"),
+        "train.lr": (2.5e-4, "§4.1"),
+        "train.betas": ((0.9, 0.999), "released train.py of fine-tuning"),
+        "train.eps": (1e-8, "released train.py of fine-tuning"),
+        "train.weight_decay": (0.01, "§4.1"),
+        "train.schedule": ("cosine", "§4.1"),
+        "train.min_lr_ratio": (0.0, "§4.1: annealed to 0"),
+        "train.warmup_steps": (2_000, "§4.1"),
+        "train.steps": (2_441_406, "§4.1: 100 epochs; of 800 M words (BERT, §3.1), counted as tokens: ours"),
+        **cite_batch(64, 512, "§4.1"),
+        "train.grad_clip": (1.0, "released train.py of fine-tuning"),
+        "model.dropout": (0.1, "§4.1"),
+        "model.embed_dropout": (0.1, "§4.1"),
+        "model.attention_dropout": (0.1, "§4.1"),
+        "data.vocab_size": (40_000, "§4.1: 40,000 merges"),
+    }
+)
 
 SPECIAL_TOKENS = {"unk": "<unk>", "bos": "<start>", "sep": "<delimiter>", "cls": "<classify>"}
 STYLE = TokenizerStyle(
@@ -154,8 +170,9 @@ FAMILY = Family(
     GPTConfig, GPT, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
     tokenizer="bpe", tokenizer_style=STYLE, objective="causal", norm_order="post",
     quick_recipe=Recipe({"lr": 1e-3}),  # it stalls at rates that other post-norm families bear
-    paper_recipe=Recipe(PAPER_TRAIN),
+    paper_recipe=PAPER,
     finetune_recipe=Recipe(tune={"lm_loss_weight": 0.5}),  # §3.2
+    reads_both_orders=True,  # §3.3
     adds_task_tokens=True,
     hub_checkpoints=("openai-community/openai-gpt",),
     hf_format=CheckpointFormat("openai-gpt", {

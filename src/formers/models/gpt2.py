@@ -4,7 +4,7 @@ Parent  gpt
 New     1. pre-norm: the norm moves to the input of each sub-block, with one more after the last block   2. the initial
         weights of residual projections are scaled by 1/√(2·layers)   3. byte-level BPE of 50,257   4. context 1024
 Korean  정규화를 각 하위 블록의 앞으로 옮기고 마지막 블록 뒤에 하나를 더합니다. 잔차 사영의 초깃값을 1/√(2·레이어
-        수)만큼 줄이고, 50,257개의 바이트 단위 BPE와 길이 1,024의 문맥을 씁니다.
+        수)배로 줄이고, 50,257개의 바이트 단위 BPE와 길이 1,024의 문맥을 씁니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: as gpt
 """
@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 
 from ..config import HF_ACT_ROW, ConfigMap
-from ..family import CheckpointFormat, Family, GpuSpeed, Head, Presets, Recipe, make_adamw_settings
+from ..family import OURS, CheckpointFormat, Family, GpuSpeed, Head, PaperRecipe, Presets, cite_batch
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -124,10 +124,26 @@ PRESETS: Presets = {
     "gpt2-mini": {"vocab": 8192, "context": 256, "dim": 256, "layers": 4, "heads": 4, "bos": None, "eos": None},
 }
 
-PAPER_TRAIN = make_adamw_settings(  # GPT-3's: its own is not published
-    6e-4, 0.95, weight_decay=0.1, schedule="cosine", warmup_steps=750, steps=600_000, batch_tokens=65_536,
-    accumulate=8, seq_length=1024,
-)  # fmt: skip
+BORROWED = "not stated; GPT-3's"
+PAPER = PaperRecipe(
+    {
+        "objective.name": ("causal", "§2"),
+        "train.optimizer": ("adamw", BORROWED),
+        "train.lr": (6e-4, "§3: tuned by hand, not stated; GPT-3's of this size"),
+        "train.betas": ((0.9, 0.95), BORROWED),
+        "train.eps": (1e-8, BORROWED),
+        "train.weight_decay": (0.1, BORROWED),
+        "train.schedule": ("cosine", BORROWED),
+        "train.warmup_steps": (715, BORROWED),
+        "train.steps": (600_000, OURS),
+        **cite_batch(512, 1024, "§2.3"),
+        "train.grad_clip": (1.0, BORROWED),
+        "model.dropout": (0.1, "not stated; GPT's"),
+        "model.embed_dropout": (0.1, "not stated; GPT's"),
+        "model.attention_dropout": (0.1, "not stated; GPT's"),
+        "data.vocab_size": (50_257, "§2.3"),
+    }
+)
 
 SPECIAL_TOKENS = {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}
 STYLE = TokenizerStyle(
@@ -137,7 +153,7 @@ STYLE = TokenizerStyle(
 FAMILY = Family(
     GPT2Config, GPT2, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
     presets=PRESETS, reads_segments=True, tokenizer="bpe", tokenizer_style=STYLE, objective="causal",
-    shown_objectives=("causal", "prefix"), paper_recipe=Recipe(PAPER_TRAIN),
+    shown_objectives=("causal", "prefix"), paper_recipe=PAPER,
     hub_checkpoints=tuple(f"openai-community/gpt2{size}" for size in ("", "-medium", "-large", "-xl")),
     hf_format=CheckpointFormat("gpt2", {
         "GPT2Model": "none", "GPT2LMHeadModel": "lm", "GPT2DoubleHeadsModel": "double",

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import check_sizes
-from ..family import Family, Presets, Recipe
+from ..family import CitedSettings, Family, PaperRecipe, Presets, cite_batch
 from ..nn.attention.masks import build_layer_masks
 from . import gpt2
 
@@ -51,12 +51,55 @@ PRESETS: Presets = {  # table 2.1; 2.7B and 6.7B as printed, 13B with heads of 1
     "gpt3-175b": {"dim": 12288, "layers": 96, "heads": 96},
 }
 
-PAPER_TRAIN = {**gpt2.PAPER_TRAIN, "seq_length": 2048}
+
+def cite_size(lr: float, sequences: int) -> CitedSettings:
+    """Return what differs by size: table 2.1's rate and batch, and the tokens of appendix B as steps. The batch grows
+    over the first 4 billion tokens, so that the first steps have fewer tokens than the rest."""
+    batch = cite_batch(sequences, 2048, "table 2.1")
+    tokens, pieces = (int(str(batch[f"train.{name}"][0])) for name in ("batch_tokens", "accumulate"))
+    growing = round(4e9 / (tokens * pieces / 2))  # steps
+    slope, warmup_batches = (pieces - 1) / growing, 375e6 / tokens
+    return {
+        **batch,
+        "train.lr": (lr, "table 2.1"),
+        "train.batch_rampup_steps": (growing, "appendix B: over 4 to 12 billion tokens; 4 billion: ours"),
+        # After n steps there were about n / 2 + slope · n² / 2 batches: their number is rounded down.
+        "train.warmup_steps": (
+            round(((0.25 + 2 * slope * warmup_batches) ** 0.5 - 0.5) / slope),
+            "appendix B: 375 M tokens",
+        ),
+        "train.decay_steps": (growing + round(256e9 / (tokens * pieces)), "appendix B: 260 billion tokens"),
+        "train.steps": (growing + round(296e9 / (tokens * pieces)), "table 2.1: 300 billion tokens"),
+    }
+
+
+PAPER = PaperRecipe(
+    {
+        "objective.name": ("causal", "§2"),
+        "train.optimizer": ("adamw", "appendix B: Adam with weight decay"),
+        "train.betas": ((0.9, 0.95), "appendix B"),
+        "train.eps": (1e-8, "appendix B"),
+        "train.weight_decay": (0.1, "appendix B"),
+        "train.schedule": ("cosine", "appendix B"),
+        "train.min_lr_ratio": (0.1, "appendix B"),
+        "train.grad_clip": (1.0, "appendix B"),
+        "model.dropout": (0.1, "not stated; GPT's"),
+        "model.embed_dropout": (0.1, "not stated; GPT's"),
+        "model.attention_dropout": (0.1, "not stated; GPT's"),
+        "data.vocab_size": (50_257, "§2.1: as GPT-2"),
+        **cite_size(6e-4, 256),
+    },
+    {
+        "gpt3-medium": cite_size(3e-4, 256), "gpt3-large": cite_size(2.5e-4, 256), "gpt3-xl": cite_size(2e-4, 512),
+        "gpt3-2.7b": cite_size(1.6e-4, 512), "gpt3-6.7b": cite_size(1.2e-4, 1024),
+        "gpt3-13b": cite_size(1e-4, 1024), "gpt3-175b": cite_size(0.6e-4, 1568),
+    },
+)  # fmt: skip
 
 FAMILY = Family(
     GPT3Config, GPT3, gpt2.build_heads, pretraining_head="lm", counted_head="lm",
     build_init_rules=gpt2.build_init_rules, presets=PRESETS, reads_segments=True,
     tokenizer="bpe", tokenizer_style=gpt2.FAMILY.tokenizer_style, objective="causal",
-    paper_recipe=Recipe(PAPER_TRAIN),
+    paper_recipe=PAPER,
     export_remedy="pretrain gpt2, the same model without bands, or gpt_neo, whose bands transformers knows",
 )  # fmt: skip

@@ -3,7 +3,7 @@
 Parent  gpt2 (after gpt3)
 New     1. global and local attention alternate; a local layer sees 256 tokens, including the token itself
         2. scores are not scaled by 1/√head_dim   3. queries, keys and values have no bias
-Korean  전체 어텐션과 256 토큰의 국소 어텐션을 번갈아 씁니다. 점수를 1/√head_dim으로 나누지 않고, 쿼리·키·값에 편향이
+Korean  전체 어텐션과 256 토큰의 국소 어텐션을 번갈아 씁니다. 점수를 √head_dim으로 나누지 않고, 쿼리·키·값에 편향이
         없습니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: positions count from a document's first real token, even with left padding
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, ConfigMap, JSONValue, KeyRule, Settings, check_sizes
 from ..errors import Error
-from ..family import CheckpointFormat, Family, ModelConfig, Presets, Recipe
+from ..family import CheckpointFormat, Family, ModelConfig, PaperRecipe, Presets, cite_batch
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_layer_masks
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from . import gpt2, gpt3
+from . import gpt2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +131,44 @@ PRESETS: Presets = {
     "gpt-neo-2.7b": {"dim": 2560, "layers": 32, "heads": 20},
 }
 
+CODE = "released configs/gpt3_XL_256_Pile.json"
+PAPER = PaperRecipe(
+    {
+        "objective.name": ("causal", "released README"),
+        "train.optimizer": ("adamw", CODE),
+        "train.lr": (2e-4, CODE),
+        "train.betas": ((0.9, 0.95), CODE),
+        "train.eps": (1e-8, CODE),
+        "train.weight_decay": (0.1, CODE),
+        "train.schedule": ("cosine", CODE),
+        "train.min_lr_ratio": (0.1, "released optimizers.py"),
+        "train.warmup_steps": (3_000, CODE),
+        "train.steps": (362_000, "model card of gpt-neo-1.3B"),
+        **cite_batch(512, 2048, CODE),
+        "train.grad_clip": (1.0, CODE),
+        "model.dropout": (0.0, CODE),
+        "model.embed_dropout": (0.0, CODE),
+        "model.attention_dropout": (0.0, CODE),
+        "data.vocab_size": (50_257, CODE),
+    },
+    {
+        "gpt-neo-125m": {
+            "train.lr": (6e-4, "GPT-3, table 2.1: its size"),
+            "train.steps": (572_300, "model card of gpt-neo-125m"),
+            **cite_batch(256, 2048, "model card of gpt-neo-125m: 300 billion tokens"),
+        },
+        "gpt-neo-2.7b": {
+            "train.lr": (1.6e-4, "GPT-3, table 2.1: its size"),
+            "train.steps": (400_000, "model card of gpt-neo-2.7B"),
+        },
+    },
+)
+
 FAMILY = Family(
     GPTNeoConfig, GPTNeo, lambda c: gpt2.build_decoder_heads(c.head_dropout), pretraining_head="lm", counted_head="lm",
     presets=PRESETS, reads_segments=True, tokenizer="bpe", tokenizer_style=gpt2.FAMILY.tokenizer_style,
     objective="causal",
-    paper_recipe=Recipe({**gpt3.PAPER_TRAIN, "lr": 2e-4, "warmup_steps": 3000, "steps": 400_000}),
+    paper_recipe=PAPER,
     hub_checkpoints=tuple(f"EleutherAI/gpt-neo-{size}" for size in ("125m", "1.3B", "2.7B")),
     hf_format=CheckpointFormat("gpt_neo", {
         "GPTNeoModel": "none", "GPTNeoForCausalLM": "lm", "GPTNeoForSequenceClassification": "classify",

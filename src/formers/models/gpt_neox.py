@@ -3,8 +3,8 @@
 Parent  gptj
 New     1. rotary positions on the first quarter of each head, pairing its two halves   2. separate norms for attention
         and feed-forward, which still run in parallel   3. an untied output layer without bias
-Korean  각 헤드의 4분의 1에 회전 위치 임베딩을 적용합니다. 어텐션과 피드포워드가 나란히 있지만 정규화를 따로 쓰고,
-        출력 레이어에 편향이 없습니다.
+Korean  각 헤드의 4분의 1에 회전 위치 임베딩을 적용합니다. 어텐션과 피드포워드가 병렬로 계산되지만 정규화를 따로
+        쓰고, 출력 레이어에 편향이 없습니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: positions count from a document's first real token, even with left padding
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, ConfigMap, JSONValue, KeyRule, Settings, format_value
 from ..errors import Error
-from ..family import CheckpointFormat, Family, ModelConfig, Presets, Recipe
+from ..family import CheckpointFormat, CitedSettings, Family, ModelConfig, PaperRecipe, Presets, cite_batch
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -24,7 +24,7 @@ from ..nn.attention.positions import RotaryEmbedding
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
 from ..text.tokenizer_kinds import TokenizerStyle
-from . import gpt2, gpt3
+from . import gpt2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,9 @@ class GPTNeoXConfig(ModelConfig):
         super().__post_init__()
         width = self.dim // self.heads
         if not 0 < self.rotary_dim <= width or self.rotary_dim % 2:
-            what = f"rotary width must be even and from 2 to {width}, got {self.rotary_dim}"
-            raise Error(what, fix="choose rotary_fraction so that head_dim × fraction is even")
+            share = f"rotary_fraction {self.rotary_fraction:g} of a head's {width} numbers"
+            what = f"{share} is {self.rotary_dim}: it must be even, from 2 to {width}"
+            raise Error(what, fix="set rotary_fraction to 1, or dim to a multiple of 8 · heads")
         if self.base <= 0:
             raise Error(f"base must be above 0, got {self.base}", fix="take 10000")
         get_activation(self.act)
@@ -166,11 +167,44 @@ PRESETS: Presets = {
 
 SPECIAL_TOKENS = {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "pad": "<|padding|>"}
 STYLE = TokenizerStyle("gpt_neox", SPECIAL_TOKENS, ("<|endoftext|>", "<|padding|>"))
+CODE = "released configs/20B.yml"
+
+
+def cite_pythia(lr: float) -> CitedSettings:
+    """Return what Pythia's models (Biderman et al. 2023) have in place of GPT-NeoX-20B's."""
+    source = "Pythia, released configs/pythia"
+    return {
+        "train.lr": (lr, source), "train.weight_decay": (0.1, source), "train.warmup_steps": (1_430, f"{source}: 1 %"),
+        "train.steps": (143_000, source), **cite_batch(1024, 2048, source),
+    }  # fmt: skip
+
+
+PAPER = PaperRecipe(
+    {
+        "objective.name": ("causal", "§2"),
+        "train.optimizer": ("adamw", CODE),
+        "train.lr": (9.7e-5, CODE),
+        "train.betas": ((0.9, 0.95), CODE),
+        "train.eps": (1e-8, CODE),
+        "train.weight_decay": (0.01, CODE),
+        "train.schedule": ("cosine", CODE),
+        "train.min_lr_ratio": (0.1, f"{CODE}: min_lr"),
+        "train.warmup_steps": (1_500, f"{CODE}: 1 %"),
+        "train.steps": (150_000, CODE),
+        **cite_batch(1536, 2048, f"{CODE}: 4 × 32 on each of 12 replicas"),
+        "train.grad_clip": (1.0, CODE),
+        "model.dropout": (0.0, CODE),
+        "model.attention_dropout": (0.0, CODE),
+        "data.vocab_size": (50_257, "§3.2: as many as GPT-2"),
+    },
+    {"pythia-70m": cite_pythia(1e-3), "pythia-160m": cite_pythia(6e-4), "pythia-410m": cite_pythia(3e-4)},
+)
+
 FAMILY = Family(
     GPTNeoXConfig, GPTNeoX, lambda c: gpt2.build_decoder_heads(c.head_dropout), pretraining_head="lm",
     counted_head="lm", presets=PRESETS, build_init_rules=build_init_rules, tokenizer="bpe", tokenizer_style=STYLE,
     objective="causal",
-    paper_recipe=Recipe({**gpt3.PAPER_TRAIN, "lr": 9.7e-5, "weight_decay": 0.01, "steps": 150_000, "accumulate": 48}),
+    paper_recipe=PAPER,
     hub_checkpoints=("EleutherAI/gpt-neox-20b", *(f"EleutherAI/pythia-{size}" for size in ("70m", "160m", "410m"))),
     hf_format=CheckpointFormat("gpt_neox", {
         "GPTNeoXModel": "none", "GPTNeoXForCausalLM": "lm", "GPTNeoXForSequenceClassification": "classify",

@@ -3,7 +3,7 @@
 Parent  gpt2
 New     1. rotary positions: the first 64 dimensions of each head are rotated in adjacent pairs   2. attention and
         feed-forward in parallel, sharing one norm   3. no biases in attention   4. an untied output layer with a bias
-Korean  회전 위치 임베딩(RoPE)을 씁니다. 어텐션과 피드포워드가 정규화 하나를 공유하며 나란히 계산되고, 출력 레이어가
+Korean  회전 위치 임베딩(RoPE)을 씁니다. 어텐션과 피드포워드가 정규화 하나를 공유하며 병렬로 계산되고, 출력 레이어가
         따로 있습니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: positions count from a document's first real token, even with left padding
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, ConfigMap, check_sizes
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head, ModelConfig, Presets, Recipe
+from ..family import CheckpointFormat, Family, Head, ModelConfig, PaperRecipe, Presets, cite_batch
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.attention.positions import RotaryEmbedding
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from . import gpt2, gpt3
+from . import gpt2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,10 +130,32 @@ def build_key_map(c: GPTJConfig, head: str) -> KeyMap:
 
 PRESETS: Presets = {"gpt-j-6b": {}}
 
+CODE = "released configs/6B_roto_256.json"
+PAPER = PaperRecipe(
+    {
+        "objective.name": ("causal", "released README"),
+        "train.optimizer": ("adamw", "released train.py"),
+        "train.lr": (1.2e-4, CODE),
+        "train.betas": ((0.9, 0.999), "released train.py: the defaults of optax"),
+        "train.eps": (1e-8, "released train.py: the defaults of optax"),
+        "train.weight_decay": (0.1, CODE),
+        "train.schedule": ("cosine", "released util.py: gpt3_schedule"),
+        "train.min_lr_ratio": (0.1, CODE),
+        "train.warmup_steps": (3_000, CODE),
+        "train.decay_steps": (303_000, f"{CODE}: 300,000 after the warmup"),
+        "train.steps": (383_500, "model card of gpt-j-6b"),
+        **cite_batch(512, 2048, f"{CODE}: 32 replicas × 16"),
+        "train.grad_clip": (1.0, "released train.py"),
+        "model.dropout": (0.0, "published config.json"),
+        "model.attention_dropout": (0.0, "published config.json"),
+        "data.vocab_size": (50_257, "model card of gpt-j-6b: GPT-2's tokenizer"),
+    }
+)
+
 FAMILY = Family(
     GPTJConfig, GPTJ, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
     tokenizer="bpe", tokenizer_style=gpt2.FAMILY.tokenizer_style, objective="causal",
-    paper_recipe=Recipe({**gpt3.PAPER_TRAIN, "lr": 1.2e-4, "warmup_steps": 3000, "steps": 383_500, "accumulate": 16}),
+    paper_recipe=PAPER,
     hub_checkpoints=("EleutherAI/gpt-j-6b",),
     hf_format=CheckpointFormat("gptj", {
         "GPTJModel": "none", "GPTJForCausalLM": "lm", "GPTJForSequenceClassification": "classify",

@@ -1,10 +1,10 @@
 """mBART (Liu et al. 2020, arXiv:2001.08210)
 
 Parent  bart
-New     1. BART trained on 25 languages, including Korean   2. pre-norm, with a final norm on each side   3. each text
-        starts with the token of its language
-Korean  한국어를 포함한 25개 언어로 학습한 BART입니다. 정규화를 하위 블록의 앞으로 옮기고, 언어 토큰으로 텍스트를
-        시작합니다.
+New     1. BART trained on 25 languages, including Korean   2. pre-norm, with a final norm on each side   3. the
+        language token ends a source and begins a target
+Korean  한국어를 포함한 25개 언어로 학습한 BART입니다. 정규화를 하위 블록의 앞으로 옮기고, 언어 토큰을
+        원문의 끝과 번역문의 처음에 둡니다.
 Shapes  as bart
 Differs from the reference: as bart
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import ConfigMap
-from ..family import CheckpointFormat, Family, Recipe
+from ..family import CheckpointFormat, Family, PaperRecipe, cite_batch
 from ..nn.block import NormOrder
 from ..text.tokenizer_kinds import PublishedForm, TokenizerStyle
 from . import bart, roberta
@@ -36,7 +36,22 @@ HF_CONFIG = ConfigMap(
     irrelevant_keys=bart.IRRELEVANT_KEYS, defaults={"vocab_size": 50265, "scale_embedding": False},
 )  # fmt: skip
 
-PAPER_TRAIN = {**bart.PAPER_TRAIN, "lr": 3e-4, "weight_decay": 0.0, "accumulate": 32}
+PAPER = PaperRecipe(
+    {
+        **bart.PAPER.settings,
+        "objective.infill_ratio": (0.35, "§2.2"),
+        "objective.mean_span_length": (3.5, "§2.2"),
+        "objective.permute_ratio": (1.0, "§2.2"),
+        "train.optimizer": ("adamw", "§2.2: Adam"),
+        "train.betas": ((0.9, 0.98), "§2.2: β₂"),
+        "train.eps": (1e-6, "§2.2"),
+        "train.schedule": ("linear", "§2.2"),
+        "train.steps": (500_000, "§2.2"),
+        **cite_batch(8000, 512, "§2.2: as BART's"),
+        "model.dropout": (0.1, "§2.2: 0.05 after 250,000 steps and 0 after 400,000, which is left out here"),
+        "data.vocab_size": (250_000, "§2.1"),
+    }
+)
 
 LANGUAGES = (
     "ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX", "kk_KZ",
@@ -47,6 +62,10 @@ STYLE = TokenizerStyle(
     "$A $B </s> en_XX", languages=LANGUAGES,
     published_forms=(
         PublishedForm(("sentencepiece.bpe.model",), options={"tokenizer_class": "MBart", "src_lang": ""}),
+        PublishedForm(
+            ("sentencepiece.bpe.model",), options={"tokenizer_class": "MBart50"},
+            refusal="mBART-50 has other languages than mBART, and begins a text with its language",
+        ),
     ),
 )  # fmt: skip
 FAMILY = Family(
@@ -54,7 +73,7 @@ FAMILY = Family(
     presets={"mbart-large-cc25": {}, "mbart-large-50": {"vocab": 250054}},
     tokenizer="unigram", tokenizer_style=STYLE, objective="denoising", is_encoder_decoder=True,
     starts_with_last_token=True, has_language_codes=True,
-    paper_recipe=Recipe(PAPER_TRAIN),
+    paper_recipe=PAPER,
     hub_checkpoints=("facebook/mbart-large-cc25", "facebook/mbart-large-50"),
     hf_format=CheckpointFormat(
         "mbart", bart.map_classes("MBart"), HF_CONFIG, bart.build_key_map, bart.adjust_settings,

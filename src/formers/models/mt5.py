@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import ConfigMap, Settings
-from ..family import CheckpointFormat, Family, Recipe, TensorFile
+from ..family import CheckpointFormat, Family, PaperRecipe, TensorFile, cite_batch
 from . import t5
 
 
@@ -41,11 +41,25 @@ HF_CONFIG = ConfigMap(
 )
 PRESETS = {f"mt5-{size}": values for size, values in t5.SIZES_V1_1.items()}
 
+PAPER = PaperRecipe(
+    {
+        **t5.PAPER.settings,
+        **{
+            name: (t5.PAPER.settings[name][0], "§3.2: as T5")
+            for name in ("train.lr", "train.schedule", "train.warmup_steps")
+        },
+        "train.steps": (1_000_000, "§3.2"),
+        **cite_batch(1024, 1024, "§3.2"),
+        "model.dropout": (0.0, "§3.2"),
+        "data.vocab_size": (250_000, "§3.2"),
+    }
+)
+
 FAMILY = Family(
     MT5Config, t5.T5, t5.build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=t5.build_init_rules,
     presets=PRESETS, tokenizer="unigram", tokenizer_style=t5.FAMILY.tokenizer_style, objective="span-corruption",
     is_encoder_decoder=True, quick_recipe=t5.FAMILY.quick_recipe,
-    paper_recipe=Recipe({**t5.PAPER_TRAIN, "seq_length": 1024, "accumulate": 16, "steps": 1_000_000}),
+    paper_recipe=PAPER,
     scratch_recipe=t5.FAMILY.scratch_recipe, finetune_recipe=t5.FAMILY.finetune_recipe,
     hub_checkpoints=tuple(f"google/mt5-{size}" for size in ("small", "base", "large", "xl", "xxl")),
     hf_format=CheckpointFormat(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from ..config import ConfigMap, KeyRule, Settings
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head, Presets, Recipe, TensorFile, make_adamw_settings
+from ..family import CheckpointFormat, Family, Head, PaperRecipe, Presets, TensorFile, cite_batch
 from ..keymap import KeyMap
 from ..text.tokenizer_kinds import PublishedForm, TokenizerStyle
 from . import bert
@@ -35,7 +35,7 @@ class RoBERTaConfig(bert.BERTConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.pad is None:
-            raise Error("pad is missing, and positions start behind it", fix="set pad (1 in RoBERTa)")
+            raise Error("pad is missing, and positions start after it", fix="set pad (1 in RoBERTa)")
         if self.offset not in (0, self.pad + 1):
             raise Error(f"offset must be pad + 1, got {self.offset}", fix="leave offset out")
         object.__setattr__(self, "offset", self.pad + 1)  # the way to set a field of a frozen dataclass
@@ -75,10 +75,28 @@ PRESETS: Presets = {
     "roberta-large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
 }
 
-PAPER_TRAIN = make_adamw_settings(
-    6e-4, 0.98, 1e-6, weight_decay=0.01, schedule="linear", warmup_steps=24_000, steps=500_000, batch_tokens=65_536,
-    accumulate=64, seq_length=512,
-)  # fmt: skip
+PAPER = PaperRecipe(
+    {
+        "objective.name": ("mlm", "§4.1 and §4.2: dynamic masking, no next sentence prediction"),
+        "objective.mask_rate": (0.15, "§2.3"),
+        "objective.across_documents": (True, "§4.2: FULL-SENTENCES"),
+        "objective.whole_sentences": (True, "§4.2: FULL-SENTENCES"),
+        "train.optimizer": ("adamw", "§2.4 and §3.1"),
+        "train.lr": (6e-4, "table 9: base"),
+        "train.betas": ((0.9, 0.98), "table 9"),
+        "train.eps": (1e-6, "table 9"),
+        "train.weight_decay": (0.01, "table 9"),
+        "train.schedule": ("linear", "table 9"),
+        "train.warmup_steps": (24_000, "table 9: base"),
+        "train.steps": (500_000, "table 9"),
+        **cite_batch(8192, 512, "table 9: 8k"),
+        "train.grad_clip": (0.0, "table 9"),
+        "model.dropout": (0.1, "table 9"),
+        "model.attention_dropout": (0.1, "table 9"),
+        "data.vocab_size": (50_000, "§4.4"),
+    },
+    {"roberta-large": {"train.lr": (4e-4, "table 9: large"), "train.warmup_steps": (30_000, "table 9: large")}},
+)
 
 SPECIAL_TOKENS = {
     "bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>", "cls": "<s>", "sep": "</s>",
@@ -93,7 +111,7 @@ FAMILY = Family(
     presets=PRESETS, reads_segments=True, can_be_causal=True,
     tokenizer="bpe", tokenizer_style=STYLE, objective="mlm", norm_order="post", is_served_by_tei=True,
     quick_recipe=bert.FAMILY.quick_recipe,
-    paper_recipe=Recipe(PAPER_TRAIN),
+    paper_recipe=PAPER,
     hub_checkpoints=("FacebookAI/roberta-base", "FacebookAI/roberta-large"),
     hf_format=CheckpointFormat("roberta", {
         "RobertaModel": "none", "RobertaForMaskedLM": "mlm", "RobertaForCausalLM": "lm",

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ..batch import Layout
 from ..config import check_sizes
 from ..errors import Error
-from ..family import TRANSLATION_TUNE, Family, Head, ModelConfig, Presets, Recipe, make_adamw_settings
+from ..family import OURS, TRANSLATION_TUNE, CitedSettings, Family, Head, ModelConfig, PaperRecipe, Presets, Recipe
 from ..nn.attention.context import Capture
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
 from ..nn.layers import Embeddings
@@ -72,9 +72,11 @@ class Seq2SeqConfig(RecurrentConfig):
         check_sizes(self, "window", "readout")
         if "dot" in (self.attention, self.score if self.attention == "local" else "") and self.bidirectional:
             what = f"states of {self.dim} and a memory of {2 * self.dim} have no dot product"
-            raise Error(what, fix="take general, or an encoder of one direction")
+            name = "attention" if self.attention == "dot" else "score"
+            raise Error(what, fix=f"set {name} to general, or bidirectional to false: an encoder of one direction")
         if self.attention == "additive" and self.feed:
-            raise Error("additive attention always feeds its context", fix="leave feed out")
+            fix = "leave feed out, or set attention to general: Luong's input feeding"
+            raise Error("additive attention always feeds its context", fix=fix)
         if self.tied and self.out_dim != self.embed:
             what = f"an output of {self.out_dim} numbers cannot be tied to embeddings of {self.embed}"
             raise Error(what, fix=f"set embed to {self.out_dim}, or tied to false")
@@ -263,9 +265,70 @@ PRESETS: Presets = {
 }  # fmt: skip
 
 QUICK_MODEL = {"layers": 1, "attention": "additive", "cell": "gru", "bidirectional": True}
-PAPER_TRAIN = make_adamw_settings(
-    1e-3, weight_decay=0.0, schedule="constant", warmup_steps=0, steps=200_000, batch_tokens=4096, seq_length=64,
-)  # fmt: skip
+WORDS = "; a sentence is counted as 30 words: ours"
+SGD_RUN: CitedSettings = {  # what Sutskever and Luong have in common
+    "train.optimizer": ("sgd", "Sutskever et al. 2014, §3.4; Luong et al. 2015, §4.1"),
+    "train.betas": ((0.0, 0.0), "Sutskever et al. 2014, §3.4; Luong et al. 2015, §4.1: without momentum"),
+    "train.eps": (1e-8, "not used by SGD"),
+    "train.schedule": ("halving", "Sutskever et al. 2014, §3.4; Luong et al. 2015, §4.1"),
+    "train.grad_clip": (5.0, "Sutskever et al. 2014, §3.4; Luong et al. 2015, §4.1"),
+    "train.accumulate": (1, OURS),
+}
+LUONG_RUN: CitedSettings = {
+    **SGD_RUN,
+    "train.lr": (1.0, "Luong et al. 2015, §4.1"),
+    "train.steps": (421_875, "Luong et al. 2015, §4.1: with dropout 12 epochs of 4.5 M pairs, 128 a step"),
+    "train.decay_start": (281_250, "Luong et al. 2015, §4.1: with dropout after 8 epochs"),
+    "train.decay_every": (35_156, "Luong et al. 2015, §4.1: every epoch"),
+    "train.seq_length": (50, "Luong et al. 2015, §4.1: pairs of up to 50 words"),
+    "train.batch_tokens": (3_840, f"Luong et al. 2015, §4.1: 128 sentences{WORDS}"),
+    "data.vocab_size": (50_000, "Luong et al. 2015, §4.1: words of each language; here pieces of both"),
+}
+PAPER = PaperRecipe(  # Bahdanau's RNNsearch-50
+    {
+        "objective.name": ("seq2seq", "Bahdanau et al. 2015, §3"),
+        "train.optimizer": ("adadelta", "Bahdanau et al. 2015, §4.2"),
+        "train.lr": (1.0, "Zeiler 2012, algorithm 1: Adadelta has no rate"),
+        "train.betas": ((0.0, 0.95), "Bahdanau et al. 2015, §B.2: ρ, the second"),
+        "train.eps": (1e-6, "Bahdanau et al. 2015, §B.2"),
+        "train.weight_decay": (0.0, "none stated"),
+        "train.schedule": ("constant", "Zeiler 2012, algorithm 1: Adadelta has no schedule"),
+        "train.warmup_steps": (0, "none stated"),
+        "train.steps": (288_000, "Bahdanau et al. 2015, table 2: RNNsearch-50"),
+        "train.seq_length": (50, "Bahdanau et al. 2015, §4.2: sentences of up to 50 words"),
+        "train.batch_tokens": (2_400, f"Bahdanau et al. 2015, §4.2: 80 sentences{WORDS}"),
+        "train.accumulate": (1, OURS),
+        "train.grad_clip": (1.0, "Bahdanau et al. 2015, §B.2"),
+        "data.vocab_size": (30_000, "Bahdanau et al. 2015, §4.1: words of each language; here pieces of both"),
+    },
+    {
+        "sutskever-2014": {
+            **SGD_RUN,
+            "train.lr": (0.7, "Sutskever et al. 2014, §3.4"),
+            "train.steps": (703_125, "Sutskever et al. 2014, §3.4: 7.5 epochs of 12 M pairs, 128 a step"),
+            "train.decay_start": (468_750, "Sutskever et al. 2014, §3.4: after 5 epochs"),
+            "train.decay_every": (46_875, "Sutskever et al. 2014, §3.4: every half epoch"),
+            "train.seq_length": (64, OURS),
+            "train.batch_tokens": (3_840, f"Sutskever et al. 2014, §3.4: 128 sentences{WORDS}"),
+            "data.vocab_size": (
+                160_000,
+                "Sutskever et al. 2014, §3.1: source words (80,000 target); here pieces of both",
+            ),
+        },
+        "cho-2014": {
+            "train.optimizer": ("adadelta", "Cho et al. 2014, §4.1"),
+            "train.betas": ((0.0, 0.95), "Cho et al. 2014, §4.1: ρ, the second"),
+            "train.eps": (1e-6, "Cho et al. 2014, §4.1"),
+            "train.steps": (288_000, OURS),
+            "train.seq_length": (50, OURS),
+            "train.batch_tokens": (512, "Cho et al. 2014, §4.1: 64 phrase pairs; a phrase is counted as 8 words: ours"),
+            "train.grad_clip": (1.0, OURS),
+            "data.vocab_size": (15_000, "Cho et al. 2014, §4.1: words of each language; here pieces of both"),
+        },
+        "luong-global": LUONG_RUN,
+        "luong-local": LUONG_RUN,
+    },
+)
 SCRATCH_TRAIN = {"lr": 1e-3, "schedule": "linear", "warmup_steps": 100, "weight_decay": 0.0, "betas": (0.9, 0.999)}
 
 SPECIAL_TOKENS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>", "bos": "<s>"}
@@ -275,8 +338,10 @@ STYLE = TokenizerStyle(
 FAMILY = Family(
     Seq2SeqConfig, Seq2Seq, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS,
     tokenizer="bpe", tokenizer_style=STYLE, objective="seq2seq", is_encoder_decoder=True,
+    has_recurrent_decoder=True,
     quick_recipe=Recipe(model=QUICK_MODEL),
-    paper_recipe=Recipe(PAPER_TRAIN),
+    paper_recipe=PAPER,
     scratch_recipe=Recipe(SCRATCH_TRAIN, QUICK_MODEL | {"dim": 256, "dropout": 0.3}, tune=TRANSLATION_TUNE),
+    onnx_refusal="its recurrent layers run step by step",
     export_remedy="keep the formers directory; formers pretrain transformer trains a translator that exports as Marian",
 )  # fmt: skip

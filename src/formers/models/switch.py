@@ -22,7 +22,7 @@ from torch import nn
 
 from ..config import HF_ACT_ROW, ConfigMap, KeyRule, Settings, check_rates, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import CheckpointFormat, Family, GpuSpeed, Head, Presets, TensorFile
+from ..family import CheckpointFormat, Family, GpuSpeed, Head, PaperRecipe, Presets, TensorFile, cite_batch
 from ..keymap import KeyMap, TensorOp
 from ..nn.encoder_decoder import EncoderDecoder
 from ..nn.experts import Experts
@@ -40,11 +40,12 @@ class SwitchConfig(t5.T5Config):
     ff: int = 3072
     experts: int = 8
     sparse: int = 6  # layers with experts,
-    decoder_sparse: int | None = None  # and those of the decoder; None: as many
+    decoder_sparse: int | None = None  # and those of the decoder; None: as many, or all of its layers
     capacity: int | None = None  # tokens of a document that an expert takes; None: by the factors
     capacity_factor: float = 1.25
     eval_capacity_factor: float = 2.0
     jitter: float = 0.01
+    expert_dropout: float | None = None  # inside the experts; None: as everywhere (§2.4: 0.4 in fine-tuning)
     router_bias: bool = False
     shared: bool = True  # both sides have the same token embeddings
 
@@ -54,17 +55,24 @@ class SwitchConfig(t5.T5Config):
         check_sizes(self, "sparse", "decoder_sparse", minimum=0)
         check_rates(self, "jitter")
         if self.sparse > self.layers or (self.num_decoder_layers and self.num_decoder_sparse > self.num_decoder_layers):
-            raise Error("there are more sparse layers than layers", fix="take fewer sparse layers")
+            raise Error("there are more sparse layers than layers", fix="set sparse and decoder_sparse to fewer")
         if not self.shared and (self.tied or self.scaled):
             what = "sides with embeddings of their own have an output of its own, not tied and not scaled"
             raise Error(what, fix="set tied and scaled to false, or shared to true")
         if min(self.capacity_factor, self.eval_capacity_factor) <= 0:
             raise Error("a capacity factor must be above 0", fix="take 1.25 and 2.0")
 
+    def shrink_settings(self, narrowed: int, depth: int) -> Settings:
+        """Return what changes in a smaller copy: as large a share of its layers is sparse, with 8 experts at most, of
+        which a token meets one."""
+        counts = {"sparse": self.sparse, "decoder_sparse": self.decoder_sparse}
+        sparse = {k: max(min(1, n), n * depth // self.layers) for k, n in counts.items() if n is not None}
+        return super().shrink_settings(narrowed, depth) | sparse | {"experts": min(self.experts, 8)}
+
     @property
     def num_decoder_sparse(self) -> int:
         """The number of the decoder's sparse layers."""
-        return self.sparse if self.decoder_sparse is None else self.decoder_sparse
+        return min(self.sparse, self.num_decoder_layers) if self.decoder_sparse is None else self.decoder_sparse
 
     def find_sparse_layers(self, decoder: bool) -> set[int]:
         """Return the layers of a side that have experts, evenly spaced from the second on."""
@@ -84,7 +92,8 @@ class Switch(EncoderDecoder):
                 return FeedForward(c.dim, c.ff, c.act, bias=False, dropout=c.dropout)
             return Experts(
                 c.dim, c.ff, c.experts, c.act, capacity=c.capacity, factors=(c.capacity_factor, c.eval_capacity_factor),
-                jitter=c.jitter, dropout=c.dropout, router_bias=c.router_bias,
+                jitter=c.jitter, dropout=c.dropout if c.expert_dropout is None else c.expert_dropout,
+                router_bias=c.router_bias,
             )  # fmt: skip
 
         encoder = t5.build_stack(c, c.layers, False, build_feed_forward)
@@ -136,6 +145,8 @@ HF_CONFIG = ConfigMap(
             lambda n: {"decoder_sparse": n or 1},
             lambda c: check_sparse_count(c.num_decoder_sparse, c.num_decoder_layers),
         ),
+        # The dropout of experts has no key, and no meaning where nothing is trained.
+        "dropout_rate": KeyRule(lambda rate: {"dropout": rate, "expert_dropout": None}, lambda c: c.dropout),
         "tie_word_embeddings": "scaled", "router_jitter_noise": "jitter", "router_bias": "router_bias",
         "expert_capacity": KeyRule(lambda v: {"capacity": v}, write_capacity),
     },
@@ -156,10 +167,12 @@ HF_CONFIG = ConfigMap(
 
 def adjust_settings(settings: Settings, architecture: str, file: TensorFile) -> Settings:
     """Adjust as T5 does; an encoder alone has no sparse decoder layers, and untied models have a table on each side."""
-    found = t5.adjust_settings(settings, architecture, file)
-    alone = {"decoder_sparse": 0} if found.get("decoder_layers") == 0 else {}
-    found = found if alone or found.get("decoder_layers") else default_to_encoder(found, decoder_sparse="sparse")
-    return found | {"shared": found["scaled"], "tied": found["scaled"] and found["tied"]} | alone
+    changes = t5.adjust_settings(settings, architecture, file)
+    alone = {"decoder_sparse": 0} if changes.get("decoder_layers") == 0 else {}
+    changes = (
+        changes if alone or changes.get("decoder_layers") else default_to_encoder(changes, decoder_sparse="sparse")
+    )
+    return changes | {"shared": changes["scaled"], "tied": changes["scaled"] and changes["tied"]} | alone
 
 
 def build_key_map(c: SwitchConfig, head: str) -> KeyMap:
@@ -191,11 +204,25 @@ PRESETS: Presets = {
     "switch-large-128": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096, "sparse": 12, "experts": 128},
 }
 
+PAPER = PaperRecipe(
+    {
+        **{name: (value, f"as T5, {source}") for name, (value, source) in t5.PAPER.settings.items()},
+        "objective.name": ("switch", "§2.2: T5's masking, with a loss that balances"),
+        "objective.balance_weight": (0.01, "§2.2"),
+        "train.steps": (550_000, "§4.1"),
+        **cite_batch(2048, 512, "§4.1: 2²⁰ tokens; lengths as T5"),
+        "model.capacity_factor": (1.25, "table 1 and §2.2: the best of large models"),
+        "model.eval_capacity_factor": (2.0, "released mesh_tensorflow/transformer/moe.py"),
+        "model.jitter": (0.01, "released mesh_tensorflow/transformer/moe.py"),
+    }
+)
+
 FAMILY = Family(
     SwitchConfig, Switch, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
     presets=PRESETS, tokenizer="unigram", tokenizer_style=t5.FAMILY.tokenizer_style, objective="switch",
-    is_encoder_decoder=True, quick_recipe=t5.FAMILY.quick_recipe, paper_recipe=t5.FAMILY.paper_recipe,
-    scratch_recipe=t5.FAMILY.scratch_recipe, finetune_recipe=t5.FAMILY.finetune_recipe,
+    is_encoder_decoder=True, quick_recipe=t5.FAMILY.quick_recipe, paper_recipe=PAPER,
+    scratch_recipe=t5.FAMILY.scratch_recipe,
+    finetune_recipe=replace(t5.FAMILY.finetune_recipe, tune={"expert_dropout": 0.4}),  # §2.4
     task_prefixes=t5.FAMILY.task_prefixes,
     hub_checkpoints=(*(f"google/switch-base-{n}" for n in (8, 16, 32, 64, 128, 256)), "google/switch-large-128"),
     hf_format=CheckpointFormat(

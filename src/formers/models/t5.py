@@ -4,7 +4,7 @@ Parent  transformer
 New     1. every task is text to text   2. span corruption   3. instead of positions, a learned bias for each bucket of
         relative distance, shared by all layers   4. RMS norms, without mean and bias, before each sub-block
         5. unscaled attention scores: the initialisation makes up for it   6. version 1.1: gated gelu, untied head
-Korean  모든 과제를 텍스트에서 텍스트로 바꾸는 문제로 다룹니다. 구간 복원으로 사전 학습하고, 위치 대신 상대 거리의
+Korean  모든 과제를 텍스트에서 텍스트로 바꾸는 문제로 다룹니다. 구간 손상으로 사전 학습하고, 위치 대신 상대 거리의
         버킷별 편향을, 레이어 정규화 대신 RMS 정규화를 씁니다. 1.1은 게이트가 있는 GELU와 분리된 출력 레이어를 씁니다.
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: activations in half precision are not clamped (fp16 overflows; use bf16)
@@ -19,7 +19,18 @@ from torch import nn
 
 from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, MAX_SIZE, ConfigMap, KeyRule, Settings, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import CheckpointFormat, Family, GpuSpeed, Head, ModelConfig, Presets, Recipe, TensorFile
+from ..family import (
+    CheckpointFormat,
+    Family,
+    GpuSpeed,
+    Head,
+    ModelConfig,
+    PaperRecipe,
+    Presets,
+    Recipe,
+    TensorFile,
+    cite_batch,
+)
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.positions import BucketBias
@@ -257,10 +268,26 @@ PRESETS: Presets = {
 # The initial weights are a share of 1/√fan_in: with the init of others it would begin, and step, 20 times too small.
 QUICK_MODEL = {"layers": 2, "init": 1.0}
 SCRATCH_TRAIN = {"optimizer": "rms-adamw", "lr": 1e-2}
-PAPER_TRAIN = {  # §3.1.2: 128 examples of 512
-    "optimizer": "adafactor", "lr": 1e-2, "schedule": "inverse_sqrt", "warmup_steps": 10_000, "steps": 524_288,
-    "batch_tokens": 65_536, "seq_length": 512, "grad_clip": 0.0, "weight_decay": 0.0,
-}  # fmt: skip
+PAPER = PaperRecipe(
+    {
+        "objective.name": ("span-corruption", "§3.3.4"),
+        "objective.noise_density": (0.15, "§3.3.3"),
+        "objective.mean_span_length": (3.0, "§3.3.4"),
+        "objective.across_documents": (True, "§3.1.2: packed; released preprocessors.py joins documents"),
+        "train.optimizer": ("adafactor", "§3.1.2"),
+        "train.lr": (1e-2, "§3.1.2"),
+        "train.weight_decay": (0.0, "none stated"),
+        "train.schedule": ("rsqrt", "§3.1.2: 1/√max(n, k)"),
+        "train.warmup_steps": (10_000, "§3.1.2: k, constant until then"),
+        "train.steps": (2**19, "§3.1.2"),
+        **cite_batch(128, 512, "§3.1.2"),
+        "train.grad_clip": (0.0, "none stated; Adafactor clips updates"),
+        "model.dropout": (0.1, "§3.1.1"),
+        "data.vocab_size": (32_000, "§3.1.3"),
+    },
+    {name: {"model.dropout": (0.0, "released released_checkpoints.md: T5.1.1 without dropout in pretraining")}
+     for name in PRESETS if name.startswith("t5-v1_1")},
+)  # fmt: skip
 
 SPECIAL_TOKENS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
 SENTINELS = tuple(f"<extra_id_{i}>" for i in reversed(range(100)))  # the first sentinel is the very last piece
@@ -274,7 +301,7 @@ FAMILY = Family(
     presets=PRESETS, tokenizer="unigram", tokenizer_style=STYLE, objective="span-corruption",
     shown_objectives=("prefix-spans", "deshuffle"), is_encoder_decoder=True,
     quick_recipe=Recipe(SCRATCH_TRAIN, QUICK_MODEL),
-    paper_recipe=Recipe(PAPER_TRAIN),
+    paper_recipe=PAPER,
     scratch_recipe=Recipe(SCRATCH_TRAIN),
     finetune_recipe=Recipe({"optimizer": "rms-adamw", "lr": 1e-3, "schedule": "constant"}),
     task_prefixes={"translate": "translate {source} to {to}: ", "summarise": "summarize: "},

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..batch import Array, Batch
 from ..config import check_sizes
 from ..errors import Error
-from ..family import Family, Head, ModelConfig, Presets, Recipe
+from ..family import Family, Head, ModelConfig, PaperRecipe, Presets, Recipe
 from ..nn.attention.context import Capture
 from ..nn.layers import Embeddings, OutputLayer, get_activation
 from ..nn.recurrent.convolution import PackedConv, clip_row_norms
@@ -103,16 +103,16 @@ class TextCNN(nn.Module):
         """Take over word vectors (vocab, embed), into both channels if there are two. Where `known` (vocab,) is False a
         word has none: it keeps its random vector, stretched to the variance of the others (Kim, §4.3)."""
         table = self.embedding_table
-        given = torch.as_tensor(vectors, dtype=table.dtype, device=table.device)
-        if given.shape != table.shape:
-            what = f"word vectors of shape {tuple(given.shape)} do not fit a table of {tuple(table.shape)}"
+        rows = torch.as_tensor(vectors, dtype=table.dtype, device=table.device)
+        if rows.shape != table.shape:
+            what = f"word vectors of shape {tuple(rows.shape)} do not fit a table of {tuple(table.shape)}"
             raise Error(what, fix="give one vector for each id of the vocabulary")
         here = torch.as_tensor(True if known is None else known, device=table.device).expand(len(table))
         if here.any() and not here.all():
-            given = torch.where(here[:, None], given, table * (given[here].std() / table[~here].std()))
+            rows = torch.where(here[:, None], rows, table * (rows[here].std() / table[~here].std()))
         for embed in (self.embed, self.fixed):
             if embed is not None and here.any():
-                embed.token_weight.copy_(given)
+                embed.token_weight.copy_(rows)
 
 
 def build_heads(c: TextCNNConfig) -> dict[str, dict[str, Head]]:
@@ -142,11 +142,30 @@ SCRATCH_TRAIN = {
     "optimizer": "adam", "lr": 1e-3, "schedule": "constant", "weight_decay": 0.0, "betas": (0.9, 0.999), "ema": 0.99,
 }  # fmt: skip
 
+# Of a task, not of pretraining: formers finetune takes these by their names.
+PAPER = PaperRecipe(
+    {
+        "train.optimizer": ("adadelta", "Kim 2014, §3.1"),
+        "train.lr": (1.0, "Zeiler 2012, algorithm 1: Adadelta has no rate"),
+        "train.betas": ((0.0, 0.95), "released conv_net_sentence.py: ρ, the second"),
+        "train.eps": (1e-6, "released conv_net_sentence.py"),
+        "train.weight_decay": (0.0, "Kim 2014, §3.1: a bound on norms instead"),
+        "train.schedule": ("constant", "Zeiler 2012, algorithm 1: Adadelta has no schedule"),
+        "tune.batch_size": (50, "Kim 2014, §3.1"),
+        "tune.epochs": (25, "released conv_net_sentence.py"),
+        "model.dropout": (0.5, "Kim 2014, §3.1"),
+        "model.max_norm": (3.0, "Kim 2014, §3.1"),
+        "data.vocab_size": (18_765, "Kim 2014, table 1: all words of MR"),
+    }
+)
+
 FAMILY = Family(
     TextCNNConfig, TextCNN, build_heads, pretraining_head="classify", counted_head="classify",
     presets=PRESETS, after_step=clip_output_norms, tokenizer="words", tokenizer_style=vectors.STYLE,
+    paper_recipe=PAPER,
     scratch_recipe=Recipe(SCRATCH_TRAIN, SCRATCH_MODEL, tune=SCRATCH_TUNE, data={"vocab_size": 30_000}),
     task_tokenizer_options={"lower": True, "min_count": 2},
     load_word_vectors=TextCNN.load_word_vectors,
+    onnx_refusal="its filters would read the padding of short texts",
     export_remedy="keep the formers directory: formers.load and formers classify open it",
 )  # fmt: skip

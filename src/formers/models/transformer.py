@@ -21,7 +21,7 @@ from torch import nn
 
 from ..config import ConfigMap, JSONValue, KeyRule, Settings, default_to_encoder
 from ..errors import Error
-from ..family import TRANSLATION_TUNE, CheckpointFormat, Family, Head, Presets, Recipe, TensorFile, make_adamw_settings
+from ..family import OURS, TRANSLATION_TUNE, CheckpointFormat, Family, Head, PaperRecipe, Presets, Recipe, TensorFile
 from ..keymap import KeyMap
 from ..nn.attention.positions import SinusoidalPositions
 from ..nn.encoder_decoder import EncoderDecoder
@@ -117,11 +117,11 @@ HF_CONFIG = ConfigMap(
 
 def adjust_settings(settings: Settings, architecture: str, file: TensorFile) -> Settings:
     """Adjust as BART does; Marian's sines come before its cosines; a decoder alone reads its own vocabulary."""
-    found = bart.adjust_settings(settings, architecture, file) | {"halves": True}
-    if not found["encoder"]:
-        return found | {"vocab": settings.get("target_vocab") or settings["vocab"], "target_vocab": None}
-    shared = found["shared"] and settings.get("shared", True)
-    return default_to_encoder(found, target_vocab="vocab") | {"shared": shared}
+    changes = bart.adjust_settings(settings, architecture, file) | {"halves": True}
+    if not changes["encoder"]:
+        return changes | {"vocab": settings.get("target_vocab") or settings["vocab"], "target_vocab": None}
+    shared = changes["shared"] and settings.get("shared", True)
+    return default_to_encoder(changes, target_vocab="vocab") | {"shared": shared}
 
 
 def build_key_map(c: TransformerConfig, head: str) -> KeyMap:
@@ -143,9 +143,37 @@ PRESETS: Presets = {
     "opus-mt": {"vocab": 58101, "context": 512, "act": "silu", "pad": 58100, "eos": 0, "start": 58100},
 }
 
-PAPER_TRAIN = make_adamw_settings(  # §5.3; the highest rate of eq. 3
-    512**-0.5 * 4000**-0.5, 0.98, 1e-9, weight_decay=0.0, schedule="inverse_sqrt", warmup_steps=4000, steps=100_000,
-    batch_tokens=25_000, seq_length=256,
+
+def compute_noam_lr(dim: int, warmup: int) -> float:
+    """Return the highest rate of equation 3, at the end of the warmup."""
+    return float((dim * max(1, warmup)) ** -0.5)
+
+
+PAPER = PaperRecipe(
+    {
+        "objective.name": ("seq2seq", "§3.1"),
+        "objective.label_smoothing": (0.1, "§5.4"),
+        "train.optimizer": ("adam", "§5.3"),
+        "train.lr": (compute_noam_lr(512, 4000), "§5.3, equation 3: (dim · warmup)^-0.5"),
+        "train.betas": ((0.9, 0.98), "§5.3"),
+        "train.eps": (1e-9, "§5.3"),
+        "train.weight_decay": (0.0, "none stated"),
+        "train.schedule": ("inverse_sqrt", "§5.3, equation 3"),
+        "train.warmup_steps": (4000, "§5.3"),
+        "train.steps": (100_000, "§5.2: base models"),
+        "train.seq_length": (256, "tensor2tensor, models/transformer.py: max_length"),
+        "train.batch_tokens": (25_000, "§5.1: of each side"),
+        "train.accumulate": (1, OURS),
+        "train.grad_clip": (0.0, "tensor2tensor, models/transformer.py: clip_grad_norm"),
+        "model.dropout": (0.1, "§5.4: base models"),
+        "data.vocab_size": (37_000, "§5.1: English and German share them"),
+    },
+    {"transformer-big": {
+        "train.lr": (compute_noam_lr(1024, 4000), "§5.3, equation 3: (dim · warmup)^-0.5"),
+        "train.steps": (300_000, "§5.2: big models"),
+        "model.dropout": (0.3, "table 3: big"),
+    }},
+    compute_noam_lr,
 )  # fmt: skip
 SCRATCH_MODEL = {
     "dim": 256, "layers": 3, "heads": 4, "ff": 1024, "dropout": 0.3, "attention_dropout": 0.1, "tied": True,
@@ -167,7 +195,7 @@ FAMILY = Family(
     TransformerConfig, Transformer, build_heads, pretraining_head="lm", counted_head="lm",
     build_init_rules=build_init_rules, presets=PRESETS, tokenizer="bpe", tokenizer_style=STYLE,
     objective="seq2seq", is_encoder_decoder=True, norm_order="post",
-    paper_recipe=Recipe(PAPER_TRAIN, objective={"label_smoothing": 0.1}),
+    paper_recipe=PAPER,
     scratch_recipe=Recipe(SCRATCH_TRAIN, SCRATCH_MODEL, tune=TRANSLATION_TUNE | {"epochs": 60}),
     never_writes_pad=True,
     hub_tag="translation",

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import HF_TOKEN_ROWS, ConfigMap, KeyRule, check_sizes
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head, ModelConfig, Presets, Recipe, make_adamw_settings
+from ..family import CheckpointFormat, Family, Head, ModelConfig, PaperRecipe, Presets, Recipe, cite_batch
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, VocabClusters
 from ..nn.attention.attention import Attention
@@ -32,7 +32,7 @@ from ..nn.attention.positions import QueryBiases, RelativeScores, SinusoidalPosi
 from ..nn.attention.segment_memory import SegmentMemory
 from ..nn.block import Block, BlockStack, NormOrder
 from ..nn.layers import Dropout, Embeddings, FeedForward, LayerNorm
-from ..text.tokenizer_kinds import TokenizerStyle
+from ..text.tokenizer_kinds import PublishedForm, TokenizerStyle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +75,13 @@ class TransformerXLConfig(ModelConfig):
         if self.order == "parallel":
             raise Error("order cannot be parallel", fix="choose pre or post")
         if self.tied_projections is not None:
-            given = (*self.tied_projections, *[False] * (count - len(self.tied_projections)))
-            if len(given) > count:
-                what = f"{len(given)} tied_projections are more than the {count} clusters"
+            projections = (*self.tied_projections, *[False] * (count - len(self.tied_projections)))
+            if len(projections) > count:
+                what = f"{len(projections)} tied_projections are more than the {count} clusters"
                 raise Error(what, fix="give one for each cluster")
-            object.__setattr__(self, "tied_projections", None if given == (False, *[True] * (count - 1)) else given)
+            object.__setattr__(
+                self, "tied_projections", None if projections == (False, *[True] * (count - 1)) else projections
+            )
 
     @property
     def has_uniform_attention(self) -> bool:
@@ -238,22 +240,40 @@ PRESETS: Presets = {
     },
 }  # fmt: skip
 
-PAPER_TRAIN = make_adamw_settings(
-    2.5e-4, weight_decay=0.0, schedule="cosine", warmup_steps=0, steps=400_000, batch_tokens=9_000, seq_length=150,
-    grad_clip=0.25,
-)  # fmt: skip
+CODE = "released pytorch/run_wt103_large.sh"
+PAPER = PaperRecipe(
+    {
+        "objective.name": ("causal", "§3"),
+        "train.optimizer": ("adam", CODE),
+        "train.lr": (2.5e-4, CODE),
+        "train.betas": ((0.9, 0.999), "released pytorch/train.py: the defaults of torch"),
+        "train.eps": (1e-8, "released pytorch/train.py: the defaults of torch"),
+        "train.weight_decay": (0.0, "released pytorch/train.py: none"),
+        "train.schedule": ("cosine", "released pytorch/train.py"),
+        "train.min_lr_ratio": (0.0, "released pytorch/train.py: eta_min"),
+        "train.warmup_steps": (16_000, CODE),
+        "train.steps": (4_000_000, CODE),
+        **cite_batch(128, 384, CODE),
+        "train.carry_memory": (True, "§3.2"),
+        "train.grad_clip": (0.25, "released pytorch/train.py"),
+        "model.memory": (384, f"{CODE}; 1,600 in evaluation"),
+        "model.dropout": (0.2, CODE),
+        "model.attention_dropout": (0.2, CODE),
+        "data.vocab_size": (267_735, "published vocabulary of WikiText-103"),
+    }
+)
 
 SPECIAL_TOKENS = {"eos": "<eos>", "unk": "<unk>"}
 STYLE = TokenizerStyle(
     "transformer_xl", SPECIAL_TOKENS, ("<eos>", "<unk>"), (), "$A <eos>", "$A <eos> $B <eos>",
-    splits_at_spaces=True,
+    splits_at_spaces=True, published_forms=(PublishedForm(("vocab.pkl",)),),
 )  # fmt: skip
 FAMILY = Family(
     TransformerXLConfig, TransformerXL, build_heads, pretraining_head="lm", counted_head="lm",
     build_init_rules=build_init_rules, presets=PRESETS, tokenizer="words", tokenizer_style=STYLE,
-    objective="causal", norm_order="post", state_class=SegmentMemory,
+    objective="causal", norm_order="post", state_class=SegmentMemory, has_carried_state=True,
     quick_recipe=Recipe({"lr": 1e-3}, {"layers": 2}),  # it stalls at higher rates
-    paper_recipe=Recipe(PAPER_TRAIN),
+    paper_recipe=PAPER,
     hub_checkpoints=("transfo-xl/transfo-xl-wt103",),
     hf_format=CheckpointFormat("transfo-xl", {
         "TransfoXLModel": "none", "TransfoXLLMHeadModel": "lm", "TransfoXLForSequenceClassification": "classify",

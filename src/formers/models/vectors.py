@@ -132,6 +132,7 @@ STYLE = TokenizerStyle("words", {"unk": "[UNK]"}, ("[UNK]",), default_kinds=("wo
 FAMILY = Family(
     VectorsConfig, Vectors, build_heads, pretraining_head="none", counted_head="none",
     build_init_rules=build_init_rules, presets=PRESETS, is_static=True, tokenizer="words", tokenizer_style=STYLE,
+    onnx_refusal="it is a table of words",
     export_remedy="formers.interop.word_vectors.write_word_vectors(f, 'vectors.txt') writes the files of word2vec, "
     "GloVe and fastText",
 )  # fmt: skip

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..batch import Batch, Layout
 from ..config import HF_ACT_ROW, HF_SUMMARY_ROW, HF_TOKEN_ROWS, ConfigMap, KeyRule, Settings, check_sizes, rename_key
 from ..errors import Error
-from ..family import CheckpointFormat, Family, GpuSpeed, Head, ModelConfig, Pooling, Recipe, make_adamw_settings
+from ..family import CheckpointFormat, Family, GpuSpeed, Head, ModelConfig, PaperRecipe, Pooling, Recipe, cite_batch
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.context import AttentionContext, Capture, RelativeInputs
 from ..nn.attention.masks import IndexFunction, TableMask, WindowMask, causal, combine_masks
@@ -265,10 +265,29 @@ PRESETS = {
     "xlnet-mini": {"vocab": 8192, "dim": 256, "layers": 4, "heads": 4, "ff": 1024},
 }
 
-PAPER_TRAIN = make_adamw_settings(
-    4e-4, eps=1e-6, weight_decay=0.01, schedule="linear", warmup_steps=40_000, steps=500_000, batch_tokens=65_536,
-    accumulate=16, seq_length=512,
-)  # fmt: skip
+APPENDIX = "arXiv version 2, appendix: pretraining hyperparameters"
+PAPER = PaperRecipe(
+    {
+        "objective.name": ("plm", "§2.2"),
+        "objective.target_ratio": (85 / 512, "released README: num_predict 85; the paper has 1/6 (K = 6)"),
+        "objective.max_ngram": (5, "released data_utils.py"),
+        "objective.context_factor": (6, "released README: mask_alpha"),
+        "train.optimizer": ("adamw", "§3.1: Adam with weight decay"),
+        "train.lr": (4e-4, APPENDIX),
+        "train.betas": ((0.9, 0.999), "released model_utils.py"),
+        "train.eps": (1e-6, APPENDIX),
+        "train.weight_decay": (0.01, APPENDIX),
+        "train.schedule": ("linear", "§3.1"),
+        "train.warmup_steps": (40_000, APPENDIX),
+        "train.steps": (500_000, "§3.1"),
+        **cite_batch(8192, 512, "arXiv version 2, §3.1 (version 1 and the released README have 2,048)"),
+        "train.carry_memory": (True, "§2.4"),
+        "train.grad_clip": (1.0, "released train.py"),
+        "model.memory": (384, "released train.py: mem_len"),
+        "model.dropout": (0.1, APPENDIX),
+        "data.vocab_size": (32_000, "released README: spm_train"),
+    }
+)
 
 SPECIAL_TOKENS = {
     "pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<cls>", "sep": "<sep>", "mask": "<mask>",
@@ -281,9 +300,9 @@ STYLE = TokenizerStyle(
 FAMILY = Family(
     XLNetConfig, XLNet, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
     tokenizer="unigram", tokenizer_style=STYLE, objective="plm", norm_order="post", is_two_stream=True,
-    can_be_causal=True, state_class=SegmentMemory,
+    can_be_causal=True, state_class=SegmentMemory, has_carried_state=True,
     quick_recipe=Recipe({"lr": 1.5e-3}, {"layers": 2}),  # it stalls at higher rates
-    paper_recipe=Recipe(PAPER_TRAIN),
+    paper_recipe=PAPER,
     hub_checkpoints=("xlnet/xlnet-base-cased", "xlnet/xlnet-large-cased"),
     hf_format=CheckpointFormat("xlnet", {
         "XLNetModel": "none", "XLNetLMHeadModel": "lm", "XLNetForSequenceClassification": "classify",

@@ -35,7 +35,8 @@ class VocabClusters:
         ends = [0, *self.cutoffs, self.vocab]
         if any(a >= b for a, b in itertools.pairwise(ends)):
             what = f"cut-offs {list(self.cutoffs)} must rise from above 0 to below the vocabulary of {self.vocab}"
-            raise Error(what, fix="leave out those that do not")
+            fit = sorted({cut for cut in self.cutoffs if 0 < cut < self.vocab})
+            raise Error(what, fix=f"set cutoffs to {fit}")
         if self.shrink < 1 or self.embed // self.shrink ** len(self.cutoffs) < 1:
             narrower = f"narrower by {self.shrink} in each of {self.num_clusters} clusters"
             what = f"embeddings of {self.embed}, {narrower}, have no width"

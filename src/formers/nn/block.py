@@ -1,8 +1,7 @@
-"""The block in its three orders, stacks of blocks, and the body of an encoder or a decoder."""
+"""The block in its four orders, stacks of blocks, and the body of an encoder or a decoder."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, cast
 
@@ -18,7 +17,7 @@ from .attention.masks import IndexFunction
 from .experts import Experts
 from .layers import Dropout, Embeddings, FeedForward, add_norm
 
-NormOrder = Literal["pre", "post", "parallel"]
+NormOrder = Literal["pre", "post", "parallel", "normed"]
 
 
 class Block(nn.Module):
@@ -27,6 +26,7 @@ class Block(nn.Module):
     pre       x = x + attn(norm(x));  x = x + ff(norm(x))      GPT-2, BLOOM, T5
     post      x = norm(x + attn(x));  x = norm(x + ff(x))      Transformer, GPT-1, BERT, BART
     parallel  x = x + attn(norm(x)) + ff(norm′(x))             GPT-NeoX; GPT-J, where norm′ is norm
+    normed    n = norm(x); x = n + attn(n); the same with ff   BLOOM with apply_residual_connection_post_layernorm
     """
 
     def __init__(
@@ -41,9 +41,18 @@ class Block(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(
-        self, x: Tensor, attn_context: AttentionContext, cross_context: AttentionContext | None = None, layer: int = 0
+        self, x: Tensor, attn_context: AttentionContext, cross_context: AttentionContext | None = None, layer: int = 0,
+        recompute: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """(N, dim) → (N, dim); `cross_context` is that of the cross attention. With `recompute` the backward pass
+        computes inner values again, which then need not be kept."""
+        run = self.run_checkpointed if recompute else self.run_layers
+        return run(x, attn_context, cross_context, layer)
+
+    def run_layers(
+        self, x: Tensor, attn_context: AttentionContext, cross_context: AttentionContext | None, layer: int
     ) -> Tensor:
-        """(N, dim) → (N, dim); `cross_context` is that of the cross attention."""
+        """Run attention and feed-forward, each with its residual connection."""
         memory_states, memory = None, attn_context.segment_memory
         if memory is not None:
             memory_states = memory.recall_layer(layer, x[: attn_context.query_layout.num_tokens])
@@ -52,12 +61,33 @@ class Block(nn.Module):
         if self.norm_order == "parallel":
             attended = self.attn(self.attn_norm(x), attn_context, layer, memory_states)
             return x + self.dropout(attended) + self.dropout(self.ff(self.ff_norm(x)))
-        few = is_decode_pass(self, attn_context)
+        few = is_decode_pass(self, attn_context, x.dtype)
         x = self.add_residual(x, self.attn_norm, lambda n: self.attn(n, attn_context, layer, memory_states), few)
         if self.cross is not None and cross_context is not None:
             cross, norm = self.cross, cast(nn.Module, self.cross_norm)
             x = self.add_residual(x, norm, lambda n: cross(n, cross_context, layer), few)
         return self.add_residual(x, self.ff_norm, lambda n: self.run_feed_forward(n, attn_context), few)
+
+    def run_checkpointed(
+        self, x: Tensor, attn_context: AttentionContext, cross_context: AttentionContext | None, layer: int
+    ) -> Tensor:
+        """Run a block whose inner values the backward pass computes again: by then the memory has gone on, and what the
+        layers share of a learned bias is not theirs alone. Both passes begin with contexts as they are now, so that
+        they are the same function to a compiler."""
+        has_table = attn_context.bias is not None and not isinstance(attn_context.bias, nn.Module)
+        if x.is_cuda and has_table:  # for FlexAttention, whose mask torch cannot compile inside of a checkpoint
+            attn_context.get_block_mask()
+        memory = attn_context.segment_memory
+        copied = None if memory is None else memory.copy()  # stays as it is now while the other continues
+
+        def run(x: Tensor) -> Tensor:
+            cross = None if cross_context is None else cross_context.copy_for_recompute(None)
+            return self.run_layers(x, attn_context.copy_for_recompute(copied), cross, layer)
+
+        x = checkpoint(run, x, use_reentrant=False)
+        if memory is not None and copied is not None:
+            memory.merge_new_states(copied)
+        return x
 
     def run_feed_forward(self, x: Tensor, attn_context: AttentionContext) -> Tensor:
         """(N, dim) → (N, dim); experts have to know the documents."""
@@ -78,11 +108,12 @@ class Block(nn.Module):
         return (x + y, x) if after is None else add_norm(x, y, after)
 
     def add_residual(self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor], few: bool = False) -> Tensor:
-        """Run a layer with a residual connection, the norm before the layer or after the sum."""
+        """Run a layer with a residual connection; the norm comes before the layer, before both, or after the sum."""
         if self.norm_order == "post":
             y = self.dropout(layer(x))
             return add_norm(x, y, norm)[1] if few else norm(x + y)
-        return x + self.dropout(layer(norm(x)))
+        normed = norm(x)
+        return (normed if self.norm_order == "normed" else x) + self.dropout(layer(normed))
 
 
 class BlockStack(nn.ModuleList):
@@ -99,15 +130,16 @@ class BlockStack(nn.ModuleList):
     ) -> Tensor:  # fmt: skip
         """(N, dim) → (N, dim); one context for all layers, or one for each."""
         first = attn_contexts if isinstance(attn_contexts, AttentionContext) else attn_contexts[0]
-        if is_decode_pass(self, first) and all(isinstance(b, Block) and b.norm_order == "pre" for b in self):
+        if is_decode_pass(self, first, x.dtype) and all(isinstance(b, Block) and b.norm_order == "pre" for b in self):
             return self.run_decode_step(x, attn_contexts, cross_context)
         for layer, index in enumerate(self.layer_order):
             attn_context = attn_contexts if isinstance(attn_contexts, AttentionContext) else attn_contexts[layer]
             if attn_context.capture is not None:  # XLNet's second stream lies after the first
                 attn_context.capture.record_hidden(attn_context.stack_name, x[: attn_context.query_layout.num_tokens])
             recompute = self.checkpoint_activations and self.training and torch.is_grad_enabled()
-            run = functools.partial(self.checkpoint_block, index) if recompute else self[index]
-            x = run(x, attn_context, cross_context, layer)
+            # A number that nothing reads would keep torch from compiling one block for all layers.
+            has_number = any(c is not None and c.differs_by_layer for c in (attn_context, cross_context))
+            x = self[index](x, attn_context, cross_context, layer if has_number else 0, recompute)
         return x
 
     def run_decode_step(
@@ -123,43 +155,28 @@ class BlockStack(nn.ModuleList):
             x, normed = block.decode_step(x, normed, attn_context, cross_context, layer, after)
         return x
 
-    def checkpoint_block(
-        self, index: int, x: Tensor, attn_context: AttentionContext, cross_context: AttentionContext | None, layer: int
-    ) -> Tensor:
-        """Run one block whose inner values the backward pass computes again: by then the memory has gone on, and what
-        the layers share of a learned bias is not theirs alone."""
-        if attn_context.segment_memory is None and not isinstance(attn_context.bias, nn.Module):
-            return checkpoint(self[index], x, attn_context, cross_context, layer, use_reentrant=False)
-        memory = attn_context.segment_memory
-        copied = None if memory is None else memory.copy()  # stays as it is now while the other continues
-
-        def run(x: Tensor) -> Tensor:
-            return self[index](x, attn_context.copy_for_recompute(copied), cross_context, layer)
-
-        x = checkpoint(run, x, use_reentrant=False)
-        if memory is not None and copied is not None:
-            memory.merge_new_states(copied)
-        return x
-
 
 @torch.no_grad()
 def scale_residual_branches(model: nn.Module, factor: float) -> None:
     """Multiply the last matrix of every residual branch of the post-norm blocks by a factor, in place. A deep post-norm
     stack whose branches begin as strong as its input forgets the input within a few layers, and then learns nothing but
     token frequencies (Liu et al. 2020, arXiv:2004.08249; Wang et al. 2022, arXiv:2203.00555)."""
+    last_layers: dict[int, nn.Linear] = {}  # each once, also where blocks share a layer
     for block in model.modules():
         if isinstance(block, Block) and block.norm_order == "post":
             layers = [attention.o for attention in (block.attn, block.cross) if attention is not None]
-            for layer in [*layers, block.ff.down] if isinstance(block.ff, FeedForward) else layers:
-                layer.weight.mul_(factor)
+            layers += [block.ff.down] if isinstance(block.ff, FeedForward) else []
+            last_layers |= {id(layer): layer for layer in layers}
+    for layer in last_layers.values():
+        layer.weight.mul_(factor)
 
 
-def is_decode_pass(module: nn.Module, attn_context: AttentionContext) -> bool:
-    """Return True for single-token GPU inference with no capture attached: the fast decoding path applies."""
+def is_decode_pass(module: nn.Module, attn_context: AttentionContext, dtype: torch.dtype) -> bool:
+    """Return True for single-token inference with no capture attached where the fast decoding path applies."""
     if module.training or torch.is_grad_enabled():
         return False
     plain = attn_context.capture is None and attn_context.segment_memory is None
-    return plain and is_decode_step(attn_context.query_layout)
+    return plain and is_decode_step(attn_context.query_layout, dtype)
 
 
 class TransformerBody(nn.Module):

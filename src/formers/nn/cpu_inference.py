@@ -4,14 +4,10 @@ using them."""
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
 import functools
 import math
 import os
-import signal
 import sys
-import time
 import warnings
 from collections.abc import Callable
 
@@ -21,10 +17,10 @@ from torch import Tensor, nn
 
 from ..errors import Error
 from .attention.attention import Attention
+from .cpu_kernels import is_fatal, load_kernels, pack_weight, pad_to_panels
 from .layers import ACTIVATIONS, FeedForward, OutputLayer
 
 ISA_VARIABLE, ISA_WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
-TRIAL_SECONDS = 10.0  # a trial takes milliseconds
 
 
 def is_amx_announced() -> bool:
@@ -34,35 +30,13 @@ def is_amx_announced() -> bool:
 
 
 def is_bf16_fatal() -> bool:
-    """Return whether a product in bf16 would end this process: a child in the same state tries it."""
-    if sys.platform == "win32":  # no fork
-        return False
-    with warnings.catch_warnings():  # of threads, of which the child needs none
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        try:
-            faulthandler.disable()
-            import resource
+    """Return whether a product in bf16 would end this process."""
 
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(2 * int(TRIAL_SECONDS))  # should this process be killed meanwhile, the child ends on its own
+    def multiply() -> Tensor:
+        x = torch.ones(64, 64, dtype=torch.bfloat16)
+        return torch.mm(x, x)
 
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a trial that ends badly leaves no file
-            torch.set_num_threads(1)
-            x = torch.ones(64, 64, dtype=torch.bfloat16)
-            torch.mm(x, x)
-        finally:
-            os._exit(0)
-    with contextlib.suppress(ChildProcessError):  # another handler has reaped the child: the outcome is unknown
-        end = time.monotonic() + TRIAL_SECONDS
-        while time.monotonic() < end:
-            if (ended := os.waitpid(child, os.WNOHANG))[0]:
-                return os.WIFSIGNALED(ended[1])
-            time.sleep(0.002)
-        os.kill(child, signal.SIGKILL)  # it hangs on a thread that it does not have: unknown as well
-        os.waitpid(child, 0)
-    return False
+    return is_fatal(multiply)
 
 
 @functools.cache
@@ -86,6 +60,11 @@ def can_use_bf16() -> bool:
     return not is_amx_announced() or not is_amx_broken() or disable_amx()
 
 
+def has_amx() -> bool:
+    """Return whether oneDNN multiplies by tiles that work."""
+    return is_amx_announced() and can_use_bf16() and is_amx_announced()  # where they do not work, oneDNN is kept away
+
+
 def check_cpu_bf16(dtype: torch.dtype | None, device: torch.device, strict: bool = True) -> None:
     """Keep oneDNN from broken tiles before bf16 is used on a CPU; if it is too late, raise, or warn if not `strict`."""
     if dtype != torch.bfloat16 or device.type != "cpu" or can_use_bf16():
@@ -101,6 +80,7 @@ PREPACK_MAX_ROWS = 256  # rows up to which a packed weight is the faster one
 SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 Kernel = Callable[[Tensor], Tensor]  # whole numbers (rows, in) → (rows, out)
 KernelClass = Callable[[Tensor, Tensor], Kernel]  # of a weight of 8 bits and its scales
+OWN_MAX_ROWS_WITH_AMX = 32  # rows up to which our own kernel is taken where oneDNN has tiles
 FBGEMM_MAX_ROWS = 2  # rows up to which FBGEMM is faster than oneDNN
 
 
@@ -108,11 +88,13 @@ class QuantisedLinear(nn.Module):
     """x·wᵀ + bias with whole numbers of 8 bits, symmetric: a weight has one scale for each output, an input one for
     each row, so that no row's answer depends on its neighbours (Dettmers et al. 2022, §2.1: vector-wise).
 
-    The kernel goes by the number of rows and the processor; all add up the same whole numbers exactly
-    (`SplitKernel`)."""
+    The kernel goes by the processor and the number of rows: our own where it can be compiled (cpu_kernels.py), else
+    those of torch. All add up the same whole numbers exactly (`SplitKernel`)."""
 
     scale: Tensor
     bias: Tensor | None
+    packed_weight: Tensor | None = None  # of our own kernel, with its scales and biases
+    own_kernel_max_rows = sys.maxsize
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__()
@@ -120,6 +102,12 @@ class QuantisedLinear(nn.Module):
         small = (weight.float() / scale).round().to(torch.int8)
         self.register_buffer("scale", scale[:, 0].clone())
         self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
+        if load_kernels() is not None:
+            self.packed_weight, self.packed_scale = pack_weight(small), pad_to_panels(self.scale)
+            self.packed_bias = None if self.bias is None else pad_to_panels(self.bias)
+            if not has_amx():
+                return
+            self.own_kernel_max_rows = OWN_MAX_ROWS_WITH_AMX
         few, many = can_use_fbgemm(), can_use_onednn()
         kernel = FBGEMMKernel if few else OneDNNKernel if many else PlainKernel
         self.few_rows_kernel = build_kernel(kernel, small, self.scale)
@@ -128,12 +116,21 @@ class QuantisedLinear(nn.Module):
     def forward(self, x: Tensor, tied: object = None) -> Tensor:
         """(…, in) → (…, out)"""
         flat = (x if x.dim() == 2 else x.reshape(-1, x.shape[-1])).float()  # half precision would round up to 128
+        if self.packed_weight is not None and len(flat) <= self.own_kernel_max_rows:
+            kernels = load_kernels()
+            assert kernels is not None
+            y = kernels.multiply(flat, self.packed_weight, self.packed_scale, self.packed_bias, len(self.scale))
+        else:
+            y = self.multiply_by_torch(flat)
+        y = y if y.dtype == x.dtype else y.to(x.dtype)
+        return y if x.dim() == 2 else y.view(*x.shape[:-1], -1)
+
+    def multiply_by_torch(self, flat: Tensor) -> Tensor:
+        """(rows, in) → (rows, out) by one of torch's kernels."""
         scale = flat.abs().amax(1, keepdim=True).mul_(1 / 127)
         whole = (flat / scale).round_()  # of a row of zeros nonsense, which its scale of 0 takes away
         y = self.few_rows_kernel(whole) if flat.shape[0] <= FBGEMM_MAX_ROWS else self.many_rows_kernel(whole)
-        y = y.mul_(scale) if self.bias is None else torch.addcmul(self.bias, y, scale)
-        y = y if y.dtype == x.dtype else y.to(x.dtype)
-        return y if x.dim() == 2 else y.view(*x.shape[:-1], -1)
+        return y.mul_(scale) if self.bias is None else torch.addcmul(self.bias, y, scale)
 
 
 class PlainKernel:
@@ -266,6 +263,8 @@ def can_use_fbgemm() -> bool:
 
 def compute_gelu_tanh(x: Tensor) -> Tensor:
     """Compute GELU's tanh form as x·σ(2u), an identity that is much faster on a CPU than torch's own tanh form."""
+    if x.dtype == torch.float32 and not x.requires_grad and (kernels := load_kernels()) is not None:
+        return kernels.gelu_tanh(x)
     u = x * x
     return u.mul_(2 * SQRT_2_OVER_PI * 0.044715).add_(2 * SQRT_2_OVER_PI).mul_(x).sigmoid_().mul_(x)
 

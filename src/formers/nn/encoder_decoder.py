@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from ..batch import Batch, Layout
@@ -18,6 +19,7 @@ from .recurrent.alignment import AlignmentSource
 from .recurrent.rnn import PackedSteps, RNNState
 
 StackHeadMasks = Mapping[str, Tensor] | None
+TokenPredictor = Callable[[Tensor], Tensor]  # hidden states (D, dim) → the next tokens (D,)
 
 
 class TransformerStack(nn.Module):
@@ -133,12 +135,18 @@ class RecurrentEncoderDecoder(nn.Module):
         """The token embeddings that an output layer may be tied to."""
         return (self.target or self.embed).token_weight
 
-    def forward(self, batch: Batch, *, cache: KVCache | None = None, capture: Capture | None = None) -> Tensor:
-        """(N,) → (N, dim); the batch is the decoder's and its source the encoder's."""
+    def forward(
+        self, batch: Batch, *, cache: KVCache | None = None, capture: Capture | None = None,
+        predict_token: TokenPredictor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """(N,) → (N, dim); the batch is the decoder's and its source the encoder's. Where the batch says so, the
+        decoder reads what `predict_token` makes of its previous output in place of the token."""
         if cache is not None and cache.encoder_output is not None:
             return self.decode(batch, *cache.encoder_output, cache=cache, capture=capture)
         assert batch.source is not None
         encoder_output, state = self.encode_with_state(batch.source, capture)
+        if predict_token is not None:
+            return self.decode_predicted(batch, encoder_output, batch.source.layout, state, predict_token)
         return self.decode(batch, encoder_output, batch.source.layout, state=state, cache=cache, capture=capture)
 
     def encode_with_state(self, batch: Batch, capture: Capture | None = None) -> tuple[Tensor, RNNState]:
@@ -172,6 +180,24 @@ class RecurrentEncoderDecoder(nn.Module):
             cache.encoder_output, cache.recurrent_state = (encoder_output, source), tuple(s.detach() for s in state)
             cache.advance(layout)
         return hidden
+
+    def decode_predicted(
+        self, batch: Batch, encoder_output: Tensor, source: Layout, state: RNNState, predict_token: TokenPredictor
+    ) -> Tensor:
+        """Target ids (N,) → (N, dim), token by token: where `batch.predicted_inputs` is True, the input is the token
+        predicted from the previous output. All documents run as long as the longest, so that shapes are fixed."""
+        layout, embed = batch.layout, self.target or self.embed
+        attended = self.prepare_source(encoder_output, source, None)
+        tokens, predicted = layout.unpack(batch.ids), layout.unpack(batch.predicted_inputs)  # (D, T)
+        starts = torch.arange(layout.rows + 1, device=tokens.device, dtype=torch.int32)
+        steps = PackedSteps(Layout(starts, 1, layout.rows))
+        outputs: list[Tensor] = []
+        for t in range(layout.longest):
+            token = torch.where(predicted[:, t], predict_token(outputs[-1]), tokens[:, t]) if t else tokens[:, 0]
+            x = embed(Batch(token, starts, 1), steps.layout)
+            hidden, state = self.decoder(x, steps, attended, state, torch.full_like(starts[1:], t), None)
+            outputs.append(hidden)
+        return layout.pack(torch.stack(outputs, 1))
 
     def prepare_source(self, encoder_output: Tensor, layout: Layout, cache: KVCache | None) -> AlignmentSource | None:
         """Prepare the encoder's output for attention and cache it; None for a decoder without attention."""

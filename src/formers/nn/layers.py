@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ..batch import Batch, Layout
 from ..errors import Error
+from . import cpu_kernels
 from .attention.kernels import decode
 from .attention.positions import SinusoidalPositions
 
@@ -66,12 +67,15 @@ class RMSNorm(nn.RMSNorm):
 
 
 def add_norm(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """Return x + y and its norm, on a GPU in one kernel (inference only)."""
+    """Return x + y and its norm, in one kernel where there is one (inference only)."""
     if not (isinstance(norm, LayerNorm | RMSNorm) and x.dtype == y.dtype == norm.weight.dtype):
         return add_norm_unfused(x, y, norm)
-    if norm.eps is None or not decode.is_available(x.device):
+    if norm.eps is None or not decode.is_available(x.device, x.dtype):
         return add_norm_unfused(x, y, norm)
     bias, has_mean = (norm.bias, True) if isinstance(norm, LayerNorm) else (None, False)
+    kernels = cpu_kernels.load_kernels() if x.device.type == "cpu" else None
+    if kernels is not None:
+        return kernels.add_norm(x, y, norm.weight, bias, norm.eps, has_mean)
     run = functools.partial(decode.add_norm, x, y, norm.weight, bias, norm.eps, has_mean)
     first, second = decode.run_with_fallback("add_norm", run, lambda: [*add_norm_unfused(x, y, norm)])
     return first, second
@@ -184,8 +188,13 @@ class ConstantInit:
     value: float
 
 
+@dataclass(frozen=True)
+class FanInInit:
+    """A rule that draws a matrix with the standard deviation 1/√fan_in, so that outputs are as large as inputs."""
+
+
 Deviation = float | tuple[float, ...]  # a standard deviation, or one for each of equal parts
-InitRule = Deviation | ConstantInit
+InitRule = Deviation | ConstantInit | FanInInit
 
 
 @torch.no_grad()
@@ -194,7 +203,7 @@ def initialise_weights(
 ) -> None:
     """Fill parameters: norms with 1, biases with 0, all else N(0, std) with the std of the last rule that matches. A
     rule is `name pattern: std`; a tuple of them goes to equal parts along the first axis (a fused q, k, v), and a
-    `ConstantInit` is a value instead of a draw."""
+    `ConstantInit` is a value instead of a draw; `FanInInit` takes the std from the shape."""
     for index, (name, parameter) in enumerate(model.named_parameters()):
         if parameter.is_meta or (only is not None and name not in only):
             continue
@@ -207,6 +216,7 @@ def initialise_weights(
             parameter.fill_(1.0)
         else:
             assert rule is not None, name
+            rule = parameter[0].numel() ** -0.5 if isinstance(rule, FanInInit) else rule
             std = rule if isinstance(rule, tuple) else (rule,)
             parts = parameter.chunk(len(std))
             generator = torch.Generator().manual_seed(seed * 1_000_003 + index)

@@ -39,7 +39,8 @@ class BidirectionalLM(BaseObjective):
 
     @staticmethod
     def from_tokenizer(
-        tokenizer: Tokenizer, length: int, slots: int = word_level.WORD_SLOTS, **options: Any  # dynamic: its fields
+        tokenizer: Tokenizer, length: int, slots: int = word_level.WORD_SLOTS,
+        **options: Any,  # dynamic: fields of the class
     ) -> BidirectionalLM:  # fmt: skip
         """Take the words of a tokenizer, spelled out; its begin and end marks have characters of their own."""
         words = map(tokenizer.get_token_text, range(len(tokenizer)))
@@ -90,10 +91,10 @@ class BidirectionalLM(BaseObjective):
     def loss(self, model: Model, batch: Batch) -> Losses:
         """Compute the mean of the two directions' summed cross-entropies, and how many words one of them is over."""
         layout, words = batch.layout, batch.labels
-        behind, before = layout.get_last_slots()[layout.document_ids], layout.get_first_slots()[layout.document_ids]
+        last, first = layout.get_last_slots()[layout.document_ids], layout.get_first_slots()[layout.document_ids]
         slots = torch.arange(len(words), device=words.device)
-        following = torch.where(slots == behind, IGNORE_INDEX, words.roll(-1))
-        preceding = torch.where(slots == before, IGNORE_INDEX, words.roll(1))
+        following = torch.where(slots == last, IGNORE_INDEX, words.roll(-1))
+        preceding = torch.where(slots == first, IGNORE_INDEX, words.roll(1))
         both = torch.stack((following, preceding), 1)  # (N, 2)
         labels = torch.where(words[:, None] == IGNORE_INDEX, IGNORE_INDEX, both)
         hidden = model(batch)

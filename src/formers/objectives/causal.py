@@ -36,7 +36,7 @@ class CausalLM(BaseObjective):
     part: str = "lm"
 
     @staticmethod
-    def from_tokenizer(tokenizer: Tokenizer, length: int, **options: Any) -> CausalLM:  # dynamic: its fields
+    def from_tokenizer(tokenizer: Tokenizer, length: int, **options: Any) -> CausalLM:  # dynamic: fields of the class
         """Take nothing of the tokenizer: the store ends each document with its end mark."""
         return CausalLM(length, **options)
 

@@ -140,9 +140,9 @@ def insert_masks(text: PackedArrays, count: np.ndarray, mask: int, seed: int, sa
     total = np.diff(starts) + count
     owner = np.repeat(np.arange(len(count)), total)
     new = rank_within_rows(draw_bits(seed, sample[owner], ragged_arange(total), INSERT_DRAW), total) < count[owner]
-    made = np.full(len(owner), mask, np.int64)
-    made[~new] = ids
-    return made, compute_starts(total)
+    result = np.full(len(owner), mask, np.int64)
+    result[~new] = ids
+    return result, compute_starts(total)
 
 
 def mask_at_random(text: PackedArrays, share: float, mask: int, seed: int, sample: np.ndarray) -> PackedArrays:
@@ -178,9 +178,9 @@ def randomise_masks(
     at = np.flatnonzero(ids == mask)
     owner = np.searchsorted(starts, at, side="right") - 1
     key = (seed, sample[owner], at - starts[owner])
-    made = ids.copy()
-    made[at] = np.where(draw_uniform(*key, RANDOM_DRAW) < share, draw_integers(vocab, *key, WORD_DRAW), mask)
-    return made, starts
+    noise = ids.copy()
+    noise[at] = np.where(draw_uniform(*key, RANDOM_DRAW) < share, draw_integers(vocab, *key, WORD_DRAW), mask)
+    return noise, starts
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class Denoising(TwoSidedObjective):
     @staticmethod
     def from_tokenizer(
         tokenizer: Tokenizer, length: int, start: int | None = None, language: str | None = None,
-        **options: Any,  # dynamic: its fields
+        **options: Any,  # dynamic: fields of the class
     ) -> Denoising:  # fmt: skip
         """<s> … </s> on both sides (without <s>, the end mark alone); the decoder starts with </s>. With a `language`
         (mBART), … </s> ko_KR on both sides, and the decoder starts with the language."""

@@ -40,23 +40,23 @@ def find_word_starts(ids: np.ndarray, marks: np.ndarray | None, first: np.ndarra
     if marks is None:
         return np.ones(len(ids), bool)
     known = marks[ids]
-    found = (known & BEGINS_WORD > 0) | first
-    found[1:] |= known[:-1] & ENDS_WORD > 0
-    return found
+    is_start = (known & BEGINS_WORD > 0) | first
+    is_start[1:] |= known[:-1] & ENDS_WORD > 0
+    return is_start
 
 
 CHOICE_DRAW, FATE_DRAW, WORD_DRAW, NGRAM_DRAW = range(1, 5)  # what a random number is for
 
 
 def choose_tokens(
-    free: np.ndarray, starts: np.ndarray, wanted: np.ndarray, seed: int, sample: np.ndarray
+    free: np.ndarray, starts: np.ndarray, counts: np.ndarray, seed: int, sample: np.ndarray
 ) -> np.ndarray:
     """Return (N,) bool: so many tokens of each example, each as likely as another."""
     at = np.flatnonzero(free)
     mine = compute_row_ids(starts)[at]
     draw = rng.draw_bits(seed, sample[mine], at - starts[mine], CHOICE_DRAW)
     chosen = np.zeros(len(free), bool)
-    chosen[at] = rng.rank_within_rows(draw, np.bincount(mine, minlength=len(starts) - 1)) < wanted[mine]
+    chosen[at] = rng.rank_within_rows(draw, np.bincount(mine, minlength=len(starts) - 1)) < counts[mine]
     return chosen
 
 
@@ -76,7 +76,7 @@ def group_free_tokens(
 
 
 def choose_ngrams(
-    free: np.ndarray, begins: np.ndarray, starts: np.ndarray, wanted: np.ndarray, most: int, seed: int,
+    free: np.ndarray, begins: np.ndarray, starts: np.ndarray, counts: np.ndarray, most: int, seed: int,
     sample: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
     """Choose (N,) n-grams of whole words, n ≤ most with p ∝ 1/n, until an example has as many tokens as are wanted. The
@@ -92,7 +92,7 @@ def choose_ngrams(
     rank = rng.rank_within_rows(rng.draw_bits(seed, sample[owner], turn, CHOICE_DRAW), sizes)
     order = np.empty(len(owner), np.int64)
     order[first[owner] + rank] = np.arange(len(owner))
-    hidden, left = np.zeros(len(owner) + most, bool), wanted.copy()
+    hidden, left = np.zeros(len(owner) + most, bool), counts.copy()
     active, step = np.flatnonzero((sizes > 0) & (left > 0)), 0
     while len(active):
         word, space = order[first[active] + step], left[active]
@@ -151,9 +151,10 @@ MaskedLMType = TypeVar("MaskedLMType", bound="MaskedLM")
 class MaskedLM(BaseObjective):
     """Hide 15 %; of those 80 % become [MASK], 10 % a random token, 10 % stay. Special tokens are never chosen. The
     number is exact for each example: min(max_masked, max(1, round(mask_rate · length))). `max_ngram` = 0 hides tokens,
-    1 whole words, 3 n-grams of up to three words. `across_documents` fills examples across documents (RoBERTa's
-    FULL-SENTENCES)."""
+    1 whole words, 3 n-grams of up to three words. `across_documents` fills examples across documents, and with
+    `whole_sentences` none of them is cut (RoBERTa's FULL-SENTENCES)."""
 
+    has_steady_lengths: ClassVar[bool] = True  # the examples of every epoch are as long as those of the first
     length: int  # special tokens included
     vocab: int
     mask: int
@@ -165,13 +166,14 @@ class MaskedLM(BaseObjective):
     max_masked: int | None = None
     max_ngram: int = 0
     across_documents: bool = False
+    whole_sentences: bool = False
     eos: int | None = None  # the store's end mark, which the frame replaces
     word_marks: np.ndarray | None = field(default=None, compare=False, repr=False)  # (vocab,) pieces that begin a word
     part: str = "mlm"
 
     @classmethod
     def from_tokenizer(
-        cls: type[MaskedLMType], tokenizer: Tokenizer, length: int, **options: Any  # dynamic: its fields
+        cls: type[MaskedLMType], tokenizer: Tokenizer, length: int, **options: Any  # dynamic: fields of the class
     ) -> MaskedLMType:  # fmt: skip
         """Take the special tokens of a tokenizer: [CLS] … [SEP] around an example, [MASK] for what is hidden."""
         front = tokenizer.id("bos") if tokenizer.id("cls") is None else tokenizer.id("cls")
@@ -187,6 +189,8 @@ class MaskedLM(BaseObjective):
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
         """Plan windows in random order, with room for the special tokens."""
         inner = self.length - sum(map(len, self.frame))
+        if self.across_documents and self.whole_sentences:
+            return plans.plan_whole_sentences(store, self.eos, inner, seed, epoch)
         if self.across_documents:
             return plans.plan_windows(store, inner, seed, epoch, across=True)
         return plans.plan_texts(store, self.eos, inner, seed, epoch)
@@ -205,7 +209,7 @@ class MaskedLM(BaseObjective):
         sizes = self.measure_sizes(plan)
         usual = (total // self.length + 1) * int(self.count_masked(np.array([self.length]))[0])
         mean = sizes[:, 1].sum() / max(1, sizes[:, 0].sum()) if len(sizes) else 0.0
-        rows = plans.estimate_documents(total, sizes[:, 0], longest=self.length)
+        rows = plans.estimate_documents(total, sizes[:, 0], longest=self.length if self.has_steady_lengths else 0)
         return BatchShape(rows, total, max(usual, int(np.ceil(total * mean * 1.02))), self.length)
 
     def count_masked(self, lengths: np.ndarray) -> np.ndarray:
@@ -219,11 +223,11 @@ class MaskedLM(BaseObjective):
 
     def choose_masked(self, at: FramedExamples, free: np.ndarray, seed: int) -> np.ndarray:
         """Return (N,) bool: what is hidden."""
-        wanted, sample = self.count_masked(np.diff(at.starts)), at.raw.sample
+        counts, sample = self.count_masked(np.diff(at.starts)), at.raw.sample
         if not self.max_ngram:
-            return choose_tokens(free, at.starts, wanted, seed, sample)
+            return choose_tokens(free, at.starts, counts, seed, sample)
         first = find_word_starts(at.ids, self.word_marks, at.span_starts)
-        return choose_ngrams(free, first, at.starts, wanted, self.max_ngram, seed, sample)
+        return choose_ngrams(free, first, at.starts, counts, self.max_ngram, seed, sample)
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
         """Choose tokens, remember them as labels, and hide them."""
@@ -302,14 +306,14 @@ class PairSampler:
         document = np.arange(len(book.document_begins))
         brief = rng.draw_uniform(*key, document, SHORT_DRAW) < self.short_seq_prob
         target = np.where(brief, 2 + rng.draw_integers(self.max_tokens - 1, *key, document, SIZE_DRAW), self.max_tokens)
-        at, found = book.document_begins.copy(), []
+        at, pairs = book.document_begins.copy(), []
         while len(document):
             step = self.step_sentence_order if self.is_order_task else self.step_next_sentence
             use, first, second, label, go = step(book, key, document, at, target[document])
-            found.append((*first[:, use], *second[:, use], label[use], at[use]))
+            pairs.append((*first[:, use], *second[:, use], label[use], at[use]))
             goes_on = go < book.document_ends[document]
             document, at = document[goes_on], go[goes_on]
-        a0, a1, b0, b1, label, where = map(np.concatenate, zip(*found, strict=True))
+        a0, a1, b0, b1, label, where = map(np.concatenate, zip(*pairs, strict=True))
         begin_a, end_a, begin_b, end_b = book.begin[a0], book.end[a1 - 1], book.begin[b0], book.end[b1 - 1]
         lose_a, lose_b = compute_truncation(end_a - begin_a, end_b - begin_b, self.max_tokens)
         front_a = rng.draw_binomial(lose_a, *key, where, FRONT_A_DRAW)
@@ -363,11 +367,18 @@ class PairSampler:
         return ~alone | self.random_fallback, first, second, turned * 1, stop
 
 
+def measure_random_pairs(plan: Plan) -> float:
+    """Return the share of a plan's pairs whose second segment is of another document."""
+    return float((np.asarray(plan.label) > 0).mean())
+
+
 @dataclass(frozen=True)
 class NextSentence(MaskedLM):
     """[CLS] A [SEP] B [SEP]: is B the continuation of A (0), or text of another document (1)? And masked tokens."""
 
-    unused_options: ClassVar[tuple[str, ...]] = ("across_documents",)  # a pair lies in its documents
+    unused_options: ClassVar[tuple[str, ...]] = ("across_documents", "whole_sentences")  # a pair lies in its documents
+    has_random_pairs: ClassVar[bool] = True  # half of the pairs are meant to be of two documents
+    has_steady_lengths: ClassVar[bool] = False  # other epochs draw other pairs, and a pair may be short
     short_seq_prob: float = 0.1
     pair_part: str = "nsp"
 
@@ -403,6 +414,7 @@ class SentenceOrder(NextSentence):
     """Two consecutive segments, in their order (0) or swapped (1); n-grams of up to three words are hidden.
     `random_fallback` is the released code's: text of another document (1) where there is only one sentence."""
 
+    has_random_pairs: ClassVar[bool] = False
     max_ngram: int = 3
     pair_part: str = "sop"
     random_fallback: bool = False
@@ -415,8 +427,8 @@ class SentenceOrder(NextSentence):
 
 # --- knowledge masking (ERNIE, Sun et al. 2019, §3): whole units in three stages; pairs; dialogues
 
-MaskingStage = Literal["basic", "phrase", "entity"]
-STAGE_BITS = {"basic": 0, "phrase": PHRASE_BIT, "entity": ENTITY_BIT}
+MaskingStage = Literal["basic", "phrase", "entity", "all"]
+STAGE_BITS = {"basic": 0, "phrase": PHRASE_BIT, "entity": ENTITY_BIT}  # in the order of the stages
 TURN_FAKE_DRAW, TURN_WHICH_DRAW, TURN_OTHER_DRAW, TURN_WHERE_DRAW, TURN_ORDER_DRAW = range(40, 45)
 
 
@@ -424,11 +436,14 @@ TURN_FAKE_DRAW, TURN_WHICH_DRAW, TURN_OTHER_DRAW, TURN_WHERE_DRAW, TURN_ORDER_DR
 class UnitMaskedLM(MaskedLM):
     """Each unit is chosen whole with 15 %, and each of its tokens becomes [MASK], a random token, or stays. The unit is
     a token (basic), a phrase or an entity, as marked in the store. Phrases and entities reach to where the next one
-    begins. An example never hides more than its limit, six deviations above the mean."""
+    begins. An example never hides more than its limit, six deviations above the mean. stage="all" runs the three stages
+    one after the other: `stage_ends` are the examples at which the first two end. Without them, as in an evaluation,
+    examples take the stages in turn."""
 
     # Units say what is hidden whole, and chance says how many of them are.
     unused_options: ClassVar[tuple[str, ...]] = ("max_ngram", "max_masked")
     stage: MaskingStage = "basic"
+    stage_ends: tuple[int, ...] | None = None
     task_id: int | None = None  # of ERNIE 2.0, which has an embedding for it
 
     def frame_examples(self, raw: RawExamples) -> tuple[FramedExamples, dict[str, Array]]:
@@ -443,14 +458,26 @@ class UnitMaskedLM(MaskedLM):
 
     def choose_masked(self, at: FramedExamples, free: np.ndarray, seed: int) -> np.ndarray:
         """Return (N,) bool: whole units."""
-        if self.stage == "basic":
-            first = np.ones(len(at.ids), bool)
-        elif at.raw.unit_bits is None:
-            raise Error(f"this store does not say where a {self.stage} begins", fix="prepare the data with units")
-        else:
-            first = at.scatter_values((at.raw.unit_bits & STAGE_BITS[self.stage]) > 0) | at.span_starts
+        first = np.ones(len(at.ids), bool)
+        if self.stage != "basic":
+            if at.raw.unit_bits is None:
+                what = f"this store does not say where a {'phrase' if self.stage == 'all' else self.stage} begins"
+                raise Error(what, fix="prepare the data with --units learn (or kiwi, or a file), or take stage basic")
+            stages = self.find_stages(at.raw.sample)[compute_row_ids(at.starts)]
+            for number, bit in enumerate(STAGE_BITS.values()):
+                if bit:
+                    begins = at.scatter_values((at.raw.unit_bits & bit) > 0) | at.span_starts
+                    first = np.where(stages == number, begins, first)
         limit = self.count_masked(np.diff(at.starts))
         return choose_units(free, first, at.starts, self.mask_rate, limit, seed, at.raw.sample)
+
+    def find_stages(self, sample: np.ndarray) -> np.ndarray:
+        """Return the stage of each example: 0 basic, 1 phrase, 2 entity."""
+        if self.stage != "all":
+            return np.full(len(sample), [*STAGE_BITS].index(self.stage))
+        if self.stage_ends is None:
+            return sample % len(STAGE_BITS)
+        return np.searchsorted(np.array(self.stage_ends), sample, side="right")
 
     def loss(self, model: Model, batch: Batch) -> Losses:
         """Compute the losses; the model must have an embedding for the task."""
@@ -479,6 +506,7 @@ class DialogueLM(UnitMaskedLM, NextSentence):
     query and response in turn, are the segments. Half of the time one turn is replaced by another conversation's: real
     (1) or not (0)?"""
 
+    has_random_pairs: ClassVar[bool] = False  # conversations are chosen otherwise
     unused_options: ClassVar[tuple[str, ...]] = (*UnitNextSentence.unused_options, "short_seq_prob")
     num_turns: int = 3
 

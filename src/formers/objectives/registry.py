@@ -18,6 +18,7 @@ from ..errors import Error
 from ..text.tokenizer import Tokenizer
 from .bidirectional import BidirectionalLM
 from .causal import CausalLM
+from .continual import ContinualTasks
 from .denoising import Denoising
 from .masking import DialogueLM, MaskedLM, NextSentence, SentenceOrder, UnitMaskedLM, UnitNextSentence
 from .permutation import PermutationLM
@@ -32,12 +33,13 @@ class ObjectiveEntry:
     objective_class: Any  # dynamic: a dataclass with from_tokenizer, whose fields are its options
     help: str
     options: Mapping[str, object] = field(default_factory=dict)
+    takes_pairs: bool = False  # an example is a source and its target, not a stretch of text
 
 
 OBJECTIVES = {
     "causal": ObjectiveEntry(CausalLM, "the next token, from those before it (GPT)"),
     "prefix": ObjectiveEntry(CausalLM, "next token after a random prefix that is only read", {"is_prefix_lm": True}),
-    "seq2seq": ObjectiveEntry(Seq2Seq, "the target of a pair, from its source"),
+    "seq2seq": ObjectiveEntry(Seq2Seq, "the target of a pair, from its source", takes_pairs=True),
     "bidirectional": ObjectiveEntry(BidirectionalLM, "the next word and the one before, each from its own side (ELMo)"),
     "mlm": ObjectiveEntry(MaskedLM, "hidden tokens, from both sides (RoBERTa)"),
     "whole-word": ObjectiveEntry(MaskedLM, "hidden whole words", {"max_ngram": 1}),
@@ -52,8 +54,13 @@ OBJECTIVES = {
     ),
     "prefix-spans": ObjectiveEntry(SpanCorruption, "a text's rest, from its beginning (T5)", {"corruption": "prefix"}),
     "deshuffle": ObjectiveEntry(SpanCorruption, "the text, from its tokens shuffled (T5)", {"corruption": "deshuffle"}),
-    "ernie-units": ObjectiveEntry(UnitMaskedLM, "hidden units: tokens, phrases or entities (ERNIE)"),
+    "ernie-units": ObjectiveEntry(
+        UnitMaskedLM, "hidden units: tokens, then phrases, then entities (ERNIE)", {"stage": "all"}
+    ),
     "unit-pairs": ObjectiveEntry(UnitNextSentence, "hidden units, and whether two texts follow each other (ERNIE)"),
+    "continual": ObjectiveEntry(
+        ContinualTasks, "hidden units and six more tasks, added one after the other (ERNIE 2.0)", {"stage": "all"}
+    ),
     "dialogue": ObjectiveEntry(DialogueLM, "hidden units, and whether a conversation is real (ERNIE)"),
 }
 # Earlier names of objectives, which are still accepted wherever a name is given.
@@ -62,14 +69,19 @@ OBJECTIVE_ALIASES = {
     "prefix_spans": "prefix-spans", "units": "ernie-units", "unit_pairs": "unit-pairs",
 }  # fmt: skip
 # What is left of an objective of pairs where no text follows another.
-UNPAIRED_OBJECTIVES = {"nsp": "mlm", "sop": "ngrams", "unit-pairs": "ernie-units", "dialogue": "ernie-units"}
+UNPAIRED_OBJECTIVES = {
+    "nsp": "mlm", "sop": "ngrams", "unit-pairs": "ernie-units", "dialogue": "ernie-units",
+    "continual": "ernie-units",
+}  # fmt: skip
 TOKENIZER_FIELDS = {
     "length", "vocab", "mask", "special", "word_marks", "sentinels", "word_characters", "sep", "cls", "eos", "frame",
+    "capitals", "connectives",
 }  # fmt: skip
 
 RATIO_OPTIONS = {
     "mask_rate", "noise_density", "mask_ratio", "random_ratio", "infill_ratio", "permute_ratio", "delete_ratio",
     "insert_ratio", "rotate_ratio", "short_seq_prob", "label_smoothing", "target_ratio",
+    "teacher_forcing", "min_teacher_forcing",
 }  # fmt: skip
 OPTION_BOUNDS = {
     "max_ngram": (0, 64), "mean_span_length": (0, 64), "context_factor": (1, 1000), "num_turns": (2, 1000),
@@ -80,10 +92,10 @@ MIN_LENGTH = 3
 
 def resolve_objective(name: object) -> str:
     """Return the registered name of an objective that is given by that name or by an earlier one."""
-    found = OBJECTIVE_ALIASES.get(name, name) if isinstance(name, str) else name
-    if not isinstance(found, str) or found not in OBJECTIVES:
+    known_name = OBJECTIVE_ALIASES.get(name, name) if isinstance(name, str) else name
+    if not isinstance(known_name, str) or known_name not in OBJECTIVES:
         raise Error(f"the objective {format_value(name)} is not available", fix=suggest_name(str(name), OBJECTIVES))
-    return found
+    return known_name
 
 
 def build_objective(name: str, tokenizer: Tokenizer, length: int, /, **options: object) -> TextObjective:

@@ -45,7 +45,7 @@ class SpanCorruption(TwoSidedObjective):
 
     @staticmethod
     def from_tokenizer(
-        tokenizer: Tokenizer, length: int, start: int | None = None, **options: Any  # dynamic: its fields
+        tokenizer: Tokenizer, length: int, start: int | None = None, **options: Any  # dynamic: fields of the class
     ) -> SpanCorruption:  # fmt: skip
         """Take the tokenizer's sentinels <extra_id_0>, <extra_id_1> …, which descend from its last id."""
         ends = DecoderEnds.from_tokenizer(tokenizer, ("pad", "bos"), start)
@@ -54,12 +54,14 @@ class SpanCorruption(TwoSidedObjective):
             known.append(one)
         if (mean := options.get("mean_span_length", 1)) < 1:
             raise Error(f"mean_span_length={mean} is shorter than a token", fix="take at least 1")
-        made = SpanCorruption(length, ends.start, ends.eos, np.array(known, np.int64), **options)
-        need = made.count_noise(np.array([made.raw_length]))[1].item() if made.corruption == "spans" else 0
+        objective = SpanCorruption(length, ends.start, ends.eos, np.array(known, np.int64), **options)
+        need = (
+            objective.count_noise(np.array([objective.raw_length]))[1].item() if objective.corruption == "spans" else 0
+        )
         if need > len(known):
             what = f"examples of {length} tokens need {need} sentinels, this tokenizer has {len(known)}"
             raise Error(what, fix="train one with <extra_id_0>, <extra_id_1> and so on, or take shorter examples")
-        return made
+        return objective
 
     def count_noise(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return how many tokens of a text are hidden, and in how many spans."""

@@ -33,11 +33,11 @@ class Supervised(BaseObjective):
 
     def count_labels(self, batch: Batch) -> dict[str, int]:
         """Return how many answers, and tokens of the language model, there are."""
-        found = {self.part: int(select_answered(self.task_kind, batch).sum())}
+        counts = {self.part: int(select_answered(self.task_kind, batch).sum())}
         if self.lm_weight:
             sizes = batch.starts[1:] - batch.starts[:-1]
-            found["lm"] = int((sizes - 1)[(batch.sample >= 0) & (sizes > 0)].sum())
-        return found
+            counts["lm"] = int((sizes - 1)[(batch.sample >= 0) & (sizes > 0)].sum())
+        return counts
 
     def loss(self, model: Model, batch: Batch) -> Losses:
         """Compute the summed loss of the answers, and that of the language model."""
@@ -51,13 +51,13 @@ class Supervised(BaseObjective):
 
     def compute_head_loss(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute the summed loss of what a head answers, and how many answers count."""
-        logits, asked = upcast_logits(logits), select_answered(self.task_kind, batch)
+        logits, answer_mask = upcast_logits(logits), select_answered(self.task_kind, batch)
         ways = {
             "many": self.compute_multilabel_loss, "number": self.compute_regression_loss, "span": compute_span_loss,
             "choice": compute_choice_loss,
         }  # fmt: skip
         if self.task_kind in ways:
-            return ways[self.task_kind](logits, batch, asked), asked.sum()
+            return ways[self.task_kind](logits, batch, answer_mask), answer_mask.sum()
         weight = logits.new_tensor(self.class_weights) if self.class_weights else None
         answers = batch.labels if self.task_kind == "tags" else batch.document_labels
         if self.task_kind == "class" and batch.labels is not None:
@@ -65,23 +65,23 @@ class Supervised(BaseObjective):
         total = F.cross_entropy(
             logits, answers, weight, reduction="sum", ignore_index=IGNORE_INDEX, label_smoothing=self.label_smoothing
         )
-        return total, asked.sum()
+        return total, answer_mask.sum()
 
-    def compute_multilabel_loss(self, logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
+    def compute_multilabel_loss(self, logits: Tensor, batch: Batch, answer_mask: Tensor) -> Tensor:
         """Compute the loss of each label on its own: yes or no."""
-        labels = torch.where(asked[:, None], batch.document_labels, 0.0)
+        labels = torch.where(answer_mask[:, None], batch.document_labels, 0.0)
         weight = None
         if self.class_weights:
             yes, no = logits.new_tensor(self.class_weights).chunk(2)
             weight = torch.where(labels > 0, yes, no)
         each = F.binary_cross_entropy_with_logits(logits, labels, weight, reduction="none").mean(1)
-        return torch.where(asked, each, 0.0).sum()
+        return torch.where(answer_mask, each, 0.0).sum()
 
-    def compute_regression_loss(self, logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
+    def compute_regression_loss(self, logits: Tensor, batch: Batch, answer_mask: Tensor) -> Tensor:
         """Compute squared distances, in deviations of the training data."""
         logits = logits if batch.labels is None else sum_over_documents(logits, batch)
         far = (logits[:, 0] - batch.document_labels[:, 0]) / self.target_std
-        return torch.where(asked, far, 0.0).square().sum()
+        return torch.where(answer_mask, far, 0.0).square().sum()
 
     def compute_lm_loss(self, model: Model, hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute a share of the language model's loss: each token but a document's first, from those before it."""
@@ -118,7 +118,7 @@ def find_example_ids(batch: Batch, documents: int) -> Tensor:
     return torch.arange(documents, device=batch.ids.device).index_copy(0, chosen, labels)
 
 
-def compute_span_loss(logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
+def compute_span_loss(logits: Tensor, batch: Batch, answer_mask: Tensor) -> Tensor:
     """Compute the loss of an answer's first and last token among all tokens of the document, in equal shares."""
     layout = batch.layout
     grid = layout.unpack(logits)  # (D, T, 2)
@@ -131,12 +131,12 @@ def compute_span_loss(logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
     return (sides[0] + sides[1]) / 2
 
 
-def compute_choice_loss(logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
+def compute_choice_loss(logits: Tensor, batch: Batch, answer_mask: Tensor) -> Tensor:
     """Compute the loss of the right one among the documents of an example."""
     scores, owner = logits[:, 0], find_example_ids(batch, len(logits))
     most = torch.full_like(scores, -torch.inf).scatter_reduce(0, owner, scores.detach(), "amax")
     total = torch.zeros_like(scores).index_add(0, owner, (scores - most[owner]).exp())
-    return torch.where(asked, (total.clamp(min=1e-30).log() + most)[owner] - scores, 0.0).sum()
+    return torch.where(answer_mask, (total.clamp(min=1e-30).log() + most)[owner] - scores, 0.0).sum()
 
 
 def compute_class_weights(answers: np.ndarray, count: int) -> tuple[float, ...]:

@@ -31,6 +31,15 @@ class BaseObjective:
     balance_weight: float = 0.0  # of the loss that keeps experts evenly used (Switch)
 
     @property
+    def head_parts(self) -> frozenset[str]:
+        """The parts of the head that it trains."""
+        return frozenset(part for part in (self.part, self.pair_part) if part is not None)
+
+    def keep_own_labels(self, batch: Batch) -> Batch:
+        """Return a batch whose labels are all of its own part."""
+        return batch
+
+    @property
     def decoder_start(self) -> int | None:
         """The token that the decoder starts with; None without a decoder."""
         return None
@@ -42,12 +51,16 @@ class BaseObjective:
 
     def count_labels(self, batch: Batch) -> dict[str, int]:
         """Return the counts that `loss` gives beside its sums."""
-        found = {self.part: count_real_labels(batch.labels)}
+        counts = {self.part: count_real_labels(batch.labels)}
         if self.pair_part is not None:
-            found[self.pair_part] = count_real_labels(batch.document_labels)
+            counts[self.pair_part] = count_real_labels(batch.document_labels)
         if self.balance_weight:
-            found["balance"] = int((batch.sample >= 0).any())
-        return found
+            counts["balance"] = int((batch.sample >= 0).any())
+        return counts
+
+    def prepare_step_batch(self, batch: Batch, step: int) -> Batch:
+        """Return the batch as it is: most objectives ask for the same at every step."""
+        return batch
 
     def select_labels(self, batch: Batch) -> np.ndarray:
         """Return the labels that its own part is asked for, of a batch that is still in numpy."""

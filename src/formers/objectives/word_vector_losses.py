@@ -54,12 +54,12 @@ def compute_cbow(
     near = near.to(words.dtype)
     number = near.sum(-1, keepdim=True)  # (B, T, 1)
     mean = torch.bmm(near / number.clamp(min=1), around)  # (B, T, d)
-    asked = number > 0
+    mask = number > 0
     true, false = (mean * words).sum(-1, keepdim=True), torch.bmm(mean, drawn.transpose(1, 2))
     value = None
     if loss:
-        value = -float((F.logsigmoid(true) * asked).sum() + negative_weight * (F.logsigmoid(-false) * asked).sum())
-    pull, push = true.sigmoid_().sub_(1).mul_(asked), false.sigmoid_().mul_(asked * negative_weight)
+        value = -float((F.logsigmoid(true) * mask).sum() + negative_weight * (F.logsigmoid(-false) * mask).sum())
+    pull, push = true.sigmoid_().sub_(1).mul_(mask), false.sigmoid_().mul_(mask * negative_weight)
     back = torch.bmm(push, drawn).addcmul_(pull, words)  # (B, T, d) of the mean
     around_grad, drawn_grad = torch.bmm(near.transpose(1, 2), back), torch.bmm(push.transpose(1, 2), mean)
     return RowGradients(around_grad, pull * mean, drawn_grad, value)

@@ -89,11 +89,13 @@ def draw_chart(lines: Mapping[str, Line], label: str, reference_line: tuple[str,
     return wrap_figure(width, height, "".join(parts), label)
 
 
-def find_label_position(wanted: float, taken: Sequence[float], low: float, high: float) -> float:
+def find_label_position(position: float, taken: Sequence[float], low: float, high: float) -> float:
     """Find the free position for a label that is nearest to the wanted one, between two borders."""
     shifts = sorted(range(-300, 301), key=abs)
-    free = (wanted + s for s in shifts if low <= wanted + s <= high and all(abs(wanted + s - t) >= 14 for t in taken))
-    return next(free, wanted)
+    free = (
+        position + s for s in shifts if low <= position + s <= high and all(abs(position + s - t) >= 14 for t in taken)
+    )
+    return next(free, position)
 
 
 def wrap_figure(width: int, height: int, drawing: str, caption: str) -> str:

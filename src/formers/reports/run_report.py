@@ -39,8 +39,8 @@ class RunReport:
         # What was not finite is null.
         self.valid_losses = [(step, seen) for step, seen in valid_rows if seen.get("loss") is not None]
         self.samples = run.read_samples()
-        given = (str(sample["given"]) for sample in self.samples)
-        self.language: Language = language or self.result.get("language") or detect_language(given)
+        prompts = (str(sample["given"]) for sample in self.samples)
+        self.language: Language = language or self.result.get("language") or detect_language(prompts)
 
     def localise(self, words: str, **values: object) -> str:
         """Translate words of the report into its language."""
@@ -52,8 +52,8 @@ class RunReport:
         because the unigram baseline has no other."""
         score = self.result.get("score") or {}
         several = any(len(row["losses"]) > 1 for row in self.step_rows[:1])
-        found = [k for k, v in score.get("metrics", {}).items() if v is not None and v == score.get("loss")]
-        return next((k for k in found if several and all(k in row["losses"] for row in self.step_rows)), None)
+        names = [k for k, v in score.get("metrics", {}).items() if v is not None and v == score.get("loss")]
+        return next((k for k in names if several and all(k in row["losses"] for row in self.step_rows)), None)
 
     def get_curves(self) -> dict[str, list[tuple[float, float]]]:
         """Return the loss over steps, in training and in validation."""
@@ -92,7 +92,7 @@ class RunReport:
             ("speed", say("{speed:,.0f} tokens/s, {tokens:,} tokens in {seconds:,.0f} s", **spent)),
             ("machine", say("{name} ({device}), {processes} process(es), {threads} threads", **place)),
             ("versions", f"formers {machine['formers']}, torch {machine['torch']}, Python {machine['python']}"),
-            ("tokenizer", data["tokenizer"]),
+            ("tokenizer", data["tokenizer"] or say("none: the model reads characters")),
             ("store", data["store"]),
         ]  # fmt: skip
         if stuck := result.get("stuck_parts"):
@@ -116,8 +116,8 @@ class RunReport:
 
     def list_other_metrics(self) -> LabelledRows:
         """List the other validation metrics: NSP, bits per byte."""
-        found = (self.result.get("score") or {}).get("metrics", {})
-        return [(k, format_number(k, v)) for k, v in found.items() if v is not None and not self.read_sections()]
+        metrics = (self.result.get("score") or {}).get("metrics", {})
+        return [(k, format_number(k, v)) for k, v in metrics.items() if v is not None and not self.read_sections()]
 
     def format_samples(self) -> LabelledRows:
         """Format the samples, each with a heading."""
@@ -133,9 +133,9 @@ class RunReport:
         """Read the tables of a fine-tuned model: metrics, confusion matrix, worst examples. Labels, metric names and
         texts are not translated."""
         file = self.run.path / "evaluation.json"
-        found = json.loads(file.read_text(encoding="utf-8"))["sections"] if file.is_file() else []
+        tables = json.loads(file.read_text(encoding="utf-8"))["sections"] if file.is_file() else []
         sections = []
-        for part in found:
+        for part in tables:
             head, rows = part["head"], part["rows"]
             if head[:1] != [""]:  # the others have labels or measures in their head
                 head = [self.localise(word) for word in head]

@@ -8,24 +8,27 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from .responses import Overloaded
 
-BatchFunction = Callable[[Any, list[Any]], Sequence[Any]]  # an operation and its inputs → a result for each
+OperationT = TypeVar("OperationT", bound=Hashable)
+VerbInput = Any  # dynamic: what the operation reads, by its verb: a text, a pair, a question with choices, ids
+VerbResult = Any  # dynamic: what the verb answers for one input
+BatchFunction = Callable[[OperationT, list[VerbInput]], Sequence[VerbResult]]  # a result for each input
 
 
 @dataclass(eq=False)
-class Ticket:
+class Ticket(Generic[OperationT]):
     """A request's texts in the queue; `future` gets their results in order."""
 
-    operation: Hashable
-    inputs: list[Any]
+    operation: OperationT
+    inputs: list[VerbInput]
     costs: list[int]  # tokens of each input
     arrival: float = field(default_factory=time.monotonic)
-    future: Future[list[Any]] = field(default_factory=Future)
+    future: Future[list[VerbResult]] = field(default_factory=Future)
     next_input: int = 0  # the first that no batch has taken yet
-    results: list[Any] = field(default_factory=list)
+    results: list[VerbResult] = field(default_factory=list)
 
     def cancel(self) -> None:
         """Give up: what is not computed yet will not be."""
@@ -33,7 +36,7 @@ class Ticket:
             self.future.cancel()
 
 
-class BatchScheduler:
+class BatchScheduler(Generic[OperationT]):
     """A thread that computes the oldest waiting texts, with all others of the same operation that fit beside them.
 
     A batch holds up to `max_tokens` tokens (one longer text is a batch of its own). It waits for others at most
@@ -43,18 +46,19 @@ class BatchScheduler:
     """
 
     def __init__(
-        self, run_batch: BatchFunction, max_tokens: int = 16_384, max_waiting: int = 512, max_delay: float = 0.002,
-        expects_more: Callable[[], bool] = lambda: False, on_batch: Callable[[int, int, float], None] | None = None,
+        self, run_batch: BatchFunction[OperationT], max_tokens: int = 16_384, max_waiting: int = 512,
+        max_delay: float = 0.002, expects_more: Callable[[], bool] = lambda: False,
+        on_batch: Callable[[int, int, float], None] | None = None,
     ):  # fmt: skip
         self.run_batch, self.expects_more, self.on_batch = run_batch, expects_more, on_batch
         self.max_tokens, self.max_waiting, self.max_delay = max_tokens, max_waiting, max_delay
-        self.waiting: deque[Ticket] = deque()
+        self.waiting: deque[Ticket[OperationT]] = deque()
         self.condition = threading.Condition()
         self.is_stopping = False
         self.thread = threading.Thread(target=self.run_loop, daemon=True, name="formers-batches")
         self.thread.start()
 
-    def submit(self, operation: Hashable, inputs: list[Any], costs: list[int]) -> Ticket:
+    def submit(self, operation: OperationT, inputs: list[VerbInput], costs: list[int]) -> Ticket[OperationT]:
         """Queue the inputs of a request; raises Overloaded if too many requests wait."""
         ticket = Ticket(operation, inputs, costs)
         if not inputs:
@@ -74,7 +78,7 @@ class BatchScheduler:
         while (batch := self.take_batch()) is not None:
             self.compute_batch(batch)
 
-    def take_batch(self) -> list[tuple[Ticket, int, int]] | None:
+    def take_batch(self) -> list[tuple[Ticket[OperationT], int, int]] | None:
         """Wait for the next batch and take it: tickets with the first and last number of their inputs."""
         with self.condition:
             while True:
@@ -95,10 +99,10 @@ class BatchScheduler:
         operation = self.waiting[0].operation
         return sum(sum(one.costs[one.next_input :]) for one in self.waiting if one.operation == operation)
 
-    def collect_parts(self) -> list[tuple[Ticket, int, int]]:
+    def collect_parts(self) -> list[tuple[Ticket[OperationT], int, int]]:
         """Take inputs of the oldest ticket's operation, in order of arrival, up to the token budget."""
         operation, budget = self.waiting[0].operation, self.max_tokens
-        parts, rest = list[tuple[Ticket, int, int]](), deque[Ticket]()
+        parts, rest = list[tuple[Ticket[OperationT], int, int]](), deque[Ticket[OperationT]]()
         for ticket in self.waiting:
             if ticket.future.done():
                 continue
@@ -117,7 +121,7 @@ class BatchScheduler:
         self.waiting = rest
         return parts
 
-    def compute_batch(self, parts: list[tuple[Ticket, int, int]]) -> None:
+    def compute_batch(self, parts: list[tuple[Ticket[OperationT], int, int]]) -> None:
         """Compute a batch and hand out its results; after a failure, each request's inputs alone."""
         began = time.monotonic()
         inputs = [one for ticket, low, high in parts for one in ticket.inputs[low:high]]
@@ -141,7 +145,7 @@ class BatchScheduler:
             if len(ticket.results) == len(ticket.inputs):
                 self.finish(ticket)
 
-    def finish(self, ticket: Ticket, error: Exception | None = None) -> None:
+    def finish(self, ticket: Ticket[OperationT], error: Exception | None = None) -> None:
         """Hand a request its results or its error, unless it was cancelled meanwhile."""
         if not ticket.future.set_running_or_notify_cancel():
             return

@@ -6,11 +6,11 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
 from ..batch import Batch
+from ..config import JSONObject
 from ..errors import Error, NonFinite
 from ..former import Former
 from ..generation.api import encode_prompt, make_watcher
@@ -55,6 +55,7 @@ class Completion:
     tokens: list[ScoredToken] = field(default_factory=list)  # those that the text shows, if they are asked for
     finish_reason: str | None = None
     error: BaseException | None = None
+    forced_ids: Sequence[int] = ()  # the first new tokens, which are taken as they are
 
     def cancel(self) -> None:
         """Free the slot before the next step."""
@@ -80,17 +81,17 @@ def make_prompt(served: ServedModel, prompt: str | list[int], max_new_tokens: in
     return ids, max_new_tokens if max_new_tokens is not None else min(16, room)
 
 
-def make_sampling_options(given: dict[str, Any], max_new_tokens: int) -> Options:
+def make_sampling_options(options: JSONObject, max_new_tokens: int) -> Options:
     """Build options from the names that clients use; what changes nothing is left out."""
-    given = {name: value for name, value in given.items() if value is not None}
-    given.setdefault("seed", secrets.randbits(62))
-    if given.get("top_p") == 1:
-        del given["top_p"]
-    if given.get("top_k") in (0, -1):  # what vLLM and others write for all tokens
-        del given["top_k"]
-    if given.get("temperature") == 0:
-        given = {name: value for name, value in given.items() if name not in GREEDY_IGNORES}
-    return make_options(given, max_new_tokens=max(1, max_new_tokens))
+    options = {name: value for name, value in options.items() if value is not None}
+    options.setdefault("seed", secrets.randbits(62))
+    if options.get("top_p") == 1:
+        del options["top_p"]
+    if options.get("top_k") in (0, -1):  # what vLLM and others write for all tokens
+        del options["top_k"]
+    if options.get("temperature") == 0:
+        options = {name: value for name, value in options.items() if name not in GREEDY_IGNORES}
+    return make_options(options, max_new_tokens=max(1, max_new_tokens))
 
 
 def start_completion(served: ServedModel, completion: Completion, options: Options, sample: int = 0) -> None:
@@ -103,6 +104,8 @@ def start_completion(served: ServedModel, completion: Completion, options: Optio
     choose = make_chooser(constraints, sample)
     if completion.num_top is not None:
         choose = record_choices(choose, former, completion.num_top, pending)
+    if completion.forced_ids:
+        choose = force_first_tokens(choose, completion.forced_ids)
     began = last = time.perf_counter()
     metrics = served.metrics
 
@@ -111,11 +114,14 @@ def start_completion(served: ServedModel, completion: Completion, options: Optio
         now = time.perf_counter()
         new: list[ScoredToken] = []
         if token is not None:
-            first = not completion.token_ids
+            first, is_forced = not completion.token_ids, len(completion.token_ids) < len(completion.forced_ids)
             (metrics.first_token if first else metrics.between_tokens).labels(served.name).observe(now - last)
             last = now
             completion.token_ids.append(token)
             piece = watcher.push(token)
+            if is_forced:  # the client has it already
+                completion.text += piece
+                return
             new = pending[-1:] if not watcher.is_stopped else []
             completion.tokens += new
             if watcher.is_stopped:
@@ -135,6 +141,15 @@ def start_completion(served: ServedModel, completion: Completion, options: Optio
 
     metrics.prompt_tokens.labels(served.name).inc(len(completion.prompt_ids))
     completion.request = served.engine.submit(completion.prompt_ids, completion.max_new_tokens, choose, receive_token)
+
+
+def force_first_tokens(choose: TokenChooser, forced_ids: Sequence[int]) -> TokenChooser:
+    """Take the first tokens as they are given, then choose: how a decoder continues from another choice."""
+
+    def choose_or_force(logits: Tensor, text: Sequence[int], step: int) -> int:
+        return forced_ids[step] if step < len(forced_ids) else choose(logits, text, step)
+
+    return choose_or_force
 
 
 def record_choices(choose: TokenChooser, former: Former, num_top: int, record: list[ScoredToken]) -> TokenChooser:
@@ -167,21 +182,22 @@ def score_prompt(former: Former, ids: list[int], num_top: int) -> list[ScoredTok
         raise RequestError(what, fix="leave echo or logprobs out")
     tokenizer = former.tokenizer
     assert tokenizer is not None
-    found = [ScoredToken(ids[0], tokenizer.get_token_text(ids[0]), None, [])]
+    tokens = [ScoredToken(ids[0], tokenizer.get_token_text(ids[0]), None, [])]
     if len(ids) == 1:
-        return found
+        return tokens
     hidden = former.model(Batch.from_rows([ids[:-1]], former.device))
     for low in range(0, len(hidden), SCORED_ROWS):
         logs = former.model.logits(hidden[low : low + SCORED_ROWS], part=LM_PARTS[former.head]).float().log_softmax(-1)
         if not logs.amax(-1).isfinite().all():
             raise NonFinite("log-probabilities of tokens")
         for token, row in zip(ids[low + 1 :], logs, strict=False):
-            found.append(make_scored_token(former, token, float(row[token]), row, num_top))
-    return found
+            tokens.append(make_scored_token(former, token, float(row[token]), row, num_top))
+    return tokens
 
 
-def check_token_ids(former: Former, ids: list[int]) -> list[int]:
-    """Refuse ids that are not of the model's vocabulary."""
-    if not ids or not all(0 <= token < former.config.vocab for token in ids):
-        raise Error(f"token ids must lie in 0 … {former.config.vocab - 1}", fix="encode with the model's own tokenizer")
+def check_token_ids(former: Former, ids: list[int], *, is_output: bool = False) -> list[int]:
+    """Refuse ids that are not of the model's vocabulary, or of the one that it writes in."""
+    size = former.output_vocab if is_output else former.config.vocab
+    if not ids or not all(0 <= token < size for token in ids):
+        raise Error(f"token ids must lie in 0 … {size - 1}", fix="encode with the model's own tokenizer")
     return ids

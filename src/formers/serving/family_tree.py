@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import re
 import threading
-from typing import Any
 
 from torch import nn
 
 from .. import former as former_module
 from .. import registry
+from ..config import JSONObject
 from ..inspection.recording import get_model_kind
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import AlibiBias, causal
@@ -28,7 +28,7 @@ from ..nn.recurrent.rnn import RecurrentLayer
 ONE_AT_A_TIME = threading.Lock()
 
 
-def describe_family() -> dict[str, Any]:
+def describe_family() -> JSONObject:
     """Describe all members: what their files say, the sizes of their presets, and a diagram each.
 
     This takes seconds, but only once: every preset is built, without memory for its weights. Two threads must not do it
@@ -39,7 +39,7 @@ def describe_family() -> dict[str, Any]:
 
 
 @functools.cache
-def build_description() -> dict[str, Any]:
+def build_description() -> JSONObject:
     """Build the description of the family."""
     members = []
     for row in former_module.tree():
@@ -57,7 +57,7 @@ def split_points(text: str) -> list[str]:
     return [point for point in points if point]
 
 
-def describe_structure(family: str) -> dict[str, Any]:
+def describe_structure(family: str) -> JSONObject:
     """Describe a member's default model: its kind, and for each side what it reads and what one layer holds."""
     definition = registry.FAMILIES[family].definition
     config = definition.config_class()
@@ -70,16 +70,17 @@ def describe_structure(family: str) -> dict[str, Any]:
         name = "decoder" if get_model_kind(model) == "decoder" else "encoder"
         stacks = [describe_stack(name, body.embed, blocks, body)]
     elif isinstance(body, RecurrentEncoderDecoder):
-        stacks = [describe_layers(name, getattr(body, name)) for name in ("encoder", "decoder")]
+        stacks = [describe_layers(name, body.get_submodule(name)) for name in ("encoder", "decoder")]
     else:
         stacks = [describe_layers("body", body)]
     return {"kind": get_model_kind(model), "diagram": {"stacks": stacks, "output": definition.pretraining_head}}
 
 
-def describe_stack(name: str, embed: nn.Module, blocks: BlockStack, side: nn.Module) -> dict[str, Any]:
+def describe_stack(name: str, embed: nn.Module, blocks: BlockStack, side: nn.Module) -> JSONObject:
     """Describe one side of Transformer blocks; neighbours that are alike are counted."""
-    groups: list[dict[str, Any]] = []
-    masks = getattr(side, "masks", None) or (getattr(side, "mask", None),)
+    groups: list[JSONObject] = []
+    mask = getattr(side, "mask", None)  # dynamic: the side of an encoder-decoder has one mask for all of its layers
+    masks = getattr(side, "masks", None) or (mask,)  # dynamic: a body has a mask for each, if any
     for layer, index in enumerate(blocks.layer_order):
         block = blocks[index]
         assert isinstance(block, Block)
@@ -91,14 +92,15 @@ def describe_stack(name: str, embed: nn.Module, blocks: BlockStack, side: nn.Mod
             groups.append(group)
     if len(groups) > 2 and all(group["parts"] == groups[i % 2]["parts"] for i, group in enumerate(groups)):
         groups = [{**groups[i], "count": sum(g["count"] for g in groups[i::2])} for i in (0, 1)]
+    has_norm = getattr(side, "norm", None) is not None  # dynamic: a class of the family's own may have none
     return {
         "name": name, "input": list_inputs(embed), "groups": groups, "layers": len(blocks.layer_order),
-        "is_shared": len(blocks) < len(blocks.layer_order), "has_norm": getattr(side, "norm", None) is not None,
+        "is_shared": len(blocks) < len(blocks.layer_order), "has_norm": has_norm,
         "positions": name_positions(embed, blocks, side),
     }  # fmt: skip
 
 
-def list_parts(block: Block, mask: Any, is_decoder: bool) -> list[str]:
+def list_parts(block: Block, mask: object, is_decoder: bool) -> list[str]:
     """List the sub-layers of a block in their order; a mask of another kind than causal is a local one."""
     attention = "local attention" if mask not in (None, causal) else "causal attention" if is_decoder else "attention"
     attention = "two-stream attention" if isinstance(block.attn, TwoStreamAttention) else attention
@@ -121,7 +123,7 @@ def list_inputs(embed: nn.Module) -> list[str]:
 def name_positions(embed: nn.Module, blocks: BlockStack, side: nn.Module) -> str:
     """Name the way in which order reaches the model."""
     attention = next(part for part in blocks.modules() if isinstance(part, Attention))
-    bias = getattr(side, "bias", None)
+    bias = getattr(side, "bias", None)  # dynamic: a class of the family's own may have none
     if attention.rotary is not None:
         return "rotary"
     if isinstance(bias, AlibiBias):
@@ -135,7 +137,7 @@ def name_positions(embed: nn.Module, blocks: BlockStack, side: nn.Module) -> str
     return "none"
 
 
-def describe_layers(name: str, side: nn.Module) -> dict[str, Any]:
+def describe_layers(name: str, side: nn.Module) -> JSONObject:
     """Describe a side that is no stack of blocks: recurrent layers, convolutions, or a table of vectors."""
     parts: list[str] = []
     for module in side.modules():
@@ -147,7 +149,7 @@ def describe_layers(name: str, side: nn.Module) -> dict[str, Any]:
     layers = max((parts.count(part) for part in parts), default=0)
     if any(isinstance(module, Alignment) for module in side.modules()):
         counts.append({"order": "plain", "parts": ["alignment"], "count": 1})
-    inputs = list_inputs(getattr(side, "embed", nn.Identity()))
+    inputs = list_inputs(getattr(side, "embed", nn.Identity()))  # dynamic: a side may share the body's embeddings
     return {
         "name": name, "input": inputs, "groups": counts, "layers": layers, "is_shared": False,
         "has_norm": False, "positions": "none",

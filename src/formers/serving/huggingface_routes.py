@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 
-from ..config import suggest_name
+from ..config import JSONObject, JSONValue, suggest_name
 from ..errors import Error
 from ..generation.options import Options
 from ..option_aliases import resolve_generation_options
 from .completions import Completion, ScoredToken
-from .request_context import GenerationRequest, GenerationRun, embed_texts, get_state, run_verb
+from .request_context import GenerationRequest, GenerationRun, GenerationStream, embed_texts, get_state, run_verb
 from .responses import (
     JsonResponse,
     RequestBody,
@@ -40,10 +39,10 @@ FINISH_REASONS = {"length": "length", "stop": "eos_token"}
 class TaskBody(RequestBody):
     """Inputs of a task with its parameters; those of feature extraction stand beside the inputs."""
 
-    inputs: str | list[Any] | dict[str, Any]
-    parameters: dict[str, Any] | None = None
+    inputs: str | list[JSONValue] | JSONObject
+    parameters: JSONObject | None = None
     stream: bool | None = None
-    options: dict[str, Any] | None = None
+    options: JSONObject | None = None
     normalize: bool | None = None
     truncate: bool | None = None
     prompt_name: str | None = None
@@ -65,7 +64,7 @@ async def run_task(request: Request, model: str, task: str, body: TaskBody) -> R
     return await run_task_of_model(request, get_state(request).models.find(model), task, body)
 
 
-def find_own_task(served: ServedModel, inputs: Any) -> str:
+def find_own_task(served: ServedModel, inputs: JSONValue) -> str:
     """Find the task that a model was made for; vectors are what every model has."""
     if isinstance(inputs, dict) and "source_sentence" in inputs:
         return "sentence-similarity"
@@ -83,14 +82,14 @@ async def run_task_of_model(request: Request, served: ServedModel, task: str, bo
     known, run = TASKS[task]
     parameters = {name: value for name, value in (body.parameters or {}).items() if value is not None}
     if task == "feature-extraction":
-        parameters |= {name: value for name in known if (value := getattr(body, name)) is not None}
+        parameters |= body.model_dump(include=set(known), exclude_none=True)
     if wrong := sorted(set(parameters) - set(known)):
         names = ", ".join(known) or "none"
         raise RequestError(f"{task} does not take {wrong[0]!r}", status=422, fix=f"its parameters are {names}")
     return await run(request, served, body, parameters)
 
 
-def read_texts(inputs: Any) -> tuple[list[str], bool]:
+def read_texts(inputs: JSONValue) -> tuple[list[str], bool]:
     """Read one text or several; returns them and whether it was one alone."""
     texts = [inputs] if isinstance(inputs, str) else inputs
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
@@ -98,7 +97,7 @@ def read_texts(inputs: Any) -> tuple[list[str], bool]:
     return texts, isinstance(inputs, str)
 
 
-def read_number(parameters: dict[str, Any], name: str, usual: int, most: int = 100_000) -> int:
+def read_number(parameters: JSONObject, name: str, usual: int, most: int = 100_000) -> int:
     """Read a whole number above 0."""
     value = parameters.get(name, usual)
     if type(value) is not int or not 1 <= value <= most:
@@ -107,35 +106,35 @@ def read_number(parameters: dict[str, Any], name: str, usual: int, most: int = 1
     return value
 
 
-async def fill_mask(request: Request, served: ServedModel, body: TaskBody, parameters: dict[str, Any]) -> Response:
-    """Guess the masked word of a text."""
+async def fill_mask(request: Request, served: ServedModel, body: TaskBody, parameters: JSONObject) -> Response:
+    """Guess the masked word of a text; a span of several tokens (T5, BART) has no token number."""
     texts, is_single = read_texts(body.inputs)
     tokenizer = served.former.tokenizer
     assert tokenizer is not None
-    found = await run_verb(request, served, "fill", texts, top_k=read_number(parameters, "top_k", 5))
+    fillings = await run_verb(request, served, "fill", texts, top_k=read_number(parameters, "top_k", 5))
     rows = []
-    for blanks in found:
+    for blanks in fillings:
         many = [blanks] if blanks and not isinstance(blanks[0], list) else blanks
-        made = [[{
+        blank_rows = [[{
             "score": one.probability, "token": tokenizer.backend.token_to_id(one.token), "token_str": one.token,
             "sequence": one.text,
         } for one in guesses] for guesses in many]  # fmt: skip
-        rows.append(made[0] if len(made) == 1 else made)
+        rows.append(blank_rows[0] if len(blank_rows) == 1 else blank_rows)
     return JsonResponse(rows[0] if is_single else rows)
 
 
-async def classify(request: Request, served: ServedModel, body: TaskBody, parameters: dict[str, Any]) -> Response:
+async def classify(request: Request, served: ServedModel, body: TaskBody, parameters: JSONObject) -> Response:
     """Classify texts."""
     if parameters.get("function_to_apply") not in (None, "softmax"):
         raise RequestError("scores are probabilities", status=422, fix="leave function_to_apply out")
     texts, _ = read_texts(body.inputs)
-    found = await run_verb(request, served, "classify", texts, **choose_long_mode(served))
+    predictions = await run_verb(request, served, "classify", texts, **choose_long_mode(served))
     top = read_number(parameters, "top_k", 100_000)
-    rows = [rank_labels(one.probabilities)[:top] for one in found]
+    rows = [rank_labels(one.probabilities)[:top] for one in predictions]
     return JsonResponse(rows[0] if len(rows) == 1 else rows)
 
 
-async def tag(request: Request, served: ServedModel, body: TaskBody, parameters: dict[str, Any]) -> Response:
+async def tag(request: Request, served: ServedModel, body: TaskBody, parameters: JSONObject) -> Response:
     """Tag the words of texts, or find the entities that the tags mark."""
     texts, is_single = read_texts(body.inputs)
     strategy, ignored = parameters.get("aggregation_strategy", "simple"), parameters.get("ignore_labels", ["O"])
@@ -144,41 +143,41 @@ async def tag(request: Request, served: ServedModel, body: TaskBody, parameters:
     if not isinstance(ignored, list):
         raise RequestError("ignore_labels must be a list", status=422, fix='for example ["O"]')
     if strategy == "none":
-        found = await run_verb(request, served, "tag", texts)
+        taggings = await run_verb(request, served, "tag", texts)
         rows = [[{
             "entity": one.tag, "score": one.probability, "word": one.word, "start": one.start, "end": one.end,
-        } for one in row if one.tag not in ignored] for row in found]  # fmt: skip
+        } for one in row if one.tag not in ignored] for row in taggings]  # fmt: skip
     else:
-        found = await run_verb(request, served, "tag", texts, entities=True)
+        taggings = await run_verb(request, served, "tag", texts, entities=True)
         rows = [[{
             "entity_group": one.label, "score": one.score, "word": one.text, "start": one.start, "end": one.end,
-        } for one in row if one.label not in ignored] for row in found]  # fmt: skip
+        } for one in row if one.label not in ignored] for row in taggings]  # fmt: skip
     return JsonResponse(rows[0] if is_single else rows)
 
 
-async def answer(request: Request, served: ServedModel, body: TaskBody, parameters: dict[str, Any]) -> Response:
+async def answer(request: Request, served: ServedModel, body: TaskBody, parameters: JSONObject) -> Response:
     """Answer a question from its context."""
-    given = body.inputs
-    if not isinstance(given, dict) or not all(isinstance(given.get(name), str) for name in ("question", "context")):
+    inputs = body.inputs
+    if not isinstance(inputs, dict) or not all(isinstance(inputs.get(name), str) for name in ("question", "context")):
         fix = '{"inputs": {"question": "…", "context": "…"}}'
         raise RequestError("inputs must have a question and a context", status=422, fix=fix)
-    question, context = given["question"], given["context"]
+    question, context = inputs["question"], inputs["context"]
     limit = (served.former.context or 2**24) // 2
     if await get_state(request).models.run(served.count_tokens, question) > limit:
         raise RequestError(f"the question has more than {limit} tokens", status=413, fix="shorten it: nothing is cut")
     best, abstain = read_number(parameters, "top_k", 1), parameters.get("handle_impossible_answer")
     if abstain not in (None, True, False):
         raise RequestError("handle_impossible_answer must be true or false", status=422)
-    found = (await run_verb(request, served, "answer", [(question, context)], best=best, abstain=abstain))[0]
+    answers = (await run_verb(request, served, "answer", [(question, context)], best=best, abstain=abstain))[0]
     rows = [
         {"answer": one.text, "score": one.probability, "start": max(0, one.start), "end": max(0, one.end)}
-        for one in (found if isinstance(found, list) else [found])
+        for one in (answers if isinstance(answers, list) else [answers])
     ]
     return JsonResponse(rows[0] if best == 1 else rows)
 
 
 async def rewrite_texts(
-    request: Request, served: ServedModel, body: TaskBody, parameters: dict[str, Any], verb: str, key: str
+    request: Request, served: ServedModel, body: TaskBody, parameters: JSONObject, verb: str, key: str
 ) -> Response:
     """Translate or summarise texts; what is longer than the model's context is refused, not cut."""
     texts, _ = read_texts(body.inputs)
@@ -196,11 +195,11 @@ async def rewrite_texts(
                 raise RequestError(what, status=413, fix="shorten it: nothing is cut")
 
     await get_state(request).models.run(check_lengths)
-    found = await run_verb(request, served, verb, texts, **options)
-    return JsonResponse([{key: one} for one in found])
+    outputs = await run_verb(request, served, verb, texts, **options)
+    return JsonResponse([{key: one} for one in outputs])
 
 
-def read_generate_parameters(given: Any, served: ServedModel) -> dict[str, Any]:
+def read_generate_parameters(given: JSONValue, served: ServedModel) -> JSONObject:
     """Read options of generation by formers' or transformers' names, in the server's bounds."""
     if not isinstance(given, dict) or not all(isinstance(value, str | int | float) for value in given.values()):
         raise RequestError("generate_parameters must hold numbers and words", status=422)
@@ -213,19 +212,17 @@ def read_generate_parameters(given: Any, served: ServedModel) -> dict[str, Any]:
     return options
 
 
-async def translate(request: Request, served: ServedModel, body: TaskBody, parameters: dict[str, Any]) -> Response:
+async def translate(request: Request, served: ServedModel, body: TaskBody, parameters: JSONObject) -> Response:
     """Translate texts."""
     return await rewrite_texts(request, served, body, parameters, "translate", "translation_text")
 
 
-async def summarise(request: Request, served: ServedModel, body: TaskBody, parameters: dict[str, Any]) -> Response:
+async def summarise(request: Request, served: ServedModel, body: TaskBody, parameters: JSONObject) -> Response:
     """Summarise texts."""
     return await rewrite_texts(request, served, body, parameters, "summarise", "summary_text")
 
 
-async def extract_features(
-    request: Request, served: ServedModel, body: TaskBody, parameters: dict[str, Any]
-) -> Response:
+async def extract_features(request: Request, served: ServedModel, body: TaskBody, parameters: JSONObject) -> Response:
     """Embed texts, a vector for each."""
     texts, _ = read_texts(body.inputs)
     usual = {"dimensions": served.former.config.dim, "encoding_format": "float", "truncation_direction": "right"}
@@ -237,21 +234,17 @@ async def extract_features(
     return JsonResponse(vectors.rows)
 
 
-async def compare_sentences(
-    request: Request, served: ServedModel, body: TaskBody, parameters: dict[str, Any]
-) -> Response:
+async def compare_sentences(request: Request, served: ServedModel, body: TaskBody, parameters: JSONObject) -> Response:
     """Compare sentences with another by the cosines of their embeddings."""
-    given = body.inputs if isinstance(body.inputs, dict) else {}
-    first, others = given.get("source_sentence"), given.get("sentences")
+    inputs = body.inputs if isinstance(body.inputs, dict) else {}
+    first, others = inputs.get("source_sentence"), inputs.get("sentences")
     if not isinstance(first, str) or not isinstance(others, list) or not all(isinstance(one, str) for one in others):
         raise RequestError("inputs must have source_sentence and sentences", status=422)
     rows = np.stack((await embed_texts(request, served, [first, *others])).rows)
     return JsonResponse(rows[1:] @ rows[0])
 
 
-async def classify_zero_shot(
-    request: Request, served: ServedModel, body: TaskBody, parameters: dict[str, Any]
-) -> Response:
+async def classify_zero_shot(request: Request, served: ServedModel, body: TaskBody, parameters: JSONObject) -> Response:
     """Classify a text by labels of the caller: how far does it entail that it is about each (Yin et al. 2019)?"""
     texts, is_single = read_texts(body.inputs)
     labels = parameters.get("candidate_labels")
@@ -267,10 +260,10 @@ async def classify_zero_shot(
         raise RequestError(f"the model {served.name!r} has no label entailment", status=422, fix=fix)
     contradicts = next((n for n in served.former.labels if n.lower().startswith(("contradict", "not"))), None)
     pairs = [(text, template.replace("{}", label.strip())) for text in texts for label in labels]
-    found = await run_verb(request, served, "classify", pairs)
+    predictions = await run_verb(request, served, "classify", pairs)
     rows = []
-    for at in range(0, len(found), len(labels)):
-        some = [one.probabilities for one in found[at : at + len(labels)]]
+    for at in range(0, len(predictions), len(labels)):
+        some = [one.probabilities for one in predictions[at : at + len(labels)]]
         values = np.array([one[entails] for one in some])
         if parameters.get("multi_label") or len(labels) == 1:
             values = values / (values + np.array([0.0 if contradicts is None else one[contradicts] for one in some]))
@@ -288,30 +281,30 @@ GENERATION_PARAMETERS = (
 )  # fmt: skip
 
 
-async def generate(request: Request, served: ServedModel, body: TaskBody, parameters: dict[str, Any]) -> Response:
+async def generate(request: Request, served: ServedModel, body: TaskBody, parameters: JSONObject) -> Response:
     """Continue a text, greedily unless sampling is asked for; with `stream`, token by token."""
     texts, _ = read_texts(body.inputs)
     if parameters.get("watermark") or parameters.get("best_of", 1) != 1 or parameters.get("decoder_input_details"):
         raise RequestError("watermark, best_of and decoder_input_details are not supported", fix="leave them out")
     sampling = ("temperature", "top_k", "top_p", "typical_p", "seed")
-    given = {name: parameters[name] for name in (*sampling, "repetition_penalty", "stop") if name in parameters}
+    options = {name: parameters[name] for name in (*sampling, "repetition_penalty", "stop") if name in parameters}
     count = read_number(parameters, "num_return_sequences", 1, 128)
-    is_sampled = parameters.get("do_sample", count > 1 or any(n in given for n in sampling[:4]))
+    is_sampled = parameters.get("do_sample", count > 1 or any(n in options for n in sampling[:4]))
     if not is_sampled:
-        given = {name: value for name, value in given.items() if name not in sampling} | {"temperature": 0}
+        options = {name: value for name, value in options.items() if name not in sampling} | {"temperature": 0}
     has_details = bool(parameters.get("details"))
     top = read_number(parameters, "top_n_tokens", 1, 100) if "top_n_tokens" in parameters else 0
-    wanted = GenerationRequest(
-        texts, given, read_number(parameters, "max_new_tokens", 20), count,
+    generation = GenerationRequest(
+        texts, options, read_number(parameters, "max_new_tokens", 20), count,
         num_top=top if has_details or body.stream else None,
         streams=bool(body.stream),
     )  # fmt: skip
-    run = GenerationRun(request, served, wanted)
+    run = GenerationRun(request, served, generation)
     if body.stream:
         if len(texts) * count > 1:
             raise RequestError("one text is streamed at a time", status=422, fix="send one text")
         await run.__aenter__()
-        return StreamingResponse(stream_tokens(run), media_type="text/event-stream")
+        return GenerationStream(run, stream_tokens(run))
     has_prompt = bool(parameters.get("return_full_text"))
     async with run:
         rows = []
@@ -321,17 +314,17 @@ async def generate(request: Request, served: ServedModel, body: TaskBody, parame
     return JsonResponse(rows)
 
 
-def describe_token(token: ScoredToken) -> dict[str, Any]:
+def describe_token(token: ScoredToken) -> JSONObject:
     """Describe a generated token."""
     return {"id": token.id, "text": token.text, "logprob": token.log_prob, "special": False}
 
 
-def describe_top(token: ScoredToken) -> list[dict[str, Any]]:
+def describe_top(token: ScoredToken) -> list[JSONObject]:
     """Describe the likeliest tokens in a token's place."""
     return [{"id": i, "text": text, "logprob": value, "special": False} for i, text, value in token.top]
 
 
-def make_details(completion: Completion) -> dict[str, Any]:
+def make_details(completion: Completion) -> JSONObject:
     """Make the details of a generated text."""
     return {
         "finish_reason": FINISH_REASONS[completion.finish_reason or "stop"], "prefill": [], "seed": None,
@@ -343,7 +336,7 @@ def make_details(completion: Completion) -> dict[str, Any]:
 async def stream_tokens(run: GenerationRun) -> AsyncIterator[bytes]:
     """Yield one event for each token; the last has the whole text."""
     try:
-        last: dict[str, Any] | None = None
+        last: JSONObject | None = None
         index = 0
         async for completion, piece, tokens, reason in run.events():
             if tokens:
@@ -365,7 +358,7 @@ async def stream_tokens(run: GenerationRun) -> AsyncIterator[bytes]:
         run.stop()
 
 
-TaskFunction = Callable[[Request, ServedModel, TaskBody, dict[str, Any]], Awaitable[Response]]
+TaskFunction = Callable[[Request, ServedModel, TaskBody, JSONObject], Awaitable[Response]]
 # Task → the parameters that it takes, and what runs it.
 TASKS: dict[str, tuple[tuple[str, ...], TaskFunction]] = {
     "fill-mask": (("top_k",), fill_mask),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from ..config import Settings
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 SIZES = tuple(2.0**power for power in range(15))
@@ -21,7 +22,7 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        make: dict[str, Any] = {"registry": self.registry}
+        make: Settings = {"registry": self.registry}
         self.requests = Counter("te_request_count", "Requests", ["method"], **make)
         self.successes = Counter("te_request_success", "Requests that were answered", ["method"], **make)
         self.failures = Counter("te_request_failure", "Requests that were refused or failed", ["err"], **make)

@@ -6,16 +6,17 @@ import base64
 import time
 import uuid
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from fastapi import APIRouter, Body, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from ..config import JSONObject, JSONValue
 from ..errors import Error
 from .completions import Completion, ScoredToken, check_token_ids
-from .request_context import GenerationRequest, GenerationRun, add_log_facts, embed_texts, get_state
+from .request_context import GenerationRequest, GenerationRun, GenerationStream, add_log_facts, embed_texts, get_state
 from .rerank import rank_documents
 from .responses import (
     DONE_EVENT,
@@ -38,21 +39,22 @@ TOKEN_IDS_HINT = (
 router = APIRouter(responses=describe_errors("openai"))
 
 
-def check_inputs(value: Any) -> Any:
+def check_inputs(value: JSONValue) -> JSONValue:
     """Check the shape of inputs: a text, texts, or token ids, about which the route decides."""
     rows = value if isinstance(value, list) else [value]
     if all(isinstance(one, str) for one in rows):
         for text in rows:
             text.encode("utf-8")  # a lone surrogate is refused here
         return value
-    if all(type(one) is int for one in rows) or all(
+    is_ids = all(type(one) is int for one in rows) or all(
         isinstance(row, list) and row and all(type(one) is int for one in row) for row in rows
-    ):
+    )
+    if isinstance(value, list) and is_ids:
         return value
     raise ValueError("give a string, or a list of strings")
 
 
-Texts = Annotated[Any, BeforeValidator(check_inputs), WithJsonSchema({
+Texts = Annotated[JSONValue, BeforeValidator(check_inputs), WithJsonSchema({
     "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
 })]  # fmt: skip
 StopStrings = str | Annotated[list[str], Field(max_length=16)]
@@ -88,14 +90,16 @@ class CompletionBody(RequestBody):
 
     def check_unsupported(self) -> None:
         """Refuse what would otherwise be ignored in silence."""
-        for name in ("suffix", "logit_bias", "presence_penalty", "frequency_penalty"):
-            if getattr(self, name):
+        names = ("suffix", "logit_bias", "presence_penalty", "frequency_penalty")
+        values = self.model_dump(include=set(names))
+        for name in names:
+            if values[name]:
                 fix = f"leave {name} out" + ("; repetition_penalty does something like it" if "penalty" in name else "")
                 raise RequestError(f"{name} is not supported", fix=fix, code="unsupported_parameter")
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise RequestError("best_of other than n is not supported", fix="leave it out")
 
-    def list_options(self) -> dict[str, Any]:
+    def list_options(self) -> JSONObject:
         """List the options of generation by formers' names."""
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         return {
@@ -127,7 +131,7 @@ class RerankBody(RequestBody):
     max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
 
 
-def describe_model(served: ServedModel) -> dict[str, Any]:
+def describe_model(served: ServedModel) -> JSONObject:
     """Describe a model as /v1/models does."""
     return {
         "id": served.name, "object": "model", "created": served.created, "owned_by": "formers",
@@ -149,7 +153,7 @@ async def show_model(request: Request, model: str) -> Response:
 
 
 @router.post("/v1/chat/completions")
-async def refuse_chat(request: Request, body: Annotated[dict[str, Any] | None, Body()] = None) -> Response:
+async def refuse_chat(request: Request, body: Annotated[JSONObject | None, Body()] = None) -> Response:
     """Say that these are not chat models."""
     what = "the models of this server continue text; they are not chat models and have no chat template"
     raise RequestError(what, fix="send the text as prompt to /v1/completions", code="not_a_chat_model")
@@ -206,7 +210,7 @@ async def create_completions(request: Request, body: CompletionBody) -> Response
     """Continue prompts; with `stream`, as server-sent events."""
     body.check_unsupported()
     served = get_state(request).models.find(body.model, "generate")
-    wanted = GenerationRequest(
+    generation = GenerationRequest(
         prompts=read_prompts(request, served, body.prompt), given=body.list_options(), max_new_tokens=body.max_tokens,
         num_samples=body.n or 1, num_top=body.logprobs, echo=bool(body.echo), streams=bool(body.stream),
     )  # fmt: skip
@@ -216,11 +220,11 @@ async def create_completions(request: Request, body: CompletionBody) -> Response
         "id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(time.time()),
         "model": served.name, "system_fingerprint": served.version,
     }  # fmt: skip
-    run = GenerationRun(request, served, wanted)
+    run = GenerationRun(request, served, generation)
     if body.stream:
         await run.__aenter__()  # what is refused is refused with a status, before the stream begins
         has_usage = (body.stream_options or {}).get("include_usage", False)
-        return StreamingResponse(stream_choices(run, about, has_usage), media_type="text/event-stream")
+        return GenerationStream(run, stream_choices(run, about, has_usage))
     async with run:
         completions = await run.finish()
         choices = [make_choice(run, one, one.text, one.tokens, one.finish_reason, True) for one in completions]
@@ -228,7 +232,7 @@ async def create_completions(request: Request, body: CompletionBody) -> Response
         return JsonResponse({**about, "choices": choices, "usage": make_usage(run)})
 
 
-async def stream_choices(run: GenerationRun, about: dict[str, Any], has_usage: bool) -> AsyncIterator[bytes]:
+async def stream_choices(run: GenerationRun, about: JSONObject, has_usage: bool) -> AsyncIterator[bytes]:
     """Yield the events of a stream; an error on the way is an event of its own."""
     try:
         begun: set[int] = set()
@@ -251,25 +255,25 @@ async def stream_choices(run: GenerationRun, about: dict[str, Any], has_usage: b
 
 def make_choice(
     run: GenerationRun, completion: Completion, text: str, tokens: list[ScoredToken], reason: str | None, first: bool
-) -> dict[str, Any]:
+) -> JSONObject:
     """Make one choice of an answer; with echo, the first piece begins with the prompt."""
-    wanted = run.wanted
-    prompt_number = completion.index // wanted.num_samples
+    generation = run.wanted
+    prompt_number = completion.index // generation.num_samples
     offset, front = len(completion.text) - len(text), ""
-    if wanted.echo:
-        prompt = wanted.prompts[prompt_number]
+    if generation.echo:
+        prompt = generation.prompts[prompt_number]
         tokenizer = run.served.former.tokenizer
         assert tokenizer is not None
         front = prompt if isinstance(prompt, str) else tokenizer.decode(prompt, special=True)
     log_probs = None
-    if wanted.num_top is not None:
-        shown = [*(run.prompt_tokens[prompt_number] if wanted.echo and first else []), *tokens]
+    if generation.num_top is not None:
+        shown = [*(run.prompt_tokens[prompt_number] if generation.echo and first else []), *tokens]
         log_probs = make_log_probs(shown, 0 if first else offset + len(front))
     whole = front + text if first else text
     return {"index": completion.index, "text": whole, "logprobs": log_probs, "finish_reason": reason}
 
 
-def make_log_probs(tokens: list[ScoredToken], offset: int) -> dict[str, Any]:
+def make_log_probs(tokens: list[ScoredToken], offset: int) -> JSONObject:
     """Make the log-probabilities of a choice: tokens, their values, the likeliest in their place, where each begins."""
     offsets = []
     for one in tokens:
@@ -299,7 +303,7 @@ def make_usage(run: GenerationRun) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
 
-def read_prompts(request: Request, served: ServedModel, prompt: Any) -> list[str | list[int]]:
+def read_prompts(request: Request, served: ServedModel, prompt: JSONValue) -> list[str | list[int]]:
     """Read prompts: texts, or where the server takes them, token ids."""
     if isinstance(prompt, str):
         return [prompt]

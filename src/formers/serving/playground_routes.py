@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
@@ -14,10 +14,11 @@ from pydantic import Field
 from starlette.staticfiles import StaticFiles
 
 from .. import inspection
+from ..config import JSONObject
 from ..errors import Error
 from .completions import ScoredToken, check_token_ids
 from .family_tree import describe_family
-from .request_context import GenerationRequest, GenerationRun, get_state, run_verb
+from .request_context import GenerationRequest, GenerationRun, GenerationStream, get_state, run_verb
 from .responses import JsonResponse, RequestBody, describe_answers, describe_errors, encode_event, make_error_body
 from .served_models import ServedModel
 
@@ -33,7 +34,10 @@ class InspectBody(RequestBody):
     model: str | None = None
     second: str | None = None
     before: str | None = None
+    window: Annotated[int, Field(ge=0)] = 0  # of a long text; the page says which one it shows
     views: list[str] | None = None
+    methods: list[str] | None = None
+    masked: bool | None = None
     kind: str | None = None
     layer: Annotated[int, Field(ge=0)] | None = None
     head: Annotated[int, Field(ge=0)] | None = None
@@ -42,7 +46,8 @@ class InspectBody(RequestBody):
 
 
 class GenerateBody(RequestBody):
-    """A text to be continued; `ids` are tokens after it that are taken as they are, to continue from another choice."""
+    """A text to be continued; `ids` are tokens after it (of an encoder-decoder, of its answer) that are taken as they
+    are, to continue from another choice."""
 
     text: str
     model: str | None = None
@@ -73,13 +78,13 @@ class ObjectivesBody(RequestBody):
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
 
-def describe_model(served: ServedModel) -> dict[str, Any]:
+def describe_model(served: ServedModel) -> JSONObject:
     """Describe a model for the page: what it is, what it can do, how large it is."""
     former, config = served.former, served.former.config
     mask = None if former.tokenizer is None else former.tokenizer.special.get("mask")
     return {
         "name": served.name, "family": former.family, "head": former.head, "verbs": list(served.verbs),
-        "layers": getattr(config, "layers", 0), "heads": getattr(config, "heads", 0), "dim": config.dim,
+        "layers": config.layers, "heads": config.heads, "dim": config.dim,
         "vocab": former.output_vocab, "parameters": former.num_parameters, "context": former.context,
         "labels": list(former.labels), "mask": mask, "pairs": former.can_read_segments,
         "encoder_decoder": former.is_encoder_decoder, "task": former.task.get("name"),
@@ -97,28 +102,29 @@ async def list_models(request: Request) -> Response:
 async def inspect(request: Request, body: InspectBody) -> Response:
     """Look at a model at work on a text; the answer is the view document."""
     served = get_state(request).models.find(body.model, "inspect")
-    given = body.model_dump(exclude={"model", "text", "views"}, exclude_none=True)
-    views = {} if body.views is None else {"views": ",".join(body.views)}
-    found = await run_verb(request, served, "inspect", [body.text], name=served.name, **views, **given)
-    return JsonResponse(found[0].to_dict())
+    options = body.model_dump(exclude={"model", "text", "views", "methods"}, exclude_none=True)
+    lists = {"views": body.views, "methods": body.methods}
+    options |= {name: ",".join(names) for name, names in lists.items() if names is not None}
+    text_views = await run_verb(request, served, "inspect", [body.text], name=served.name, **options)
+    return JsonResponse(text_views[0].to_dict())
 
 
 @router.post("/playground/objectives")
 async def show_objectives(request: Request, body: ObjectivesBody) -> Response:
     """Show what pretraining objectives would hide of a sentence and ask for, step by step."""
     served = get_state(request).models.find(body.model, "inspect")
-    given = body.model_dump(include={"second", "seed"}, exclude_none=True)
-    how = {"name": served.name, "views": "objectives", "objectives": "all", **given}
-    found = await run_verb(request, served, "inspect", [body.text], **how)
-    return JsonResponse({"objectives": found[0].to_dict().get("objectives", [])})
+    options = body.model_dump(include={"second", "seed"}, exclude_none=True)
+    how = {"name": served.name, "views": "objectives", "objectives": "all", **options}
+    views = await run_verb(request, served, "inspect", [body.text], **how)
+    return JsonResponse({"objectives": views[0].to_dict().get("objectives", [])})
 
 
 @router.post("/playground/fill")
 async def fill(request: Request, body: FillBody) -> Response:
     """Guess the blanks of a text: of each the likeliest tokens."""
     served = get_state(request).models.find(body.model, "fill")
-    found = (await run_verb(request, served, "fill", [body.text], top_k=body.top_k))[0]
-    blanks = [found] if found and not isinstance(found[0], list) else found
+    text_guesses = (await run_verb(request, served, "fill", [body.text], top_k=body.top_k))[0]
+    blanks = [text_guesses] if text_guesses and not isinstance(text_guesses[0], list) else text_guesses
     return JsonResponse({"blanks": [[
         {"token": one.token, "probability": one.probability, "text": one.text} for one in guesses
     ] for guesses in blanks]})  # fmt: skip
@@ -130,15 +136,20 @@ async def generate(request: Request, body: GenerateBody) -> Response:
     models = get_state(request).models
     served = models.find(body.model, "generate")
     prompt: str | list[int] = body.text
-    if body.ids:
+    forced: list[int] = []
+    if body.ids and served.former.is_encoder_decoder:
+        forced = check_token_ids(served.former, body.ids, is_output=True)
+    elif body.ids:
         from ..generation.api import encode_prompt
 
         front = await models.run(encode_prompt, served.former, body.text)
         prompt = [*front, *check_token_ids(served.former, body.ids)]
-    given = {name: getattr(body, name) for name in ("temperature", "top_k", "top_p", "seed", "stop")}
-    wanted = GenerationRequest([prompt], given, body.max_new_tokens, num_top=body.alternatives, streams=True)
-    run = await GenerationRun(request, served, wanted).__aenter__()
-    return StreamingResponse(stream_tokens(run), media_type="text/event-stream")
+    options = body.model_dump(include={"temperature", "top_k", "top_p", "seed", "stop"})
+    generation = GenerationRequest(
+        [prompt], options, body.max_new_tokens, num_top=body.alternatives, streams=True, forced_ids=forced
+    )
+    run = await GenerationRun(request, served, generation).__aenter__()
+    return GenerationStream(run, stream_tokens(run))
 
 
 async def stream_tokens(run: GenerationRun) -> AsyncIterator[bytes]:
@@ -159,7 +170,7 @@ async def stream_tokens(run: GenerationRun) -> AsyncIterator[bytes]:
         run.stop()
 
 
-def describe_token(token: ScoredToken) -> dict[str, Any]:
+def describe_token(token: ScoredToken) -> JSONObject:
     """Describe a token and what could have stood in its place."""
     return {
         "id": token.id, "text": token.text, "probability": math.exp(token.log_prob or 0.0),

@@ -9,16 +9,20 @@ import time
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from fastapi import Request
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from ..config import JSONObject
 from ..generation.options import Options
+from .batching import Ticket, VerbInput, VerbResult
 from .completions import Completion, ScoredToken, make_prompt, make_sampling_options, score_prompt, start_completion
 from .metrics import ServerMetrics
 from .responses import Overloaded, RequestError
-from .served_models import ModelLease, ModelTable, ServedModel, make_operation
+from .served_models import ModelLease, ModelTable, Operation, ResultT, ServedModel, make_operation
 from .settings import ServerSettings
 
 
@@ -44,7 +48,7 @@ def get_state(request: Request) -> ServerState:
     return request.app.state.server
 
 
-def add_log_facts(request: Request, **facts: Any) -> None:
+def add_log_facts(request: Request, **facts: object) -> None:
     """Add facts to the request's log line: names and numbers, nothing of a text."""
     request.scope.setdefault("log_facts", {}).update(facts)
 
@@ -55,13 +59,14 @@ async def wait_until_gone(request: Request) -> None:
         pass
 
 
-async def wait_for_answer(request: Request, future: Future[Any]) -> Any:
+async def wait_for_answer(request: Request, future: Future[ResultT]) -> ResultT:
     """Wait for a result; give it up when the client is gone or the request's time is over."""
     answer = asyncio.wrap_future(future)
     gone = asyncio.ensure_future(wait_until_gone(request))
     try:
         seconds = get_state(request).settings.limits.request_seconds
-        await asyncio.wait({answer, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        futures: set[asyncio.Future[ResultT] | asyncio.Future[None]] = {answer, gone}
+        await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if answer.done():
             return answer.result()
         if gone.done():
@@ -72,6 +77,28 @@ async def wait_for_answer(request: Request, future: Future[Any]) -> Any:
         gone.cancel()
 
 
+async def compute_texts(
+    request: Request, served: ServedModel, operation: Operation,
+    prepare: Callable[[], tuple[list[VerbInput], list[int]]],
+) -> tuple[list[VerbResult], list[int]]:  # fmt: skip
+    """Compute an operation on the texts of a request; returns the results and the numbers of tokens.
+
+    `prepare` gives the inputs and their tokens. It runs on a worker thread, which hands them to the model's queue
+    itself: the event loop is not on the way, and a single request does not wait for it.
+    """
+    models = get_state(request).models
+    with ModelLease(models, served) as lease:
+
+        def submit() -> Ticket:
+            inputs, costs = prepare()
+            lease.mark_queued()
+            return served.submit(operation, inputs, costs)
+
+        ticket: Ticket = await models.run(submit)
+        add_log_facts(request, model=served.name, texts=len(ticket.inputs), tokens=sum(ticket.costs))
+        return await wait_for_answer(request, ticket.future), ticket.costs
+
+
 async def embed_texts(
     request: Request, served: ServedModel, texts: Sequence[str], *, truncate: bool = False, normalise: bool = True,
     level: str = "embed",
@@ -80,44 +107,35 @@ async def embed_texts(
     vectors of all tokens."""
     state = get_state(request)
     check_text_count(state, texts)
-    with ModelLease(state.models, served) as lease:
-        pieces, costs = await state.models.run(served.tokenize, texts, truncate)
-        how = {"pool": state.settings.pool, "normalise": normalise} if level == "embed" else {}
-        ticket = served.submit(make_operation(level, **how), pieces, costs)
-        lease.mark_queued()
-        add_log_facts(request, model=served.name, texts=len(texts), tokens=sum(costs))
-        return Vectors(await wait_for_answer(request, ticket.future), costs)
+    how = {"pool": state.settings.pool, "normalise": normalise} if level == "embed" else {}
+    operation = make_operation(level, **how)
+    return Vectors(*await compute_texts(request, served, operation, lambda: served.tokenize(texts, truncate)))
 
 
 async def run_verb(
-    request: Request, served: ServedModel, verb: str, inputs: Sequence[Any], **options: Hashable
-) -> list[Any]:
+    request: Request, served: ServedModel, verb: str, inputs: Sequence[VerbInput], **options: Hashable
+) -> list[VerbResult]:
     """Run a verb of formers on inputs (texts, pairs of texts, …), in batches that other requests share."""
     served.check_verb(verb)
     state = get_state(request)
     check_text_count(state, inputs)
 
-    def count_costs() -> list[int]:
-        found = []
+    def count_costs() -> tuple[list[VerbInput], list[int]]:
+        costs = []
         for number, one in enumerate(inputs, 1):
-            found.append(served.count_tokens(*list_strings(one)))
-            served.check_cost(found[-1], f"text {number}")
-        return found
+            costs.append(served.count_tokens(*list_strings(one)))
+            served.check_cost(costs[-1], f"text {number}")
+        return list(inputs), costs
 
-    with ModelLease(state.models, served) as lease:
-        costs = await state.models.run(count_costs)
-        ticket = served.submit(make_operation(verb, **options), list(inputs), costs)
-        lease.mark_queued()
-        add_log_facts(request, model=served.name, texts=len(inputs), tokens=sum(costs))
-        return await wait_for_answer(request, ticket.future)
+    return (await compute_texts(request, served, make_operation(verb, **options), count_costs))[0]
 
 
-def list_strings(value: Any) -> list[str]:
+def list_strings(value: VerbInput) -> list[str]:
     """List the strings of a text, a pair, or a question with its choices."""
     return [value] if isinstance(value, str) else [text for part in value for text in list_strings(part)]
 
 
-def check_text_count(state: ServerState, texts: Sequence[Any]) -> None:
+def check_text_count(state: ServerState, texts: Sequence[object]) -> None:
     """Refuse a request without texts, and one with too many."""
     if not texts:
         raise RequestError("there are no texts", kind="empty", fix="give at least one")
@@ -141,12 +159,29 @@ class GenerationRequest:
     tokens beside each one are recorded, with `echo` those of the prompt too."""
 
     prompts: Sequence[str | list[int]]
-    given: dict[str, Any] = field(default_factory=dict)
+    given: JSONObject = field(default_factory=dict)
     max_new_tokens: int | None = None
     num_samples: int = 1
     num_top: int | None = None
     echo: bool = False
     streams: bool = False
+    forced_ids: Sequence[int] = ()  # the first new tokens of each text, taken as they are
+
+
+class GenerationStream(StreamingResponse):
+    """The events of a run as an answer. It frees the run also when its client was gone before the first event: an
+    iterator that was never begun has nothing that could do so."""
+
+    def __init__(self, run: GenerationRun, events: AsyncIterator[bytes]):
+        super().__init__(events, media_type="text/event-stream")
+        self.run = run
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events, and free the run."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.run.stop()
 
 
 class GenerationRun:
@@ -165,6 +200,7 @@ class GenerationRun:
         self.completions: list[Completion] = []
         self.prompt_ids: list[list[int]] = []
         self.prompt_tokens: list[list[ScoredToken]] = []
+        self.is_stopped = False
 
     async def __aenter__(self) -> GenerationRun:
         self.lease.__enter__()
@@ -190,20 +226,23 @@ class GenerationRun:
 
     def start(self) -> None:
         """Encode the prompts and submit all texts; runs on a worker thread."""
-        wanted, served = self.wanted, self.served
-        prompts = [make_prompt(served, prompt, wanted.max_new_tokens) for prompt in wanted.prompts]
+        generation, served = self.wanted, self.served
+        limit_new = generation.max_new_tokens
+        limit_new = None if limit_new is None else limit_new + len(generation.forced_ids)
+        prompts = [make_prompt(served, prompt, limit_new) for prompt in generation.prompts]
         self.prompt_ids = [ids for ids, _ in prompts]
-        if wanted.max_new_tokens == 0:
+        if generation.max_new_tokens == 0:
             self.add_finished_texts()
             return
-        if (count := len(prompts) * wanted.num_samples) > (limit := self.state.settings.limits.max_texts):
+        if (count := len(prompts) * generation.num_samples) > (limit := self.state.settings.limits.max_texts):
             what = f"the request asks for {count:,} texts, and {limit:,} are allowed"
             raise RequestError(what, status=413, fix="send several requests")
         served.check_queue(count)
-        options: Options = make_sampling_options(wanted.given, max(1, *(count for _, count in prompts)))
+        options: Options = make_sampling_options(generation.given, max(1, *(count for _, count in prompts)))
         for ids, count in prompts:
-            for sample in range(wanted.num_samples):
-                one = Completion(len(self.completions), ids, count, wanted.num_top, self.receive_change)
+            for sample in range(generation.num_samples):
+                one = Completion(len(self.completions), ids, count, generation.num_top, self.receive_change)
+                one.forced_ids = generation.forced_ids
                 self.completions.append(one)
                 start_completion(served, one, options, sample)
         add_log_facts(self.request, model=served.name, texts=len(self.completions), tokens=self.num_prompt_tokens)
@@ -254,7 +293,10 @@ class GenerationRun:
         return self.completions
 
     def stop(self) -> None:
-        """Free the slots of texts that are not finished, and the model."""
+        """Free the slots of texts that are not finished, and the model; once."""
+        if self.is_stopped:
+            return
+        self.is_stopped = True
         for one in self.completions:
             one.cancel()
         self.lease.__exit__()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
+from ..config import JSONObject, JSONValue
 from ..errors import Error, NonFinite
 
 DONE_EVENT = b"data: [DONE]\n\n"
@@ -51,13 +51,13 @@ ERROR_STATUSES = {
 }  # fmt: skip
 
 
-def describe_errors(protocol: str) -> dict[int | str, dict[str, Any]]:
+def describe_errors(protocol: str) -> dict[int | str, JSONObject]:
     """Describe the errors of a protocol's routes for OpenAPI."""
     body = OpenAIErrorBody if protocol == "openai" else ErrorBody
     return {status: {"model": body, "description": words} for status, words in ERROR_STATUSES.items()}
 
 
-def describe_answers(*media_types: str) -> dict[int | str, dict[str, Any]]:
+def describe_answers(*media_types: str) -> dict[int | str, JSONObject]:
     """Describe the media types of a route's answer for OpenAPI."""
     return {200: {"description": "The answer", "content": {name: {} for name in media_types}}}
 
@@ -84,17 +84,17 @@ class Overloaded(RequestError):
 class JsonResponse(JSONResponse):
     """JSON by orjson, which also writes NumPy arrays; NaN becomes null."""
 
-    def render(self, content: Any) -> bytes:
+    def render(self, content: JSONValue) -> bytes:
         """Write the content as JSON."""
         return encode_json(content)
 
 
-def encode_json(content: Any) -> bytes:
+def encode_json(content: JSONValue) -> bytes:
     """Encode a value as JSON."""
     return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
 
 
-def encode_event(content: Any) -> bytes:
+def encode_event(content: JSONValue) -> bytes:
     """Encode a value as one server-sent event."""
     return b"data: " + encode_json(content) + b"\n\n"
 
@@ -115,7 +115,7 @@ def get_error_kind(error: Error) -> str:
     return "backend" if isinstance(error, NonFinite) else "validation"
 
 
-def make_error_body(error: Error, path: str) -> dict[str, Any]:
+def make_error_body(error: Error, path: str) -> JSONObject:
     """Make the body of an error in the shape of the route's protocol."""
     status, message = find_status(error, path), str(error)
     kind = get_error_kind(error)

@@ -10,13 +10,13 @@ import time
 from asyncio import TimerHandle, Transport
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
-from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ..config import JSONObject
 from .metrics import ServerMetrics
 from .responses import Overloaded, RequestError, make_error_response
 from .settings import ServerSettings
@@ -81,17 +81,17 @@ class Gate:
         if self.settings.token is None or self.has_token(headers):
             return None
         words = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-        given = words.pop("token", [""])[0]
-        if scope["method"] == "GET" and scope["path"].startswith("/playground") and self.is_token(given):
-            return self.make_cookie_redirect(scope["path"], words, given)
+        token = words.pop("token", [""])[0]
+        if scope["method"] == "GET" and scope["path"].startswith("/playground") and self.is_token(token):
+            return self.make_cookie_redirect(scope["path"], words, token)
         fix = "send it as: Authorization: Bearer TOKEN"
         raise RequestError("the token is missing or wrong", status=401, kind="token", fix=fix)
 
     def has_token(self, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether the token is there, as a header or as the playground's cookie."""
-        kind, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        kind, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         if kind.lower() == "bearer":
-            return self.is_token(given.strip())
+            return self.is_token(token.strip())
         try:
             cookies = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
         except CookieError:
@@ -121,10 +121,10 @@ class Gate:
 
     def record_request(self, scope: Scope, status: int, seconds: float) -> None:
         """Count a request and write its log line, which holds nothing that the client wrote."""
-        route = getattr(scope.get("route"), "path", "") or "none"
+        route = getattr(scope.get("route"), "path", "") or "none"  # dynamic: a class of starlette's, if one matched
         kind = scope.get("error_kind")
         self.metrics.record_request(route, status, kind, seconds)
-        facts: dict[str, Any] = {"method": scope["method"], "route": route, "status": status}
+        facts: JSONObject = {"method": scope["method"], "route": route, "status": status}
         facts["ms"] = round(1000 * seconds, 2)
         facts |= {"error": kind} if kind else {}
         facts |= scope.get("log_facts", {})
@@ -216,7 +216,7 @@ class JsonLogFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format one line; of an exception its type and place, never its message, which may quote a text."""
-        line: dict[str, Any] = {"time": self.formatTime(record), "level": record.levelname.lower()}
+        line: JSONObject = {"time": self.formatTime(record), "level": record.levelname.lower()}
         line["event"] = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             trace = record.exc_info[2]
@@ -224,15 +224,15 @@ class JsonLogFormatter(logging.Formatter):
                 trace = trace.tb_next
             place = "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
             line["exception"] = f"{type(record.exc_info[1]).__name__} at {place}"
-        return json.dumps(line | getattr(record, "facts", {}))
+        return json.dumps(line | getattr(record, "facts", {}))  # dynamic: `extra` of a log call becomes attributes
 
 
 def read_headers(scope: Scope) -> dict[bytes, bytes]:
     """Read the headers of a request; of several of one name, all, so that no check sees another than the route."""
-    found: dict[bytes, bytes] = {}
+    headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
-        found[name] = value if name not in found else found[name] + b"," + value
-    return found
+        headers[name] = value if name not in headers else headers[name] + b"," + value
+    return headers
 
 
 def strip_port(host: str) -> str:

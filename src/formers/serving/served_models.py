@@ -10,21 +10,24 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import TypeVar
 
+import numpy as np
 import torch
 
+from ..config import Settings
 from ..errors import Error
 from ..former import Former
 from ..generation.engine import Engine, build_engine
 from ..inspection.embed import compute_states, embed
 from ..tasks.encoding import TokenizedText, tokenize_texts
 from ..verbs import can_generate, list_verbs, resolve_verb
-from .batching import BatchScheduler, Ticket
+from .batching import BatchScheduler, Ticket, VerbInput, VerbResult
 from .metrics import ServerMetrics
 from .responses import Overloaded, RequestError
 from .settings import ServerSettings
 
+ResultT = TypeVar("ResultT")
 ModelLoader = Callable[[str], Former]
 logger = logging.getLogger("formers.serving")
 
@@ -36,14 +39,14 @@ class Operation:
     name: str
     options: tuple[tuple[str, Hashable], ...] = ()
 
-    def run(self, former: Former, inputs: list[Any]) -> Sequence[Any]:
+    def run(self, former: Former, inputs: list[VerbInput]) -> Sequence[VerbResult]:
         """Compute the results of inputs, one for each."""
-        how: dict[str, Any] = dict(self.options)
+        how: Settings = dict(self.options)
         if self.name == "embed":
             return embed(former, inputs, **how).numpy()
         if self.name == "embed_tokens":
             return embed_all_tokens(former, inputs)
-        verb: Callable[..., Any] = resolve_verb(self.name)
+        verb: Callable[..., VerbResult] = resolve_verb(self.name)
         if self.name == "inspect":  # which takes one text
             return [verb(former, text, **how) for text in inputs]
         return verb(former, inputs, **how)
@@ -54,12 +57,12 @@ def make_operation(name: str, /, **options: Hashable) -> Operation:
     return Operation(name, tuple(sorted((k, v) for k, v in options.items() if v is not None)))
 
 
-def embed_all_tokens(former: Former, texts: Sequence[TokenizedText]) -> list[Any]:
+def embed_all_tokens(former: Former, texts: Sequence[TokenizedText]) -> list[np.ndarray]:
     """Compute the vectors of all tokens of each text, marks such as [CLS] included: (tokens, dim)."""
-    found: list[Any] = [None] * len(texts)
+    vectors: dict[int, np.ndarray] = {}
     for number, states in compute_states(former, texts, lambda x: x):
-        found[number] = torch.cat((states.prefix_vectors, states.vectors, states.suffix_vectors)).numpy()
-    return found
+        vectors[number] = torch.cat((states.prefix_vectors, states.vectors, states.suffix_vectors)).numpy()
+    return [vectors[number] for number in range(len(texts))]
 
 
 class ServedModel:
@@ -72,11 +75,12 @@ class ServedModel:
         former.model.eval()
         self.version = f"{former.fingerprint[:12]}.{loading}"
         self.created, self.verbs = int(time.time()), list_verbs(former)
+        self.lock = threading.Lock()  # of the two numbers, which the event loop and the workers change
         self.num_requests = 0  # that hold this model now
         self.num_arriving = 0  # that have not reached a queue yet
-        self.is_retired = False
+        self.is_retired = self.is_closed = False
         limits = settings.limits
-        self.scheduler = BatchScheduler(
+        self.scheduler: BatchScheduler[Operation] = BatchScheduler(
             lambda operation, inputs: operation.run(former, inputs), limits.max_batch_tokens, limits.max_queue,
             limits.batch_delay_seconds, lambda: self.num_arriving > 0, metrics.record_batch,
         )  # fmt: skip
@@ -148,7 +152,7 @@ class ServedModel:
             return sum(len(text.split()) for text in texts)
         return sum(len(tokenizer.encode(text)) for text in texts)
 
-    def submit(self, operation: Operation, inputs: list[Any], costs: list[int]) -> Ticket:
+    def submit(self, operation: Operation, inputs: list[VerbInput], costs: list[int]) -> Ticket[Operation]:
         """Queue inputs for a batch."""
         return self.scheduler.submit(operation, inputs, costs)
 
@@ -156,6 +160,19 @@ class ServedModel:
         """Refuse more texts to generate than may wait."""
         if self.num_waiting and self.num_waiting + count > self.settings.limits.max_queue:
             raise Overloaded(f"{self.num_waiting} texts wait to be generated")
+
+    def acquire(self) -> bool:
+        """Count a request that begins to use this model; returns False if the model is closed."""
+        with self.lock:
+            self.num_requests += not self.is_closed
+            self.num_arriving += not self.is_closed
+            return not self.is_closed
+
+    def try_retire(self) -> bool:
+        """Close the model to requests if none holds it; returns whether it is closed."""
+        with self.lock:
+            self.is_closed = not self.num_requests
+            return self.is_closed
 
     def close(self) -> None:
         """End the threads, after all that waits is answered."""
@@ -186,6 +203,7 @@ class ModelTable:
         self.retired: set[ServedModel] = set()
         self.workers = ThreadPoolExecutor(2, "formers-tokenize")
         self.lock = threading.Lock()  # one reload at a time
+        self.retired_lock = threading.Lock()  # a reload and the event loop change the set
         metrics.watch_queues(lambda: sum(len(one.scheduler.waiting) for one in self.models.values()))
 
     def load_all(self) -> None:
@@ -193,14 +211,21 @@ class ModelTable:
         with self.lock:
             for name, source in self.sources.items():
                 try:
-                    former = self.load(source)
-                except Error as error:
+                    former = self.load_apart(source)
+                except Exception as error:
                     if name not in self.models:
                         raise
-                    logger.error("reload failed", extra={"facts": {"model": name, "reason": str(error)}})
+                    reason = str(error) if isinstance(error, Error) else type(error).__name__
+                    logger.error("reload failed", extra={"facts": {"model": name, "reason": reason}})
                     continue
                 self.replace(ServedModel(name, source, former, self.settings, self.metrics, self.loading))
             self.loading += 1
+
+    def load_apart(self, source: str) -> Former:
+        """Load a model in a thread that ends with it. OpenMP keeps a team for every thread that has computed, and with
+        more threads in teams than cores it sends them to sleep after each operation: a request took 3 ms longer."""
+        with ThreadPoolExecutor(1, "formers-load") as loader:
+            return loader.submit(self.load, source).result()
 
     def replace(self, new: ServedModel) -> None:
         """Serve a model in place of the one of its name."""
@@ -209,24 +234,27 @@ class ModelTable:
         logger.info("model", extra={"facts": {"model": new.name, "version": new.version, "verbs": list(new.verbs)}})
         if old is not None:
             old.is_retired = True
-            self.retired.add(old)
+            with self.retired_lock:
+                self.retired.add(old)
             self.close_retired()
 
     def close_retired(self) -> None:
-        """Close replaced models that no request holds any more."""
-        for old in [one for one in self.retired if not one.num_requests]:
-            self.retired.discard(old)
+        """Close replaced models that no request holds any more; a request that comes too late is told so."""
+        with self.retired_lock:
+            idle = [one for one in self.retired if one.try_retire()]
+            self.retired.difference_update(idle)
+        for old in idle:
             threading.Thread(target=old.close, daemon=True).start()
 
     def find(self, name: str | None = None, verb: str | None = None) -> ServedModel:
         """Find a model by its name, or without one the first that answers a verb."""
         if name is not None and name != "":
-            if (found := self.models.get(name)) is None:
+            if (served := self.models.get(name)) is None:
                 known = ", ".join(self.models)
                 raise RequestError("there is no such model", status=404, fix=f"choose {known}", code="model_not_found")
             if verb is not None:
-                found.check_verb(verb)
-            return found
+                served.check_verb(verb)
+            return served
         models = list(self.models.values())
         fitting = [one for one in models if verb is None or verb in one.verbs]
         if not fitting:
@@ -235,11 +263,13 @@ class ModelTable:
 
     def close(self) -> None:
         """Close all models."""
-        for one in (*self.models.values(), *self.retired):
+        with self.retired_lock:
+            retired = list(self.retired)
+        for one in (*self.models.values(), *retired):
             one.close()
         self.workers.shutdown(wait=False)
 
-    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def run(self, function: Callable[..., ResultT], *arguments: object) -> ResultT:
         """Run a function on a worker thread, so that the event loop continues."""
         return await asyncio.get_running_loop().run_in_executor(self.workers, function, *arguments)
 
@@ -252,19 +282,20 @@ class ModelLease:
         self.table, self.model, self.is_arriving = table, model, True
 
     def __enter__(self) -> ModelLease:
-        self.model.num_requests += 1
-        self.model.num_arriving += 1
+        if not self.model.acquire():
+            raise Overloaded("the model is being replaced", status=503)
         return self
 
     def mark_queued(self) -> None:
         """Say that the request's texts are in a queue."""
-        if self.is_arriving:
+        with self.model.lock:
+            self.model.num_arriving -= self.is_arriving
             self.is_arriving = False
-            self.model.num_arriving -= 1
 
     def __exit__(self, *what: object) -> None:
         self.mark_queued()
-        self.model.num_requests -= 1
+        with self.model.lock:
+            self.model.num_requests -= 1
         if self.model.is_retired:
             self.table.close_retired()
 

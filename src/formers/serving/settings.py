@@ -27,7 +27,7 @@ class ServerLimits:
     batch_delay_seconds: float = 0.002  # the longest wait of the oldest text for others to share its batch
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
+        for name, value in vars(self).items():  # dynamic: every setting is a number
             least = 0 if name == "batch_delay_seconds" else 1 if isinstance(value, int) else 0.01
             if not least <= value < float("inf"):
                 raise Error(f"{name} must be at least {least}, got {value}", fix="leave it out for the usual")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from .. import __version__
+from ..config import JSONObject, JSONValue
 from ..text.tokenizer import SPECIAL_ROLES, Tokenizer
 from .openai_routes import RerankBody, rerank
 from .request_context import embed_texts, get_state, run_verb
@@ -77,7 +78,7 @@ class SimilarityBody(RequestBody):
 
     inputs: SimilarityInputs
     model: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JSONObject | None = None
 
 
 class TokenizeBody(RequestBody):
@@ -126,8 +127,8 @@ async def embed_all(request: Request, body: TextsBody) -> Response:
     served = get_state(request).models.find(body.model, "embed")
     body.check_unsupported(served)
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    found = await embed_texts(request, served, texts, truncate=bool(body.truncate), level="embed_tokens")
-    return JsonResponse(found.rows)
+    vectors = await embed_texts(request, served, texts, truncate=bool(body.truncate), level="embed_tokens")
+    return JsonResponse(vectors.rows)
 
 
 @router.post("/predict")
@@ -137,8 +138,9 @@ async def predict(request: Request, body: PredictBody) -> Response:
     served = models.find(body.model)
     if body.model is None:
         served = next((one for one in models.models.values() if "classify" in one.verbs or one.is_reranker), served)
-    given: list[Any] = [body.inputs] if isinstance(body.inputs, str) or isinstance(body.inputs[0], str) else body.inputs
-    texts = [one if isinstance(one, str) else one[0] if len(one) == 1 else tuple(one) for one in given]
+    is_single = isinstance(body.inputs, str) or isinstance(body.inputs[0], str)
+    inputs: list[JSONValue] = [body.inputs] if is_single else list(body.inputs)
+    texts = [one if isinstance(one, str) else one[0] if len(one) == 1 else tuple(one) for one in inputs]
     how = {} if body.truncate else choose_long_mode(served)
     if served.is_reranker:
         scores = await run_verb(request, served, "score", texts, **how)
@@ -147,9 +149,8 @@ async def predict(request: Request, body: PredictBody) -> Response:
     else:
         if body.raw_scores:
             raise RequestError("raw_scores of several labels are not supported", fix="leave it out for probabilities")
-        found = await run_verb(request, served, "classify", texts, **how)
-        rows = [rank_labels(one.probabilities) for one in found]
-    is_single = isinstance(body.inputs, str) or isinstance(body.inputs[0], str)
+        predictions = await run_verb(request, served, "classify", texts, **how)
+        rows = [rank_labels(one.probabilities) for one in predictions]
     return JsonResponse(rows[0] if is_single else rows)
 
 
@@ -158,7 +159,7 @@ def choose_long_mode(served: ServedModel) -> dict[str, str]:
     return {"long": "error"} if served.former.task.get("long") == "cut" else {}
 
 
-def rank_labels(probabilities: dict[str, float]) -> list[dict[str, Any]]:
+def rank_labels(probabilities: dict[str, float]) -> list[JSONObject]:
     """List labels with their scores, the likeliest first."""
     order = sorted(probabilities.items(), key=lambda one: -one[1])
     return [{"score": score, "label": label} for label, score in order]
@@ -224,7 +225,7 @@ def check_known(tokenizer: Tokenizer, rows: list[list[int]]) -> None:
         raise RequestError(what, kind="tokenizer", status=422, fix="give ids of this model's vocabulary")
 
 
-def describe_token(tokenizer: Tokenizer, index: int, span: tuple[int, int]) -> dict[str, Any]:
+def describe_token(tokenizer: Tokenizer, index: int, span: tuple[int, int]) -> JSONObject:
     """Describe a token of a text; a special token stands nowhere in it."""
     text = tokenizer.get_token_text(index)
     is_special = text in tokenizer.reserved_tokens
@@ -237,7 +238,7 @@ async def decode(request: Request, body: DecodeBody) -> Response:
     """Decode ids to texts."""
     models = get_state(request).models
     tokenizer = get_tokenizer(models.find(body.model))
-    rows: Any = body.ids if isinstance(body.ids[0], list) else [body.ids]
+    rows: JSONValue = body.ids if isinstance(body.ids[0], list) else [body.ids]
     check_known(tokenizer, rows)
     special = body.skip_special_tokens is False
     return JsonResponse(await models.run(lambda: [tokenizer.decode(row, special=special) for row in rows]))
@@ -274,7 +275,7 @@ async def show_info(request: Request, model: str | None = None) -> Response:
     served, limits = state.models.find(model), state.settings.limits
     labels = {str(number): name for number, name in enumerate(served.former.labels)}
     classes = {"id2label": labels, "label2id": {name: int(number) for number, name in labels.items()}}
-    kind: dict[str, Any] = {"embedding": {"pooling": state.settings.pool}}
+    kind: JSONObject = {"embedding": {"pooling": state.settings.pool}}
     if served.is_reranker:
         kind = {"reranker": classes}
     elif "classify" in served.verbs:

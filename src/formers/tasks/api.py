@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch
-from ..config import ProgressCallback, build_config, format_value
+from ..config import JSONObject, ProgressCallback, build_config, format_value
 from ..data.encoded_examples import EncodedExamples, group_by_length, shift_right
 from ..errors import Error, NonFinite
 from ..former import Former
@@ -93,28 +93,39 @@ class Choice:
 
 
 def classify(
-    former: Former, texts: Texts, *, long: str | None = None, tell: ProgressCallback | None = None
-) -> Any:  # dynamic: one for a text, a list for many
+    former: Former, texts: Texts, *, task: str | None = None, long: str | None = None,
+    tell: ProgressCallback | None = None,
+) -> Any:  # dynamic: one for a text, a list for many  # fmt: skip
     """Predict the label of a text, or of each of many; a pair is a tuple. Long texts are read in windows, whose
-    probabilities are averaged; long="error" refuses them."""
-    task = resolve_task(former, "classify", long)
-    rows, one = make_text_rows(texts, task)
-    labels, made = task.labels or former.labels, []
-    for shares in predict_rows(former, task, rows, tell).tolist():
+    probabilities are averaged; long="error" refuses them. `task` names one of a model that learned a mixture."""
+    former = former.select_task(task)
+    own_task = resolve_task(former, "classify", long)
+    rows, one = make_text_rows(texts, own_task)
+    labels, results = own_task.labels or former.labels, []
+    for shares in predict_rows(former, own_task, rows, tell).tolist():
         best = max(range(len(shares)), key=shares.__getitem__)
-        several = tuple(n for n, s in zip(labels, shares, strict=True) if s > 0.5) if task.kind == "many" else ()
-        made.append(Classification(labels[best], shares[best], dict(zip(labels, shares, strict=True)), several))
-    return made[0] if one else made
+        several = tuple(n for n, s in zip(labels, shares, strict=True) if s > 0.5) if own_task.kind == "many" else ()
+        results.append(Classification(labels[best], shares[best], dict(zip(labels, shares, strict=True)), several))
+    return results[0] if one else results
 
 
 def predict_scores(
-    former: Former, texts: Texts, *, long: str | None = None, tell: ProgressCallback | None = None
-) -> Any:  # dynamic: one for a text, a list for many
-    """Predict the number of a text or a pair (a tuple): its similarity, its rating; a list for many."""
-    task = resolve_task(former, "regress", long)
-    rows, one = make_text_rows(texts, task)
-    found = predict_rows(former, task, rows, tell)[:, 0].tolist()
-    return found[0] if one else found
+    former: Former, texts: Texts, *, task: str | None = None, long: str | None = None,
+    tell: ProgressCallback | None = None,
+) -> Any:  # dynamic: one for a text, a list for many  # fmt: skip
+    """Predict the number of a text or a pair (a tuple): its similarity, its rating; a list for many. `task` names one
+    of a model that learned a mixture."""
+    former = former.select_task(task)
+    own_task = resolve_task(former, "regress", long)
+    rows, one = make_text_rows(texts, own_task)
+    answers = predict_rows(former, own_task, rows, tell)
+    scores = read_numbers(own_task.labels, answers) if own_task.label_as_text else answers[:, 0].tolist()
+    return scores[0] if one else scores
+
+
+def read_numbers(labels: Sequence[str], shares: np.ndarray) -> list[float]:
+    """Return the likeliest number of each row, given (rows, numbers) how likely a decoder is to write each."""
+    return [float(labels[best]) for best in shares.argmax(1)]
 
 
 def predict_rows(former: Former, task: Task, rows: list[Row], tell: ProgressCallback | None) -> np.ndarray:
@@ -147,19 +158,19 @@ def tag(
         what = f"the tags of this model ({', '.join(former.labels[:4])}, …) mark no entities"
         raise Error(what, fix="leave entities out, to get the tag of each word")
     one = isinstance(texts, str)
-    if not (given := [texts] if one else list_texts(texts)):
+    if not (text_rows := [texts] if one else list_texts(texts)):
         return []
-    found = [list(split_text(text, number, task)) for number, text in enumerate(given)]
-    rows: list[Row] = [{"words": [normalise(word) for word, _ in row]} for row in found]
+    words = [list(split_text(text, number, task)) for number, text in enumerate(text_rows)]
+    rows: list[Row] = [{"words": [normalise(word) for word, _ in row]} for row in words]
     data, outputs = compute_task_outputs(former, task, rows, tell)
-    made: list[list[TaggedWord]] = []
-    for row, (tags, sure) in zip(found, predict_tags(data, outputs, [len(row) for row in found]), strict=True):
+    results: list[list[TaggedWord]] = []
+    for row, (tags, sure) in zip(words, predict_tags(data, outputs, [len(row) for row in words]), strict=True):
         each = zip(row, tags.tolist(), sure.tolist(), strict=True)
-        made.append([TaggedWord(w, former.labels[max(0, t)], at, at + len(w), p) for (w, at), t, p in each])
+        results.append([TaggedWord(w, former.labels[max(0, t)], at, at + len(w), p) for (w, at), t, p in each])
     if entities:
-        named = [list(group_entities(row, text, scheme)) for row, text in zip(made, given, strict=True)]
+        named = [list(group_entities(row, text, scheme)) for row, text in zip(results, text_rows, strict=True)]
         return named[0] if one else named
-    return made[0] if one else made
+    return results[0] if one else results
 
 
 def group_entities(words: Sequence[TaggedWord], text: Words, scheme: str | None) -> Iterator[Entity]:
@@ -176,10 +187,10 @@ def split_text(text: Words, number: int, task: Task) -> Iterator[tuple[str, int]
     if isinstance(text, str):
         check_text(number, text)
         if task.tags_characters:
-            found = [(match[0], match.start()) for match in NON_SPACE.finditer(text)]
+            words = [(match[0], match.start()) for match in NON_SPACE.finditer(text)]
         else:
-            found = list(split_words(text, task.detached_marks, frozenset(task.mark_words)))
-        yield from found or [(text.strip(), len(text) - len(text.lstrip()))]
+            words = list(split_words(text, task.detached_marks, frozenset(task.mark_words)))
+        yield from words or [(text.strip(), len(text) - len(text.lstrip()))]
         return
     at = 0
     for word in text:
@@ -215,21 +226,21 @@ def answer(
         rows.append({"question": normalise(pair[0]), "context": context})
         places.append(origins)
     data, outputs = compute_task_outputs(former, task, rows, tell)
-    found = predict_spans(former, task, data, outputs, [row["context"] for row in rows], max(best, 5))
-    made = []
-    for some, pair, origins in zip(found, pairs, places, strict=True):
+    spans = predict_spans(former, task, data, outputs, [row["context"] for row in rows], max(best, 5))
+    results = []
+    for some, pair, origins in zip(spans, pairs, places, strict=True):
         shares = softmax(np.array([s.score for s in some] or [0.0]))
         listed = [locate_answer(s, float(p), pair[1], origins) for s, p in zip(some, shares, strict=False)]
-        made.append(listed[:best] if best > 1 else listed[0] if listed else Answer("", -1, -1, 1.0, 0.0))
-    return made[0] if one else made
+        results.append(listed[:best] if best > 1 else listed[0] if listed else Answer("", -1, -1, 1.0, 0.0))
+    return results[0] if one else results
 
 
-def locate_answer(found: Answer, probability: float, context: str, origins: list[int] | None) -> Answer:
+def locate_answer(span: Answer, probability: float, context: str, origins: list[int] | None) -> Answer:
     """Return an answer that refers to the context as the caller gave it."""
-    if origins is None or found.start < 0:
-        return dataclasses.replace(found, probability=probability)
-    start, end = origins[found.start], origins[found.end]
-    return Answer(context[start:end], start, end, probability, found.score)
+    if origins is None or span.start < 0:
+        return dataclasses.replace(span, probability=probability)
+    start, end = origins[span.start], origins[span.end]
+    return Answer(context[start:end], start, end, probability, span.score)
 
 
 def choose(
@@ -248,11 +259,11 @@ def choose(
         check_text(number, pair[0], *(pair[1] or ()))
         rows.append({"text": normalise(pair[0]), "choices": [normalise(choice) for choice in pair[1] or ()]})
     _, outputs = compute_task_outputs(former, task, rows, tell)
-    made = []
+    results = []
     for pair, shares in zip(pairs, predict_choices(outputs), strict=True):
         best = int(shares.argmax())
-        made.append(Choice(best, str(list(pair[1])[best]), tuple(shares.tolist())))
-    return made[0] if one else made
+        results.append(Choice(best, str(list(pair[1])[best]), tuple(shares.tolist())))
+    return results[0] if one else results
 
 
 def resolve_task(former: Former, name: str, long: str | None) -> Task:
@@ -266,17 +277,27 @@ def resolve_task(former: Former, name: str, long: str | None) -> Task:
 
 def get_task(former: Former, name: str) -> Task:
     """Return a loaded model's task, which must have that name; one that came from elsewhere gets the usual values."""
-    if saved := former.task:
+    if saved := former.task or find_mixture_task(former, name):
         if saved["name"] != name:
             raise Error(f"this model was trained to {saved['name']}", fix=f"use {TASK_VERBS[saved['name']]}")
         return build_config(Task, dict(saved), where="task")
-    kinds, wanted = TASKS[name]
-    if former.head.split("@")[0].split("+")[0] != wanted:
+    kinds, heads = TASKS[name]
+    if former.head.split("@")[0].split("+")[0] != heads:
         what = f"this {former.family} has the head {former.head!r}, which does not {name}"
         raise Error(what, fix=f"fine-tune it first: formers finetune MODEL --task {name} --train FILE")
     if name in ("classify", "regress") and (len(former.labels) == 1) != (name == "regress"):
         raise Error(f"this model has {len(former.labels)} labels", fix="use classify" if name == "regress" else "score")
     return Task(name=name, kind=kinds[0], length=choose_length(former.context))
+
+
+def find_mixture_task(former: Former, name: str) -> JSONObject:
+    """Return the only task of a mixture that has this verb; an Error where there are several. Empty without one."""
+    tasks = {task_name: task for task_name, task in former.tasks.items() if task["name"] == name}
+    if len(tasks) > 1:
+        first = next(iter(tasks))
+        what = f"this model has {len(tasks)} tasks to {name}: {', '.join(tasks)}"
+        raise Error(what, fix=f"name one: --task {first}, or task='{first}'")
+    return next(iter(tasks.values()), {})
 
 
 def make_text_rows(texts: Texts, task: Task) -> tuple[list[Row], bool]:
@@ -396,15 +417,15 @@ def score_label_words(
     """(rows, labels) how likely a decoder is to write each label of the task after a text, as shares of all labels."""
     labelled = [{**row, "label": label} for row in rows for label in task.labels]
     data = encode_examples(task, labelled, TaskEncoder.from_former(former, task))
-    found, start = np.zeros(len(data)), get_start_token(former.config)
+    totals, start = np.zeros(len(data)), get_start_token(former.config)
     with switch_to_eval(former):
         for some in group_examples(former, data, tell, unit="labels"):
             batch = data.make_target_batch(some, start).to(former.device)
             scores = former.model.logits(former.model(batch), part="lm").float().log_softmax(-1)
             each = scores.gather(1, batch.labels[:, None])[:, 0]
             total = torch.zeros(len(some), device=each.device).index_add(0, batch.layout.document_ids, each)
-            found[some] = total.cpu().numpy()
-    return softmax(found.reshape(len(rows), len(task.labels)))
+            totals[some] = total.cpu().numpy()
+    return softmax(totals.reshape(len(rows), len(task.labels)))
 
 
 def predict_choices(outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -416,15 +437,15 @@ def predict_tags(
     data: EncodedExamples, outputs: Sequence[np.ndarray], words: Sequence[int]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return of each row the tags of its words and their probabilities; a word without a token has tag -1."""
-    found = [(np.full(n, -1), np.zeros(n)) for n in words]
+    taggings = [(np.full(n, -1), np.zeros(n)) for n in words]
     assert data.offsets is not None
     for number, scores in enumerate(outputs):
         word = data.offsets[data.starts[number] : data.starts[number + 1], 0]
         here = np.flatnonzero(word >= 0)
         shares = softmax(scores[here].astype(np.float64))
-        tag, share = found[data.row_index[number]]
+        tag, share = taggings[data.row_index[number]]
         tag[word[here]], share[word[here]] = shares.argmax(-1), shares.max(-1)
-    return found
+    return taggings
 
 
 def predict_spans(
@@ -433,7 +454,7 @@ def predict_spans(
 ) -> list[list[Answer]]:  # fmt: skip
     """Find each question's best places, over all windows of its context; no answer is one of them, if the task allows
     it. Its score is the lowest that a window gives it (BERT, §4.3)."""
-    found: list[list[Answer]] = [[] for _ in contexts]
+    candidates: list[list[Answer]] = [[] for _ in contexts]
     empty = [np.inf] * len(contexts)
     pads_left = former.tokenizer is not None and former.tokenizer.is_left_padded
     for number, scores in enumerate(outputs):
@@ -442,14 +463,14 @@ def predict_spans(
         empty[row] = min(empty[row], float(scores[nowhere, 0] + scores[nowhere, 1]))
         assert data.offsets is not None
         places = data.offsets[data.starts[number] : data.starts[number + 1]]
-        found[row] += find_candidates(scores, places, contexts[row], task.max_answer_tokens, best)
-    made = []
-    for row, some in enumerate(found):
+        candidates[row] += find_candidates(scores, places, contexts[row], task.max_answer_tokens, best)
+    answers = []
+    for row, some in enumerate(candidates):
         unique = {(s.start, s.end): s for s in sorted(some, key=lambda s: s.score)}
         if task.allows_no_answer and np.isfinite(empty[row]):
             unique[-1, -1] = Answer("", -1, -1, math.nan, empty[row])
-        made.append(sorted(unique.values(), key=lambda s: -s.score)[:best])
-    return made
+        answers.append(sorted(unique.values(), key=lambda s: -s.score)[:best])
+    return answers
 
 
 def find_candidates(scores: np.ndarray, places: np.ndarray, context: str, most: int, best: int) -> Iterator[Answer]:

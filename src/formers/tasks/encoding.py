@@ -37,11 +37,18 @@ SENTENCE_MARKS = (word_level.SENTENCE_BEGIN, word_level.SENTENCE_END)
 DEFAULT_WINDOW = 1024  # tokens at once, for attention without a limit of its own
 
 
+def require_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
+    """Return the tokenizer of a model, which must have one."""
+    if tokenizer is None:
+        raise Error("this model has no tokenizer", fix="put its tokenizer.json beside it")
+    return tokenizer
+
+
 @dataclass(frozen=True)
 class TaskEncoder:
     """What one model needs to read texts."""
 
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None  # a model that reads characters can do without
     single_frame: Template  # around a text
     pair_frame: Template  # around a pair
     max_length: int
@@ -52,10 +59,11 @@ class TaskEncoder:
     @staticmethod
     def from_former(former: Former, task: Task) -> TaskEncoder:
         """Make the encoder of a model and its task."""
-        if (tokenizer := former.tokenizer) is None:
-            raise Error("this model has no tokenizer", fix="put its tokenizer.json beside it")
-        slots = former.config.slots if former.definition.reads_characters else None
-        single, pair = (make_character_frame(slots) if slots else get_frame(tokenizer, two) for two in (False, True))
+        slots, tokenizer = former.config.slots if former.definition.reads_characters else None, former.tokenizer
+        if slots:
+            single = pair = make_character_frame(slots)
+        else:
+            single, pair = (get_frame(require_tokenizer(tokenizer), two) for two in (False, True))
         length = min(task.length, former.context or task.length)
         return TaskEncoder(tokenizer, single, pair, length, former.can_read_segments, slots, task.prefix)
 
@@ -65,27 +73,30 @@ class TaskEncoder:
         if self.slots:
             words = [WORD_PATTERN.findall(text) or ["?"] for text in texts]
             return [word_level.encode_sentence(row, self.slots, marks=False) for row in words]
-        rows = self.tokenizer.encode_batch(texts, special=False, parse_special=False)
+        rows = require_tokenizer(self.tokenizer).encode_batch(texts, special=False, parse_special=False)
         return [np.array(row or [self.placeholder_id], np.int64) for row in rows]
 
     def tokenize_with_offsets(self, texts: Sequence[str]) -> list[tuple[Ids, Offsets]]:
         """Return the tokens of texts, and where in its text each stands."""
         if self.slots:
-            found = [find_words(text) for text in texts]
-            return [(word_level.encode_sentence(words, self.slots, marks=False), spans) for spans, words in found]
-        rows = self.tokenizer.encode_batch_with_offsets(texts, special=False, parse_special=False)
+            word_rows = [find_words(text) for text in texts]
+            return [(word_level.encode_sentence(words, self.slots, marks=False), spans) for spans, words in word_rows]
+        rows = require_tokenizer(self.tokenizer).encode_batch_with_offsets(texts, special=False, parse_special=False)
         return [(np.array(ids, np.int64), offsets) for ids, offsets in rows]
 
     def describe_unknown(self, data: EncodedExamples) -> str:
         """Say how many of the tokens of examples the tokenizer does not know; nothing where it knows all."""
-        index = None if self.slots or self.tokenizer.is_byte_level else self.tokenizer.id("unk")
+        if self.slots or require_tokenizer(self.tokenizer).is_byte_level:
+            return ""
+        index = require_tokenizer(self.tokenizer).id("unk")
         count = 0 if index is None else int(np.count_nonzero(data.ids == index))
         return f"{count:,} of {len(data.ids):,} tokens unknown" if count else ""
 
     @property
     def placeholder_id(self) -> int:
         """What stands for a text of no tokens."""
-        return next((i for r in ("unk", "eos", "pad") if (i := self.tokenizer.id(r)) is not None), 0)
+        tokenizer = require_tokenizer(self.tokenizer)
+        return next((i for r in ("unk", "eos", "pad") if (i := tokenizer.id(r)) is not None), 0)
 
     def compute_capacity(self, pair: bool = False) -> int:
         """Return how many tokens of text fit between the marks."""
@@ -135,7 +146,7 @@ def encode_classification(task: Task, rows: Rows, encoder: TaskEncoder, labels: 
     others = dataclasses.replace(encoder, prefix="").tokenize([str(rows[i]["other"]) for i in has_second])
     second = dict(zip(has_second, others, strict=True))
     for number, row in enumerate(rows):
-        said = answer(row)
+        label = answer(row)
         room = encoder.compute_capacity(number in second)
         check_fits(task, number, len(first[number]) + len(second.get(number, ())), room)
         lost.update(find_truncated(task, first[number], second.get(number), room))
@@ -143,7 +154,7 @@ def encode_classification(task: Task, rows: Rows, encoder: TaskEncoder, labels: 
             ways = [(a, b)] if b is None or not task.both_orders else [(a, b), (b, a)]
             for turn, (one, two) in enumerate(ways):
                 ids, segments, *_ = encoder.build_inputs(one, two)
-                sheet.add_document(ids, segments, said if not turn else ignore_label(said))
+                sheet.add_document(ids, segments, label if not turn else ignore_label(label))
             sheet.add_example(number, len(ways))
     warn_truncated(lost, encoder)
     return sheet.pack()
@@ -168,8 +179,8 @@ def find_truncated(task: Task, a: Ids, b: Ids | None, room: int) -> list[str]:
 def warn_truncated(lost: Mapping[str, int], encoder: TaskEncoder) -> None:
     """Warn of what was cut off, with how often: nothing is lost in silence."""
     if some := [f"{count:,} {what}" for what, count in lost.items() if count]:
-        said = f"{' and '.join(some)} are cut to fit into {encoder.max_length} tokens"
-        warnings.warn(f"{said}: tune.seq_length sets this, and long='error' refuses them", stacklevel=3)
+        message = f"{' and '.join(some)} are cut to fit into {encoder.max_length} tokens"
+        warnings.warn(f"{message}: tune.seq_length sets this, and long='error' refuses them", stacklevel=3)
 
 
 def make_label_encoder(task: Task, labels: Sequence[str]) -> Callable[[Mapping[str, JSONValue]], np.ndarray]:
@@ -189,8 +200,8 @@ def make_label_encoder(task: Task, labels: Sequence[str]) -> Callable[[Mapping[s
         if task.kind == "many":
             if label is None:
                 return np.full(len(labels), IGNORE_INDEX, np.float32)
-            wanted = {look_up_label(one) for one in ([label] if isinstance(label, str) else label)}
-            return np.array([i in wanted for i in range(len(labels))], np.float32)
+            numbers = {look_up_label(one) for one in ([label] if isinstance(label, str) else label)}
+            return np.array([i in numbers for i in range(len(labels))], np.float32)
         if isinstance(label, list | tuple):
             fix = "leave tune.multilabel out, or set it true; else give one label and no list"
             raise Error(f"a row has a list of labels, {format_value(label)}, and the task has one label", fix=fix)
@@ -217,9 +228,9 @@ def split_windows(task: Task, encoder: TaskEncoder, a: Ids, b: Ids | None) -> li
     return [(short, part) if short is not None and not turned else (part, short) for part in parts]
 
 
-def join_pair(row: Mapping[str, JSONValue]) -> str:
-    """Return a text, or a pair as one text."""
-    return str(row["text"]) if row.get("other") is None else f"{row['text']} {row['other']}"
+def join_pair(row: Mapping[str, JSONValue], other_prefix: str = "") -> str:
+    """Return a text, or a pair as one text, with `other_prefix` in front of its second side."""
+    return str(row["text"]) if row.get("other") is None else f"{row['text']} {other_prefix}{row['other']}"
 
 
 def encode_choices(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
@@ -230,12 +241,12 @@ def encode_choices(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequenc
         choices = list(row["choices"])
         if len(choices) < 2:
             raise Error(f"question {number + 1} has {len(choices)} choice(s)", fix="give two choices or more")
-        found = encoder.tokenize([str(choice) for choice in choices])
-        longest = max(map(len, found))
+        pieces = encoder.tokenize([str(choice) for choice in choices])
+        longest = max(map(len, pieces))
         check_fits(task, number, len(first[number]) + longest, room, "question")
         lost["questions"] += len(first[number]) + longest > room
-        lost["choices"] += sum(len(b) >= room for b in found)
-        for turn, b in enumerate(found):
+        lost["choices"] += sum(len(b) >= room for b in pieces)
+        for turn, b in enumerate(pieces):
             b = b[: room - 1]
             a = first[number][max(0, len(first[number]) + len(b) - room) :]
             ids, segments, *_ = encoder.build_inputs(a, b)
@@ -256,7 +267,7 @@ def encode_tags(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[s
         for tag in set(tags or ()) - set(index):
             fix = f"known: {', '.join(list(index)[:12])}"
             raise Error(f"the tag {format_value(tag)} was not seen in training", fix=fix)
-        asked = [IGNORE_INDEX if w < 0 or not tags else index[tags[w]] for w in word]
+        token_labels = [IGNORE_INDEX if w < 0 or not tags else index[tags[w]] for w in word]
         count, room = len(ids), encoder.compute_capacity()
         check_fits(task, number, count, room)
         for low, high in encoder.list_windows(count, room, task.stride):
@@ -269,7 +280,7 @@ def encode_tags(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[s
             left = low + (shared // 2 if low else 0)
             right = high if high == count else high - (shared - shared // 2)
             here = slice(begin + left - low, begin + right - low)
-            marks[here], where[here, 0] = asked[left:right], word[left:right]
+            marks[here], where[here, 0] = token_labels[left:right], word[left:right]
             sheet.add_document(laid, segments, labels=marks, offsets=where)
             sheet.add_example(number)
     return sheet.pack()
@@ -278,19 +289,20 @@ def encode_tags(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[s
 def find_first_pieces(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
     """Find of each token the word whose first piece it is, else -1; words are joined by one space each."""
     ends = np.cumsum([len(word) + 1 for word in words])
-    found, seen = [], -1
+    firsts, seen = [], -1
     for begin, end in offsets:
         # A piece may begin with the space before its word.
         word = int(np.searchsorted(ends, max(begin, end - 1), side="right"))
-        found.append(word if word > seen and end > begin and word < len(words) else -1)
+        firsts.append(word if word > seen and end > begin and word < len(words) else -1)
         seen = max(seen, word)
-    return found
+    return firsts
 
 
 def encode_questions(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
     """Encode a question and its context in windows; the answer is a span of tokens, or none: at the first mark (of
     XLNet the last). `offsets` says where in the context a token stands."""
     sheet, whole, lost = ExampleCollector(), encoder.compute_capacity(True), Counter[str]()
+    pads_left = encoder.tokenizer is not None and encoder.tokenizer.is_left_padded
     questions = encoder.tokenize([str(row["question"]) for row in rows])
     contexts = encoder.tokenize_with_offsets([row["context"] for row in rows])
     for number, (row, (ids, offsets)) in enumerate(zip(rows, contexts, strict=True)):
@@ -304,7 +316,7 @@ def encode_questions(task: Task, rows: Rows, encoder: TaskEncoder, labels: Seque
             laid, segments, _, then = encoder.build_inputs(question, ids[low:high])
             where = np.full((len(laid), 2), -1)
             where[then : then + high - low] = edges[low:high]
-            nowhere = len(laid) - 1 if encoder.tokenizer.is_left_padded else 0
+            nowhere = len(laid) - 1 if pads_left else 0
             answer = np.array([nowhere, nowhere], np.int64)
             if spans:
                 inside = np.flatnonzero((edges[low:high, 1] > spans[0][0]) & (edges[low:high, 0] < spans[0][1]))
@@ -320,18 +332,22 @@ def encode_questions(task: Task, rows: Rows, encoder: TaskEncoder, labels: Seque
 
 def encode_targets(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
     """Encode a text from which a decoder writes another; both end with the end mark."""
-    other = encoder.tokenizer.target or encoder.tokenizer
+    own = require_tokenizer(encoder.tokenizer)
+    other = own.target or own
     end = next((i for role in ("eos", "sep") if (i := other.id(role)) is not None), None)
     if end is None:
         raise Error("this tokenizer has no end mark", fix="train one with eos")
     sheet, room = ExampleCollector(), encoder.compute_capacity()
-    sources = encoder.tokenize([join_pair(row) for row in rows])
-    wanted = [str(row.get("label" if task.label_as_text else "target") or "") for row in rows]
-    targets = other.encode_batch(wanted, special=False, parse_special=False)
+    sources = encoder.tokenize([join_pair(row, task.other_prefix) for row in rows])
+    if task.label_as_text:
+        target_texts = ["" if row.get("label") is None else task.format_label(row["label"]) for row in rows]
+    else:
+        target_texts = [str(row.get("target") or "") for row in rows]
+    targets = other.encode_batch(target_texts, special=False, parse_special=False)
     over = sum(len(s) > room for s in sources), sum(len(t) >= task.max_output_tokens for t in targets)
     if any(over) and (over[1] or task.long != "error"):
         what = f"{over[0]:,} texts are cut to {room} tokens, and {over[1]:,} targets to {task.max_output_tokens}"
-        warnings.warn(f"{what}: tune.seq_length and tune.max_output_tokens set these", stacklevel=2)
+        warnings.warn(f"{what}: seq_length and max_output_tokens set these", stacklevel=2)
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
         check_fits(task, number, len(source), room)
         ids, segments, *_ = encoder.build_inputs(source[:room])
@@ -355,7 +371,7 @@ class TokenizedText:
 def tokenize_texts(former: Former, texts: Sequence[str]) -> list[TokenizedText]:
     """Tokenize texts, composed to NFC first, with the family's marks beside them."""
     whole = [normalise(text) for text in texts]
-    found: list[TokenizedText] = []
+    tokenized_texts: list[TokenizedText] = []
     if former.definition.reads_characters or former.definition.is_static:  # ELMo, or a table of word vectors
         for text in whole:
             spans, names = find_words(text)
@@ -364,8 +380,8 @@ def tokenize_texts(former: Former, texts: Sequence[str]) -> list[TokenizedText]:
                 slots = former.config.slots
                 ids = torch.from_numpy(word_level.encode_sentence(names, slots, marks=False))
                 marks = [torch.tensor([word_level.pad_word([mark], slots)]) for mark in SENTENCE_MARKS]
-            found.append(TokenizedText(text, names, spans, ids, *marks))
-        return found
+            tokenized_texts.append(TokenizedText(text, names, spans, ids, *marks))
+        return tokenized_texts
     if former.tokenizer is None:
         raise Error(f"this {former.family} has no tokenizer", fix="load it with its tokenizer, or use hidden(ids)")
     frame = former.tokenizer.get_template()
@@ -373,14 +389,22 @@ def tokenize_texts(former: Former, texts: Sequence[str]) -> list[TokenizedText]:
     rows = former.tokenizer.encode_batch_with_offsets(whole, special=False, parse_special=False)
     for text, (row, spans) in zip(whole, rows, strict=True):
         names = [former.tokenizer.get_token_text(i) for i in row]
-        found.append(TokenizedText(text, names, spans, torch.tensor(row, dtype=torch.long), before, after))
-    return found
+        tokenized_texts.append(TokenizedText(text, names, spans, torch.tensor(row, dtype=torch.long), before, after))
+    return tokenized_texts
+
+
+def encode_marked_rows(former: Former, texts: Sequence[str]) -> list[np.ndarray]:
+    """Encode texts as `tokenize_texts` does, to ids with the family's marks and nothing else, which is much faster."""
+    assert former.tokenizer is not None
+    frame = former.tokenizer.get_template()
+    rows = former.tokenizer.encode_batch([normalise(text) for text in texts], special=False, parse_special=False)
+    return [np.array([*frame.before, *row, *frame.after], np.int64) for row in rows]
 
 
 def find_words(text: str) -> tuple[list[Span], list[str]]:
     """Find the words and punctuation marks of a text: their spans and their strings."""
-    found = list(WORD_PATTERN.finditer(text))
-    return [m.span() for m in found], [m.group() for m in found]
+    matches = list(WORD_PATTERN.finditer(text))
+    return [m.span() for m in matches], [m.group() for m in matches]
 
 
 def find_nearest_window(spans: list[Span], places: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -389,13 +413,19 @@ def find_nearest_window(spans: list[Span], places: Sequence[float] | np.ndarray)
     return np.searchsorted((middles[1:] + middles[:-1]) / 2, places)
 
 
-def make_windows(former: Former, piece: TokenizedText, window: int | None) -> list[Span]:
-    """Cut a text into windows that fit the context, each half in the next one."""
+def find_window_limit(former: Former, window: int | None) -> int | None:
+    """Return the most tokens that are read at once, marks included: the context, or `window` if that is less."""
     limit = former.context
     if window is not None:
-        limit = window if limit is None else min(window, limit)
-    elif limit is None and "heads" in vars(former.config):  # attention, whose cost grows with the square
-        limit = DEFAULT_WINDOW
+        return window if limit is None else min(window, limit)
+    if limit is None and former.config.heads:  # attention, whose cost grows with the square
+        return DEFAULT_WINDOW
+    return limit
+
+
+def make_windows(former: Former, piece: TokenizedText, window: int | None) -> list[Span]:
+    """Cut a text into windows that fit the context, each half in the next one."""
+    limit = find_window_limit(former, window)
     total = len(piece.ids)
     if limit is None:
         return [(0, total)]

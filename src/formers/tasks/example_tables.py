@@ -145,8 +145,8 @@ def find_column_layout(
         return None
     usual = [parts for parts in rows if len(parts) == width]
     whole = [line for line in lines if line.strip()]
-    if delimiter is None and (found := find_sentence_layout(whole, expect_tags)) is not None:
-        return found
+    if delimiter is None and (layout := find_sentence_layout(whole, expect_tags)) is not None:
+        return layout
     numbers = [parts[0] for parts in usual]
     first = 1 if width > 2 and (is_word_index(numbers) or is_word_index(numbers[1:])) else 0
     for skipped in (False, True) if header is None else (header,):
@@ -170,9 +170,9 @@ def find_sentence_layout(lines: Sequence[str], expect_tags: bool) -> TagLayout |
     for header in (False, True):
         usual = [row for row in rows[header:] if len(row) == width]
         for tags in range(width):
-            given = [row[tags].split() for row in usual]
-            values = [tag for row in given for tag in row]
-            if 3 * sum(len(row) > 1 for row in given) < len(given) or not are_tags(values, expect_tags):
+            tag_rows = [row[tags].split() for row in usual]
+            values = [tag for row in tag_rows for tag in row]
+            if 3 * sum(len(row) > 1 for row in tag_rows) < len(tag_rows) or not are_tags(values, expect_tags):
                 continue
             for words in range(width):
                 same = sum(len(row[words].split()) == len(row[tags].split()) for row in usual)
@@ -221,8 +221,8 @@ def is_tag(value: str) -> bool:
 def are_tags(values: Sequence[str], expect_tags: bool) -> bool:
     """Return whether nearly all values are entity tags, and some not O; with `expect_tags`, bare B and I will do."""
     for pattern in (PREFIX_TAG, SUFFIX_TAG):
-        found = sum(value not in OUTSIDE_TAGS and bool(pattern.fullmatch(value)) for value in values)
-        if found and found + sum(value in OUTSIDE_TAGS for value in values) >= MIN_AGREEMENT * len(values):
+        count = sum(value not in OUTSIDE_TAGS and bool(pattern.fullmatch(value)) for value in values)
+        if count and count + sum(value in OUTSIDE_TAGS for value in values) >= MIN_AGREEMENT * len(values):
             return True
     return expect_tags and set(values) <= BARE_TAGS and len(set(values)) > 1
 
@@ -358,8 +358,8 @@ def read_table_file(path: Path, names: Sequence[str] | None, wants: readers.Tabl
         if readers.find_format(path) != "text" or names or wants.delimiter is not None or is_named_table(path, wants):
             return read_separated(path, str(form), names, wants)
         texts = readers.read_documents(path, changes=wants.changes, encoding=wants.encoding)
-        found = list(limit_rows(((i, {"text": text}) for i, text in enumerate(texts, 1)), path))
-        return Table(found, path, wants.changes, is_plain_text=True)
+        table_rows = list(limit_rows(((i, {"text": text}) for i, text in enumerate(texts, 1)), path))
+        return Table(table_rows, path, wants.changes, is_plain_text=True)
     return Table(flatten_labels(list(limit_rows(rows, path))), path, wants.changes)
 
 
@@ -372,8 +372,8 @@ def find_file_layout(
     if is_conll_path(path) or may_be_spaced:
         marks.insert(0, None)
     lines = readers.read_head_lines(path, wants.encoding)
-    found = find_layout(lines, is_conll_path(path) or task == "tag", marks, wants.header)
-    return found if found is None or not names or len(names) == found.num_columns else None
+    layout = find_layout(lines, is_conll_path(path) or task == "tag", marks, wants.header)
+    return layout if layout is None or not names or len(names) == layout.num_columns else None
 
 
 def is_named_table(path: Path, wants: readers.TableOptions) -> bool:
@@ -408,13 +408,13 @@ def read_separated(path: Path, form: str, named: Sequence[str] | None, wants: re
     if len(set(names)) < len(names):
         fix = "give each its own name" + (readers.suggest_no_header(names, []) if headed else "")
         raise Error(f"two columns have one name: {readers.format_names(names)}", where=path, fix=fix)
-    found = []
+    records = []
     for number, row in limit_rows(rows, path):
         if len(row) == len(names):
-            found.append((number, dict(zip(names, row, strict=True))))
+            records.append((number, dict(zip(names, row, strict=True))))
         elif row:
             wants.report_broken_row(f"a row has {len(row)} fields, {len(names)} are named", path, number)
-    return Table(found, path, wants.changes, names, has_assumed_header=headed)
+    return Table(records, path, wants.changes, names, has_assumed_header=headed)
 
 
 def read_json_rows(path: Path, wants: readers.TableOptions) -> Iterator[TableRow]:
@@ -443,12 +443,13 @@ def read_squad(articles: list[JSONObject], where: object) -> Iterator[TableRow]:
     number = 0
     for article in articles:
         for paragraph in article.get("paragraphs", []):
-            for asked in paragraph.get("qas", []):
+            for item in paragraph.get("qas", []):
                 number += 1
-                lacking = [n for n in ("question", "id") if n not in asked] + ["context"] * ("context" not in paragraph)
+                item = {"id": item["guid"], **item} if "guid" in item else item  # KLUE-MRC
+                lacking = [n for n in ("question", "id") if n not in item] + ["context"] * ("context" not in paragraph)
                 if lacking:
                     raise Error(f"there is no {lacking[0]!r}", where=f"{where}, question {number}", fix="repair it")
-                yield number, {"context": paragraph["context"], **asked}
+                yield number, {"context": paragraph["context"], **item}
 
 
 def split_source(source: object) -> tuple[object, object]:
@@ -466,12 +467,12 @@ def read_python_table(source: object, header: Sequence[str] | None, changes: Cle
         raise Error(f"this holds several parts: {names}", fix="hand in one of them, such as data['train']")
     if hasattr(source, "iloc") and hasattr(source, "to_dict"):  # dynamic: pandas, which need not be installed
         rows = source.to_dict("records")
-    elif hasattr(source, "to_dicts"):  # dynamic: polars
+    elif hasattr(source, "to_dicts"):  # dynamic: polars, which need not be installed
         rows = source.to_dicts()
     else:
-        for name, feature in (getattr(source, "features", None) or {}).items():  # dynamic: of a HF dataset
+        for name, feature in (getattr(source, "features", None) or {}).items():  # dynamic: of a dataset of HF
             inner = getattr(feature, "feature", feature)  # dynamic: a feature of it, or of a list
-            if not isinstance(inner, Mapping) and (labels := getattr(inner, "names", None)):  # dynamic: of classes
+            if not isinstance(inner, Mapping) and (labels := getattr(inner, "names", None)):  # dynamic: of a ClassLabel
                 classes[name] = list(labels)
         if isinstance(source, str | bytes) or not isinstance(source, Iterable):
             raise Error(f"examples cannot be read from {type(source).__name__}", fix="give a path, rows or a dataset")

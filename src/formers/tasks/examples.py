@@ -78,13 +78,13 @@ def read_examples(
     """
     if limit is not None and limit < 1:
         raise Error(f"cannot take {limit} examples", fix="give a limit of 1 or more, or leave it out")
-    given, names = parse_columns(columns)
-    given = {**parse_text_column(reading.get("column"), task), **given}
-    kind = task or ("tag" if {"words", "tags"} & set(given) else None)
-    reading["column"] = reading.get("column") or next(iter(flatten_names(given.values())), None)
+    columns_by_role, names = parse_columns(columns)
+    columns_by_role = {**parse_text_column(reading.get("column"), task), **columns_by_role}
+    kind = task or ("tag" if {"words", "tags"} & set(columns_by_role) else None)
+    reading["column"] = reading.get("column") or next(iter(flatten_names(columns_by_role.values())), None)
     table = read_table(source, names, task=kind, **reading)
     return build_examples(
-        table, task, given, needs_labels=needs_labels, label_separator=label_separator, limit=limit,
+        table, task, columns_by_role, needs_labels=needs_labels, label_separator=label_separator, limit=limit,
         allow_plain_text=allow_plain_text,
     )  # fmt: skip
 
@@ -135,10 +135,10 @@ def parse_columns(columns: Columns) -> tuple[Settings, list[str] | None]:
         pairs = [part.partition("=") for part in columns.replace(",", " ").split()]
         if odd := [name for name, mark, value in pairs if not mark or not value]:
             raise Error(f"{odd[0]!r} is no part=column", fix='say for example "text=document label=class"')
-        found: Settings = {}
+        roles: Settings = {}
         for name, _, value in pairs:  # a part that is named twice has several columns
-            found[name] = [*flatten_names([found[name]]), value] if name in found else value
-        return found, None
+            roles[name] = [*flatten_names([roles[name]]), value] if name in roles else value
+        return roles, None
     if columns is None or isinstance(columns, Mapping):
         return dict(columns or {}), None
     return {}, [str(name) for name in columns]
@@ -153,8 +153,8 @@ def find_unlabelled_roles(table: Table, task: str | None, given: Mapping[str, ob
             raise
         part = "target" if task in ("translate", "summarise") else "label"
         bare = Table([(n, {**row, part: None}) for n, row in table.rows], table.where, table.changes)
-        found, roles = find_roles(bare, task, {**given, part: part})
-        return found, {name: column for name, column in roles.items() if name != part}
+        task_name, roles = find_roles(bare, task, {**given, part: part})
+        return task_name, {name: column for name, column in roles.items() if name != part}
 
 
 class ExampleBuilder:
@@ -174,8 +174,8 @@ class ExampleBuilder:
 
     def build_rows(self, limit: int | None) -> list[Row]:
         """Build the examples, up to `limit`."""
-        made = (EXAMPLE_BUILDERS[self.task](self, place, record) for place, record in self.table.rows)
-        return list(itertools.islice((row for row in made if row is not None), limit))
+        rows = (EXAMPLE_BUILDERS[self.task](self, place, record) for place, record in self.table.rows)
+        return list(itertools.islice((row for row in rows if row is not None), limit))
 
     def make_error(self, what: str, place: int) -> Error:
         """Return an error that names the row."""
@@ -227,9 +227,9 @@ class ExampleBuilder:
         if value == -1 and column in self.table.class_names:  # GLUE's test sets
             return None
         if self.task == "regress":
-            if (found := parse_number(value)) is None:
+            if (number := parse_number(value)) is None:
                 raise self.make_error(f"the label {str(value)[:40]!r} is not a number", place)
-            return found
+            return number
         if self.label_separator is not None:
             return [self.clean_text(part.strip()) for part in str(value).split(self.label_separator) if part.strip()]
         return self.to_label_name(value, column)
@@ -238,9 +238,14 @@ class ExampleBuilder:
         """Return a label as a name: 1.0 (a table with gaps) is "1", a dataset's number its name."""
         if (names := self.table.class_names.get(column)) and isinstance(value, int) and 0 <= value < len(names):
             return names[value]
-        found = parse_number(value)
-        if found is not None and not isinstance(value, bool) and found == round(found) and not str(value).isdecimal():
-            return str(round(found))
+        number = parse_number(value)
+        if (
+            number is not None
+            and not isinstance(value, bool)
+            and number == round(number)
+            and not str(value).isdecimal()
+        ):
+            return str(round(number))
         return self.clean_text(str(value).strip())
 
     def make_labelled_text(self, place: int, record: Row) -> Row | None:
@@ -255,10 +260,7 @@ class ExampleBuilder:
 
     def make_tagged_words(self, place: int, record: Row) -> Row | None:
         """Make a row of tag; words without a character are left out with their tags."""
-        given: list[Any] = [record.get(self.roles[part]) for part in ("words", "tags")]  # dynamic: checked below
-        if not all(is_list(value) or isinstance(value, str) for value in given):
-            raise self.make_error("words and tags are lists, or stand between spaces", place)
-        words, tags = (value.split() if isinstance(value, str) else list(value) for value in given)
+        words, tags = (self.split_words(record.get(self.roles[part]), place) for part in ("words", "tags"))
         if len(words) != len(tags):
             raise self.make_error(f"there are {len(words)} words and {len(tags)} tags", place)
         names = [self.to_label_name(tag, self.roles["tags"]) for tag in tags]
@@ -269,6 +271,12 @@ class ExampleBuilder:
             return self.skip_row("without words")
         return {"words": [w for w, _ in pairs], "tags": [t for _, t in pairs]}
 
+    def split_words(self, value: object, place: int) -> list[object]:
+        """Return the words or tags of a cell: a list, or a text in which spaces separate them."""
+        if not isinstance(value, str) and not is_list(value):
+            raise self.make_error("words and tags are lists, or stand between spaces", place)
+        return [*value.split()] if isinstance(value, str) else list(value)
+
     def make_question(self, place: int, record: Row) -> Row | None:
         """Make a row of answer: SQuAD's nested answers, a dataset's two lists, or one answer and its start."""
         question, context = self.get_text("question", record, place), self.get_text("context", record, place)
@@ -276,9 +284,9 @@ class ExampleBuilder:
             return self.skip_row("without question or context")
         raw = str(record[self.roles["context"]])
         listed = parse_answers(record.get(self.roles.get("answers", "")), record.get(self.roles.get("start", "")))
-        found = [self.locate_answer(text, start, raw, context) for text, start in listed]
-        answers = [answer for answer in found if answer is not None]
-        if found and not answers and self.needs_labels:
+        located_answers = [self.locate_answer(text, start, raw, context) for text, start in listed]
+        answers = [answer for answer in located_answers if answer is not None]
+        if located_answers and not answers and self.needs_labels:
             return self.skip_row("whose answer is not in the text")
         if not listed and self.needs_labels and "answers" not in self.roles:
             raise self.make_error("there is no answer", place)
@@ -294,8 +302,8 @@ class ExampleBuilder:
         near = 0 if start is None else len(compose_nfc(scrub_text(raw[:start], CleaningReport())))
         if start is not None and context.startswith(text, near):
             return {"text": text, "start": near}
-        before, behind = context.rfind(text, 0, near + len(text)), context.find(text, near)
-        places = [p for p in (before, behind) if p >= 0]
+        before, after = context.rfind(text, 0, near + len(text)), context.find(text, near)
+        places = [p for p in (before, after) if p >= 0]
         return {"text": text, "start": min(places, key=lambda p: abs(p - near))} if places else None
 
     def make_choice(self, place: int, record: Row) -> Row | None:
@@ -366,8 +374,8 @@ def parse_answers(value: object, start: object) -> list[tuple[str, int | None]]:
         texts, starts = (list(v) if is_list(v) else [v] for v in sides)
         pairs = list(itertools.zip_longest(texts, starts[: len(texts)]))
     elif is_list(value):
-        found = [v if isinstance(v, Mapping) else {"text": v} for v in value]
-        pairs = [(v.get("text"), v.get("answer_start", v.get("start"))) for v in found]
+        answers = [v if isinstance(v, Mapping) else {"text": v} for v in value]
+        pairs = [(v.get("text"), v.get("answer_start", v.get("start"))) for v in answers]
     else:
         pairs = [(value, start)]
     return [(str(text), parse_position(at)) for text, at in pairs if not is_missing(text)]
@@ -375,8 +383,8 @@ def parse_answers(value: object, start: object) -> list[tuple[str, int | None]]:
 
 def parse_position(value: object) -> int | None:
     """Parse a place in a text, if it is one."""
-    found = parse_number(value)
-    return None if found is None or found < 0 else int(found)
+    number = parse_number(value)
+    return None if number is None or number < 0 else int(number)
 
 
 def find_choice_index(label: object, choices: list[str], marks: list[str]) -> int | None:
@@ -412,27 +420,31 @@ def make_label_prefix(row: Mapping[str, object], label_names: Mapping[str, str])
 
 
 def find_roles(
-    table: Table, task: str | None, given: Mapping[str, object], plain_text: bool = True
+    table: Table, task: str | None, columns_by_role: Mapping[str, object], plain_text: bool = True
 ) -> tuple[str, Roles]:
-    """Find the task and its columns by part; `given` is set by hand: names of columns, or their numbers from 0.
-    Without `plain_text`, the task lm is taken only if it is named."""
-    given = {part: resolve_columns(column, table.column_names) for part, column in given.items()}
-    check_columns(table, task, given)
-    look = TablePreview(table, [name for name in table.column_names if name not in set(flatten_names(given.values()))])
+    """Find the task and its columns by part; `columns_by_role` is set by hand: names of columns, or their numbers from
+    0. Without `plain_text`, the task lm is taken only if it is named."""
+    columns_by_role = {part: resolve_columns(column, table.column_names) for part, column in columns_by_role.items()}
+    check_columns(table, task, columns_by_role)
+    look = TablePreview(
+        table, [name for name in table.column_names if name not in set(flatten_names(columns_by_role.values()))]
+    )
     for name in (task,) if task else (name for name in FINDERS if plain_text or name != "lm"):
-        if not set(given) <= set(flatten_names(TASK_COLUMNS[name])):
+        if not set(columns_by_role) <= set(flatten_names(TASK_COLUMNS[name])):
             continue
         rest: dict[str, Callable[[], Roles]] = {  # where the label is said, the text is looked for, and so on
             "label": lambda: find_texts(look, []), "target": lambda: find_source(look),
             "tags": lambda: drop_missing(words=look.find_first("words")),
             "words": lambda: drop_missing(tags=look.find_first("tags")),
         }  # fmt: skip
-        alone = next((find() for part, find in rest.items() if part in given and "text" not in given), {})
-        roles = {**FINDERS[name](look), **alone, **given}
+        alone = next(
+            (find() for part, find in rest.items() if part in columns_by_role and "text" not in columns_by_role), {}
+        )
+        roles = {**FINDERS[name](look), **alone, **columns_by_role}
         if all(part in roles for part in TASK_COLUMNS[name][0]):
             return name, roles
-    if task == "lm" and set(found := find_unlabelled(look)) == {"text"}:  # where it is said, labels do not matter
-        return task, found
+    if task == "lm" and set(text_roles := find_unlabelled(look)) == {"text"}:  # where it is said, labels do not matter
+        return task, text_roles
     if task in ("classify", "regress") and (label := look.find_first("score", "label")):
         check_label_values(look.get_values(label), label, task, table.where)
     task = task or ("tag" if "words" in table.column_names else None)
@@ -538,7 +550,7 @@ class TablePreview:
         return name is not None and bool(v := self.get_values(name)) and all(is_list(x) for x in v)
 
 
-def is_list(value: object) -> TypeGuard[Sequence[Any]]:  # dynamic: of anything
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:  # dynamic: cells of a table
     """Return whether a value is a list, a tuple or an array, not a string."""
     return isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1  # dynamic: an array of any library
 
@@ -588,16 +600,16 @@ def find_regress(look: TablePreview) -> Roles:
 def parse_number(value: object) -> float | None:
     """Parse a value as a number, if it is one: finite, and no list."""
     try:
-        found = float(cast(str, value))
+        number = float(cast(str, value))
     except (TypeError, ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None
 
 
 def has_fractions(values: Iterable[object]) -> bool:
     """Return whether all values are numbers and one of them is not whole."""
-    found = [parse_number(v) for v in values if not is_missing(v)]
-    return bool(found) and all(v is not None for v in found) and any(v != round(v) for v in found if v)
+    numbers = [parse_number(v) for v in values if not is_missing(v)]
+    return bool(numbers) and all(v is not None for v in numbers) and any(v != round(v) for v in numbers if v)
 
 
 def is_missing(value: object) -> bool:
@@ -631,11 +643,11 @@ def find_answer(look: TablePreview) -> Roles:
     """Find a question, the text with its answer, and the answers."""
     question = look.find_first("question")
     context = look.find_first("context", exclude=[question or ""])
-    found = look.find_first("answers")
-    if not question or not context or (found is None and look.find_first("label")):
+    column = look.find_first("answers")
+    if not question or not context or (column is None and look.find_first("label")):
         return {}
     return drop_missing(
-        question=question, context=context, answers=found, id=look.find_first("id"),
+        question=question, context=context, answers=column, id=look.find_first("id"),
         start=look.find_first("start"), possible=look.find_first("possible"),
     )  # fmt: skip
 

@@ -21,29 +21,29 @@ TagScheme = Literal["prefix", "suffix", "bare"]
 def find_scheme(tags: Iterable[str]) -> TagScheme | None:
     """Find how tags mark where entities begin and continue: before the kind (B-PER), after it (PER-B), or without
     a kind (B); None for tags of another sort, such as parts of speech. Nothing but O is a text without entities."""
-    found = {tag for tag in tags if tag not in OUTSIDE_TAGS}
-    if found and all(map(PREFIX_TAG.fullmatch, found)):
+    prefixes = {tag for tag in tags if tag not in OUTSIDE_TAGS}
+    if prefixes and all(map(PREFIX_TAG.fullmatch, prefixes)):
         return "prefix"
-    if found and all(map(SUFFIX_TAG.fullmatch, found)) and any(tag[-1] in "BSU" for tag in found):
+    if prefixes and all(map(SUFFIX_TAG.fullmatch, prefixes)) and any(tag[-1] in "BSU" for tag in prefixes):
         return "suffix"
-    return "bare" if found <= set("BIESLU") else "prefix" if any(tag[1:2] == "-" for tag in found) else None
+    return "bare" if prefixes <= set("BIESLU") else "prefix" if any(tag[1:2] == "-" for tag in prefixes) else None
 
 
 def find_entities(tags: Iterable[str], suffix: bool = False) -> list[tuple[str, int, int]]:
     """(kind, first word, last word) of each entity; IOB1, IOB2, BIOES and BILOU alike, as seqeval reads them. An I- or
     E- that follows nothing of its kind begins an entity itself, as conlleval has it. With `suffix`, the mark stands
     after the kind: PER-B."""
-    found: list[tuple[str, int, int]] = []
+    entities: list[tuple[str, int, int]] = []
     begin, kind, closed = -1, "", True
     for place, tag in enumerate([*tags, "O"]):
         mark, name = split_tag(tag, suffix)
         if begin >= 0 and (closed or mark not in ("I", "E") or name != kind):
-            found.append((kind, begin, place - 1))
+            entities.append((kind, begin, place - 1))
             begin = -1
         if begin < 0 and mark != "O":
             begin, kind = place, name
         closed = mark in ("E", "S")
-    return found
+    return entities
 
 
 def split_tag(tag: str, suffix: bool = False) -> tuple[str, str]:

@@ -95,10 +95,10 @@ def fill_embedding(
     names = [tokenizer.get_token_text(i) for i in range(min(size, len(tokenizer)))]
     places = [i for i, name in enumerate(names) if name and name not in special]
     words = [names[i].strip().removeprefix("##").lstrip("▁") for i in places]
-    found, has = look_up_words(vectors, words)
+    rows, has = look_up_words(vectors, words)
     at = torch.tensor(places, dtype=torch.long)[has.cpu()]
     weight = embedding.weight
-    weight[at.to(weight.device)] = found[has].to(weight)
+    weight[at.to(weight.device)] = rows[has].to(weight)
     weight.requires_grad_(not frozen)
     missing = tuple(word for word, ok in zip(words, has.tolist(), strict=True) if not ok)
     known = torch.zeros(size, dtype=torch.bool, device=weight.device)

@@ -46,17 +46,17 @@ def hide_panic() -> Iterator[None]:
         yield
         return
     os.dup2(file.fileno(), 2)
-    said = True
+    is_known = True
     try:
         yield
     except BaseException as error:
-        said = type(error).__name__ != "PanicException"
+        is_known = type(error).__name__ != "PanicException"
         raise
     finally:
         os.dup2(kept, 2)
         os.close(kept)
         if size := os.fstat(file.fileno()).st_size:
-            if said:
+            if is_known:
                 os.write(2, os.pread(file.fileno(), size, 0))
             os.ftruncate(file.fileno(), 0)
 
@@ -152,6 +152,21 @@ PUNCTUATION_RANGES = (
 )
 LETTER_RUN = f"[^{SPACE_RANGES}{PUNCTUATION_RANGES}]+"
 WORD_REGEX = f"{LETTER_RUN}(?:['\u2019-]{LETTER_RUN})*|[{PUNCTUATION_RANGES}]"  # don't and long-term are one word
+# The words of WikiText-103 (Transformer-XL), close to Moses' rules for English: marks stand alone, 's is a word, and a
+# period ends a sentence unless it belongs to an abbreviation or a small letter follows. A hyphen between letters and a
+# comma or period between digits become the symbols @-@, @,@ and @.@ first.
+JOINT_REGEXES = {
+    "@-@": r"(?<=[\p{L}\p{N}])-(?=[\p{L}\p{N}])", "@,@": r"(?<=[0-9]),(?=[0-9])", "@.@": r"(?<=[0-9])\.(?=[0-9])",
+}  # fmt: skip
+ABBREVIATIONS = "Mr Mrs Ms Dr Prof St Gen Gov Sen Rep Lt Col Capt Sgt Maj Rev Hon Sr Messrs vs"
+KEPT_PERIODS = "|".join([
+    *(rf"\b{word}" for word in ABBREVIATIONS.split()), r"\b\p{Lu}", *(r"\." + r"\p{L}" * n for n in range(1, 5)),
+])  # fmt: skip
+LONE_MARK = r"[^\p{L}\p{N}\s.'`,\-]"
+MOSES_REGEX = (
+    rf"@[-,.]@|\.{{2,}}|(?<!{KEPT_PERIODS})(?<=[^\s.])\.(?=\s*$|\s+[^\p{{Ll}}\s]|,|{LONE_MARK})"
+    rf"|,|(?<=\p{{L}})'\p{{L}}+|(?<=[0-9])'s|'|{LONE_MARK}"
+)
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 UPPER_LETTERS, LOWER_LETTERS = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 TRAILING_SPACE = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -165,7 +180,7 @@ PUBLISHED_PATTERNS = frozenset({
     r" ?[^(\s|[.,!?…。，、।۔،])]+",  # BLOOM
     r"\d{1,3}(?=(?:\d{3})*\b)",  # digits in groups of three, from the right: Command A, OLMo 3
     "[ \u2581]+$",  # SentencePiece's, as published_files.py writes it
-    WORD_REGEX,
+    WORD_REGEX, MOSES_REGEX, *JOINT_REGEXES.values(),
 })  # fmt: skip
 MAX_CHOICES, MAX_ITEMS = 1000, 10_000  # ways to continue, and items of a pattern written out, that are harmless
 # Of a trial on common text, and on text made for the pattern: the characters, and the seconds of a processor. A usual
@@ -213,10 +228,10 @@ def parse_pattern(pattern: str) -> list[list[PatternNode]]:
     """Return the branches of a pattern; none of one whose form is not known here."""
     parser = PatternParser(pattern)
     try:
-        found = parser.parse_branches()
+        branches = parser.parse_branches()
     except (ValueError, IndexError, RecursionError):
         return []
-    return found if parser.position == len(pattern) else []  # a parenthesis closes nothing
+    return branches if parser.position == len(pattern) else []  # a parenthesis closes nothing
 
 
 def is_simple(branches: list[list[PatternNode]]) -> bool:
@@ -263,14 +278,14 @@ class PatternParser:
 
     def parse_branches(self) -> list[list[PatternNode]]:
         """Parse branches up to a closing parenthesis or the end."""
-        found: list[list[PatternNode]] = [[]]
+        branches: list[list[PatternNode]] = [[]]
         while self.position < len(self.pattern) and self.pattern[self.position] != ")":
             if self.pattern[self.position] == "|":
                 self.position += 1
-                found.append([])
+                branches.append([])
             else:
-                found[-1].append(self.parse_repeats(self.parse_item()))
-        return found
+                branches[-1].append(self.parse_repeats(self.parse_item()))
+        return branches
 
     def parse_item(self) -> PatternNode:
         """Parse a character, a class, an anchor or a group."""
@@ -298,11 +313,11 @@ class PatternParser:
             kind, self.position = GROUP_KINDS[mark], self.position + len(mark)
         elif self.pattern.startswith("*", self.position):
             raise ValueError("a callout")
-        found = self.parse_branches()
+        branches = self.parse_branches()
         if self.pattern[self.position] != ")":
             raise ValueError("a group is not closed")
         self.position += 1
-        return PatternNode(kind, branches=found, is_atomic=kind == "atomic")
+        return PatternNode(kind, branches=branches, is_atomic=kind == "atomic")
 
     def parse_escape(self, begin: int) -> PatternNode:
         """Parse what follows a backslash."""
@@ -388,10 +403,10 @@ def try_pattern(parent: int) -> None:
     except Exception:  # it is no pattern, which the Rust library will say
         os._exit(0)
     for number, text in enumerate(generate_probes(pattern)):
-        made = number >= NUM_PROSE_TEXTS
-        size = PROBE_CHARACTERS if made else PROSE_CHARACTERS
+        is_generated = number >= NUM_PROSE_TEXTS
+        size = PROBE_CHARACTERS if is_generated else PROSE_CHARACTERS
         text = (text * (size // len(text) + 1))[:size]
-        with limit_cpu_time(MAX_SECONDS[made]):
+        with limit_cpu_time(MAX_SECONDS[is_generated]):
             split.pre_tokenize_str(text)
     os._exit(0)
 
@@ -419,11 +434,11 @@ def generate_probes(pattern: str) -> Iterator[str]:
         yield dice.choice(some)
         yield "".join(dice.choice(some) for _ in range(50))
     for number in range(60 if branches else 0):
-        made = generate_match(branches[number % len(branches)], members, dice, number < 30)
-        if len(made) > 1:
-            yield made[:-1]
-            yield made[: dice.randint(1, len(made))] + "\x00"
-            yield made[:-1] + "\x00" + made  # an engine that looks for the last character first finds it
+        match = generate_match(branches[number % len(branches)], members, dice, number < 30)
+        if len(match) > 1:
+            yield match[:-1]
+            yield match[: dice.randint(1, len(match))] + "\x00"
+            yield match[:-1] + "\x00" + match  # an engine that looks for the last character first finds it
 
 
 def iterate_classes(branches: list[list[PatternNode]]) -> Iterator[str]:
@@ -447,15 +462,15 @@ def find_members(text: str) -> str:
 
 def generate_match(branch: list[PatternNode], members: dict[str, str], dice: random.Random, longest: bool) -> str:
     """Make a text that a branch may match, with as many repetitions as it allows, or with some."""
-    made = ""
+    text = ""
     for node in branch:
         most = node.min_repeats + MAX_REPETITIONS
         most = most if node.max_repeats is None else min(node.max_repeats, most)
         for _ in range(most if longest else dice.randint(node.min_repeats, most)):
             if node.kind == "char":
-                made += dice.choice(members[node.text])
+                text += dice.choice(members[node.text])
             elif node.branches:
-                made += generate_match(dice.choice(node.branches), members, dice, longest)
-            if len(made) > PROBE_CHARACTERS:
-                return made[:PROBE_CHARACTERS]
-    return made
+                text += generate_match(dice.choice(node.branches), members, dice, longest)
+            if len(text) > PROBE_CHARACTERS:
+                return text[:PROBE_CHARACTERS]
+    return text

@@ -46,7 +46,7 @@ def encode_texts(
     before, between, after = (frame.before, frame.between, frame.after) if special else ((), (), ())
     kinds = frame.segments if special else ((), frame.segments[1], (), frame.segments[3], ())
     marks = len(before) + len(after) + (0 if others is None else len(between))
-    made: list[tuple[list[int], list[int]]] = []
+    encoded_rows: list[tuple[list[int], list[int]]] = []
     for at, first in enumerate(rows):
         second = None if others is None else others[at]
         if truncation and max_length is not None:
@@ -55,8 +55,8 @@ def encode_texts(
         if second is not None:
             ids += [*between, *second]
             segments += [*kinds[2], *[kinds[3]] * len(second)]
-        made.append(([*ids, *after], [*segments, *kinds[4]]))
-    return pad_rows(tokenizer, made, types, padding, max_length, return_tensors, alone)
+        encoded_rows.append(([*ids, *after], [*segments, *kinds[4]]))
+    return pad_rows(tokenizer, encoded_rows, types, padding, max_length, return_tensors, alone)
 
 
 def check_options(
@@ -79,10 +79,10 @@ def check_options(
 def split_pairs(texts: Texts, pairs: Texts | None) -> tuple[bool, list[str], list[str] | None]:
     """Return whether it is one text, and the first and second texts; a row may be a pair itself, as a tuple."""
     alone = isinstance(texts, str)
-    firsts: list[Any] = [texts] if isinstance(texts, str) else list(texts)  # dynamic: checked below
+    firsts: list[Any] = [texts] if isinstance(texts, str) else list(texts)  # dynamic: callers give what they have
     if pairs is None and firsts and all(isinstance(row, tuple) and len(row) == 2 for row in firsts):
         firsts, pairs = [row[0] for row in firsts], [row[1] for row in firsts]
-    seconds: list[Any] | None = None  # dynamic: checked below
+    seconds: list[Any] | None = None  # dynamic: callers give what they have
     if pairs is not None:
         seconds = [pairs] if isinstance(pairs, str) else list(pairs)
     if odd := [row for row in (*firsts, *(seconds or ())) if not isinstance(row, str)]:
@@ -126,18 +126,18 @@ def truncate_pair(
 
 
 def pad_rows(
-    tokenizer: Tokenizer, made: Sequence[tuple[list[int], list[int]]], with_segments: bool, padding: bool | str,
+    tokenizer: Tokenizer, encoded_rows: Sequence[tuple[list[int], list[int]]], with_segments: bool, padding: bool | str,
     max_length: int | None, return_tensors: str | None, is_single: bool,
 ) -> BatchEncoding:  # fmt: skip
     """Fill rows up and give them their keys."""
-    longest = max((len(ids) for ids, _ in made), default=0)
+    longest = max((len(ids) for ids, _ in encoded_rows), default=0)
     fills = padding not in (False, "do_not_pad")
     size = (max_length or longest) if padding == "max_length" else longest
     # Where there is no padding token, any token will do: attention_mask says that it is none.
     pad = next((i for role in ("pad", "eos") if (i := tokenizer.id(role)) is not None), 0)
     spare = 3 if tokenizer.is_left_padded else 0  # XLNet's padding has a segment of its own
     columns: dict[str, list[list[int]]] = {"input_ids": [], "token_type_ids": [], "attention_mask": []}
-    for ids, segments in made:
+    for ids, segments in encoded_rows:
         lack = max(0, size - len(ids)) if fills else 0
         for column, row, fill in zip(columns.values(), (ids, segments, [1] * len(ids)), (pad, spare, 0), strict=True):
             column.append([fill] * lack + row if tokenizer.is_left_padded else row + [fill] * lack)
@@ -147,7 +147,7 @@ def pad_rows(
         return BatchEncoding({name: rows[0] if is_single else rows for name, rows in columns.items()})
     if len({len(ids) for ids in columns["input_ids"]}) > 1:
         raise Error("rows of different lengths make no tensor", fix="add padding=True, or truncation with max_length")
-    shape = len(made), len(columns["input_ids"][0]) if made else 0
+    shape = len(encoded_rows), len(columns["input_ids"][0]) if encoded_rows else 0
     arrays = {name: np.array(rows, np.int64).reshape(shape) for name, rows in columns.items()}
     if return_tensors == "np":
         return BatchEncoding(arrays)

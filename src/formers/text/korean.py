@@ -55,21 +55,21 @@ def make_analyser(**options: int | bool) -> Kiwi:
 
 def split_stretches(text: str) -> list[tuple[int, str]]:
     """Cut a text at line ends or spaces into parts that are analysed in turn; return them and where they begin."""
-    found, start = [], 0
+    stretches, start = [], 0
     while start < len(text):
         end = start + STRETCH_CHARACTERS
         if end < len(text):
             cut = max(text.rfind("\n", start, end), text.rfind(" ", start, end)) + 1
             end = cut if cut > start else end
-        found.append((start, UNANALYSABLE.sub(" ", text[start:end])))
+        stretches.append((start, UNANALYSABLE.sub(" ", text[start:end])))
         start = end
-    return found
+    return stretches
 
 
 def split_sentences(text: str) -> list[str]:
     """Return the sentences of a text; what the analyser passes over stays with the sentence before it."""
-    found = [text[begin:end].strip() for begin, end in itertools.pairwise([*find_sentence_starts(text), len(text)])]
-    return [sentence for sentence in found if sentence]
+    sentences = [text[begin:end].strip() for begin, end in itertools.pairwise([*find_sentence_starts(text), len(text)])]
+    return [sentence for sentence in sentences if sentence]
 
 
 def find_sentence_starts(text: str) -> list[int]:
@@ -80,21 +80,21 @@ def find_sentence_starts(text: str) -> list[int]:
 
 def tag_morphemes(text: str) -> list[tuple[int, int, str]]:
     """(begin, end, tag) of each morpheme that has characters of its own in the text, in their order."""
-    found: list[tuple[int, int, str]] = []
+    morphemes: list[tuple[int, int, str]] = []
     for at, part in split_stretches(text):
-        add_morphemes(found, get_analyser().tokenize(part), text, at)
-    return found
+        add_morphemes(morphemes, get_analyser().tokenize(part), text, at)
+    return morphemes
 
 
-def add_morphemes(found: list[tuple[int, int, str]], analysed: Iterable[Token], text: str, at: int = 0) -> None:
+def add_morphemes(morphemes: list[tuple[int, int, str]], analysed: Iterable[Token], text: str, at: int = 0) -> None:
     """Add (begin, end, tag) of the analyser's tokens of a part of a text that begins `at` a place.
     Morphemes that share a syllable (갔 = 가 + 았) are one, with the first one's tag; no morpheme goes over a
     space."""
-    last = found[-1][1] if found else 0
+    last = morphemes[-1][1] if morphemes else 0
     for token in analysed:
         begin, end = max(last, at + token.start), at + token.start + token.len
         for word in WORD_PATTERN.finditer(text, begin, max(begin, end)):
-            found.append((word.start(), word.end(), token.tag))
+            morphemes.append((word.start(), word.end(), token.tag))
             last = word.end()
 
 
@@ -105,22 +105,22 @@ def tag_text(text: str) -> list[tuple[int, int, str]]:
 
 def fill_gaps(morphemes: list[tuple[int, int, str]], text: str) -> list[tuple[int, int, str]]:
     """Return the morphemes of a text, and between them what the analyser passed over."""
-    found, last = [], 0
+    pieces, last = [], 0
     for begin, end, tag in [*morphemes, (len(text), len(text), "")]:
         if last < begin:
-            found += [(m.start(), m.end(), "SW") for m in WORD_PATTERN.finditer(text, last, begin)]
+            pieces += [(m.start(), m.end(), "SW") for m in WORD_PATTERN.finditer(text, last, begin)]
         if begin < end:
-            found.append((begin, end, tag))
+            pieces.append((begin, end, tag))
         last = end
-    return found
+    return pieces
 
 
 def split_words(words: list[str]) -> Iterator[list[str]]:
     """Yield the morphemes of each of many words, as they are written; each word is analysed alone."""
     for word, analysed in zip(words, get_word_analyser(os.getpid()).tokenize(words), strict=True):
-        found: list[tuple[int, int, str]] = []
-        add_morphemes(found, analysed, word)
-        yield [word[begin:end] for begin, end, _ in fill_gaps(found, word)]
+        parts: list[tuple[int, int, str]] = []
+        add_morphemes(parts, analysed, word)
+        yield [word[begin:end] for begin, end, _ in fill_gaps(parts, word)]
 
 
 def split_morphemes(text: str) -> list[str]:
@@ -133,44 +133,44 @@ def find_units(text: str) -> list[tuple[int, int, str]]:
     between them. A name may have several words (안나 카레니나), and so may a number (2020년 3월). A phrase is a
     word with its particles, together with the bare nouns in front of it (국립 중앙 박물관에서). Punctuation
     belongs to no unit."""
-    found: list[tuple[int, int, str]] = []
+    units: list[tuple[int, int, str]] = []
     nouns = 0  # bare nouns at the end of the phrase so far
     for word in group_words(tag_text(text)):
         bare = all(tag in NOUN_TAGS for _, _, tag in word)
         for begin, end, kind in split_word_units(word):
-            beside = found and begin == word[0][0] and found[-1][2] == kind and text[found[-1][1] : begin] == " "
+            beside = units and begin == word[0][0] and units[-1][2] == kind and text[units[-1][1] : begin] == " "
             if beside and (kind != "phrase" or 0 < nouns < MAX_PHRASE_WORDS):
-                begin = found.pop()[0]
-            found.append((begin, end, kind))
-        nouns = nouns + 1 if bare and found and found[-1][2] == "phrase" else 0
-    return [(begin, end, "phrase" if kind == "phrase" else "entity") for begin, end, kind in found]
+                begin = units.pop()[0]
+            units.append((begin, end, kind))
+        nouns = nouns + 1 if bare and units and units[-1][2] == "phrase" else 0
+    return [(begin, end, "phrase" if kind == "phrase" else "entity") for begin, end, kind in units]
 
 
 def group_words(morphemes: list[tuple[int, int, str]]) -> list[list[tuple[int, int, str]]]:
     """Group morphemes that no white space divides."""
-    found: list[list[tuple[int, int, str]]] = []
+    groups: list[list[tuple[int, int, str]]] = []
     for item in morphemes:
-        if found and found[-1][-1][1] == item[0]:
-            found[-1].append(item)
+        if groups and groups[-1][-1][1] == item[0]:
+            groups[-1].append(item)
         else:
-            found.append([item])
-    return found
+            groups.append([item])
+    return groups
 
 
 def split_word_units(word: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     """Split one word into names, numbers and the rest, without its punctuation."""
-    found: list[tuple[int, int, str]] = []
+    units: list[tuple[int, int, str]] = []
     last = ""  # kind of the morpheme before
     for (begin, end, tag), (_, _, following) in itertools.pairwise([*word, (0, 0, "")]):
         counted = last == "number" and (tag in COUNTER_TAGS or (tag == "NNG" and end - begin == 1))
         link = tag in LINK_TAGS and last in ("name", "number") and following in (*NAME_TAGS, "SN")  # GPT-2
         kind = "name" if tag in NAME_TAGS else "number" if tag == "SN" or counted else last if link else "phrase"
         last = "" if tag in PUNCTUATION_TAGS and not link else kind
-        if last and found and found[-1][1] == begin and (found[-1][2] == kind or "phrase" not in (found[-1][2], kind)):
-            begin, kind = found[-1][0], found.pop()[2]
+        if last and units and units[-1][1] == begin and (units[-1][2] == kind or "phrase" not in (units[-1][2], kind)):
+            begin, kind = units[-1][0], units.pop()[2]
         if last:
-            found.append((begin, end, kind))
-    return found
+            units.append((begin, end, kind))
+    return units
 
 
 MORPHEME_MARK = "\u034f"  # Unicode's own grapheme joiner, which no font shows
@@ -187,11 +187,11 @@ def mark_morphemes(texts: Sequence[str]) -> list[str]:
 
     A word is analysed alone: it is cut alike wherever it stands, and only once. Words without Hangul stay whole.
     Words that are new go to the analyser together, which reads them on several threads."""
-    found = dict.fromkeys(word for text in texts for word in HANGUL_WORD.findall(text))
-    if new := [word for word in found if word not in MARKED_WORDS]:
+    words = dict.fromkeys(word for text in texts for word in HANGUL_WORD.findall(text))
+    if new := [word for word in words if word not in MARKED_WORDS]:
         if len(MARKED_WORDS) + len(new) > MAX_MARKED_WORDS:
             MARKED_WORDS.clear()
-            new = list(found)
+            new = list(words)
         for word, parts in zip(new, split_words(new), strict=True):
             MARKED_WORDS[word] = MORPHEME_MARK.join(parts)
     marked = (HANGUL_WORD.sub(lambda w: f"{MORPHEME_MARK}{MARKED_WORDS[w[0]]}{MORPHEME_MARK}", text) for text in texts)

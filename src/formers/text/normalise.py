@@ -58,9 +58,9 @@ class CleaningReport:
 
     def add(self, other: CleaningReport) -> None:
         """Take in another count, of another worker say."""
-        for name, count in vars(other).items():
+        for name, count in vars(other).items():  # dynamic: every count
             if name != "notes":
-                vars(self)[name] += count
+                vars(self)[name] += count  # dynamic: every count
         for text in other.notes:
             self.add_note(text)
 
@@ -111,11 +111,11 @@ def compose_with_origins(text: str) -> tuple[str, list[int] | None]:
             parts[-1] = begin, part + character
         else:
             parts.append((at, character))
-    made, origins = [], []
+    characters, origins = [], []
     for at, part in parts:
-        made.append(compose_nfc(part))
-        origins += [at + i * len(part) // len(made[-1]) for i in range(len(made[-1]))]
-    return "".join(made), [*origins, len(text)]
+        characters.append(compose_nfc(part))
+        origins += [at + i * len(part) // len(characters[-1]) for i in range(len(characters[-1]))]
+    return "".join(characters), [*origins, len(text)]
 
 
 def order_marks(text: str, form: DecomposedForm = "NFD") -> str:
@@ -133,19 +133,19 @@ def order_marks(text: str, form: DecomposedForm = "NFD") -> str:
 def compile_mark_pattern(form: DecomposedForm, least: int) -> re.Pattern[str]:
     """Return a pattern of runs of characters that stand on the letter before them, whole or taken apart."""
     combining = unicodedata.combining
-    found = [  # there are none after
+    marks = [  # there are none after
         c for c in map(chr, range(0x300, 0x20000))
         if combining(c) or (unicodedata.decomposition(c) and all(map(combining, unicodedata.normalize(form, c))))
     ]  # fmt: skip
-    return re.compile(f"[{''.join(found)}]{{{least},}}")
+    return re.compile(f"[{''.join(marks)}]{{{least},}}")
 
 
 @functools.cache
 def compile_continuations() -> re.Pattern[str]:
     """Return a pattern of characters that may join those before them in NFC: marks, vowels and codas of Hangul."""
     seconds = {c for whole in map(chr, range(0x20000)) for c in unicodedata.normalize("NFD", whole)[1:]}
-    found = [c for c in map(chr, range(0x300, 0x20000)) if unicodedata.combining(c) or c in seconds]
-    return re.compile(f"[{''.join(map(re.escape, found))}]")
+    characters = [c for c in map(chr, range(0x300, 0x20000)) if unicodedata.combining(c) or c in seconds]
+    return re.compile(f"[{''.join(map(re.escape, characters))}]")
 
 
 def scrub_text(text: str, changes: CleaningReport) -> str:
@@ -156,16 +156,16 @@ def scrub_text(text: str, changes: CleaningReport) -> str:
     changes.control += count
     for name, pattern in REMOVED_PATTERNS.items():
         left = pattern.sub("", text)
-        vars(changes)[name] += len(text) - len(left)
+        vars(changes)[name] += len(text) - len(left)  # dynamic: REMOVED_PATTERNS names the counts
         text = left
     return text
 
 
 def compose_and_count(text: str, changes: CleaningReport) -> str:
     """Compose (NFC), and count the changes."""
-    made = compose_nfc(text)
-    changes.composed += made != text
-    return made
+    composed_text = compose_nfc(text)
+    changes.composed += composed_text != text
+    return composed_text
 
 
 Language = Literal["ko", "en"]

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer as Rust
 
 from ..config import JSONValue, parse_json_object
 from ..errors import Error
-from .backend_safety import MAX_PIECE_CHARACTERS
+from .backend_safety import JOINT_REGEXES, MAX_PIECE_CHARACTERS, MOSES_REGEX
 from .tokenizer import SPECIAL_ROLES, Charsmap, Tokenizer, call_backend
 from .tokenizer_kinds import PublishedForm, TokenizerStyle
 
@@ -37,6 +37,8 @@ def choose_style(
     for style in styles:
         for form in style.published_forms:
             count = form.count_matches(pieces, options) if file in form.files else None
+            if count is not None and form.refusal:
+                raise Error(f"{file} cannot be read: {form.refusal}", where=where, fix="give a tokenizer.json")
             if count is not None and (best is None or count > best[0]):
                 best = count, style, form
     if best is None:
@@ -78,15 +80,15 @@ def build_wordpiece(text: str, options: Mapping[str, JSONValue], styles: Styles,
     )  # fmt: skip
     rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     rust.decoder = decoders.WordPiece(prefix="##")
-    made = finish_tokenizer(rust, special, vocab, where, *rename_tokens(style, special))
+    tokenizer = finish_tokenizer(rust, special, vocab, where, *rename_tokens(style, special))
     if "do_lower_case" not in options:
-        found, other = ("no capitals", "false") if lower else ("capitals", "true")
-        made.notes.append(
-            f"nothing beside vocab.txt says whether capitals matter: there are {found} in the vocabulary, so text "
+        case, other = ("no capitals", "false") if lower else ("capitals", "true")
+        tokenizer.notes.append(
+            f"nothing beside vocab.txt says whether capitals matter: there are {case} in the vocabulary, so text "
             f"{'is made lower case' if lower else 'keeps its case'}; "
             f'{{"do_lower_case": {other}}} in a tokenizer_config.json beside it says otherwise'
         )
-    return made
+    return tokenizer
 
 
 def rename_tokens(style: TokenizerStyle, special: Mapping[str, str]) -> list[str]:
@@ -140,6 +142,38 @@ def build_gpt1_bpe(
     return finish_tokenizer(rust, special, pieces, where)
 
 
+MOSES_QUOTES = {"[\u2018\u2019]": "'", "[\u201c\u201d]|``|''": '"'}
+
+
+def from_symbols(
+    symbols: Sequence[str], lower: bool, options: Mapping[str, JSONValue], styles: Styles, where: object = None
+) -> Tokenizer:
+    """Read Transformer-XL's vocabulary, words in the order of their numbers. Text is cut into words and marks as in
+    WikiText-103, where @-@, @,@ and @.@ join what a hyphen, comma or period parts; as in transformers, nothing is added
+    to a text."""
+    ids = {word: number for number, word in enumerate(symbols)}
+    style, _ = choose_style(styles, "vocab.pkl", ids, options, where)
+    special = resolve_special_tokens(options, style.special, ids)
+    unknown = special.get("unk") or next((word for word in ("<unk>", "<UNK>") if word in ids), None)
+    if unknown is None:
+        raise Error("there is no word for unknown ones", where=where, fix="is this the vocab.pkl of a Transformer-XL?")
+    special["unk"] = unknown
+
+    def build_rust() -> Tokenizer:
+        rust = Rust(models.WordLevel(ids, unk_token=unknown))
+        steps = [normalizers.Replace(Regex(marks), plain) for marks, plain in MOSES_QUOTES.items()]
+        steps += [normalizers.Replace(Regex(pattern), f" {symbol} ") for symbol, pattern in JOINT_REGEXES.items()]
+        rust.normalizer = normalizers.Sequence([*([normalizers.Lowercase()] if lower else []), *steps])
+        cut = pre_tokenizers.Split(Regex(MOSES_REGEX), "isolated")
+        rust.pre_tokenizer = pre_tokenizers.Sequence([cut, pre_tokenizers.WhitespaceSplit()])
+        joints = [decoders.Replace(f" {symbol} ", symbol[1]) for symbol in JOINT_REGEXES]
+        words = decoders.WordPiece(prefix="\0", cleanup=True)  # no word begins so: only the spaces before marks go
+        rust.decoder = decoders.Sequence([words, decoders.Fuse(), *joints])
+        return finish_tokenizer(rust, special, ids, where, "$A", "$A $B:1")
+
+    return call_backend(build_rust, where)
+
+
 def finish_tokenizer(
     rust: Rust, special: Mapping[str, str], ids: Mapping[str, int], where: object, *templates: str
 ) -> Tokenizer:
@@ -153,13 +187,13 @@ def resolve_special_tokens(
 ) -> dict[str, str]:
     """Return the special tokens by role, of tokenizer_config.json or special_tokens_map.json, else the usual ones;
     without those that are not among the `known` pieces."""
-    found = dict(usual)
+    roles = dict(usual)
     for role in SPECIAL_ROLES:
         token = options.get(f"{role}_token")
         token = token.get("content") if isinstance(token, dict) else token
         if isinstance(token, str):
-            found[role] = token
-    return found if known is None else {role: token for role, token in found.items() if token in known}
+            roles[role] = token
+    return roles if known is None else {role: token for role, token in roles.items() if token in known}
 
 
 def guess_special_tokens(text: str, styles: Styles) -> dict[str, str]:
@@ -172,9 +206,9 @@ def guess_special_tokens(text: str, styles: Styles) -> dict[str, str]:
     best: dict[str, str] = {}
     for style in styles:
         for table in (style.special, *(form.special or {} for form in style.published_forms)):
-            found = {role: token for role, token in table.items() if token in added}
-            if (len(set(found.values())), len(found)) > (len(set(best.values())), len(best)):
-                best = found
+            roles = {role: token for role, token in table.items() if token in added}
+            if (len(set(roles.values())), len(roles)) > (len(set(best.values())), len(best)):
+                best = roles
     return best
 
 
@@ -297,12 +331,12 @@ def derive_merges(model: SentencePieceModel, where: object = None) -> list[tuple
     ids = {name: i for i, (name, _, kind) in enumerate(model.pieces) if kind in (NORMAL, USER, UNUSED)}
     if sum(len(name) ** 2 for name in ids) > MAX_MERGE_WORK:
         raise make_model_error("its pieces are too long", where)
-    found = []
+    merges = []
     for name, number in ids.items():
         pairs = [(name[:i], name[i:]) for i in range(1, len(name))]
         both = [(ids[a], ids[b], a, b) for a, b in pairs if a in ids and b in ids]
-        found += [(-model.pieces[number][1], number, *pair) for pair in sorted(both)]
-    return [(a, b) for *_, a, b in sorted(found)]
+        merges += [(-model.pieces[number][1], number, *pair) for pair in sorted(both)]
+    return [(a, b) for *_, a, b in sorted(merges)]
 
 
 def make_model_error(what: str, where: object) -> Error:
@@ -443,9 +477,9 @@ def from_marian(
     def build_side(data: bytes) -> Tokenizer:
         return call_backend(lambda: build_marian_side(parse_model(data, where), vocab, options, styles, where), where)
 
-    made = build_side(source)
-    made.target = build_side(target)
-    return made
+    tokenizer = build_side(source)
+    tokenizer.target = build_side(target)
+    return tokenizer
 
 
 def build_marian_side(

@@ -104,15 +104,15 @@ def find_sentence_spans(text: str, language: Literal["auto", "en", "ko"] = "auto
     if language not in ("auto", "en", "ko"):
         raise Error(f"there are no rules for the language {language!r}", fix="choose auto, en or ko")
     rules = SentenceEndRules(text, language)
-    found, start = [], len(text) - len(text.lstrip())
+    spans, start = [], len(text) - len(text.lstrip())
     for place in CANDIDATE_END.finditer(text):
         end = place.end()
         if place.start() >= start and rules.is_end(place, start) and (sentence := text[start:end].rstrip()):
-            found.append((start, start + len(sentence)))
+            spans.append((start, start + len(sentence)))
             start = end
     if rest := text[start:].strip():
-        found.append((start, start + len(rest)))
-    return found
+        spans.append((start, start + len(rest)))
+    return spans
 
 
 class SentenceEndRules:
@@ -201,8 +201,8 @@ class SentenceEndRules:
         if PLAIN_WORD_TAIL.fullmatch(close) and close not in ABBREVIATION_TAILS and not place["close"]:
             return True  # after a word like most
         head = text[max(start, at - CONTEXT_CHARACTERS) : at]
-        found = LAST_WORD.search(head)
-        word = found[0] if found else ""
+        match = LAST_WORD.search(head)
+        word = match[0] if match else ""
         first = not text[start : at - len(word)].strip("([") if at - len(word) - start < 3 else False
         if "가" <= before <= "힣":
             return not (first and word in LIST_SYLLABLES)

@@ -51,7 +51,7 @@ class Charsmap:
 
     def find_longest(self, text: bytes, place: int) -> tuple[int, str] | None:
         """Find the longest entry that the text continues with here: its length in bytes, and what replaces it."""
-        units, found = self.double_array, None
+        units, longest = self.double_array, None
         node = decode_child_offset(units[0])
         for i in range(place, len(text)):
             node ^= text[i]
@@ -62,21 +62,21 @@ class Charsmap:
             if unit >> 8 & 1:
                 if node >= len(units):
                     break
-                found = i + 1 - place, units[node] & 0x7FFFFFFF
-        if found is None or found[1] > len(self.replacements):
+                longest = i + 1 - place, units[node] & 0x7FFFFFFF
+        if longest is None or longest[1] > len(self.replacements):
             return None
-        end = self.replacements.find(b"\0", found[1])
-        return found[0], self.replacements[found[1] : None if end < 0 else end].decode("utf-8", "ignore")
+        end = self.replacements.find(b"\0", longest[1])
+        return longest[0], self.replacements[longest[1] : None if end < 0 else end].decode("utf-8", "ignore")
 
     def apply(self, text: str) -> tuple[str, list[int]]:
         """Return the text with all entries replaced, and for each new character where it comes from."""
         data, out, origins = text.encode("utf-8", "ignore"), [], []
         place = letter = 0
         while place < len(data):
-            found = self.find_longest(data, place)
+            match = self.find_longest(data, place)
             lead = data[place]
             size = 1 if lead < 0x80 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4  # bytes of the character
-            length, new = found or (size, data[place : place + size].decode())
+            length, new = match or (size, data[place : place + size].decode())
             out.append(new)
             origins += [letter] * len(new)
             letter += sum(byte & 0xC0 != 0x80 for byte in data[place : place + length])
@@ -110,18 +110,18 @@ def sentencepiece_to_bytes(piece: str) -> bytes:
 Offsets = list[tuple[int, int]]  # where each token begins and ends in its text
 
 
-def find_offsets(made: tokenizers.Encoding, origins: list[int] | None, text: str) -> Offsets:
+def find_offsets(encoding: tokenizers.Encoding, origins: list[int] | None, text: str) -> Offsets:
     """Find the places of an encoding's tokens; `origins` says where each character of what was cut comes from."""
-    found: Offsets = made.offsets
+    offsets: Offsets = encoding.offsets
     if origins is not None:
-        found = [(origins[a], origins[b - 1] + 1) if b > a else (0, 0) for a, b in found]
+        offsets = [(origins[a], origins[b - 1] + 1) if b > a else (0, 0) for a, b in offsets]
     if unicodedata.is_normalized("NFC", text):
-        return found
+        return offsets
     whole: Offsets = []
-    for place, (begin, end) in enumerate(found, 1):
-        while place < len(found) and found[place][0] < end:  # a token that shares its characters, or a mark
+    for place, (begin, end) in enumerate(offsets, 1):
+        while place < len(offsets) and offsets[place][0] < end:  # a token that shares its characters, or a mark
             place += 1
-        most = found[place][0] if place < len(found) else len(text)
+        most = offsets[place][0] if place < len(offsets) else len(text)
         whole.append((begin, extend_token_end(text, end, most)) if end > begin else (begin, end))
     return whole
 
@@ -210,6 +210,7 @@ class Tokenizer:
         known = self.backend.get_vocab(with_added_tokens=True)
         self.special = {r: token for r, token in (special or {}).items() if r in SPECIAL_ROLES and token in known}
         self.target: Tokenizer | None = None
+        self.fingerprints: dict[str, str] = {}  # by that of the target; a large vocabulary takes a tenth of a second
         self.backends = {(False, True): self.backend}
         self.notes: list[str] = []
         self.context: int | None = None  # what the model that it belongs to can read
@@ -261,9 +262,11 @@ class Tokenizer:
     @property
     def fingerprint(self) -> str:
         """What tells two tokenizers apart: a hash of the file's meaning, whatever its spacing."""
-        meaning = json.dumps(json.loads(self.json_text), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-        meaning += "" if self.target is None else self.target.fingerprint
-        return hashlib.sha256(meaning.encode()).hexdigest()
+        other = "" if self.target is None else self.target.fingerprint
+        if other not in self.fingerprints:
+            meaning = json.dumps(json.loads(self.json_text), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+            self.fingerprints[other] = hashlib.sha256((meaning + other).encode()).hexdigest()
+        return self.fingerprints[other]
 
     def encode(
         self, text: str, pair: str | None = None, *, special: bool = True, normalise: bool = False,
@@ -284,13 +287,13 @@ class Tokenizer:
         """Return the ids of many texts, on all cores."""
         if self.is_composing and not normalise and self.charsmap is None and not self.has_morphemes:
             rust = self.get_backend(False, parse_special)
-            made = call_backend(lambda: rust.encode_batch_fast(list(texts), add_special_tokens=special))
-            return [encoding.ids for encoding in made]
+            encodings = call_backend(lambda: rust.encode_batch_fast(list(texts), add_special_tokens=special))
+            return [encoding.ids for encoding in encodings]
         if self.has_morphemes and self.charsmap is None:  # all new words go to the analyser together
             ready = [(text, False) for text in mark_morphemes([strip_morpheme_marks(text) for text in texts])]
         else:
             ready = [self.prepare_text(text, normalise) for text in texts]
-        return [made.ids for made in self.encode_prepared(ready, special, parse_special, fast=True)]
+        return [encodings.ids for encodings in self.encode_prepared(ready, special, parse_special, fast=True)]
 
     def encode_with_offsets(
         self, text: str, *, special: bool = True, parse_special: bool = True
@@ -303,7 +306,7 @@ class Tokenizer:
     ) -> list[tuple[list[int], Offsets]]:
         """Return the ids of many texts, and where in its text each stands."""
         pairs = zip(texts, self.encode_with_origins(texts, special, parse_special), strict=True)
-        return [(made.ids, find_offsets(made, origins, text)) for text, (made, origins) in pairs]
+        return [(encoding.ids, find_offsets(encoding, origins, text)) for text, (encoding, origins) in pairs]
 
     def encode_and_locate(
         self, texts: Sequence[str], find_places: Callable[[str], Sequence[int]]
@@ -311,15 +314,17 @@ class Tokenizer:
         """Ids of many documents, and which tokens hold the characters at the places of each (`find_places`): the one
         that a character is in, else the next, else the last. A document spells no special token."""
         rows = []
-        for text, (made, origins) in zip(texts, self.encode_with_origins(texts, False, False), strict=True):
-            wanted, found = find_places(text), None
+        for text, (encoding, origins) in zip(texts, self.encode_with_origins(texts, False, False), strict=True):
+            places, located_spans = find_places(text), None
             # The library looks through all tokens for each place.
-            if origins is None and len(made) * len(wanted) < MAX_SCAN_STEPS:
-                found = [-1 if (token := made.char_to_token(at)) is None else token for at in wanted]
-            if found is None or -1 in found:
-                spans = find_offsets(made, origins, text)
-                found = [bisect.bisect_right(spans, at, 0, max(0, len(spans) - 1), key=GET_END) for at in wanted]
-            rows.append((made.ids, found))
+            if origins is None and len(encoding) * len(places) < MAX_SCAN_STEPS:
+                located_spans = [-1 if (token := encoding.char_to_token(at)) is None else token for at in places]
+            if located_spans is None or -1 in located_spans:
+                spans = find_offsets(encoding, origins, text)
+                located_spans = [
+                    bisect.bisect_right(spans, at, 0, max(0, len(spans) - 1), key=GET_END) for at in places
+                ]
+            rows.append((encoding.ids, located_spans))
         return rows
 
     def encode_with_origins(
@@ -330,21 +335,21 @@ class Tokenizer:
             mark_morphemes([strip_morpheme_marks(text) for text in texts])
         traced = [self.prepare_with_origins(text) for text in texts]
         ready = [(text, origins is not None and self.charsmap is not None) for text, origins in traced]
-        made = self.encode_prepared(ready, special, parse_special)
-        return [(one, origins) for one, (_, origins) in zip(made, traced, strict=True)]
+        encodings = self.encode_prepared(ready, special, parse_special)
+        return [(one, origins) for one, (_, origins) in zip(encodings, traced, strict=True)]
 
     def encode_prepared(
         self, ready: Sequence[tuple[str, bool]], special: bool, parse_special: bool, fast: bool = False
     ) -> list[tokenizers.Encoding]:
         """Encode texts by the Rust library, each by the one that suits it: with SentencePiece's table, or without
         (True: it has been applied). `fast` finds no offsets."""
-        rows: list[Any] = [None] * len(ready)  # dynamic: an encoding of each, in the end
+        rows: list[Any] = [None] * len(ready)  # dynamic: an encoding in each place, once all are made
         for which in {done for _, done in ready}:
             rust = self.get_backend(which, parse_special)
             call = rust.encode_batch_fast if fast else rust.encode_batch
             places = [i for i, (_, done) in enumerate(ready) if done == which]
-            made = call_backend(functools.partial(call, [ready[i][0] for i in places], add_special_tokens=special))
-            for i, encoding in zip(places, made, strict=True):
+            encodings = call_backend(functools.partial(call, [ready[i][0] for i in places], add_special_tokens=special))
+            for i, encoding in zip(places, encodings, strict=True):
                 rows[i] = encoding
         return rows
 
@@ -367,7 +372,7 @@ class Tokenizer:
             return self.charsmap.apply(text) if JOINING_CHARACTERS.search(text) else (text, None)
         return mark_with_origins(text) if self.has_morphemes and not text.isascii() else (text, None)
 
-    def get_backend(self, mapped: bool, parse_special: bool) -> Any:  # dynamic: see `backend`
+    def get_backend(self, mapped: bool, parse_special: bool) -> Any:  # dynamic: as untyped as `backend`
         """Return the Rust tokenizer for text that has passed SentencePiece's table or not, and may spell specials."""
         key = mapped and self.charsmap is not None, parse_special or not self.reserved_tokens
         if key not in self.backends:
@@ -491,8 +496,8 @@ class Tokenizer:
         """Return the template around one text, or around two."""
         for probe in ("a", "가", "1", "the", "."):
             texts = (probe, probe) if pair else (probe,)
-            made = call_backend(functools.partial(self.backend.encode, *texts, add_special_tokens=True))
-            places = made.sequence_ids
+            encoding = call_backend(functools.partial(self.backend.encode, *texts, add_special_tokens=True))
+            places = encoding.sequence_ids
             if 0 in places and (1 in places or not pair):
                 break
         else:
@@ -501,7 +506,7 @@ class Tokenizer:
         end = first + places.count(0)
         start = places.index(1) if pair else end
         spans = (slice(0, first), slice(end, start), slice(last + 1, None))
-        ids, kinds = made.ids, made.type_ids
+        ids, kinds = encoding.ids, encoding.type_ids
         (before, a), (between, b), (after, c) = ((tuple(ids[s]), tuple(kinds[s])) for s in spans)
         return Template(before, between, after, (a, kinds[first], b, kinds[start] if pair else 0, c))
 
@@ -510,12 +515,15 @@ class Tokenizer:
         """Shorter texts are filled up at the left: the classifier's token comes last (XLNet)."""
         return self.get_template().after[-2:] == (self.id("sep"), self.id("cls"))
 
-    def save(self, path: str | Path) -> None:
-        """Write tokenizer.json as it was read or trained, into a folder or as a file; the other side's beside it."""
-        file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
-        file.write_text(self.json_text, encoding="utf-8")
+    def save(self, path: str | Path, compact: bool = False) -> None:
+        """Write tokenizer.json as it was read or trained, into a folder or as a file; the other side's beside it. With
+        `compact` it has no spaces and line ends between its values, which takes half of the room."""
+        file, text = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path), self.json_text
+        if compact:
+            text = json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
+        file.write_text(text, encoding="utf-8")
         if self.target is not None:
-            self.target.save(file.with_suffix(".target.json"))
+            self.target.save(file.with_suffix(".target.json"), compact)
 
 
 def call_backend(call: Callable[[], Result], where: object = None) -> Result:
@@ -559,17 +567,17 @@ class DecodeStream:
 
     def push(self, index: int) -> str:
         """Return what one more id adds to the text."""
-        made = self.tokenizer
-        if made.is_byte_level or made.has_byte_fallback:
-            data = b"".join(made.decode_bytes([int(index)], self.special))
-            if made.has_byte_fallback and data and not self.has_started:
+        tokenizer = self.tokenizer
+        if tokenizer.is_byte_level or tokenizer.has_byte_fallback:
+            data = b"".join(tokenizer.decode_bytes([int(index)], self.special))
+            if tokenizer.has_byte_fallback and data and not self.has_started:
                 data = data.removeprefix(b" ")
                 self.has_started = True
-            return self.take_settled(self.decoder.decode(data)) if made.has_jamo else self.decoder.decode(data)
-        if not self.special and made.backend.id_to_token(int(index)) in made.declared_special:
+            return self.take_settled(self.decoder.decode(data)) if tokenizer.has_jamo else self.decoder.decode(data)
+        if not self.special and tokenizer.backend.id_to_token(int(index)) in tokenizer.declared_special:
             return ""
-        before = made.decode(self.last_ids, special=self.special) if self.last_ids else ""
-        text = made.decode([*self.last_ids, int(index)], special=self.special)
+        before = tokenizer.decode(self.last_ids, special=self.special) if self.last_ids else ""
+        text = tokenizer.decode([*self.last_ids, int(index)], special=self.special)
         self.last_ids = [*self.last_ids, int(index)][-CONTEXT_PIECES:]
         return text[len(before) :]
 

@@ -27,15 +27,16 @@ class PublishedForm:
     """Files other than tokenizer.json that tokenizers of a style are published in (published_files.py), how they are
     recognised among those of other styles, and what differs from the style there."""
 
-    files: tuple[str, ...]  # vocab.txt, merges.txt, source.spm or some of SENTENCEPIECE_FILES
+    files: tuple[str, ...]  # vocab.txt, merges.txt, source.spm, vocab.pkl or some of SENTENCEPIECE_FILES
     tokens: tuple[str, ...] = ()  # recognised by all of these pieces in the vocabulary,
     options: Mapping[str, str] = field(default_factory=dict)  # and by an option of tokenizer_config.json: a part of it
     special: Mapping[str, str] | None = None  # by role; None: as in the style
     pair_template: str | None = None  # None: as in the style
     plain_quotes: bool = False  # SentencePiece: quotation marks become " and accents are stripped before the model
     lower: bool = False  # SentencePiece: text is made lower case, unless its options say otherwise
+    refusal: str = ""  # why a file that is recognised by this cannot be read
 
-    def count_matches(self, pieces: Collection[str], options: Mapping[str, Any]) -> int | None:
+    def count_matches(self, pieces: Collection[str], options: Mapping[str, object]) -> int | None:
         """Count what a file is recognised by; None: it is not in this form."""
         if any(token not in pieces for token in self.tokens):
             return None
@@ -69,11 +70,11 @@ class TokenizerStyle:
 
     def begin_vocab(self, pieces: Iterable[str], size: int) -> dict[str, None]:
         """Return a vocabulary of `size` without its last tokens: the first tokens, then pieces."""
-        found = dict.fromkeys([*self.first_tokens, *pieces])
-        if (count := len(found) + len(self.last_tokens)) > size:
+        vocab = dict.fromkeys([*self.first_tokens, *pieces])
+        if (count := len(vocab) + len(self.last_tokens)) > size:
             what = f"{count} characters and special tokens do not fit into {size} pieces"
             raise Error(what, fix="take a larger size or a smaller alphabet")
-        return found
+        return vocab
 
     def add_to_backend(self, rust: Rust, ids: Mapping[str, int]) -> None:
         """Give a Rust tokenizer the special tokens and the templates."""
@@ -91,7 +92,7 @@ class TokenizerStyle:
 
 
 # Kind → the module of this package and its function, options that the kind fixes, and those that it does not take.
-TRAINERS: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
+TRAINERS: dict[str, tuple[str, str, dict[str, bool], tuple[str, ...]]] = {
     "bpe": (".trainers.pair_merging", "train_bpe", {}, ("jamo",)),
     "wordpiece": (".trainers.pair_merging", "train_wordpiece", {}, ()),
     "unigram": (".trainers.unigram", "train_unigram", {}, ()),
@@ -104,8 +105,9 @@ MAX_VOCAB_SIZE, MAX_WORKERS = 1 << 24, 1024  # pieces, processes
 
 
 def train_by_kind(
-    kind: str, lines: Iterable[str], vocab_size: int, *, style: TokenizerStyle, **options: Any
-) -> Tokenizer:
+    kind: str, lines: Iterable[str], vocab_size: int, *, style: TokenizerStyle,
+    **options: Any,  # dynamic: those of the kind's own function
+) -> Tokenizer:  # fmt: skip
     """Train a tokenizer of a kind (bpe, wordpiece, unigram, jamo, words, characters), with a style's special tokens.
     Options are those of the kind's own function (train_bpe, …); all have `workers` and `tell`. The result is the same,
     byte for byte, however many processes count the words."""
@@ -118,7 +120,7 @@ def train_by_kind(
     if (alphabet := options.get("alphabet")) is not None and not 1 <= alphabet <= vocab_size:
         raise Error(f"an alphabet cannot have {alphabet:,} characters", fix=f"take 1 to {vocab_size:,}, the vocab_size")
     module, function, fixed, hidden = TRAINERS[kind]
-    train = getattr(import_module(module, __package__), function)  # a trainer is imported when it is needed
+    train = getattr(import_module(module, __package__), function)  # dynamic: TRAINERS names it, imported when needed
     known = [name for name in signature(train).parameters if name not in hidden]
     for name in options:
         if name not in known:

@@ -51,8 +51,8 @@ def build_word_tokenizer(
         "post_processor": None, "decoder": None,
         "model": {"type": "WordLevel", "vocab": {w: i for i, w in enumerate(words)}, "unk_token": unknown},
     }  # fmt: skip
-    made = Tokenizer(json.dumps(about, ensure_ascii=False), {"unk": unknown})
-    return made if style is None else style.finish_tokenizer(made.backend, about["model"]["vocab"])
+    tokenizer = Tokenizer(json.dumps(about, ensure_ascii=False), {"unk": unknown})
+    return tokenizer if style is None else style.finish_tokenizer(tokenizer.backend, about["model"]["vocab"])
 
 
 def train_words(
@@ -83,15 +83,15 @@ def hash_ngrams(word: str, least: int, most: int, buckets: int) -> list[int]:
     Numbered as fastText does it, so that its files can be used: a hash of the UTF-8 bytes, and single letters yes, a
     single < or > no."""
     marked = [tuple(b | 0xFFFFFF00 if b > 127 else b for b in c.encode()) for c in f"<{word}>"]  # bytes have a sign
-    last, found = len(marked) - 1, []
+    last, hashes = len(marked) - 1, []
     for start in range(last + 1):
         h = 2166136261  # FNV-1a continues from n characters to n + 1
         for n, character in enumerate(marked[start : start + most], 1):
             for byte in character:
                 h = (h ^ byte) * 16777619 & 0xFFFFFFFF
             if n >= least and (n > 1 or 0 < start < last):
-                found.append(h % buckets)
-    return found
+                hashes.append(h % buckets)
+    return hashes
 
 
 # Words as characters, the way ELMo reads them.

@@ -28,23 +28,28 @@ from ..family import TRANSLATION_TUNE, ModelConfig, Recipe
 from ..interop.hub import fetch_model
 from ..interop.model_directory import read_checkpoint_info
 from ..interop.safe_files import find_model_folder
+from ..interop.shipped_models import is_shipped_name
+from ..objectives.masking import UnitMaskedLM
 from ..objectives.registry import OBJECTIVES, list_options, resolve_objective
+from ..objectives.seq2seq import ONLY_RECURRENT, SAMPLING_OPTIONS
 from ..option_aliases import explain_name, resolve_setting, resolve_settings, resolve_tables
 from ..registry import FAMILIES, find_family, find_preset, find_published_checkpoint, list_published_checkpoints
 from ..task import TASKS
+from .mixture_config import MixtureConfig, MixtureSources, build_mixture_config, split_mixture
 from .optimizer import WARMUP_SCALED_SCHEDULES
-from .recipes import LR_TIMES_DIM, SMALL_MODEL, get_recipe, is_positive_int
+from .recipes import LR_TIMES_DIM, SMALL_MODEL, get_recipe, is_positive_int, scale_step_settings
 from .train_config import LoopConfig, SettingValue, TrainConfig, check_train_values
 
-PRETRAIN_TABLES = ("data", "model", "objective", "train")
-FINETUNE_TABLES = ("data", "model", "tune", "train")
+PRETRAIN_TABLES = ("data", "model", "objective", "train", "mixture")
+FINETUNE_TABLES = ("data", "model", "tune", "train", "mixture")
+MIXTURE_TASK = "mixture"  # what a run of several tasks has in place of one
 PRETRAIN_KEYS = ("family", "recipe", "preset", "init")  # of a file, beside its tables
 FINETUNE_KEYS = ("family", "source", "preset", "task")
 READER_SETTINGS = ("column", "encoding", "skip", "delimiter", "header")  # how files are read: in every `data:` table
 TEXT_SETTINGS = ("data.column", "data.columns", "data.encoding", "data.delimiter", "data.label_separator")  # all text
 SMOOTHABLE_KINDS = ("class", "tags", "text")  # kinds of answers whose labels can be smoothed
 MAX_CONFIG_BYTES = 2**20  # bytes of a file of settings
-Features = Literal["no", "last", "second", "sum4", "cat4", "mix"]
+Features = Literal["no", "last", "second", "sum4", "concat4", "mix"]
 Tables = dict[str, Settings]
 ConfigFile = str | Path | Mapping[str, object] | None  # a run's file of settings, or a table of the same
 
@@ -53,11 +58,13 @@ class SavedSettings:
     """Settings of a run; `saved_fields` are those that run.json and a file for --config hold."""
 
     saved_fields: ClassVar[tuple[str, ...]]
+    mixture: MixtureConfig | None = None  # the tasks, where several are mixed
 
     def to_dict(self) -> Settings:
         """Return the settings as run.json keeps them."""
-        values = vars(self)
-        return {name: to_plain(values[name]) for name in self.saved_fields}
+        values = vars(self)  # dynamic: saved_fields names them
+        tables = {name: to_plain(values[name]) for name in self.saved_fields}
+        return tables if self.mixture is None else {**tables, "mixture": self.mixture.to_settings()}
 
     def to_yaml(self) -> str:
         """Return the settings as YAML, as --config reads them."""
@@ -75,7 +82,7 @@ class RunConfig(SavedSettings):
         return self.train.deterministic
 
 
-def to_plain(value: object, change: Callable[[object], object] = lambda one: one) -> Any:  # dynamic: any setting
+def to_plain(value: object, change: Callable[[object], object] = lambda one: one) -> Any:  # dynamic: nested as `value`
     """Turn dataclasses into tables and tuples into lists, all the way down, with a change of every single value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
@@ -104,7 +111,7 @@ class PretrainDataConfig:
     delimiter: str | None = None  # between the columns of tables; None: found
     header: bool | None = None  # the first row names the columns; None: it does
     splitter: Literal["rules", "kiwi", "tabs", "none"] = "rules"  # how sentences are found; tabs: pairs
-    units: str | None = None  # phrases and entities for ERNIE: kiwi, learn, or a file
+    units: str | None = None  # phrases and entities for ERNIE: kiwi, learn, a file, or auto by the language
     deduplicate: Literal["exact", "near", "no"] = "no"
     valid: tuple[str, ...] = ()  # files to evaluate on,
     valid_fraction: float = 0.05  # or the share of documents that is held out for it
@@ -112,7 +119,7 @@ class PretrainDataConfig:
     @property
     def reader_options(self) -> Settings:
         """How files are read, as data/readers.py and prepare want it."""
-        return {name: vars(self)[name] for name in ("unit", *READER_SETTINGS)}
+        return {name: vars(self)[name] for name in ("unit", *READER_SETTINGS)}  # dynamic: a table names them
 
     def __post_init__(self) -> None:
         check_sizes(self, "vocab_size")
@@ -142,7 +149,7 @@ class FinetuneDataConfig:
     @property
     def reader_options(self) -> Settings:
         """How files are read, as runs/splits.py wants it."""
-        return {name: vars(self)[name] for name in READER_SETTINGS}
+        return {name: vars(self)[name] for name in READER_SETTINGS}  # dynamic: a table names them
 
     def __post_init__(self) -> None:
         check_sizes(self, "vocab_size", "limit")
@@ -164,6 +171,8 @@ class TuneConfig:
     layer_decay: float = 1.0  # the rate of each layer is so many times that of the one above (ELECTRA, §3.1)
     freeze: int = 0  # so many layers from below, with the embeddings, stay as they are; -1: all of them
     features: Features = "no"  # of a frozen model: the last layer, the one before, sum or concatenation of four, a mix
+    pool: Literal["first", "mean", "max", "attention", "last"] | None = None  # one vector of a text; None: the family's
+    head: Literal["linear", "bilstm", "cnn"] = "linear"  # bilstm, cnn: such layers over all states before the output
     lora: int = 0  # the rank of adapters that learn in place of the weights (Hu et al. 2021); 0: none
     lora_alpha: float = 16.0
     lora_merge: bool = True  # the saved model has the adapters merged in; else they are saved beside the weights
@@ -171,7 +180,8 @@ class TuneConfig:
     multilabel: bool | None = None  # a text may have several labels; None: as the examples say
     label_smoothing: float = 0.0  # of labels
     lm_loss_weight: float = 0.0  # the share of the language model's loss (GPT: 0.5)
-    both_orders: bool = False  # read pairs in both orders (GPT's similarity)
+    expert_dropout: float | None = None  # inside the experts of a Switch; None: the checkpoint's
+    both_orders: bool | None = None  # read pairs in both orders and add the answers; None: GPT does for regress
     label_as_text: bool = False  # the decoder writes the label as a word (T5)
     prefix: str = ""  # in front of every text (T5)
     max_answer_tokens: int = 30  # tokens of an answer
@@ -184,7 +194,7 @@ class TuneConfig:
     def __post_init__(self) -> None:
         check_sizes(self, "batch_size", "seq_length", "max_answer_tokens", "max_output_tokens")
         check_sizes(self, "stride", "lora", "patience", minimum=0)
-        check_rates(self, "warmup_ratio", "label_smoothing")
+        check_rates(self, "warmup_ratio", "label_smoothing", "expert_dropout")
         if not self.epochs > 0 or not self.evals_per_epoch > 0:
             raise Error("epochs and evals_per_epoch must be above 0", fix="take for example tune.epochs 3")
         if not self.lm_loss_weight >= 0 or not self.lora_alpha > 0:
@@ -199,7 +209,7 @@ class TuneConfig:
 class PretrainConfig(RunConfig):
     """All that a pretraining run is asked to do."""
 
-    saved_fields = (*PRETRAIN_KEYS, *PRETRAIN_TABLES)
+    saved_fields = (*PRETRAIN_KEYS, "data", "model", "objective", "train")
     family: str
     data: PretrainDataConfig
     model: Settings
@@ -208,6 +218,7 @@ class PretrainConfig(RunConfig):
     recipe: str = "quick"
     preset: str | None = None
     init: str | None = None  # a checkpoint to start from
+    mixture: MixtureConfig | None = None  # tasks that are learned beside the text
     model_overrides: Settings = field(default_factory=dict)  # the settings of `init` that were asked for
 
 
@@ -226,6 +237,7 @@ class FinetuneSettings(SavedSettings):
     train_values: Settings  # of the `train:` table; of DERIVED_SETTINGS only those of the recipe or the caller
     explicit_train: tuple[str, ...] = ()  # the settings of `train` that were given, not left to the recipe
     model_overrides: Settings = field(default_factory=dict)
+    mixture: MixtureConfig | None = None
 
     @property
     def is_deterministic(self) -> bool:
@@ -288,9 +300,9 @@ class GivenSettings:
         file: ConfigFile, overrides: Mapping[str, object], tables: tuple[str, ...], keys: tuple[str, ...]
     ) -> GivenSettings:
         """Read a file (a path, or a table of the same); dotted `overrides` ({"model.layers": 4}) win over it."""
-        told, single = read_config_tables(file, tables, keys), unflatten_tables(overrides, tables)
-        merged = {name: {**told[name], **single.get(name, {})} for name in tables}
-        return GivenSettings({key: value for key, value in told.items() if key in keys}, merged)
+        file_tables, single = read_config_tables(file, tables, keys), unflatten_tables(overrides, tables)
+        merged = {name: {**file_tables[name], **single.get(name, {})} for name in tables}
+        return GivenSettings({key: value for key, value in file_tables.items() if key in keys}, merged)
 
     def merge_over(self, recipe: Mapping[str, Mapping[str, object]]) -> Tables:
         """Return the tables of a recipe with the given settings over them."""
@@ -299,16 +311,16 @@ class GivenSettings:
 
 def read_config_tables(file: ConfigFile, tables: tuple[str, ...], keys: tuple[str, ...]) -> Settings:
     """Read a file of settings, or a table of the same: all of `tables`, and those of `keys` that it names."""
-    told, where = read_config(file), None if file is None or isinstance(file, Mapping) else file
-    for key in told:
+    content, where = read_config(file), None if file is None or isinstance(file, Mapping) else file
+    for key in content:
         if key not in (*tables, *keys):
             raise Error(f"unknown setting {key!r}", where=where, fix=suggest_name(key, (*tables, *keys)))
     for name in tables:
-        told[name] = told.get(name) or {}
-        if not isinstance(told[name], Mapping):
-            what = f"{name} is a table of settings, not {told[name]!r}"
+        content[name] = content.get(name) or {}
+        if not isinstance(content[name], Mapping):
+            what = f"{name} is a table of settings, not {content[name]!r}"
             raise Error(what, where=where, fix=f"write {name}: and below it")
-    return told
+    return content
 
 
 def collect_overrides(
@@ -317,19 +329,19 @@ def collect_overrides(
 ) -> Settings:  # fmt: skip
     """Return the settings given to a verb as tables (train={"steps": 9}), by bare names (`short`: bare → dotted) and by
     dotted names (`overrides`), all under dotted names. `arguments` are other names that a hint may name."""
-    given, short = Settings(), short or {}
+    settings_by_name, short = Settings(), short or {}
     for name, value in settings.items():
         if name in tables and isinstance(value, Mapping):
-            given |= {f"{name}.{key}": inner for key, inner in value.items()}
+            settings_by_name |= {f"{name}.{key}": inner for key, inner in value.items()}
         elif name in short:
-            given[short[name]] = value
+            settings_by_name[short[name]] = value
         elif resolve_setting(name, tables) != name:
-            given[name] = value
+            settings_by_name[name] = value
         else:
             known = f"settings are {', '.join(short)}" if short else f"tables of settings are {', '.join(tables)}"
             fix = explain_name(name, (*short, *arguments), tables) or known
             raise Error(f"{verb} has no argument {name!r}", fix=fix)
-    return resolve_settings(given | dict(overrides or {}), tables)
+    return resolve_settings(settings_by_name | dict(overrides or {}), tables)
 
 
 def coerce_settings(config: type, values: Mapping[str, object], table: str) -> Settings:
@@ -369,20 +381,20 @@ class PretrainSettings:
         keys: Mapping[str, str | None] | None = None,
     ) -> PretrainSettings:  # fmt: skip
         """Read the settings of a run. `overrides` are dotted; `keys` are recipe, preset or init."""
-        given = GivenSettings.read(file, overrides or {}, PRETRAIN_TABLES, PRETRAIN_KEYS)
+        settings = GivenSettings.read(file, overrides or {}, PRETRAIN_TABLES, PRETRAIN_KEYS)
         where = None if file is None or isinstance(file, Mapping) else file
-        named = {**given.top, **{k: v for k, v in (keys or {}).items() if v is not None}}
+        named = {**settings.top, **{k: v for k, v in (keys or {}).items() if v is not None}}
         family = family or named.get("family")
         if family is None:
             raise Error("no family is named", where=where, fix="formers tree lists them")
-        if "family" in given.top and find_family(given.top["family"]).name != find_family(family).name:
-            what = f"this is of a {given.top['family']}, not of a {family}"
+        if "family" in settings.top and find_family(settings.top["family"]).name != find_family(family).name:
+            what = f"this is of a {settings.top['family']}, not of a {family}"
             raise Error(what, where=where, fix="leave one of them out")
         preset, name = named.get("preset"), named.get("recipe") or "quick"
-        found, sizes = find_preset(family, preset)
-        recipe = get_recipe(found.name, name, sizes if preset else None, given.tables["model"])
+        entry, sizes = find_preset(family, preset)
+        recipe = get_recipe(entry.name, name, sizes if preset else None, settings.tables["model"], preset)
         chosen = {"recipe": name, "preset": preset, "init": named.get("init")}
-        return PretrainSettings(found.name, given, recipe, chosen)
+        return PretrainSettings(entry.name, settings, recipe, chosen)
 
     @cached_property
     def data(self) -> PretrainDataConfig:
@@ -408,15 +420,21 @@ class PretrainSettings:
         """Merge recipe < `derived` < given settings, as plain tables."""
         model = self.recipe.model if self.keys["init"] is None else {}  # a checkpoint has its own sizes
         base = {"data": self.recipe.data, "objective": self.recipe.objective, "train": self.recipe.train}
-        made = self.given.merge_over({"model": model, **{k: {**v, **derived.get(k, {})} for k, v in base.items()}})
+        own = self.recipe.objective.get("name", find_family(self.family).definition.objective)
+        named = {"name": own, **derived.get("objective", {}), **self.given.tables["objective"]}["name"]
+        if resolve_objective(named) != own:
+            base["objective"] = {}  # what the recipe says of the family's own objective
+        tables = self.given.merge_over({"model": model, **{k: {**v, **derived.get(k, {})} for k, v in base.items()}})
         for key in ("source", "valid"):
-            value = made["data"].get(key) or ()
-            made["data"][key] = [value] if isinstance(value, str) else value
-        goal = {"name": find_family(self.family).definition.objective, **made["objective"]}
-        made["objective"] = {**goal, "name": resolve_objective(goal["name"])}
-        if made["objective"]["name"] == "seq2seq":  # a document is a pair
-            made["data"] = {"splitter": "tabs", "unit": "line", **made["data"]}
-        return made
+            value = tables["data"].get(key) or ()
+            tables["data"][key] = [value] if isinstance(value, str) else value
+        goal = {"name": find_family(self.family).definition.objective, **tables["objective"]}
+        tables["objective"] = {**goal, "name": resolve_objective(goal["name"])}
+        if issubclass(OBJECTIVES[tables["objective"]["name"]].objective_class, UnitMaskedLM):
+            tables["data"] = {"units": "auto", **tables["data"]}
+        if OBJECTIVES[tables["objective"]["name"]].takes_pairs:  # a document is a pair
+            tables["data"] = {"splitter": "tabs", "unit": "line", **tables["data"]}
+        return tables
 
     def resolve(self, derived: Mapping[str, object] | None = None) -> PretrainConfig:
         """Check all settings and return the run's configuration; `derived` are dotted settings that follow from the
@@ -426,21 +444,33 @@ class PretrainSettings:
         train, named = merged["train"], {**own.get("train", {}), **self.given.tables["train"]}
         if init is not None and "lr" not in named:
             train |= choose_continued_lr(str(init), train)
+        if "steps" in named and self.keys["recipe"] == "paper":
+            factor = coerce_value(named["steps"], int, "train.steps") / self.recipe.train["steps"]
+            shorter = scale_step_settings(self.recipe.train, min(1.0, factor))
+            kept = {*named, "warmup_steps"}  # adjust_warmup shortens a warmup that is too long
+            train |= {name: value for name, value in shorter.items() if name not in kept}
         adjust_warmup(train, named)
+        adjust_recipe_sizes(self.family, merged, self.given.tables)
         context = merged["model"].get("context")
         if context and "seq_length" not in named:
             train["seq_length"] = min(train["seq_length"], context)
+        adjust_recipe_lengths(train, named)
         goal, declared = merged["objective"], find_family(self.family).definition
         options = list_options(OBJECTIVES[goal["name"]].objective_class)
         for key in goal:
             if key != "name" and key not in options:
                 raise Error(f"unknown setting {key!r} of objective {goal['name']!r}", fix=suggest_name(key, options))
+            if key in SAMPLING_OPTIONS and not declared.has_recurrent_decoder:
+                what = f"objective.{key} does not apply to {self.family}: {ONLY_RECURRENT}"
+                raise Error(what, fix=f"leave out objective.{key}, or train seq2seq or gnmt")
         config = PretrainConfig(
             family=self.family, data=build_config(PretrainDataConfig, merged["data"], where="data"), objective=goal,
             model=coerce_settings(declared.config_class, merged["model"], "model"),
             train=build_config(TrainConfig, train, where="train"), model_overrides=self.given.tables["model"],
-            **self.keys,
+            mixture=build_mixture_config(merged["mixture"]), **self.keys,
         )  # fmt: skip
+        if config.mixture is not None:
+            check_mixture_family(self.family)
         if init is None:
             build_model_config(config)
         return config
@@ -479,20 +509,43 @@ def adjust_warmup(train: Settings, given: Mapping[str, object]) -> None:
         train["warmup_steps"] = steps // 10
 
 
-def build_model_config(asked: PretrainConfig, **more: int | None) -> ModelConfig:
+def adjust_recipe_lengths(train: Settings, given: Mapping[str, object]) -> None:
+    """Let the recipe's lengths give way to an example length that was given, so that no error is about a setting that
+    nobody chose: a phase of shorter examples goes, and a batch holds one example at least."""
+    length, usual = train.get("seq_length"), {"short_length": None, "batch_tokens": TrainConfig.batch_tokens}
+    short, tokens = (train.get(name, value) for name, value in usual.items())
+    if not is_positive_int(length):
+        return  # the configuration says what is wrong with it
+    if is_positive_int(short) and short >= length and "short_length" not in given:
+        train["short_length"] = None
+    if is_positive_int(tokens) and tokens < length and "seq_length" in given and "batch_tokens" not in given:
+        train["batch_tokens"] = length
+
+
+def adjust_recipe_sizes(family: str, merged: Tables, given: Tables) -> None:
+    """Let a Switch of fewer layers than the recipe's have fewer layers of experts."""
+    known = {f.name: f.default for f in dataclasses.fields(find_family(family).definition.config_class)}
+    if "sparse" not in known or "layers" not in given["model"] or "sparse" in given["model"]:
+        return
+    sizes = {**known, **merged["model"]}
+    if is_positive_int(sizes["layers"]) and is_positive_int(sizes["sparse"]):
+        merged["model"]["sparse"] = min(sizes["sparse"], sizes["layers"])
+
+
+def build_model_config(settings: PretrainConfig, **more: int | None) -> ModelConfig:
     """Build the model's configuration, checked against the length of examples; `more` is what the tokenizer says."""
-    known = get_schema(find_family(asked.family).definition.config_class)
-    values = {**asked.model, **{key: value for key, value in more.items() if key in known}}
-    if (rows := asked.model_overrides.get("vocab")) is not None and "vocab" in more:
+    known = get_schema(find_family(settings.family).definition.config_class)
+    values = {**settings.model, **{key: value for key, value in more.items() if key in known}}
+    if (rows := settings.model_overrides.get("vocab")) is not None and "vocab" in more:
         if rows < more["vocab"]:
             what = f"model.vocab {rows} is smaller than the tokenizer, which has {more['vocab']:,} tokens"
             raise Error(what, fix="leave --model.vocab out, or take a smaller --data.vocab_size")
         values["vocab"] = rows  # a table may have rows to spare, for example up to a multiple of 64
-    config = build_config(find_family(asked.family).definition.config_class, values, where="model")
+    config = build_config(find_family(settings.family).definition.config_class, values, where="model")
     context = config.context
-    if context is not None and asked.train.seq_length > context:
-        what = f"examples of {asked.train.seq_length} tokens are longer than the model's context of {context}"
-        raise Error(what, fix=f"--train.seq_length {context}, or --model.context {asked.train.seq_length}")
+    if context is not None and settings.train.seq_length > context:
+        what = f"examples of {settings.train.seq_length} tokens are longer than the model's context of {context}"
+        raise Error(what, fix=f"--train.seq_length {context}, or --model.context {settings.train.seq_length}")
     return config
 
 
@@ -510,39 +563,68 @@ def read_known_settings(
 ) -> tuple[FinetuneDataConfig, TuneConfig]:
     """Return what is known before the task is: how examples are read, and what `tune` was given. All settings are
     checked as they were given, so that a mistake is found before anything is read."""
-    given = GivenSettings.read(file, overrides, FINETUNE_TABLES, FINETUNE_KEYS).tables
+    tables = GivenSettings.read(file, overrides, FINETUNE_TABLES, FINETUNE_KEYS).tables
     declared = find_family(model.family).definition
-    coerce_settings(declared.config_class, given["model"], "model")
-    check_parallelism(coerce_train_settings(given["train"]))
+    coerce_settings(declared.config_class, tables["model"], "model")
+    check_parallelism(coerce_train_settings(tables["train"]))
     recipe = {} if model.source else declared.scratch_recipe.data
-    data = build_config(FinetuneDataConfig, {**recipe, **given["data"]}, where="data")
-    return data, build_config(TuneConfig, given["tune"], where="tune")
+    data = build_config(FinetuneDataConfig, {**recipe, **tables["data"]}, where="data")
+    return data, build_config(TuneConfig, tables["tune"], where="tune")
 
 
 def configure_finetuning(
     model: ModelChoice, task: str, file: ConfigFile, overrides: Mapping[str, object]
 ) -> FinetuneSettings:
     """Merge and check the settings of a fine-tuning run; `file` is a path or a table, `overrides` are dotted."""
-    given = GivenSettings.read(file, overrides, FINETUNE_TABLES, FINETUNE_KEYS)
-    if task not in TASKS:
+    settings = GivenSettings.read(file, overrides, FINETUNE_TABLES, FINETUNE_KEYS)
+    if task not in (*TASKS, MIXTURE_TASK):
         raise Error(f"there is no task {task!r}", fix=suggest_name(task, TASKS))
+    mixture = build_mixture_config(settings.tables["mixture"])
+    if mixture is not None:
+        check_mixture_family(model.family)
     source, preset = model.source, model.preset
-    found, sizes = (find_family(model.family), {}) if source else find_preset(model.family, preset)
-    recipe = get_finetune_recipe(found.name, task, source, preset is not None)
+    entry, sizes = (find_family(model.family), {}) if source else find_preset(model.family, preset)
+    recipe = get_finetune_recipe(entry.name, task, source, preset is not None)
     recipe["model"] |= sizes
-    merged = given.merge_over(recipe)
-    resolve_conflicts(task, merged, given.tables)
+    merged = settings.merge_over(recipe)
+    resolve_conflicts(task, merged, settings.tables)
     check_parallelism(merged["train"])
     usual = {f.name: f.default for f in dataclasses.fields(TrainConfig) if f.name not in DERIVED_SETTINGS}
     return FinetuneSettings(
-        family=found.name, source=source, preset=preset, task=task,
+        family=entry.name, source=source, preset=preset, task=task,
         data=build_config(FinetuneDataConfig, merged["data"], where="data"),
-        model=coerce_settings(found.definition.config_class, merged["model"], "model"),
+        model=coerce_settings(entry.definition.config_class, merged["model"], "model"),
         tune=build_config(TuneConfig, merged["tune"], where="tune"),
         train_values=coerce_train_settings({**usual, "samples": 0, "keep_last": 1, **merged["train"]}),
-        explicit_train=tuple(sorted({*given.tables["train"], *(("lr",) if source is None else ())})),
-        model_overrides=given.tables["model"],
+        explicit_train=tuple(sorted({*settings.tables["train"], *(("lr",) if source is None else ())})),
+        model_overrides=settings.tables["model"], mixture=mixture,
     )  # fmt: skip
+
+
+def check_mixture_family(family: str) -> None:
+    """Refuse a mixture for a family that does not write texts from texts."""
+    if not find_family(family).definition.is_encoder_decoder:
+        able = [entry.name for entry in FAMILIES.values() if entry.definition.is_encoder_decoder]
+        what = f"a mixture of tasks is text to text, and {family} has no encoder with a decoder"
+        raise Error(what, fix=f"take {', '.join(able)}; or fine-tune {family} on one task: --train FILE")
+
+
+def read_mixture(mixture: object) -> tuple[Settings, MixtureSources]:
+    """Read a mixture into settings under dotted names and examples in memory: from a YAML file, from words NAME=FILE as
+    on the command line, or from tables (mixture_config.split_mixture)."""
+    if isinstance(mixture, str | Path):
+        mixture = [str(mixture)]
+    if isinstance(mixture, list | tuple):
+        words = [str(word).partition("=") for word in mixture]
+        if len(words) == 1 and not words[0][1]:
+            return split_mixture(read_yaml_table(Path(words[0][0]), "give a YAML file with tasks"))
+        if odd := [name for name, mark, path in words if not mark or not path]:
+            fix = "give one YAML file, or NAME=FILE for each task: --mixture sst2=sst2.tsv trec=trec.tsv"
+            raise Error(f"{odd[0]!r} is no NAME=FILE", fix=fix)
+        if twice := [name for name in {name for name, *_ in words} if sum(name == one for one, *_ in words) > 1]:
+            raise Error(f"two tasks of the mixture are called {twice[0]!r}", fix="give each a name of its own")
+        mixture = {name: path for name, _, path in words}
+    return split_mixture(mixture)
 
 
 def check_parallelism(train: Mapping[str, object]) -> None:
@@ -559,14 +641,17 @@ FINETUNE_TRAIN = {
 }  # fmt: skip
 
 
+LABEL_TASKS = ("classify", "regress", "choose")  # that answer by a label
+
+
 def get_finetune_recipe(family: str, task: str, source: str | None, sized: bool) -> Tables:
     """Return the settings of a family for a task: of a checkpoint (BERT, §A.3), or from nothing."""
     tables: Tables = {"data": {}, "model": {}, "tune": {}, "train": dict(FINETUNE_TRAIN)}
     declared = find_family(family).definition
     if source is not None:
         tables["train"] |= declared.finetune_recipe.train
-        if task in ("classify", "regress", "choose"):
-            tables["tune"] |= declared.finetune_recipe.tune
+        own_tune = declared.finetune_recipe.tune
+        tables["tune"] |= {k: v for k, v in own_tune.items() if task in LABEL_TASKS or k == "expert_dropout"}
         if task in ("translate", "summarise"):
             tables["tune"] |= {"epochs": 5, "label_smoothing": 0.1}
         return tables
@@ -575,6 +660,8 @@ def get_finetune_recipe(family: str, task: str, source: str | None, sized: bool)
     # What is not pretrained is as small as it was published.
     model = {k: v for k, v in small.items() if k in known and declared.objective} | {**own.model}
     tune = {"epochs": 10, "patience": 3, **own.tune}
+    if task in LABEL_TASKS:
+        tune |= declared.finetune_recipe.tune
     if task in ("translate", "summarise") and not own.tune:
         tune = {**TRANSLATION_TUNE, **tune, "epochs": 30}
     tables |= {"data": {**own.data}, "model": {} if sized else model, "tune": tune}
@@ -585,18 +672,22 @@ def get_finetune_recipe(family: str, task: str, source: str | None, sized: bool)
 def resolve_conflicts(task: str, merged: Tables, given: Tables) -> None:
     """Let settings of the recipe give way where they do not fit the task or the settings that were given."""
     tune, model = merged["tune"], merged["model"]
-    if "label_smoothing" not in given["tune"] and not {*SMOOTHABLE_KINDS} & {*TASKS[task][0]}:
+    kinds = ("text",) if task == MIXTURE_TASK else TASKS[task][0]
+    if "label_smoothing" not in given["tune"] and not {*SMOOTHABLE_KINDS} & {*kinds}:
         tune.pop("label_smoothing", None)
-    if tune.get("features", "no") != "no" and "lm_loss_weight" not in given["tune"]:
-        tune["lm_loss_weight"] = 0.0  # of a model that does not learn
+    is_own_head = tune.get("head", "linear") != "linear"
+    if (tune.get("features", "no") != "no" or is_own_head) and "lm_loss_weight" not in given["tune"]:
+        tune["lm_loss_weight"] = 0.0  # of a model that does not learn, or whose states the head changes
+    if tune.get("head") == "bilstm" and "compile" not in given["train"]:
+        merged["train"]["compile"] = False  # compiled, an LSTM is unrolled step by step
     if "context" in given["model"] and "seq_length" not in given["tune"] and isinstance(model["context"], int):
         tune |= {"seq_length": min(tune["seq_length"], model["context"])} if tune.get("seq_length") else {}
 
 
-def derive_config(wanted: FinetuneSettings, sizes: np.ndarray, dim: int, processes: int = 1) -> FinetuneConfig:
+def derive_config(settings: FinetuneSettings, sizes: np.ndarray, dim: int, processes: int = 1) -> FinetuneConfig:
     """Return the configuration of a run with steps, tokens, rate and evaluations for examples of these (E, 3) sizes;
     the batch is that of all processes together."""
-    t, tune, explicit = wanted.train_values, wanted.tune, wanted.explicit_train
+    t, tune, explicit = settings.train_values, settings.tune, settings.explicit_train
     is_shared = processes > 1 and not {"batch_tokens", "accumulate"} & set(explicit)
     pieces = processes if is_shared else t.get("accumulate", TrainConfig.accumulate)
     larger = sizes[:, [0, 2]].sum(0).max()
@@ -613,18 +704,19 @@ def derive_config(wanted: FinetuneSettings, sizes: np.ndarray, dim: int, process
     if not (has_own_warmup := t["schedule"] in WARMUP_SCALED_SCHEDULES):
         values["warmup_steps"] = round(tune.warmup_ratio * steps)
     free = {k: v for k, v in values.items() if k not in explicit or k == "seq_length"}
-    if wanted.source is not None and t["optimizer"] in ("adamw", "adam") and "lr" not in explicit:
+    if settings.source is not None and t["optimizer"] in ("adamw", "adamw8bit", "adam") and "lr" not in explicit:
         # Adapters and heads alone take ten times as much.
         free["lr"] = LR_TIMES_DIM / dim * (10 if tune.lora or tune.features != "no" or tune.freeze < 0 else 1)
-    made = build_config(TrainConfig, {**t, **free}, where="train")
-    if made.warmup_steps > made.steps and not has_own_warmup:
-        raise make_warmup_error(made.warmup_steps, made.steps, "--epochs")
-    return FinetuneConfig(**vars(wanted), train=made)
+    train = build_config(TrainConfig, {**t, **free}, where="train")
+    if train.warmup_steps > train.steps and not has_own_warmup:
+        raise make_warmup_error(train.warmup_steps, train.steps, "--epochs")
+    return FinetuneConfig(**vars(settings), train=train)  # dynamic: FinetuneConfig is its class with one field more
 
 
 def resolve_model(model: str) -> tuple[str, str | None, str | None]:
-    """Return (family, checkpoint, preset) of MODEL: a folder or hub: name is a checkpoint, else a family or preset."""
-    if model.startswith("hub:") or Path(model).is_dir():
+    """Return (family, checkpoint, preset) of MODEL: a folder, a hub: name or a model of the package is a checkpoint,
+    else it is a family or preset."""
+    if model.startswith("hub:") or is_shipped_name(model) or Path(model).is_dir():
         return "", model, None
     if Path(model).name in FAMILIES or not any(c in model for c in "/\\"):
         for one in FAMILIES.values():
@@ -686,20 +778,24 @@ def read_config(file: ConfigFile) -> Settings:
     """Read a run's file; a table of its settings is taken as it is, and None is an empty one."""
     if file is None or isinstance(file, Mapping):
         return resolve_tables(file or {})
-    path = Path(file)
+    return resolve_tables(read_yaml_table(Path(file), "give the YAML file of a run"))
+
+
+def read_yaml_table(path: Path, fix: str) -> Settings:
+    """Read a table out of a YAML file; `fix` says which file is wanted."""
     try:
         with open(path, "rb") as opened:
             data = opened.read(MAX_CONFIG_BYTES + 1)
         if len(data) > MAX_CONFIG_BYTES:
-            raise Error(f"has more than {MAX_CONFIG_BYTES:,} bytes", where=path, fix="give the YAML file of a run")
+            raise Error(f"has more than {MAX_CONFIG_BYTES:,} bytes", where=path, fix=fix)
         value = parse_yaml(data.decode("utf-8"))
     except OSError as error:
-        raise Error(f"cannot be read ({error.strerror})", where=path, fix="give the YAML file of a run") from None
+        raise Error(f"cannot be read ({error.strerror})", where=path, fix=fix) from None
     except ValueError as error:  # of the encoding, too
         raise Error(f"is not YAML ({str(error)[:120]})", where=path, fix="correct it") from None
     if not isinstance(value, dict):
         raise Error("is not a table of settings", where=path, fix="formers pretrain FAMILY --print-config shows one")
-    return resolve_tables({str(key): parse_floats(inner) for key, inner in value.items()})
+    return {str(key): parse_floats(inner) for key, inner in value.items()}
 
 
 def parse_floats(value: object) -> object:

@@ -12,17 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from .. import __version__
 from ..config import JSONObject
 from ..errors import Error, is_out_of_memory
-from ..model import Model
-from ..nn.attention.attention import Attention
-from ..nn.block import BlockStack
-from ..nn.encoder_decoder import EncoderDecoder
-from ..nn.experts import Experts
-from ..nn.layers import OutputLayer
 from .distributed.process_group import ProcessGroup
 from .train_config import LoopConfig
 
@@ -54,23 +47,23 @@ def explain_out_of_memory(device: torch.device, parameters: int | None = None) -
 
 
 @contextmanager
-def use_deterministic(wanted: bool) -> Iterator[None]:
-    """Make torch deterministic within the block if `wanted`; its earlier settings are restored."""
+def use_deterministic(is_on: bool) -> Iterator[None]:
+    """Make torch deterministic within the block if `is_on`; its earlier settings are restored."""
     before = torch.are_deterministic_algorithms_enabled()
-    if wanted:  # torch reads this at its first product on a GPU, and refuses to continue without
+    if is_on:  # torch reads this at its first product on a GPU, and refuses to continue without
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         if not before:  # the call takes torch seconds, so none is made that changes nothing
             torch.use_deterministic_algorithms(True)
     try:
         yield
     except RuntimeError as error:
-        if not wanted or "deterministic" not in str(error):
+        if not is_on or "deterministic" not in str(error):
             raise
-        said = " ".join(str(error).split())[:120]
+        message = " ".join(str(error).split())[:120]
         late = "CuBLAS" in str(error)
         what = "this process has used the GPU before" if late else "not every operation gives the same bits here"
         fix = "begin a new one, or set CUBLAS_WORKSPACE_CONFIG=:4096:8 for it" if late else "leave deterministic out"
-        raise Error(f"{what} ({said})", fix=fix) from None
+        raise Error(f"{what} ({message})", fix=fix) from None
     finally:
         if torch.are_deterministic_algorithms_enabled() != before:
             torch.use_deterministic_algorithms(before)
@@ -115,35 +108,3 @@ def synchronize_device(device: torch.device) -> None:
     """Wait until the device has done all that it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def estimate_flops_per_token(
-    model: Model, length: int, predicted_share: float = 1.0, target_share: float = 0.5
-) -> float:
-    """Estimate the operations of training on one token: six for each weight of a matrix that it meets, and attention
-    to `length` tokens. A token meets one of several experts, a shared block as often as there are layers, and the
-    output layer if it is predicted; of an encoder-decoder's tokens, `target_share` meet the decoder."""
-    uses = {id(part): 1.0 for part in model.modules()}
-    for part in model.modules():
-        if isinstance(part, BlockStack) and len(part):
-            for inner in part.modules():
-                uses[id(inner)] *= len(part.layer_order) / len(part)
-    if isinstance(model.body, EncoderDecoder):
-        for side, share in ((model.body.encoder, 1 - target_share), (model.body.decoder, target_share)):
-            for inner in side.modules() if side is not None else ():
-                uses[id(inner)] *= share
-    flops = 0.0
-    for part in model.modules():
-        own: float = sum(p.numel() for p in part.parameters(recurse=False) if p.dim() > 1)
-        if isinstance(part, OutputLayer):
-            if part.weight is None:  # tied to a table, or to several (Transformer-XL)
-                table = model.body.embedding_table
-                own = sum(p.numel() for p in table.parameters()) if isinstance(table, nn.Module) else table.numel()
-            own *= predicted_share
-        elif isinstance(part, Experts):
-            own /= part.num_experts
-        elif isinstance(part, nn.Embedding):
-            own = 0
-        attention = 12.0 * part.heads * part.head_dim * length if isinstance(part, Attention) else 0.0
-        flops += uses[id(part)] * (6.0 * own + attention)
-    return flops

@@ -224,11 +224,15 @@ def restore_newest(trainer: LoopTrainer, kept: Checkpoints | None, steps: Path, 
     full: dict[str, Tensors] = {}
 
     def read_newest() -> tuple[int, dict[str, Tensors], JSONObject]:
-        found = None if kept is None else kept.load_newest(say, assemble_shards=False)
-        if found is None:
+        checkpoint = None if kept is None else kept.load_newest(say, assemble_shards=False)
+        if checkpoint is None:
             return 0, {}, {}
-        full.update(found[1])
-        return found[0], {name: {n: t.to("meta") for n, t in group.items()} for name, group in full.items()}, found[2]
+        full.update(checkpoint[1])
+        return (
+            checkpoint[0],
+            {name: {n: t.to("meta") for n, t in group.items()} for name, group in full.items()},
+            checkpoint[2],
+        )
 
     step, outline, state = trainer.world.broadcast_from_main(read_newest)
     if step:

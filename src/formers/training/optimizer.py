@@ -2,19 +2,21 @@
 
 A new one is an entry of OPTIMIZERS or SCHEDULES, which the settings are checked against; an optimizer that skips
 non-finite gradients on the device (`found_inf`) also of DEVICE_SKIPPING_OPTIMIZERS, a schedule whose warmup is its
-time scale also of WARMUP_SCALED_SCHEDULES.
+time scale also of WARMUP_SCALED_SCHEDULES, one whose rate does not rise in it also of FLAT_WARMUP_SCHEDULES.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ..config import Settings, suggest_name
 from ..errors import Error
+from .adamw8bit import AdamW8bit
 
 
 class ScaledAdam(torch.optim.Optimizer):
@@ -30,22 +32,27 @@ class ScaledAdam(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Take one step without a host sync."""
-        for group in self.param_groups:
-            first, second = group["betas"]
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if not state:
-                    state["step"] = torch.zeros((), device=p.device)
-                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
-                state["step"] += 1
-                mean, square, t = state["exp_avg"], state["exp_avg_sq"], state["step"]
-                mean.lerp_(p.grad, 1 - first)
-                square.mul_(second).addcmul_(p.grad, p.grad, value=1 - second)
-                direction = (mean / (1 - first**t)) / ((square / (1 - second**t)).sqrt() + group["eps"])
-                direction = direction + group["weight_decay"] * p
-                p.sub_(direction * (group["lr"] * self.compute_scale(p, direction)))
+        for p, _, group in iterate_gradients(self.param_groups):
+            direction = compute_adam_direction(self.state[p], p, group) + group["weight_decay"] * p
+            p.sub_(direction * (group["lr"] * self.compute_scale(p, direction)))
+
+
+def iterate_gradients(groups: list[Settings]) -> Iterator[tuple[Tensor, Tensor, Settings]]:
+    """Yield the weights that have a gradient, each with it and with its group."""
+    return ((p, p.grad, group) for group in groups for p in group["params"] if p.grad is not None)
+
+
+def compute_adam_direction(state: Settings, p: Tensor, group: Settings) -> Tensor:
+    """Update a weight's moments by its gradient, and return Adam's direction m / (√v + ε), both without their bias."""
+    first, second = group["betas"]
+    if not state:
+        state["step"] = torch.zeros((), device=p.device)
+        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+    state["step"] += 1
+    mean, square, t = state["exp_avg"], state["exp_avg_sq"], state["step"]
+    mean.lerp_(p.grad, 1 - first)
+    square.mul_(second).addcmul_(p.grad, p.grad, value=1 - second)
+    return (mean / (1 - first**t)) / ((square / (1 - second**t)).sqrt() + group["eps"])
 
 
 def scale_by_norm_ratio(weight: Tensor, direction: Tensor) -> Tensor:
@@ -73,14 +80,85 @@ def build_param_groups(model: nn.Module, decay: float, lr_scales: Mapping[str, f
     ]
 
 
+class Adafactor(torch.optim.Optimizer):
+    """Adafactor (Shazeer & Stern 2018, algorithm 4) as T5 was trained with it: no momentum, β₂ = 1 - t^-0.8, updates
+    clipped at RMS 1 and scaled by RMS(w). The squared gradients of a matrix are kept as the means of its rows and
+    columns if both of its largest axes have at least 128 entries, as in Mesh TensorFlow; smaller ones are kept whole.
+    torch's own factors every matrix, keeps a larger ε and lowers any rate to 1/√t."""
+
+    def __init__(self, groups: list[Settings], lr: float):
+        super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Take one step without a host sync."""
+        for p, grad, group in iterate_gradients(self.param_groups):
+            state, axes = self.state[p], find_factored_axes(p)
+            squares = grad.square() + 1e-30
+            if not state:
+                state["step"] = torch.zeros((), device=p.device)
+                means = {"row_mean": squares.mean(axes[1]), "column_mean": squares.mean(axes[0])} if axes else {}
+                state |= {n: torch.zeros_like(t) for n, t in (means or {"square_mean": squares}).items()}
+            state["step"] += 1
+            share = state["step"] ** -0.8  # of the new squares: 1 - β₂
+            if axes:
+                rows = move_mean(state["row_mean"], squares.mean(axes[1]), share)
+                columns = move_mean(state["column_mean"], squares.mean(axes[0]), share)
+                axis = axes[0] - (axes[1] < axes[0])  # of the rows' means, which have lost the other axis
+                factor = (rows / rows.mean(axis, keepdim=True)).rsqrt().unsqueeze(axes[1])
+                update = grad * factor * columns.rsqrt().unsqueeze(axes[0])
+            else:
+                update = grad * move_mean(state["square_mean"], squares, share).rsqrt()
+            update = update / (update.norm() / math.sqrt(update.numel())).clamp(min=1.0)
+            update = update * scale_by_rms(p, update) + group["weight_decay"] * p
+            p.sub_(update * group["lr"])
+
+
+def move_mean(mean: Tensor, new: Tensor, share: Tensor) -> Tensor:
+    """Move a running mean in place by a share of the new values."""
+    return mean.mul_(1 - share).add_(new * share)
+
+
+def find_factored_axes(weight: Tensor) -> tuple[int, int] | None:
+    """Return the two largest axes of a weight, the larger one last; None if the smaller has fewer than 128 entries."""
+    order = sorted(range(weight.dim()), key=lambda axis: weight.shape[axis])[-2:]
+    return (order[0], order[1]) if len(order) == 2 and weight.shape[order[0]] >= 128 else None
+
+
+class AdamThenSGD(torch.optim.Optimizer):
+    """Adam without decay, and from some step on plain SGD (Wu et al. 2016, §8.3). The trainer says by `uses_sgd` which
+    of the two a step takes, since the learning rate changes with it."""
+
+    def __init__(self, groups: list[Settings], lr: float, betas: tuple[float, float], eps: float):
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "uses_sgd": False})
+
+    def choose_method(self, uses_sgd: bool) -> None:
+        """Let the following steps be Adam's or SGD's. SGD keeps no moments, so those of Adam are dropped."""
+        for group in self.param_groups:
+            group["uses_sgd"] = uses_sgd
+        if uses_sgd:
+            self.state.clear()
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Take one step without a host sync."""
+        for p, grad, group in iterate_gradients(self.param_groups):
+            direction = grad if group["uses_sgd"] else compute_adam_direction(self.state[p], p, group)
+            p.sub_((direction + group["weight_decay"] * p) * group["lr"])
+
+
 OptimizerFactory = Callable[[list[Settings], float, tuple[float, float], float], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, OptimizerFactory] = {
     "adamw": lambda groups, lr, betas, eps: torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True),
+    "adamw8bit": lambda groups, lr, betas, eps: AdamW8bit(groups, lr, betas, eps),
     "adam": lambda groups, lr, betas, eps: torch.optim.Adam(groups, lr=lr, betas=betas, eps=eps, fused=True),
-    "adafactor": lambda groups, lr, betas, eps: torch.optim.Adafactor(groups, lr=lr),
+    "adafactor": lambda groups, lr, betas, eps: Adafactor(groups, lr),  # for T5
     "rms-adamw": lambda groups, lr, betas, eps: ScaledAdam(groups, lr, betas, eps, scale_by_rms),  # for T5
     "lamb": lambda groups, lr, betas, eps: ScaledAdam(groups, lr, betas, eps, scale_by_norm_ratio),  # for ALBERT
     "adagrad": lambda groups, lr, betas, eps: torch.optim.Adagrad(groups, lr=lr, initial_accumulator_value=1.0),
+    # Bahdanau et al. 2015 and Cho et al. 2014: ρ is the second of the betas, and the rate 1.
+    "adadelta": lambda groups, lr, betas, eps: torch.optim.Adadelta(groups, lr=lr, rho=betas[1], eps=eps),
+    "adam-sgd": lambda groups, lr, betas, eps: AdamThenSGD(groups, lr, betas, eps),  # for GNMT
     "sgd": lambda groups, lr, betas, eps: torch.optim.SGD(groups, lr=lr, momentum=betas[0]),
 }
 DEVICE_SKIPPING_OPTIMIZERS = {"adam", "adamw"}
@@ -98,30 +176,67 @@ def build_optimizer(
     return OPTIMIZERS[name](param_groups, lr, betas, eps)
 
 
-# (step, steps, warmup steps) → factor on the highest rate after the warmup. It depends on the step alone, so resuming
-# needs no state.
-SCHEDULES: dict[str, Callable[[int, int, int], float]] = {
-    "constant": lambda step, steps, warmup: 1.0,
+@dataclass(frozen=True)
+class ScheduleSpan:
+    """The steps that a schedule is stretched over, and how far down it goes."""
+
+    steps: int  # of the run
+    warmup: int
+    min_lr_ratio: float = 0.1  # what is left of the highest rate at the end of a cosine
+    decay_steps: int | None = None  # the step at which linear and cosine end; None: the last
+    decay_start: int | None = None  # the first step with half of the rate; None: after two thirds of the steps
+    decay_every: int | None = None  # steps until it is halved again; None: a fourth of the rest
+
+    @property
+    def end(self) -> int:
+        """The step at which the decay ends."""
+        return self.decay_steps or self.steps
+
+    @property
+    def share(self) -> Callable[[int], float]:
+        """The share of the decay that lies behind a step, from 0 to 1."""
+        return lambda step: min(1.0, (step - self.warmup) / max(1, self.end - self.warmup))
+
+    def count_halvings(self, step: int) -> int:
+        """Return how often the rate has been halved."""
+        start = self.decay_start if self.decay_start is not None else 2 * self.steps // 3
+        every = self.decay_every or max(1, (self.steps - start) // 4)
+        return 0 if step < start else 1 + (step - start) // every
+
+
+# (step, span) → factor on the highest rate after the warmup. It depends on the step alone, so resuming needs no state.
+SCHEDULES: dict[str, Callable[[int, ScheduleSpan], float]] = {
+    "constant": lambda step, span: 1.0,
     # BERT: linearly to zero
-    "linear": lambda step, steps, warmup: (steps - step) / max(1, steps - warmup),
-    # GPT-3: along half a cosine wave to a tenth
-    "cosine": lambda step, steps, warmup: (
-        0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup))))
+    "linear": lambda step, span: (span.end - step) / max(1, span.end - span.warmup),
+    # GPT-3: along half a cosine wave to a tenth; GPT-1: to zero
+    "cosine": lambda step, span: (
+        span.min_lr_ratio + (1 - span.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * span.share(step)))
     ),
-    # T5: as 1/√step (the Noam schedule is this times a constant)
-    "inverse_sqrt": lambda step, steps, warmup: math.sqrt(max(1, warmup) / max(1, step + 1, warmup)),
+    # Transformer: as 1/√step (the Noam schedule is this times a constant)
+    "inverse_sqrt": lambda step, span: math.sqrt(max(1, span.warmup) / max(1, step + 1, span.warmup)),
+    # T5: as inverse_sqrt, but constant instead of rising in the first `warmup` steps
+    "rsqrt": lambda step, span: math.sqrt(max(1, span.warmup) / max(1, step + 1, span.warmup)),
+    # Sutskever, Luong, GNMT: constant, then halved again and again
+    "halving": lambda step, span: 0.5 ** span.count_halvings(step),
     # Warm-up, stable, decay: a plateau, and a straight line down over the last fifth. Small masked models need the
     # plateau: they learn late, and then all at once.
-    "wsd": lambda step, steps, warmup: min(1.0, (steps - step) / max(1.0, 0.2 * steps)),
+    "wsd": lambda step, span: min(1.0, (span.steps - step) / max(1.0, 0.2 * span.steps)),
 }
-WARMUP_SCALED_SCHEDULES = {"inverse_sqrt"}  # a shorter run keeps their warmup
+WARMUP_SCALED_SCHEDULES = {"inverse_sqrt", "rsqrt"}  # a shorter run keeps their warmup
+FLAT_WARMUP_SCHEDULES = {"rsqrt"}  # the rate does not rise in the warmup
 
 
-def build_schedule(name: str, steps: int, warmup: int) -> Callable[[int], float]:
-    """Return the factor on the learning rate by step: a linear warmup, then the schedule of that name."""
+def build_schedule(
+    name: str, steps: int, warmup: int, *, min_lr_ratio: float = 0.1, decay_steps: int | None = None,
+    decay_start: int | None = None, decay_every: int | None = None,
+) -> Callable[[int], float]:  # fmt: skip
+    """Return the factor on the learning rate by step: a linear warmup, then the schedule of that name; the rest are
+    fields of ScheduleSpan."""
     if name not in SCHEDULES:
         raise Error(f"there is no schedule {name!r}", fix=suggest_name(name, SCHEDULES))
     if steps < 1 or warmup < 0:
         raise Error(f"{steps} steps with {warmup} of warmup make no run", fix="give at least one step")
-    shape = SCHEDULES[name]
-    return lambda step: max(0.0, (step + 1) / max(1, warmup) if step < warmup else shape(step, steps, warmup))
+    shape, span = SCHEDULES[name], ScheduleSpan(steps, warmup, min_lr_ratio, decay_steps, decay_start, decay_every)
+    rising = 0 if name in FLAT_WARMUP_SCHEDULES else warmup
+    return lambda step: max(0.0, (step + 1) / max(1, warmup) if step < rising else shape(step, span))

@@ -93,11 +93,11 @@ class PlateauMonitor:
             return None
         self.evaluations = [seen for seen in self.evaluations if seen[0] < step]  # a resumed run repeats a few steps
         self.evaluations.append((step, loss, self.training_loss))
-        found = {
+        note = {
             "unigram": self.find_unigram_plateau(), "best": self.find_decline(), "left": self.find_escape(),
             "better": self.find_new_best(),
         }  # fmt: skip
-        for name, line in found.items():
+        for name, line in note.items():
             if line is not None and name not in self.reported:
                 self.reported[name] = line
                 return format_english(line)
@@ -147,13 +147,13 @@ class PlateauMonitor:
             return None
         step, loss, training = self.evaluations[-1]
         best_step, best, training_then = min(self.evaluations, key=lambda seen: seen[1])
-        behind = sum(seen[0] > best_step for seen in self.evaluations)
+        later_evaluations = sum(seen[0] > best_step for seen in self.evaluations)
         losses = [seen[1] for seen in self.evaluations]
         usual = min(statistics.fmean(losses[i : i + DECLINE_WINDOW]) for i in range(len(losses) - DECLINE_WINDOW + 1))
         triples = zip(losses, losses[1:], losses[2:], strict=False)
         noise = statistics.median(abs(middle - (left + right) / 2) for left, middle, right in triples)
         near = min(losses[-DECLINE_WINDOW:]) <= usual + max(DECLINE_MARGIN * best, NOISE_FACTOR * noise)
-        if near or behind < 5 or step - best_step < DECLINE_FRACTION * self.train_config.steps:
+        if near or later_evaluations < 5 or step - best_step < DECLINE_FRACTION * self.train_config.steps:
             return None
         values = {"loss": loss, "step": step, "best": best, "best_step": best_step}
         if training < training_then:
@@ -163,10 +163,11 @@ class PlateauMonitor:
 
     def suggest_settings(self) -> tuple[str, JSONObject]:
         """Say why the loss of a run does not fall, and which settings help, by the model's depth and norms."""
-        found, layers = find_family(self.family).definition, self.model_settings.get("layers", 1)
+        family, layers = find_family(self.family).definition, self.model_settings.get("layers", 1)
         usual, train = get_recipe(self.family, "quick", dict(self.model_settings)).train, self.train_config
-        optimizer, lr, post = usual.get("optimizer", "adamw"), train.lr, has_post_norm(found, self.model_settings)
-        if train.optimizer.removesuffix("w") != optimizer.removesuffix("w"):  # their rates do not compare
+        optimizer, lr, post = usual.get("optimizer", "adamw"), train.lr, has_post_norm(family, self.model_settings)
+        own = train.optimizer.removesuffix("8bit")
+        if own.removesuffix("w") != optimizer.removesuffix("w"):  # their rates do not compare
             setting = f"--train.optimizer {optimizer} --train.lr {usual['lr']:.2g}"
             return OPTIMIZER_ADVICE, {"optimizer": train.optimizer, "settings": setting}
         if lr < usual["lr"] / 3:

@@ -13,7 +13,7 @@ from typing import TypeGuard
 from ..config import Settings, suggest_name
 from ..errors import Error
 from ..family import Family, Recipe
-from ..registry import find_family
+from ..registry import find_family, find_preset
 from .train_config import SettingValue
 
 # Sizes for two CPU cores and a few minutes; a model takes those that it has a setting for. Small models learn late, and
@@ -32,29 +32,76 @@ LR_TIMES_DIM = 5e-5 * 768  # of continued pretraining, times the inverse of the 
 
 def get_recipe(
     family: str, name: str = "quick", sizes: Mapping[str, SettingValue] | None = None,
-    given: Mapping[str, SettingValue] | None = None,
+    overrides: Mapping[str, SettingValue] | None = None, preset: str | None = None,
 ) -> Recipe:  # fmt: skip
     """Return a family's recipe by name, for a model of any size. `sizes` are those of a preset, if one was named;
-    `given` are the model's settings that the caller chose. What they leave open follows from them, and so do the
+    `overrides` are the model's settings that the caller chose. What they leave open follows from them, and so do the
     learning rate, the warmup and the initial weights."""
-    found, given = find_family(family), given or {}
-    declared = found.definition
+    entry, overrides = find_family(family), overrides or {}
+    declared = entry.definition
     if not declared.objective:
-        raise Error(f"{found.name} is not pretrained", fix="formers finetune trains it from scratch on a task")
+        raise Error(f"{entry.name} is not pretrained", fix="formers finetune trains it from scratch on a task")
     if name == "paper":
-        if not (paper := declared.paper_recipe).train:
-            raise Error(f"there is no recipe of a paper for {found.name}", fix="take the recipe quick")
-        sizes = {**(sizes or {}), **given}
-        train = scale_paper_recipe(paper.train, compute_size_ratio(declared.config_class, sizes))
-        return Recipe(train, sizes, dict(paper.objective), data={"vocab_size": 32_000})
+        return build_paper_recipe(entry.name, declared, {**(sizes or {}), **overrides}, preset)
     if name != "quick":
         raise Error(f"there is no recipe {name!r}", fix=suggest_name(name, ("quick", "paper")))
     quick = declared.quick_recipe
-    published = {f.name: f.default for f in dataclasses.fields(declared.config_class)}
+    published = get_published_sizes(declared)
     small = {key: value for key, value in {**SMALL_MODEL, **quick.model}.items() if key in published}
-    own = fit_sizes(small, given) if sizes is None else dict(sizes)
-    train = scale_training({**QUICK_TRAIN, **quick.train}, {**published, **own, **given}, declared)
+    own = fit_sizes(small, overrides) if sizes is None else dict(sizes)
+    train = scale_training({**QUICK_TRAIN, **quick.train}, {**published, **own, **overrides}, declared)
     return Recipe(train, own, data={"vocab_size": 1024})
+
+
+def build_paper_recipe(
+    name: str, family: Family, sizes: Mapping[str, SettingValue], preset: str | None = None
+) -> Recipe:
+    """Build what a family's paper trained with, scaled to a model that is smaller than the published one; a preset with
+    settings of its own is measured against itself."""
+    if not (paper := family.paper_recipe).settings:
+        raise Error(f"there is no recipe of a paper for {name}", fix="take the recipe quick")
+    tables: dict[str, Settings] = {"train": {}, "model": {}, "objective": {}, "data": {}}
+    for dotted, (value, _) in paper.select(preset).items():
+        table, _, key = dotted.partition(".")
+        tables[table][key] = value
+    published = get_published_sizes(family)
+    if preset is not None and preset in paper.by_preset:
+        published |= family.presets[preset]
+    train = scale_paper_recipe(tables["train"], compute_size_ratio(published, sizes))
+    if paper.compute_lr is not None and is_positive_int(dim := {**published, **sizes}["dim"]):
+        train["lr"] = paper.compute_lr(dim, train["warmup_steps"])
+    if tables["objective"]["name"] == family.objective:
+        tables["objective"].pop("name")  # unless another is given
+    return Recipe(train, {**tables["model"], **sizes}, tables["objective"], data=tables["data"])
+
+
+def format_setting(value: object) -> str:
+    """Format a value of a recipe for people: 65,536 and 0.000699, words without quotation marks."""
+    if isinstance(value, tuple | list):
+        return ", ".join(map(format_setting, value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+
+
+def get_published_sizes(family: Family) -> Settings:
+    """Return the settings of the model that a family was published with: the defaults of its config."""
+    return {f.name: f.default for f in dataclasses.fields(family.config_class)}
+
+
+def list_recipe_rows(family: str, name: str = "paper", preset: str | None = None) -> list[tuple[str, object, str]]:
+    """List (setting, value, source) of a family's recipe, as it is published: nothing is scaled to another size. The
+    recipe quick is ours."""
+    member, sizes = find_preset(family, preset)
+    if name == "paper":
+        if not (cited := member.definition.paper_recipe.select(preset)):
+            fix = "formers recipes lists the families that have one"
+            raise Error(f"there is no recipe of a paper for {member.name}", fix=fix)
+        return [(dotted, value, source) for dotted, (value, source) in cited.items()]
+    quick = get_recipe(member.name, name, sizes if preset else None, preset=preset)
+    goal: Settings = {"name": member.definition.objective, **quick.objective}
+    tables = {"objective": goal, "train": quick.train, "model": quick.model, "data": quick.data}
+    return [(f"{table}.{key}", value, "ours") for table, values in tables.items() for key, value in values.items()]
 
 
 def fit_sizes(small: Mapping[str, SettingValue], given: Mapping[str, SettingValue]) -> Settings:
@@ -87,9 +134,9 @@ def scale_training(train: Mapping[str, SettingValue], model: Mapping[str, Settin
     runs of all families at 2 to 24 layers and widths 128 and 768 (benchmarks/RESULTS.md). A block with its norms after
     the sums tolerates only a rate that falls with the width, and begins with weak residual branches, as in GPT-2
     (§2.3): otherwise the stack forgets its input and learns nothing but token frequencies."""
-    made, (layers, dim) = dict(train), (model.get("layers", 1), model.get("dim", 1))
+    settings, (layers, dim) = dict(train), (model.get("layers", 1), model.get("dim", 1))
     if not is_positive_int(layers) or not is_positive_int(dim):
-        return made
+        return settings
     deeper, wider = max(1.0, layers / SMALL_MODEL["layers"]), max(1.0, dim / SMALL_MODEL["dim"])
     post = has_post_norm(family, model)
     if train.get("optimizer") == "rms-adamw":  # its rate is relative to the weights
@@ -100,14 +147,16 @@ def scale_training(train: Mapping[str, SettingValue], model: Mapping[str, Settin
         rate = deeper**-0.5 * wider**-0.75
     else:
         rate = deeper**-0.25 * wider**-0.5
-    made["lr"] = float(f"{train['lr'] * rate:.2g}") if rate < 1 else train["lr"]
-    made["warmup_steps"] = max(train["warmup_steps"], min(train["steps"] // 5, round(train["warmup_steps"] * deeper)))
+    settings["lr"] = float(f"{train['lr'] * rate:.2g}") if rate < 1 else train["lr"]
+    settings["warmup_steps"] = max(
+        train["warmup_steps"], min(train["steps"] // 5, round(train["warmup_steps"] * deeper))
+    )
     # Its small batch is for a CPU; a recurrence reads four times the rows as fast.
     if family.lr_falls_with_dim and rate < 1:
-        made["batch_tokens"] = 4 * train["batch_tokens"]
+        settings["batch_tokens"] = 4 * train["batch_tokens"]
     if post and deeper > 1:
-        made["residual_init"] = round((2 * layers) ** -0.5, 4)
-    return made
+        settings["residual_init"] = round((2 * layers) ** -0.5, 4)
+    return settings
 
 
 def has_post_norm(family: Family, model: Mapping[str, SettingValue]) -> bool:
@@ -115,12 +164,15 @@ def has_post_norm(family: Family, model: Mapping[str, SettingValue]) -> bool:
     return bool((model.get("order") or family.norm_order) == "post")
 
 
-def compute_size_ratio(config: type, sizes: Mapping[str, SettingValue]) -> float:
+def compute_size_ratio(published: Mapping[str, SettingValue], sizes: Mapping[str, SettingValue]) -> float:
     """Return how large a model is beside the published one, by layers · dim²; never more than 1."""
-    published: Settings = {f.name: f.default for f in dataclasses.fields(config)}
     both = ({**published, **sizes}, published)
     ours, theirs = (float(values.get("layers", 1)) * float(values.get("dim", 1)) ** 2 for values in both)
     return min(1.0, ours / max(1.0, theirs))
+
+
+# Settings that are counted in steps, so that a shorter run has less of each.
+STEP_SETTINGS = ("warmup_steps", "batch_rampup_steps", "decay_steps", "decay_start", "decay_every", "switch_step")
 
 
 def scale_paper_recipe(train: Mapping[str, SettingValue], share: float) -> Settings:
@@ -128,11 +180,18 @@ def scale_paper_recipe(train: Mapping[str, SettingValue], share: float) -> Setti
     in the steps; the rate grows as in GPT-3's table 2.1, about with the fifth root."""
     if share >= 1:
         return dict(train)
-    made, half = dict(train), share**0.5
-    made["accumulate"] = max(1, round(train.get("accumulate", 1) * half))
-    rest = share * train.get("accumulate", 1) / made["accumulate"]
-    for key, least in (("steps", 100), ("warmup_steps", 0)):
-        made[key] = max(least, round(train[key] * rest))
-    if train["optimizer"] == "adamw":
-        made["lr"] = train["lr"] * share**-0.2
-    return made
+    settings, half = dict(train), share**0.5
+    settings["accumulate"] = max(1, round(train.get("accumulate", 1) * half))
+    rest = share * train.get("accumulate", 1) / settings["accumulate"]
+    settings["steps"] = max(100, round(train["steps"] * rest))
+    settings |= scale_step_settings(train, settings["steps"] / train["steps"])
+    if train["optimizer"] in ("adamw", "adam"):
+        settings["lr"] = train["lr"] * share**-0.2
+    return settings
+
+
+def scale_step_settings(train: Mapping[str, SettingValue], factor: float) -> Settings:
+    """Return the settings that are counted in steps, for a run that is so many times as long."""
+    least = {"decay_steps": 1, "decay_every": 1}
+    some = ((name, train[name]) for name in STEP_SETTINGS if train.get(name) is not None)
+    return {name: max(least.get(name, 0), round(value * factor)) for name, value in some}

@@ -30,7 +30,7 @@ TEMPORARY_FILES = ("*.tmp", ".model.*", "data/.tokenizer.*")  # a crash may leav
 RUN_DATA_FOLDER = FolderKind(
     "run's data",
     ("store", "valid", "held", "tokenizer", ".tokenizer.*", "*.note", "train.jsonl", "valid.jsonl", "test.jsonl",
-     "tune.json"),  # "held": of format 2
+     "tune.json", "tasks"),  # "held": of format 2; "tasks": the examples of a mixture
     (), frozenset(), (),
 )  # fmt: skip
 RUN_FOLDER = FolderKind(
@@ -90,9 +90,9 @@ class RunFolder:
         try:
             about = json.loads(where.read_text(encoding="utf-8"))
             self.refuse_earlier_format(about)
-            asked, result = about["config"], about.get("result") or {}
-            tables = asked["train"], asked["data"], about["data"], result
-            good = isinstance(asked["train"]["steps"], int) and isinstance(asked["family"], str)
+            config, result = about["config"], about.get("result") or {}
+            tables = config["train"], config["data"], about["data"], result
+            good = isinstance(config["train"]["steps"], int) and isinstance(config["family"], str)
             good = good and all(isinstance(table, dict) for table in tables)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             good = False
@@ -195,29 +195,29 @@ def summarise_run(folder: RunFolder, name: object) -> tuple[str, ...]:
         about, rows = folder.read_info(), folder.read_history()
     except Error as error:
         return str(name), "–", "–", "–", "–", "–", error.what
-    asked, result = about["config"], about.get("result") or {}
+    config, result = about["config"], about.get("result") or {}
     done = max((row["step"] for row in rows), default=0)
-    ended = bool(result) and done >= asked["train"]["steps"]  # one that had ended may continue for more steps
-    early = bool(result) and result.get("ended") == [done, asked["train"]["steps"]]  # stopped by its own patience
+    ended = bool(result) and done >= config["train"]["steps"]  # one that had ended may continue for more steps
+    early = bool(result) and result.get("ended") == [done, config["train"]["steps"]]  # stopped by its own patience
     lost = not result and any(row.get("skipped") for row in rows if row["step"] == done)
     state = "done" if ended or early else "diverged" if lost else "stopped"
     state = "running" if is_locked(folder.path / "lock") else state
     size = f"{result['parameters']:,}" if is_number(result.get("parameters")) else "–"
-    family, task = str(asked.get("method") or asked["family"]), str(asked.get("task") or "pretrain")
-    steps = f"{done:,} of {asked['train']['steps']:,}"
-    return str(name), family, task, steps, format_main_result(asked, result, rows), size, state
+    family, task = str(config.get("method") or config["family"]), str(config.get("task") or "pretrain")
+    steps = f"{done:,} of {config['train']['steps']:,}"
+    return str(name), family, task, steps, format_main_result(config, result, rows), size, state
 
 
-def format_main_result(asked: JSONObject, result: JSONObject, rows: list[JSONObject]) -> str:
+def format_main_result(config: JSONObject, result: JSONObject, rows: list[JSONObject]) -> str:
     """Format a run's deciding metric, with its name: of the test examples if there are some, else of the validation
     ones; on the way, the best so far."""
     metrics = result.get("metrics") or {}
-    found = metrics.get("test") or metrics.get("valid") or {}
-    named = (asked.get("tune") or {}).get("metric")
-    name = named if named in found else next(iter(found), None)
+    scores = metrics.get("test") or metrics.get("valid") or {}
+    named = (config.get("tune") or {}).get("metric")
+    name = named if named in scores else next(iter(scores), None)
     if name is not None:
         part = "test " if metrics.get("test") else ""
-        return "–" if found[name] is None else f"{part}{name} {found[name]:.4f}"
+        return "–" if scores[name] is None else f"{part}{name} {scores[name]:.4f}"
     score = (result.get("score") or {}).get("loss")  # of its own part alone, as the command said it
     losses = [row["valid"]["loss"] for row in rows if "valid" in row and row["valid"].get("loss") is not None]
     best = score if is_number(score) else min(losses, default=None)

@@ -117,10 +117,10 @@ class WeightsAndBiases(Tracker):
 @contextmanager
 def open_trackers(tensorboard: bool, wandb: bool) -> Iterator[Tracker | None]:
     """Open the trackers that were asked for, None if none was; a missing package is known before the run begins."""
-    found = [kind() for kind, wanted in ((TensorBoard, tensorboard), (WeightsAndBiases, wandb)) if wanted]
-    made = Tracker(*found) if found else None
+    trackers = [kind() for kind, is_on in ((TensorBoard, tensorboard), (WeightsAndBiases, wandb)) if is_on]
+    tracker = Tracker(*trackers) if trackers else None
     try:
-        yield made
+        yield tracker
     finally:
-        if made is not None:
-            made.close()
+        if tracker is not None:
+            tracker.close()

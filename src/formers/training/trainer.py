@@ -40,7 +40,7 @@ from .checkpoint.local import (
 )
 from .distributed.process_group import ProcessGroup
 from .executor import CarriedStates, Executor, StepValues
-from .optimizer import build_schedule
+from .optimizer import AdamThenSGD, build_schedule
 from .train_config import TrainConfig
 
 # (phase, position) → batches, each with the position after it
@@ -82,7 +82,7 @@ class StepResult:
     @property
     def has_outcome(self) -> bool:
         """Whether the outcome has been read."""
-        return "outcome" in vars(self)
+        return "outcome" in vars(self)  # dynamic: a cached property is there once it was read
 
     @property
     def losses(self) -> dict[str, float]:
@@ -156,7 +156,10 @@ class Trainer:
         if s.activation_checkpointing and not stacks:
             warnings.warn("this family has no blocks: train.activation_checkpointing does nothing", stacklevel=2)
         self.executor = Executor(self.model, self.objectives, s, self.world, self.lr_scales)
-        self.lr_schedule = build_schedule(s.schedule, s.steps, s.warmup_steps)
+        self.lr_schedule = build_schedule(
+            s.schedule, s.steps, s.warmup_steps, min_lr_ratio=s.min_lr_ratio, decay_steps=s.decay_steps,
+            decay_start=s.decay_start, decay_every=s.decay_every,
+        )  # fmt: skip
         self.ema = WeightAverage(self.model, s.ema) if s.ema else None
         self.listeners = (*self.listeners, *([self.ema] if self.ema else []))
         self.carried_states = CarriedStates(self.model, self.objectives[-1], s.carry_memory)
@@ -224,9 +227,12 @@ class Trainer:
         """Take one step: gradients of all batches, divided by the number of labels of all, then the weights."""
         counts = self.world.sum_counts([{**objective.count_labels(batch), "": len(batch.ids)} for batch in batches])
         self.tokens += int(counts.pop(""))
-        lr = self.config.lr * self.lr_schedule(self.step)
+        lr = self.config.get_peak_lr(self.step) * self.lr_schedule(self.step)
+        if isinstance(optimizer := self.executor.optimizer, AdamThenSGD):
+            optimizer.choose_method(self.config.uses_sgd(self.step))
         weights = {name: self.world.size / max(1.0, count) for name, count in counts.items()}
         before = self.carried_states.snapshot()
+        batches = [objective.prepare_step_batch(batch, self.step) for batch in batches]
         values = self.executor.start_step(batches, self.carried_states, objective, weights, lr)
         result = StepResult(self.step, lr, self.tokens, lambda: self.judge_step(values, counts))
         skip = not self.reads_late and result.is_skipped
@@ -337,6 +343,6 @@ class Trainer:
 
 
 def close_batches(batches: Iterator[object]) -> None:
-    """End a generator of batches, and with it the workers behind it."""
+    """End a generator of batches, and with it the workers that feed it."""
     if isinstance(batches, Generator):
         batches.close()

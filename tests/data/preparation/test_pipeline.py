@@ -70,13 +70,13 @@ def test_every_document_once(files, tmp_path):
     held = Store.open(tmp_path / "s", "validation")
     assert len(train.directory.part_metadata["shards"]) > 2
     texts = {}
-    for name, part in (("train", train), ("held", held)):
+    for name, part in (("train", train), ("validation", held)):
         for a, b in zip(part.starts, part.starts[1:], strict=False):
             texts.setdefault(TOKENIZER.decode(part.tokens[a:b]), []).append(name)
             assert part.tokens[b - 1] == TOKENIZER.id("eos")
     assert sorted(texts) == sorted(TEXTS)
     assert all(len(where) == 1 for where in texts.values())
-    assert 10 < sum(where == ["held"] for where in texts.values()) < 60
+    assert 10 < sum(where == ["validation"] for where in texts.values()) < 60
     assert len(train.sentences) - 1 + len(held.sentences) - 1 == 3 * len(TEXTS)
     assert train.directory.metadata["counts"]["exact"] == 0
     assert not [p for p in (tmp_path / "s").iterdir() if p.suffix in (".tmp", "") or p.name.startswith("done")]
@@ -100,7 +100,7 @@ def test_the_same_for_any_number_of_ranks(files, expected_files, tmp_path, ranks
 
 
 @pytest.mark.parametrize("after", [1, 4, 9])
-def test_a_stopped_run_goes_on(files, expected_files, tmp_path, monkeypatch, after):
+def test_a_stopped_run_continues(files, expected_files, tmp_path, monkeypatch, after):
     told = []
 
     def tell(*_):
@@ -327,7 +327,7 @@ def test_on_the_command_line(files, tmp_path, capsys, monkeypatch):
     held = Store.open(tmp_path / "s", "validation")
     assert not code
     assert f"s (validation): {len(held.starts) - 1:,} documents" in out
-    assert list((tmp_path / "s").glob("held-*")), "what earlier stores call it"
+    assert list((tmp_path / "s").glob("validation-*"))
     run(*words, tmp_path / "old", "--held-out", "10%", "--shard-size", "4KB")
     again = Store.open(tmp_path / "old", "validation")
     assert again.content_hash == held.content_hash, "the earlier name of the option"
@@ -393,6 +393,34 @@ def test_unknown_tokens_are_counted_over_a_run_that_was_stopped(files, tmp_path)
         formers.prepare(files, pieces, tmp_path / "again", **how, tell=stop)
     formers.prepare(files, pieces, tmp_path / "again", **how)
     assert read_files(tmp_path / "again") == read_files(tmp_path / "whole")
+
+
+def test_a_store_with_the_earlier_name_of_its_validation_part(files, tmp_path, monkeypatch):
+    """Files of the validation part were once called held-*: such a store opens, and one that was begun is finished."""
+    today = prepare_store(files, tmp_path / "today")
+
+    def stop(what, done, of, detail):
+        if any((tmp_path / "begun").glob("done-*.json")):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as earlier:
+        for module in ("document_encoder", "pipeline"):
+            earlier.setattr(f"formers.data.preparation.{module}.VALIDATION_PART", "held")
+        prepare_store(files, tmp_path / "old")
+        with pytest.raises(KeyboardInterrupt):
+            prepare_store(files, tmp_path / "begun", tell=stop)
+    assert list((tmp_path / "old").glob("held-*"))
+    assert list((tmp_path / "begun").glob("held-*"))
+    prepare_store(files, tmp_path / "begun")
+    for part in ("train", "validation"):
+        expected = Store.open(tmp_path / "today", part)
+        for folder in ("old", "begun"):
+            store = Store.open(tmp_path / folder, part)
+            assert np.array_equal(store.tokens, expected.tokens)
+            assert np.array_equal(store.starts, expected.starts)
+    assert list(today.directory.parts) == list(Store.open(tmp_path / "old").directory.parts) == ["train", "validation"]
+    prepare_store(TEXTS[:60], tmp_path / "old", overwrite=True)
+    assert not list((tmp_path / "old").glob("held-*"))
 
 
 def test_a_second_rank_with_other_settings_is_refused(files, tmp_path, monkeypatch):
@@ -469,7 +497,7 @@ def test_files_that_were_not_written_to_are_not_read_again(long, tmp_path, monke
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz", "a.txt.zst", "a.csv", "a.jsonl.xz"])
 def test_a_file_is_hashed_while_it_is_read(tmp_path, monkeypatch, name):
-    """The sum is of the file as it is on the disk, with what is behind the end of a packed text."""
+    """The sum is of the file as it is on the disk, with what follows the end of a packed text."""
     monkeypatch.setattr("formers.data.text_files.READ_BYTES", 1000)
     rows = {".csv": ["text", *(f'"{text}"' for text in TEXTS)], ".jsonl": [json.dumps({"text": t}) for t in TEXTS]}
     lines = next((rows[form] for form in rows if form in name), TEXTS)
@@ -486,7 +514,7 @@ def test_a_file_is_hashed_while_it_is_read(tmp_path, monkeypatch, name):
     assert [stamp["sha256"] for stamp in module.read_input_stamps(tmp_path / "s")] == [sha256(data).hexdigest()]
 
 
-def test_a_parquet_file_is_hashed_behind_the_work(tmp_path):
+def test_a_parquet_file_is_hashed_in_the_background(tmp_path):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pyarrow.table({"text": TEXTS}), tmp_path / "a.parquet")
     prepare_store(tmp_path / "a.parquet", tmp_path / "s")

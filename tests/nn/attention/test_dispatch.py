@@ -25,7 +25,7 @@ from formers.nn.attention.dispatch import (
 from formers.nn.attention.kernels import decode
 from formers.nn.attention.kv_cache import KVCache
 from formers.nn.attention.masks import RowMask, WindowMask, build_alibi, causal, combine_masks, get_window_bounds
-from formers.nn.attention.positions import BucketBias
+from formers.nn.attention.positions import BucketBias, RelativeScores
 from formers.nn.attention.segment_memory import SegmentMemory
 from tests.nn import reference
 from tests.nn.packing import make_layout
@@ -260,6 +260,17 @@ def test_a_context_is_complete_when_it_is_built():
         attn_context.copy_for_recompute(None).mask = None
 
 
+def test_layers_with_other_numbers_of_heads_have_masks_of_their_own():
+    """Layers with pruned heads share a context with the others; what no head changes is built once."""
+    by_head = lambda b, h, q, k: k + h >= q  # noqa: E731
+    attn_context = AttentionContext.start_pass(make_layout([3, 2]), mask=by_head)
+    assert [attn_context.get_dense_mask(heads).shape[1] for heads in (2, 4, 1)] == [2, 4, 1]
+    assert attn_context.get_dense_mask(4) is attn_context.get_dense_mask(4)
+    plain = AttentionContext.start_pass(make_layout([3, 2]), mask=causal, opens_blind=True)
+    plain.get_blind_queries()
+    assert plain.get_dense_mask(2) is plain.get_dense_mask(4)
+
+
 def test_a_context_for_recomputing_is_complete_and_shares_no_bias():
     here, memory = make_layout([3, 2]), SegmentMemory(2, 4, zeros=True)
     attn_context = AttentionContext.start_pass(
@@ -269,7 +280,7 @@ def test_a_context_for_recomputing_is_complete_and_shares_no_bias():
     )  # fmt: skip
     attn_context.get_dense_mask(H)
     copied = memory.copy()
-    memory.drop_newest(1)  # the memory goes on, the copy stays
+    memory.drop_newest(1)  # the memory continues, the copy stays
     again = attn_context.copy_for_recompute(copied)
     assert vars(again).keys() == vars(attn_context).keys()
     for name, value in vars(attn_context).items():
@@ -295,7 +306,7 @@ def test_new_keys_that_the_cache_does_not_hold_travel_with_the_call(monkeypatch)
     cache.advance(make_layout([2, 2]))
     monkeypatch.setattr(decode, "decode_attention", spy)
     for module in (kv_cache, decode):
-        monkeypatch.setattr(module, "is_available", lambda device: True)
+        monkeypatch.setattr(module, "is_available", lambda device, dtype: True)
     before, x = set(vars(cache)), torch.randn(2, 8)
     one(x, AttentionContext.start_pass(make_layout([1, 1]), mask=causal, cache=cache))
     (k, v, fresh), (_, new_k, new_v) = calls[0], one.split_heads(one.qkv(x), 3)
@@ -368,6 +379,23 @@ def test_whole_grids_on_hopper_take_cudnn_while_training(monkeypatch):
     with torch.no_grad():
         assert choose_kernel(Cuda(), Cuda(), whole, 0.0, None) == "sdpa"
     assert "cudnn" in dispatch.list_available_kernels(Cuda())
+
+
+def test_scores_by_distance_are_made_inside_the_kernel_for_whole_documents(monkeypatch):
+    """On Hopper, for heads up to 64; queries at some places read them from a table."""
+    for name in ("is_ampere_or_newer", "has_triton", "is_hopper"):
+        monkeypatch.setattr(dispatch, name, lambda: True)
+    inputs, layout = RelativeInputs(torch.zeros(27, 8)), make_layout([1, 13, 1])
+    here = AttentionContext(layout, mask=causal, relative=inputs)
+    placed = AttentionContext(layout, mask=causal, relative=inputs, query_places=layout.positions)
+    hook = RelativeScores(8, H, 64)
+    assert choose_kernel(Cuda(), Cuda(), here, 0.1, hook) == "relative_flash"
+    assert choose_kernel(Cuda(), Cuda(), placed, 0.1, hook) == "biased_flash"
+    assert choose_kernel(Cuda(width=128), Cuda(width=128), here, 0.1, hook) == "biased_flash"
+    assert choose_kernel(Cuda(torch.float32), Cuda(torch.float32), here, 0.1, hook) == "dense"
+    assert "relative_flash" in dispatch.list_available_kernels(Cuda())
+    monkeypatch.setattr(dispatch, "is_hopper", lambda: False)
+    assert choose_kernel(Cuda(), Cuda(), here, 0.1, hook) == "biased_flash"
 
 
 def test_an_older_gpu_takes_the_dense_path(monkeypatch):

@@ -47,7 +47,7 @@ def read_losses(folder, key="loss"):
 
 
 def read_valid_losses(folder):
-    """The losses on held-out text."""
+    """The losses on validation text."""
     return [list(row["valid"].values()) for row in RunFolder(folder).read_history() if "valid" in row]
 
 
@@ -79,7 +79,7 @@ def make_chain(folder, family, first, last):
 
 
 def make_repeated_jobs(folder):
-    """Two processes with shards, twice, then one, then copies: each goes on from what the others wrote."""
+    """Two processes with shards, twice, then one, then copies: each resumes what the others wrote."""
     whole = {"family": "gpt2", "out": str(folder / "whole-gpt2"), "name": "gpt2-w", "train": {**STEADY, "steps": 8}}
     parts = {"family": "gpt2", "out": str(folder / "parts")}
     ways = [{"parallel": "fsdp"}, {"parallel": "fsdp"}, {}, {"parallel": "ddp"}]
@@ -168,7 +168,7 @@ def test_a_checkpoint_is_whole_whoever_wrote_it(done):
     assert all(torch.equal(tensor, two["model"][name]) for name, tensor in loaded.items())
 
 
-def test_each_process_writes_its_part_and_anyone_goes_on_from_it(done):
+def test_each_process_writes_its_part_and_any_number_resumes_from_it(done):
     compare_runs(done / "whole-gpt2", done / "parts")
     for mode, files in (("gpt2-fsdp", {"shards"}), ("gpt2-ddp", {"model.safetensors", "optimizer.safetensors"})):
         step = done / mode / "steps" / "step-00000006"
@@ -281,7 +281,7 @@ def test_a_start_is_not_led_astray_by_the_one_before(monkeypatch):
 
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_the_launch_lines_of_the_docs(language):
-    """What stands behind -m formers.cli.main is a command that exists, on one machine, SLURM and Kubernetes."""
+    """What follows -m formers.cli.main is a command that exists, on one machine, SLURM and Kubernetes."""
     page = (Path(__file__).parents[3] / "docs" / language / "distributed.md").read_text(encoding="utf-8")
     found = []
     for kind, text in re.findall(r"^```(bash|yaml)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
@@ -301,7 +301,7 @@ def test_the_launch_lines_of_the_docs(language):
 
 @pytest.mark.full
 @pytest.mark.parametrize("mode", ["fsdp", "expert"])
-def test_every_optimizer_goes_on_from_a_gathered_state(tmp_path, mode):
+def test_every_optimizer_continues_from_a_gathered_state(tmp_path, mode):
     """Two processes, stopped half way; adafactor is refused. Sizes of weights are those of all processes together."""
     names, jobs = [name for name in OPTIMIZERS if name != "adafactor"], []
     for name in names:

@@ -12,25 +12,42 @@ from formers.training.runs import cluster_plan
 from formers.training.runs.cluster_plan import Cluster, describe_cluster, list_plans, make_plan, measure_model
 from tests.training import ranks
 
-WAYS = [("gpt2", "ddp"), ("gpt2", "fsdp"), ("albert", "fsdp"), ("switch", "ddp"), ("switch", "expert"), ("t5", "fsdp")]
+WAYS = [("gpt2", "ddp"), ("albert", "fsdp"), ("switch", "expert"), ("t5", "fsdp")]
+OTHER_WAYS = [("gpt2", "fsdp"), ("switch", "ddp")]  # with --full
 pytestmark = pytest.mark.xdist_group("processes")
 
 
+@pytest.fixture(autouse=True)
+def _short_probe(monkeypatch, full):
+    """Measure copies on less text: most of the time of a plan is its tokenizer's training."""
+    if not full:
+        monkeypatch.setattr(cluster_plan, "PROBE_CHARS", 150_000)
+
+
 @pytest.fixture(scope="module")
-def measured_figures(tmp_path_factory):
+def gpt2_size():
+    """The sizes of the published GPT-2, and the notes on how they were found."""
+    config = configure_pretraining("gpt2", None, {"model.vocab": 50257, "train.batch_tokens": 32768}, preset="gpt2")
+    return config, *measure_model(config)
+
+
+@pytest.fixture(scope="module")
+def measured_figures(request, tmp_path_factory):
     """What two processes held and sent, by family and strategy."""
-    folder = tmp_path_factory.mktemp("plans")
+    folder, ways = tmp_path_factory.mktemp("plans"), WAYS + OTHER_WAYS * request.config.getoption("--full")
     jobs = [
         {"verb": "measure", "name": f"{family}-{way}", "beside": str(folder), "family": family, "parallel": way}
-        for family, way in WAYS
+        for family, way in ways
     ]
     ranks.run_jobs(folder, jobs, seconds=240)
     return {
-        (family, way): [one["result"] for one in ranks.read_records(folder, f"{family}-{way}")] for family, way in WAYS
+        (family, way): [one["result"] for one in ranks.read_records(folder, f"{family}-{way}")] for family, way in ways
     }
 
 
-@pytest.mark.parametrize(("family", "way"), WAYS)
+@pytest.mark.parametrize(
+    ("family", "way"), [*WAYS, *(pytest.param(*way, marks=pytest.mark.full) for way in OTHER_WAYS)]
+)
 def test_a_plan_says_what_two_processes_hold_and_send(measured_figures, family, way):
     config, seen = ranks.make_exchange_config(family, way), measured_figures[family, way]
     data = dataclasses.replace(config.data, vocab_size=seen[0]["vocab"])  # a small text has fewer tokens than asked for
@@ -48,9 +65,8 @@ def test_a_plan_says_what_two_processes_hold_and_send(measured_figures, family, 
     assert sum(sent) / 2 == pytest.approx(expected, rel=0.02)
 
 
-def test_sizes_of_a_published_model_follow_from_its_shapes():
-    config = configure_pretraining("gpt2", None, {"model.vocab": 50257, "train.batch_tokens": 32768}, preset="gpt2")
-    size, notes = measure_model(config)
+def test_sizes_of_a_published_model_follow_from_its_shapes(gpt2_size):
+    config, size, notes = gpt2_size
     assert size.parameters == 124_439_808
     assert size.block_parameters == 12 * 7_087_872
     assert size.layers == 12
@@ -64,9 +80,9 @@ def test_sizes_of_a_published_model_follow_from_its_shapes():
     assert any("512,303" in note for note in notes)
 
 
-def test_more_gpus_share_state_and_wait_longer():
+def test_more_gpus_share_state_and_wait_longer(gpt2_size):
     config = configure_pretraining("gpt2", None, {"train.accumulate": 64}, preset="gpt2")
-    size, _ = measure_model(config)
+    size = dataclasses.replace(gpt2_size[1], batch_tokens=config.train.batch_tokens)
     plans = {n: make_plan("fsdp", size, config.train, describe_cluster("h100", n)) for n in (1, 8, 64)}
     assert plans[8].state_bytes == pytest.approx(plans[1].state_bytes / 8)
     assert plans[64].state_bytes == pytest.approx(plans[1].state_bytes / 64)
@@ -75,7 +91,10 @@ def test_more_gpus_share_state_and_wait_longer():
     slow = make_plan("fsdp", size, config.train, describe_cluster("h100", 64, network=1.0))
     assert slow.tokens_per_second < plans[64].tokens_per_second
     kept = dataclasses.replace(config.train, activation_checkpointing=True)
-    assert make_plan("ddp", size, kept, describe_cluster("h100", 8)).activation_bytes < plans[8].activation_bytes
+    kept_plan = make_plan("ddp", size, kept, describe_cluster("h100", 8))
+    assert kept_plan.activation_bytes < plans[8].activation_bytes
+    plan = make_plan("ddp", size, config.train, describe_cluster("h100", 8))
+    assert kept_plan.tokens_per_second < plan.tokens_per_second  # blocks run forward twice
 
 
 @pytest.mark.parametrize("family", ["bert", "transformer", "transformer_xl", "xlnet", "bart", "bloom", "gptj"])

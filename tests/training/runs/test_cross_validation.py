@@ -1,4 +1,4 @@
-"""Which examples are learnt from and which judge: folds, seeds, sweeps, held-out parts, and runs that know theirs."""
+"""Which examples are for training and which for evaluation: folds, seeds, sweeps, validation parts, resumed runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_folds_seeds_and_sweeps(tmp_path):
     assert again == made, "runs that are done are read"
 
 
-def test_labels_of_the_test_are_looked_at_before_anything_is_learnt(tmp_path):
+def test_labels_of_the_test_are_looked_at_before_anything_is_learned(tmp_path):
     odd = [{"text": "a film", "label": "new"}]
     with pytest.raises(Error, match="the test examples: the label 'new' was not seen in training"):
         finetune_toy(test=odd, out=tmp_path / "a")
@@ -100,7 +100,7 @@ def test_old_results_are_not_shown_as_new(tmp_path, change, match):
         compare_settings("textcnn", **{**asked, **change})
 
 
-def test_a_run_goes_on_without_the_examples_that_it_was_given(tmp_path):
+def test_a_run_continues_without_the_examples_that_it_was_given(tmp_path):
     """Under names of their own, fewer than there were, and with a column whose name says something else."""
     frame = pytest.importorskip("pandas").DataFrame(
         [
@@ -131,7 +131,7 @@ QUESTIONS = [
 ]
 
 
-def test_no_context_is_learnt_from_and_asked_about():
+def test_no_context_is_learned_from_and_asked_about():
     whole = read_examples(QUESTIONS)
     parts = hold_out(whole, 0.1)
     learnt, asked = ({row["context"] for row in parts[name].rows} for name in ("train", "valid"))

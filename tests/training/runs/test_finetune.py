@@ -67,7 +67,7 @@ def deep(tmp_path_factory, checkpoint):
     return out
 
 
-def test_a_task_is_learnt_and_the_run_is_whole(tmp_path, checkpoint, monkeypatch):
+def test_a_task_is_learned_and_the_run_is_whole(tmp_path, checkpoint, monkeypatch):
     monkeypatch.setattr(ProgressMeter, "compute_mfu", lambda meter, speed: 0.25 if speed > 0 else 0.0)
     run = finetune_toy(str(checkpoint), epochs=30, lr=3e-3, out=tmp_path / "run", test=REVIEWS[16:])
     assert run.valid["accuracy"] == 1.0
@@ -94,7 +94,8 @@ def test_a_task_is_learnt_and_the_run_is_whole(tmp_path, checkpoint, monkeypatch
 
 def test_without_scikit_learn_a_run_ends_with_the_other_baseline(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    run = finetune_toy("textcnn", out=tmp_path / "run", epochs=1)
+    with pytest.warns(UserWarning, match="no linear baseline: scikit-learn is missing"):
+        run = finetune_toy("textcnn", out=tmp_path / "run", epochs=1)
     assert run.baseline == {}
     assert re.fullmatch(
         r"baseline on the validation part \(accuracy\): most frequent label \d+\.\d %", run.baseline_summary
@@ -168,7 +169,7 @@ def test_patience_ends_a_run(tmp_path):
 
 
 @pytest.mark.parametrize("metric", ["mse", "pearson"])
-def test_the_best_checkpoint_is_the_best_by_the_measure_that_was_asked_for(tmp_path, metric):
+def test_the_best_checkpoint_is_the_best_by_the_metric_that_was_asked_for(tmp_path, metric):
     """With a rate that is far too high, the error of later looks is not the smallest one."""
     settings = {"task": "regress", "metric": metric, "epochs": 6, "evals_per_epoch": 1, "lr": 3e-2}
     run = finetune_toy(rows=RATED, valid=RATED[:16], out=tmp_path, **settings)
@@ -181,17 +182,32 @@ def test_the_best_checkpoint_is_the_best_by_the_measure_that_was_asked_for(tmp_p
 def test_patience_knows_which_measures_are_to_be_low(tmp_path):
     run = FinetuneRun.__new__(FinetuneRun)
     run.path, run.tune, run.trainer = tmp_path, TuneConfig(patience=2), SimpleNamespace(should_stop=False)
-    run.world = ProcessGroup()
+    run.world, run.config = ProcessGroup(), SimpleNamespace(source=None)
     errors = [3.0, 2.0, 1.0]
     lines = [json.dumps({"step": i, "valid": {"cost": to_cost("mse", e)}}) for i, e in enumerate(errors)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    run.update_early_stopping(to_cost("mse", 0.5))
+    run.update_early_stopping(to_cost("mse", 0.5), 0.5)
     assert not run.trainer.should_stop, "it gets better"
-    run.update_early_stopping(to_cost("mse", 1.5))
+    run.update_early_stopping(to_cost("mse", 1.5), 1.5)
     assert not run.trainer.should_stop
     (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, json.dumps({"step": 3, "valid": {"cost": 2.0}})]) + "\n")
-    run.update_early_stopping(to_cost("mse", 1.5))
+    run.update_early_stopping(to_cost("mse", 1.5), 1.5)
     assert run.trainer.should_stop
+
+
+@pytest.mark.parametrize(("losses", "source", "stops"), [
+    ((0.67, 0.66, 0.65, 0.655, 0.64), None, False), ((0.67, 0.66, 0.68, 0.67, 0.69), None, True),
+    ((0.67, 0.66, 0.65, 0.655, 0.64), "checkpoint", True),
+])  # fmt: skip
+def test_patience_waits_while_a_new_model_still_gives_the_most_frequent_label(tmp_path, losses, source, stops):
+    """All accuracies are equal: with random weights the loss decides, and a checkpoint has learned before."""
+    run = FinetuneRun.__new__(FinetuneRun)
+    run.path, run.tune, run.trainer = tmp_path, TuneConfig(patience=3), SimpleNamespace(should_stop=False)
+    run.world, run.config = ProcessGroup(), SimpleNamespace(source=source)
+    lines = [json.dumps({"step": i, "valid": {"cost": -0.6, "loss": loss}}) for i, loss in enumerate(losses[:-1])]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    run.update_early_stopping(-0.6, losses[-1])
+    assert run.trainer.should_stop == stops
 
 
 @pytest.mark.parametrize(
@@ -206,7 +222,7 @@ def test_patience_knows_which_measures_are_to_be_low(tmp_path):
         ("summarise", [{"text": "one two", "target": "eins"}] * 8, "rougeL, rouge1, rouge2 or loss"),
     ],
 )
-def test_an_unknown_measure_is_refused_before_anything_is_learnt(tmp_path, task, rows, known):
+def test_an_unknown_metric_is_refused_before_anything_is_learned(tmp_path, task, rows, known):
     family = "transformer" if task in ("translate", "summarise") else "bert"
     sizes = BERT_SIZES if family == "bert" else {"dim": 32, "layers": 1}
     with pytest.raises(Error, match=f"there is no metric 'colour'. Choose {known}"):
@@ -214,7 +230,7 @@ def test_an_unknown_measure_is_refused_before_anything_is_learnt(tmp_path, task,
     assert not (tmp_path / "run.json").exists()
 
 
-def test_texts_are_written_at_every_look_if_their_measure_decides(tmp_path):
+def test_texts_are_written_at_every_evaluation_if_their_metric_decides(tmp_path):
     rows = [{"text": f"one {i}", "target": f"eins {i}"} for i in range(8)]
     run = finetune_toy("transformer", rows, rows[:4], task="translate", metric="chrf", sizes={"dim": 32, "layers": 1},
                max_output_tokens=8, out=tmp_path)  # fmt: skip
@@ -222,7 +238,7 @@ def test_texts_are_written_at_every_look_if_their_measure_decides(tmp_path):
     assert all(look["cost"] == -look["chrf"] for look in looks)
 
 
-def test_a_number_is_learnt(tmp_path, checkpoint):
+def test_a_number_is_learned(tmp_path, checkpoint):
     run = finetune_toy(str(checkpoint), RATED, RATED[:16], task="regress", epochs=20, lr=3e-3, out=tmp_path)
     assert run.valid["pearson"] > 0.9
     assert formers.load(tmp_path / "model").score(ASKED) == pytest.approx([4.0, 1.5], abs=0.6)
@@ -240,9 +256,9 @@ def test_other_labels_get_a_new_head(tmp_path, checkpoint):
 THREE = [{**row, "label": label} for row in REVIEWS[:16] for label in ("a", "b", "c")]
 
 
-@pytest.mark.parametrize("view", ["mix", "cat4"])
+@pytest.mark.parametrize("view", ["mix", "concat4"])
 def test_a_head_on_features_is_followed_by_another(tmp_path, deep, view):
-    """With other labels, or with the same ones: what was learnt about other layers is of no use."""
+    """With other labels, or with the same ones: what was learned from other layers is of no use."""
     first = finetune_toy(str(deep), out=tmp_path / "one", features=view)
     name = "body.blocks.0.ff.up.weight"
     for number, (rows, more) in enumerate([(THREE, {}), (REVIEWS, {}), (THREE, {"features": "last"})]):
@@ -281,7 +297,7 @@ def test_the_tables_of_a_report():
     assert [row[:3] for row in worst["rows"]] == [["r", "a", "b"], ["p", "a", "b"]], "the worst first, no right ones"
 
 
-@pytest.mark.parametrize("view", ["last", "second", "sum4", "cat4", "mix"])
+@pytest.mark.parametrize("view", ["last", "second", "sum4", "concat4", "mix"])
 def test_features_of_a_frozen_model(tmp_path, deep, view):
     run = finetune_toy(str(deep), features=view, epochs=8, lr=1e-2, out=tmp_path)
     before, after = formers.load(deep).model.body, formers.load(tmp_path / "model").model.body
@@ -290,7 +306,7 @@ def test_features_of_a_frozen_model(tmp_path, deep, view):
     ids = torch.tensor([run.former.tokenizer.encode("a lovely film")])
     states = formers.load(deep, head="none").hidden(ids, layer=None)[:, 0]
     want = {"last": states[-1], "second": states[-2], "sum4": states[-4:].sum(0),
-            "cat4": torch.cat(tuple(states[-4:]), -1)}  # fmt: skip
+            "concat4": torch.cat(tuple(states[-4:]), -1)}  # fmt: skip
     if view in want:
         mixed = run.former.model.eval()(run.former.pack_inputs(ModelInputs(ids))[0])
         assert torch.allclose(mixed, want[view], atol=1e-5)
@@ -388,7 +404,7 @@ def test_labels_as_words_behind_a_prefix(tmp_path, family):
     assert run.valid["accuracy"] > 0.8
 
 
-def test_plain_text_goes_on_with_pretraining(tmp_path, checkpoint):
+def test_plain_text_continues_with_pretraining(tmp_path, checkpoint):
     text = [f"Anna lives in {city} and number {i} is a film" for i in range(40) for city in ("Seoul", "Rome")]
     file = tmp_path / "text.txt"
     file.write_text("\n".join(text), encoding="utf-8")
@@ -430,7 +446,7 @@ def test_plain_text_goes_on_with_pretraining(tmp_path, checkpoint):
 
 
 @pytest.mark.parametrize("head", ["mlm", "pretraining"])
-def test_a_checkpoint_goes_on_with_what_it_learned(tmp_path, head):
+def test_a_checkpoint_continues_with_what_it_learned(tmp_path, head):
     save(build_language_model("bert"), tmp_path / "whole")
     save(formers.load(tmp_path / "whole", head=head), tmp_path / "start")
     text = [f"The cat sat in {city}. Number {i} is closed." for i in range(40) for city in ("Seoul", "Rome")]
@@ -449,9 +465,7 @@ def test_gpt_has_its_marks_and_both_orders(tmp_path):
     base = formers.build("gpt", dim=32, layers=2, heads=2, context=64, vocab=len(tokenizer))
     base.tokenizer = tokenizer
     formers.save(base, tmp_path / "base")
-    run = finetune_toy(
-        str(tmp_path / "base"), PAIRS, PAIRS[:20], task="regress", both_orders=True, epochs=1, out=tmp_path / "run"
-    )
+    run = finetune_toy(str(tmp_path / "base"), PAIRS, PAIRS[:20], task="regress", epochs=1, out=tmp_path / "run")
     assert run.former.config.vocab == base.config.vocab + 3
     assert run.former.head == "classify", "the language model that helped is gone"
     assert {"lm", "classify"} <= set(next(row["losses"] for row in run.history if "losses" in row))
@@ -460,7 +474,32 @@ def test_gpt_has_its_marks_and_both_orders(tmp_path):
     assert one == pytest.approx(two, abs=1e-4)
 
 
-def test_words_tags_answers_and_choices_are_learnt(tmp_path, checkpoint):
+def test_gpt_from_scratch_learns_as_in_its_paper(tmp_path):
+    """§3.2: the language model's loss helps; §3.3: both orders of a similarity, one of an entailment."""
+    sizes = {"dim": 16, "layers": 1, "heads": 2, "context": 64}
+    run = finetune_toy("gpt", PAIRS, PAIRS[:20], sizes=sizes, task="regress", out=tmp_path / "similarity")
+    assert {"lm", "classify"} <= set(next(row["losses"] for row in run.history if "losses" in row))
+    one, two = run.former.score([("a fine film", "a dull film"), ("a dull film", "a fine film")])
+    assert one == pytest.approx(two, abs=1e-4)
+    alone = finetune_toy(
+        "gpt",
+        PAIRS,
+        PAIRS[:20],
+        sizes=sizes,
+        task="regress",
+        both_orders=False,
+        lm_loss_weight=0.0,
+        out=tmp_path / "one",
+    )
+    assert "lm" not in next(row["losses"] for row in alone.history if "losses" in row)
+    assert not alone.former.task["both_orders"]
+    assert (
+        finetune_toy("bert", PAIRS, PAIRS[:20], task="regress", out=tmp_path / "bert").former.task["both_orders"]
+        is False
+    )
+
+
+def test_words_tags_answers_and_choices_are_learned(tmp_path, checkpoint):
     cities = ["Seoul", "Paris", "Rome", "부산"]
     tags = [{"words": ["Anna", "lives", "in", c, "."], "tags": ["B-PER", "O", "O", "B-LOC", "O"]} for c in cities * 6]
     run = finetune_toy(str(checkpoint), tags, tags[:4], epochs=20, lr=3e-3, out=tmp_path / "tag")

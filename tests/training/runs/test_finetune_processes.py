@@ -39,7 +39,7 @@ def done(tmp_path_factory):
 
 
 def read_losses(folder):
-    """What a run measured, step by step, and on held-out examples."""
+    """What a run measured, step by step, and on validation examples."""
     rows = RunFolder(folder).read_history()
     steps = [(row["loss"], row["norm"], row["tokens"]) for row in rows if "losses" in row]
     return torch.tensor(steps, dtype=torch.float64), [row["valid"]["loss"] for row in rows if "valid" in row]

@@ -155,7 +155,7 @@ def test_a_generator_of_rows_is_a_table(tmp_path):
     assert len(seen.trials[0].runs) == 2
 
 
-def test_a_generator_of_plain_text_goes_on_with_pretraining(tmp_path):
+def test_a_generator_of_plain_text_continues_with_pretraining(tmp_path):
     start = pretrain_toy("gpt2", TEXT, out=tmp_path / "start", train=ONE_STEP).folder / "model"
     text, valid = Source(TEXT[9:], sized=False), Source(TEXT[:9], sized=False)
     how = {"task": "lm", "epochs": 0.1, "batch_size": 2}

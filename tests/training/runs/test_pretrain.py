@@ -158,7 +158,7 @@ def test_a_run_of_an_earlier_format_is_refused_and_its_model_still_opens(tmp_pat
         formers.pretrain(out=tmp_path / "run", resume=True)
 
 
-def test_evaluation_takes_as_many_batches_as_asked_also_when_a_run_goes_on(tmp_path):
+def test_evaluation_takes_as_many_batches_as_asked_also_when_a_run_continues(tmp_path):
     pretrain_toy(out=tmp_path / "run", train={"steps": 2, "eval_batches": 1})
     asked = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
     assert asked["train"]["eval_batches"] == 1
@@ -186,7 +186,7 @@ def test_a_model_says_the_same_of_its_tokens_after_a_stop(tmp_path):
         assert one.read_bytes() == two.read_bytes()
 
 
-def test_a_run_that_goes_on_heeds_its_file_and_what_it_began_with(tmp_path):
+def test_a_resumed_run_heeds_its_file_and_what_it_began_with(tmp_path):
     file = tmp_path / "c.yaml"
     tables = {
         "model": MODEL_SIZES,
@@ -195,20 +195,20 @@ def test_a_run_that_goes_on_heeds_its_file_and_what_it_began_with(tmp_path):
     }
     file.write_text(yaml.safe_dump({"recipe": "quick", **tables}))
 
-    def go_on(changes, **more):
+    def resume_run(changes, **more):
         file.write_text(yaml.safe_dump({**tables, **changes}))
         return formers.pretrain("gpt2", TEXT, out=tmp_path / "run", resume=True, config=file, **more)
 
     begin = formers.pretrain("gpt2", TEXT, out=tmp_path / "run", config=file, recipe="quick")
-    assert go_on({}).history == begin.history, "the same command"
-    assert go_on({"train": {"steps": 3}}, recipe="quick").history[-1]["step"] == 3
+    assert resume_run({}).history == begin.history, "the same command"
+    assert resume_run({"train": {"steps": 3}}, recipe="quick").history[-1]["step"] == 3
     with pytest.raises(Error, match=r"finished: after 3 steps, train.lr changes nothing. Raise --train.steps"):
-        go_on({"train": {"lr": 1e-3}})
-    assert go_on({"train": {"lr": 1e-2}, "model": None}).history[-1]["step"] == 3, "what is not named stays"
-    assert go_on({"train": {"steps": 5}}, train={"steps": 4}).history[-1]["step"] == 4, "a single setting wins"
+        resume_run({"train": {"lr": 1e-3}})
+    assert resume_run({"train": {"lr": 1e-2}, "model": None}).history[-1]["step"] == 3, "what is not named stays"
+    assert resume_run({"train": {"steps": 5}}, train={"steps": 4}).history[-1]["step"] == 4, "a single setting wins"
     named = r"model.layers cannot change in a resumed run\. Leave it out, or begin a new run; free"
     with pytest.raises(Error, match=named):
-        go_on({"train": {"steps": 9}, "model": {**MODEL_SIZES, "layers": 2}})
+        resume_run({"train": {"steps": 9}, "model": {**MODEL_SIZES, "layers": 2}})
     for more, words in (
         ({"recipe": "paper"}, "is a run with recipe quick, not paper"),
         ({"preset": "gpt2-small"}, "is a run with no preset, not gpt2-small"),
@@ -216,7 +216,7 @@ def test_a_run_that_goes_on_heeds_its_file_and_what_it_began_with(tmp_path):
     ):
         for changes, single in (({}, more), ({key: str(value) for key, value in more.items()}, {})):
             with pytest.raises(Error, match=words):
-                go_on(changes, **single)
+                resume_run(changes, **single)
     with pytest.raises(Error, match="is a run of gpt2, not of bert"):
         formers.pretrain(out=tmp_path / "run", resume=True, config={"family": "bert"})
 
@@ -430,7 +430,7 @@ def test_continued_pretraining(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_checkpoint_in_half_precision_goes_on_in_full(tmp_path, dtype):
+def test_a_checkpoint_in_half_precision_continues_in_full(tmp_path, dtype):
     """Steps of 1e-6 would be lost beside weights of about 1."""
     pretrain_toy(out=tmp_path / "first", train={"steps": 2})
     half = formers.load(tmp_path / "first" / "model").to(dtype=dtype)
@@ -444,7 +444,7 @@ def test_a_checkpoint_in_half_precision_goes_on_in_full(tmp_path, dtype):
         assert 0 < (before - after).abs().max() < 1e-4, name
 
 
-def test_a_run_from_a_checkpoint_goes_on_and_is_repeated(tmp_path):
+def test_a_run_from_a_checkpoint_continues_and_is_repeated(tmp_path):
     """The checkpoint's sizes are not the recipe's: what is remembered of the run must not name those."""
     pretrain_toy(out=tmp_path / "first", train={"steps": 2})
     begin = {
@@ -606,8 +606,8 @@ class Frequencies:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "elmo"])
-def test_the_unigram_is_judged_by_the_same_places(tmp_path, family, monkeypatch):
-    """Those of all processes, in whichever it is judged; the objective's own loss says the same of its frequencies."""
+def test_the_unigram_is_scored_at_the_same_places(tmp_path, family, monkeypatch):
+    """Those of all processes, whichever computes it; the objective's own loss says the same of its frequencies."""
     monkeypatch.setattr("formers.training.distributed.strategies.DataParallel.wrap_step", lambda self, step: step)
     train = {"batch_tokens": 96, "seq_length": 24, "carry_memory": False, "eval_batches": 5}
     asked = configure_pretraining(family, {"data": DATA_SETTINGS, "train": train})

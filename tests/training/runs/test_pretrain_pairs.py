@@ -23,7 +23,7 @@ def make_pairs(number=120):
     return [(" ".join(row), " ".join(WORDS[w] for w in row)) for row in rows]
 
 
-def test_each_side_is_encoded_by_itself():
+def test_each_side_is_encoded_separately():
     rows = [*make_pairs(9), ("", "nothing"), ("alone", "")]
     tokenizer = train_tokenizer("transformer", [side for row in rows for side in row], 300)
     made = encode_documents(["\t".join(row) for row in rows], tokenizer, find_tab_starts)

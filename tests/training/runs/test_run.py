@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import copy
+import dataclasses
 import inspect
 import json
 from types import SimpleNamespace
@@ -12,10 +14,11 @@ import pytest
 import formers
 from formers import Error
 from formers.models.vectors import METHODS
-from formers.registry import FAMILIES, find_pretrained_family
+from formers.registry import FAMILIES, find_pretrained_family, train_tokenizer
 from formers.training import run_folder
 from formers.training.loop import StepLog
 from formers.training.runs import pretrain, run
+from formers.training.runs.finetune import request_finetuning
 from formers.training.trainer import StepOutcome, StepResult
 from formers.training.word_vectors.vector_run import VectorRequest
 from tests.training.toy_runs import REVIEWS
@@ -55,6 +58,24 @@ def test_one_program_carries_out_all_runs(monkeypatch, tmp_path):
         with pytest.raises(Error, match="seen"):
             call()
     assert requests == ["PretrainRequest", "FinetuneRequest", "TextRequest", "VectorRequest"]
+
+
+def test_a_request_does_not_change(tmp_path):
+    """A request is frozen, and the tables in it are left alone: configured again, it says the same."""
+    former = formers.build("gpt2", vocab=260, dim=8, layers=1, heads=2, context=8)
+    former.tokenizer = train_tokenizer("gpt2", ["a text"], 260)
+    formers.save(former, tmp_path / "gpt2")
+    requests = [
+        request_finetuning("textcnn", REVIEWS, REVIEWS[:8], overrides={"tune.multilabel": True}),
+        request_finetuning(tmp_path / "gpt2", ["a text"], task="lm"),
+    ]
+    for request in requests:
+        before = copy.deepcopy({name: value for name, value in vars(request).items() if name != "options"})
+        first, second = (request.configure(None)[0].to_dict() for _ in range(2))
+        assert first == second
+        assert {name: value for name, value in vars(request).items() if name != "options"} == before
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            request.options = run.RunOptions()
 
 
 def test_word_vectors_are_chosen_by_the_declaration_of_their_family():
@@ -107,7 +128,7 @@ def test_a_run_of_an_earlier_format_can_be_replaced(tmp_path):
     assert run_folder.RunFolder(made.folder).read_info()["format"] == 3
 
 
-def test_a_run_that_goes_on_keeps_the_machine_on_which_it_began(tmp_path):
+def test_a_resumed_run_keeps_the_machine_on_which_it_began(tmp_path):
     made = pretrain_small(out=tmp_path / "run", train={"steps": 2})
     folder = run_folder.RunFolder(made.folder)
     folder.write_info({**folder.read_info(), "machine": {**folder.read_info()["machine"], "name": "the first one"}})

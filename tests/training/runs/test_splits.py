@@ -79,7 +79,7 @@ def test_a_million_labels_are_no_labels(tmp_path):
 
 
 def test_characters_are_tagged(tmp_path):
-    """A model that learnt from KLUE-NER's characters tags the characters of a text, and not its words."""
+    """A model trained on KLUE-NER's characters tags the characters of a text, and not its words."""
     one = "## klue-ner-v1_{0}_x\t<서울:LC>에 산다\n서\tB-LC\n울\tI-LC\n에\tO\n \tO\n산\tO\n다\tO\n\n"
     (tmp_path / "a.tsv").write_text("".join(one.format(i) for i in range(12)), encoding="utf-8")
     assert find_layout(one.split("\n"), False) is not None

@@ -73,7 +73,7 @@ def test_an_error_in_a_thread_comes_out(monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_restored_trainer_ends_with_the_same_bits(kind, monkeypatch):
-    """All that a step depends on is in the state: another trainer goes on from it, with tables of another seed."""
+    """All that a step depends on is in the state: another trainer resumes from it, with tables of another seed."""
     monkeypatch.setattr(training.BlockwiseLearner, "job_size", 100)
     monkeypatch.setattr(training.GloveLearner, "job_size", 40)
     c = VectorsConfig(kind=kind, **SMALL)

@@ -55,7 +55,8 @@ class FilterCounts:
     seen_in_tests: int = 0
 
     def __str__(self) -> str:
-        left_out = (f"{vars(self)[name]:,} {words}" for name, words in FILTER_DESCRIPTIONS.items())
+        counts = vars(self)  # dynamic: FILTER_DESCRIPTIONS names them
+        left_out = (f"{counts[name]:,} {words}" for name, words in FILTER_DESCRIPTIONS.items())
         return ", ".join([f"{self.documents:,} documents", *left_out])
 
 
@@ -87,13 +88,13 @@ def hash_shingles(text: str) -> np.ndarray:
 
 def compute_signature(text: str) -> np.ndarray:
     """Compute (128,) smallest hashes of the text's runs, under 128 orders."""
-    found = np.full(NUM_HASHES, 2**32 - 1, np.uint32)
+    signature = np.full(NUM_HASHES, 2**32 - 1, np.uint32)
     hashes = hash_shingles(text)
     with np.errstate(over="ignore"):
         for start in range(0, len(hashes), SHINGLE_CHUNK):
             part = hashes[start : start + SHINGLE_CHUNK, None] * HASH_FACTORS + HASH_OFFSETS
-            np.minimum(found, part.min(0), out=found)
-    return found
+            np.minimum(signature, part.min(0), out=signature)
+    return signature
 
 
 def choose_band_rows(threshold: float, max_missed: float = 0.02) -> int:
@@ -116,12 +117,12 @@ class NearDuplicateIndex:
 
     def add_if_new(self, text: str) -> bool:
         """Keep a text unless a document before is this much like it; return whether it is new."""
-        found = compute_signature(text)
-        grid = found[: self.num_bands * self.band_rows].reshape(self.num_bands, self.band_rows).astype(np.uint64)
+        signature = compute_signature(text)
+        grid = signature[: self.num_bands * self.band_rows].reshape(self.num_bands, self.band_rows).astype(np.uint64)
         keys = np.arange(self.num_bands, dtype=np.uint64)
         for column in grid.T:
             keys = mix_bits(keys ^ column)
-        low = (found & np.uint32(255)).astype(np.uint8)
+        low = (signature & np.uint32(255)).astype(np.uint8)
         if others := self.find_candidates(keys):
             same = (self.signatures[sorted(others)] == low).mean(1)
             if ((same - 1 / 256) / (1 - 1 / 256)).max() >= self.threshold:  # one in 256 is equal by chance
@@ -131,11 +132,11 @@ class NearDuplicateIndex:
 
     def find_candidates(self, keys: np.ndarray) -> set[int]:
         """Return documents with one of these bands."""
-        found = {self.recent_bands[key] for key in keys.tolist() if key in self.recent_bands}
+        candidates = {self.recent_bands[key] for key in keys.tolist() if key in self.recent_bands}
         for known, owners in self.sorted_bands:
             at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-            found.update(owners[at[known[at] == keys]].tolist())
-        return found
+            candidates.update(owners[at[known[at] == keys]].tolist())
+        return candidates
 
     def add_signature(self, keys: np.ndarray, low: np.ndarray) -> None:
         """Remember a document; a band remembers the first document that had it."""
@@ -180,17 +181,17 @@ class SeenTexts:
         """Remember texts; return for each whether it had not come before."""
         keys = [hash_text(text) for text in texts]
         known = np.zeros(len(keys), bool)
-        asked = np.array(keys, "S16")
+        hashes = np.array(keys, "S16")
         for array in self.sorted_hashes:
-            known |= array[np.minimum(np.searchsorted(array, asked), len(array) - 1)] == asked
-        found = []
+            known |= array[np.minimum(np.searchsorted(array, hashes), len(array) - 1)] == hashes
+        is_new = []
         for key, old in zip(keys, known.tolist(), strict=True):
-            found.append(not old and key not in self.recent_hashes)
-            if found[-1]:
+            is_new.append(not old and key not in self.recent_hashes)
+            if is_new[-1]:
                 self.recent_hashes.add(key)
         if len(self.recent_hashes) >= HASH_BUFFER:
             self.merge_recent()
-        return found
+        return is_new
 
     def merge_recent(self) -> None:
         """Sort the newest into the arrays; each hash is moved a logarithmic number of times."""
@@ -264,11 +265,11 @@ class ContaminationReport:
     examples: list[tuple[str, int]] = field(default_factory=list)  # (name, number), the first thousand
 
     def __str__(self) -> str:
-        said = f"{self.contaminated:,} of {self.documents:,} documents share text with a test"
+        summary = f"{self.contaminated:,} of {self.documents:,} documents share text with a test"
         for name, t in self.tests.items():
             short = f" ({t['short']:,} too short to tell)" if t["short"] else ""
-            said += f"; {name}: {t['found']:,} of {t['examples']:,} examples{short}"
-        return said
+            summary += f"; {name}: {t['found']:,} of {t['examples']:,} examples{short}"
+        return summary
 
 
 class RollingHash:
@@ -287,9 +288,9 @@ class RollingHash:
 
 def compute_powers(factor: int, count: int) -> np.ndarray:
     """Compute 1, factor, factor², … modulo 2⁶⁴."""
-    found = np.full(count, factor, np.uint64)
-    found[:1] = 1
-    return np.cumprod(found, dtype=np.uint64)
+    powers = np.full(count, factor, np.uint64)
+    powers[:1] = 1
+    return np.cumprod(powers, dtype=np.uint64)
 
 
 class ContaminationIndex:
@@ -304,16 +305,16 @@ class ContaminationIndex:
         self.totals = ContaminationReport()
         self.word_hashes: dict[str, int] = {}
         self.hash_units = {"words": self.hash_words, "characters": self.hash_characters}
-        found: dict[str, list[tuple[np.ndarray, int]]] = {"words": [], "characters": []}
+        windows: dict[str, list[tuple[np.ndarray, int]]] = {"words": [], "characters": []}
         # Of each kind: the hash of an example's first units → its length, the hash of all of it, its number.
         self.short_examples: dict[str, dict[int, list[tuple[int, int, int]]]] = {"words": {}, "characters": {}}
         for name, texts in tests.items() if isinstance(tests, Mapping) else [("test", tests)]:
-            self.add_test(str(name), texts, found)
-        self.long_runs = {kind: sort_runs(runs) for kind, runs in found.items()}
+            self.add_test(str(name), texts, windows)
+        self.long_runs = {kind: sort_runs(runs) for kind, runs in windows.items()}
         self.short_prefixes = {kind: np.array(sorted(known), np.uint64) for kind, known in self.short_examples.items()}
         self.matched = np.zeros(len(self.example_names), bool)
 
-    def add_test(self, name: str, texts: Iterable[str], found: dict[str, list[tuple[np.ndarray, int]]]) -> None:
+    def add_test(self, name: str, texts: Iterable[str], windows: dict[str, list[tuple[np.ndarray, int]]]) -> None:
         """Take in the examples of one test, and the runs of the long ones among them."""
         count = self.totals.tests.setdefault(name, {"examples": 0, "found": 0, "short": 0})
         for number, text in enumerate(texts):
@@ -322,7 +323,7 @@ class ContaminationIndex:
             count["examples"] += 1
             count["short"] += size < least
             if size >= length:
-                found[kind].append((sums.hash_runs(np.arange(size - length + 1), length), len(self.example_names)))
+                windows[kind].append((sums.hash_runs(np.arange(size - length + 1), length), len(self.example_names)))
             elif size >= least:
                 first, all_of_it = (int(sums.hash_runs(np.zeros(1, np.int64), n)[0]) for n in (least, size))
                 self.short_examples[kind].setdefault(first, []).append((size, all_of_it, len(self.example_names)))
@@ -340,11 +341,11 @@ class ContaminationIndex:
         """Return a hash of each word, in lower case, without punctuation."""
         if len(self.word_hashes) > MAX_CACHED_WORDS:
             self.word_hashes = {}
-        found, known = WORD_PATTERN.findall(text), self.word_hashes
-        for word in set(found).difference(known):
+        words, known = WORD_PATTERN.findall(text), self.word_hashes
+        for word in set(words).difference(known):
             digest = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest()
             known[word] = int.from_bytes(digest, "big")
-        return np.fromiter((known[word] for word in found), np.uint64, len(found))
+        return np.fromiter((known[word] for word in words), np.uint64, len(words))
 
     def hash_characters(self, text: str) -> np.ndarray:
         """Return a hash of each letter, without white space and punctuation."""
@@ -425,9 +426,9 @@ def find_runs(sums: RollingHash, owner: np.ndarray, length: int, keys: np.ndarra
     return starts[known], hashes[known]
 
 
-def sort_runs(found: list[tuple[np.ndarray, int]]) -> tuple[np.ndarray, np.ndarray]:
+def sort_runs(runs: list[tuple[np.ndarray, int]]) -> tuple[np.ndarray, np.ndarray]:
     """Return all runs, sorted, and the examples they are from."""
-    keys = np.concatenate([k for k, _ in found]) if found else np.zeros(0, np.uint64)
-    owners = np.repeat([n for _, n in found], [len(k) for k, _ in found]).astype(np.int64)
+    keys = np.concatenate([k for k, _ in runs]) if runs else np.zeros(0, np.uint64)
+    owners = np.repeat([n for _, n in runs], [len(k) for k, _ in runs]).astype(np.int64)
     order = np.argsort(keys, kind="stable")
     return keys[order], owners[order]

@@ -12,16 +12,17 @@ import os
 import re
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
+from ...config import JSONValue
 from ...errors import Error
-from ...text.normalise import compose_nfc
+from ...text.normalise import HANGUL, compose_nfc
 from ...text.sentences import find_names, find_sentence_spans
 from ...text.tokenizer import Tokenizer
 from ...text.worker_processes import ProcessPool
@@ -56,7 +57,7 @@ class EncodedDocuments:
 def encode_documents(
     texts: Sequence[str], tokenizer: Tokenizer, split: SentenceSplitter | None = None, units: UnitFinder | None = None
 ) -> EncodedDocuments:
-    """Encode documents, each with the end mark behind it, if the tokenizer has one. A document is text: one that spells
+    """Encode documents, each with the end mark after it, if the tokenizer has one. A document is text: one that spells
     a special token ("[SEP]", "</s>") gets the pieces of these letters."""
     texts = list(texts)
     noted: list[tuple[int, list[int]]] = []  # of each text: how many sentences it has, the bits of its units
@@ -70,7 +71,7 @@ def encode_documents(
     rows: list[tuple[list[int], list[int]]]
     if split is find_tab_starts:
         rows = encode_pairs(texts, tokenizer)
-        noted += [(len(found), []) for _, found in rows]
+        noted += [(len(row_ids), []) for _, row_ids in rows]
     elif split is None and units is None:
         rows = [(row, []) for row in tokenizer.encode_batch(texts, special=False, parse_special=False)]
     else:
@@ -83,11 +84,11 @@ def encode_documents(
     sentences: list[int] = []
     marks = None if units is None else np.zeros(len(tokens), np.uint8)
     for begin, i in zip((np.cumsum(lengths) - lengths).tolist(), kept, strict=True):
-        row, found = rows[i]
+        row, row_ids = rows[i]
         if split is not None:
-            sentences += (begin + token for token in sorted({0, *found[: noted[i][0]]}))  # the first token always
+            sentences += (begin + token for token in sorted({0, *row_ids[: noted[i][0]]}))  # the first token always
         if marks is not None:
-            for token, bits in zip(found[noted[i][0] :], noted[i][1], strict=True):
+            for token, bits in zip(row_ids[noted[i][0] :], noted[i][1], strict=True):
                 marks[begin + token] |= bits
             marks[begin + len(row) :][: len(tail)] = PHRASE_BIT | ENTITY_BIT  # the end mark is a unit of its own
     counts = {"spelled": sum(map(tokenizer.has_special_spelling, texts)), "tokenless": len(rows) - len(kept)}
@@ -105,42 +106,44 @@ def choose_id_dtype(vocab: int) -> type:
 def find_unit_starts(text: str, units: Sequence[tuple[int, int, str]]) -> dict[int, int]:
     """Return the bits of each character at which a unit begins. What is in no unit is one word by word."""
     words = [m.start() for m in WORD_PATTERN.finditer(text)]
-    found: dict[int, int] = {}
+    kinds: dict[int, int] = {}
     for kind, bit in UNIT_BITS.items():
         spans = sorted((begin, end) for begin, end, k in units if k == kind)
         inside, at = -1, 0
         for begin, end in [*spans, (len(text), len(text))]:
             while at < len(words) and words[at] < begin:
                 if words[at] >= inside:
-                    found[words[at]] = found.get(words[at], 0) | bit
+                    kinds[words[at]] = kinds.get(words[at], 0) | bit
                 at += 1
             if begin < inside or begin == len(text):
                 continue  # it overlaps with the one before
-            found[begin] = found.get(begin, 0) | bit
+            kinds[begin] = kinds.get(begin, 0) | bit
             inside = end
             while at < len(words) and words[at] < end:
                 at += 1
             if end < len(text) and not text[end].isspace():  # the rest of a word: a Korean particle, a full stop
-                found[end] = found.get(end, 0) | bit
-    return found
+                kinds[end] = kinds.get(end, 0) | bit
+    return kinds
 
 
 def find_tab_starts(text: str) -> list[int]:
-    """Return where the sides of a pair begin: behind each tab."""
+    """Return where the sides of a pair begin: after each tab."""
     return [m.end() for m in re.finditer("\t", text)]
 
 
 def encode_pairs(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[list[int], list[int]]]:
     """Encode pairs, a source and a target with a tab between them, each side alone, as it will be in use."""
     parts = [text.split("\t") for text in texts]
-    made = iter(tokenizer.encode_batch([part for row in parts for part in row], special=False, parse_special=False))
+    encodings = iter(
+        tokenizer.encode_batch([part for row in parts for part in row], special=False, parse_special=False)
+    )
     rows = []
     for row in parts:
         ids: list[int] = []
         begins = []
         for _ in row:
             begins.append(len(ids))
-            ids += next(made)
+            ids += next(encodings)
         rows.append((ids, [begin for begin in begins if begin < len(ids)]))
     return rows
 
@@ -175,9 +178,9 @@ class PhraseCounter:
     def count_documents(self, documents: Iterable[str]) -> Iterator[str]:
         """Yield documents, and count their words and pairs."""
         for text in documents:
-            found = list(PHRASE_WORD_PATTERN.finditer(text))
-            self.words.update(m.group().lower() for m in found)
-            joined = ((a, b) for a, b in itertools.pairwise(found) if text[a.end() : b.start()] == " ")
+            matches = list(PHRASE_WORD_PATTERN.finditer(text))
+            self.words.update(m.group().lower() for m in matches)
+            joined = ((a, b) for a, b in itertools.pairwise(matches) if text[a.end() : b.start()] == " ")
             self.pairs.update((a.group().lower(), b.group().lower()) for a, b in joined)
             if len(self.pairs) > MAX_PAIRS:  # memory stays bounded: what was seen once goes
                 self.pairs = Counter({pair: n for pair, n in self.pairs.items() if n > 1})
@@ -209,8 +212,16 @@ def read_phrases(path: Path) -> list[str]:
         raise Error("cannot be read as a list of phrases", where=path, fix="one phrase a line, in UTF-8") from None
 
 
-def build_unit_finder(phrases: Sequence[str]) -> Callable[[str], list[tuple[int, int, str]]]:
-    """Make a finder of units: phrases of a list (pairs that share a word join); names and numbers are entities."""
+ENTITY_MARK = "\tentity"  # at the end of a line of a list: an entity, not a phrase
+
+
+def build_unit_finder(lines: Sequence[str]) -> Callable[[str], list[tuple[int, int, str]]]:
+    """Make a finder of units: phrases of a list (pairs that share a word join); its lines that end with TAB entity,
+    names and numbers are entities. A Korean entity may be followed by its particle."""
+    phrases = [line for line in lines if not line.endswith(ENTITY_MARK)]
+    entities = sorted({line.removesuffix(ENTITY_MARK).strip() for line in lines} - {*phrases}, key=len, reverse=True)
+    listed = "|".join(re.escape(name) + ("" if HANGUL.match(name[-1]) else r"(?!\w)") for name in entities if name)
+    entity_pattern = re.compile(rf"(?<!\w)(?:{listed})", re.IGNORECASE) if listed else None
     known = {tuple(phrase.split()[i : i + 2]) for phrase in phrases for i in range(len(phrase.split()) - 1)}
 
     def find_units(text: str) -> list[tuple[int, int, str]]:
@@ -225,14 +236,23 @@ def build_unit_finder(phrases: Sequence[str]) -> Callable[[str], list[tuple[int,
                 joined = bool(out) and out[-1][1] == before.end()
                 out[-1 if joined else len(out) :] = [(out[-1][0] if joined else before.start(), match.end(), "phrase")]
             before = match
-        return out + [(begin, end, "entity") for begin, end in find_names(text)]
+        listed_spans = [match.span() for match in entity_pattern.finditer(text)] if entity_pattern else []
+        # What a list says wins over a name that overlaps it.
+        names = [(a, b) for a, b in find_names(text) if not any(a < end and begin < b for begin, end in listed_spans)]
+        return out + [(begin, end, "entity") for begin, end in sorted(listed_spans + names)]
 
     return find_units
 
 
 # --- workers
 
-VALIDATION_PART = "held"  # what the files of a store call its validation part
+VALIDATION_PART = "validation"  # what the files of a store call its validation part,
+OLD_VALIDATION_PART = "held"  # and what those called it that were made before 0.1
+
+
+def rename_parts(parts: Mapping[str, JSONValue]) -> dict[str, JSONValue]:
+    """Return the parts of a store by their names of today; their files keep the names that they have."""
+    return {VALIDATION_PART if name == OLD_VALIDATION_PART else name: about for name, about in parts.items()}
 
 
 @dataclass(frozen=True)
@@ -296,7 +316,16 @@ class EncoderPool:
             raise Error("a worker process ended before its work was done", fix=fix) from None
 
 
-WORKER_STATE: tuple[Any, ...] = ()  # dynamic: of this process: tokenizer, splitter, units, what is held out
+class WorkerTools(NamedTuple):
+    """What a worker process encodes with, made once."""
+
+    tokenizer: Tokenizer
+    split: SentenceSplitter | None
+    find_units: UnitFinder | None
+    is_held_out: HoldOut | None
+
+
+WORKER_TOOLS: list[WorkerTools] = []  # of this process: one, when it is set up
 
 
 def start_worker(text: str, special: dict[str, str], options: PrepareOptions, where: Path) -> None:
@@ -308,23 +337,22 @@ def start_worker(text: str, special: dict[str, str], options: PrepareOptions, wh
 
 def init_worker(text: str, special: dict[str, str], options: PrepareOptions, where: Path) -> None:
     """Make the tools that `encode_chunk` uses in this process."""
-    global WORKER_STATE
     find_units: UnitFinder | None = None
     if options.units == "kiwi":
         from ...text.korean import find_units
     elif options.units:
         list_path = where / "phrases.txt" if options.units == "learn" else Path(options.units)
         find_units = build_unit_finder(read_phrases(list_path))
-    held = HoldOut(ratio=options.held_out) if options.held_out else None
-    WORKER_STATE = (Tokenizer(text, special), get_splitter(options.splitter), find_units, held)
+    hold_out = HoldOut(ratio=options.held_out) if options.held_out else None
+    WORKER_TOOLS[:] = [WorkerTools(Tokenizer(text, special), get_splitter(options.splitter), find_units, hold_out)]
 
 
 def encode_chunk(chunk: Chunk) -> EncodedChunk:
     """Encode one chunk, for each part of the store."""
-    (reached, texts), (tokenizer, split, units, held) = chunk, WORKER_STATE
+    (reached, texts), (tokenizer, split, units, is_held_out) = chunk, WORKER_TOOLS[0]
     sides: dict[str, list[str]] = {"train": texts}
-    if held is not None:
+    if is_held_out is not None:
         sides = {"train": [], VALIDATION_PART: []}
         for text in texts:
-            sides[VALIDATION_PART if held(text) else "train"].append(text)
+            sides[VALIDATION_PART if is_held_out(text) else "train"].append(text)
     return reached, {part: encode_documents(some, tokenizer, split, units) for part, some in sides.items()}

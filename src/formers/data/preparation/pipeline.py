@@ -33,12 +33,14 @@ from ..text_files import COMPRESSION_SUFFIXES
 from . import document_encoder
 from .corpus_filters import ContaminationIndex, Deduplicator, FilterCounts
 from .document_encoder import (
+    OLD_VALIDATION_PART,
     VALIDATION_PART,
     Chunk,
     EncodedDocuments,
     EncoderPool,
     PrepareOptions,
     choose_id_dtype,
+    rename_parts,
 )
 
 CHUNK_CHARACTERS = 1 << 19  # characters that are encoded at a time
@@ -101,8 +103,8 @@ def prepare(
             if ranks > 1 or isinstance(entry.groups[0], Iterator):  # which can be read only once
                 fix = "give files, and one process; then --units FILE"
                 raise Error("phrases are learned in a pass of their own", fix=fix)
-            found = (text for group in entry.numbers for text in entry.read_group(group, CleaningReport()))
-            learned = document_encoder.learn_phrases(found) if phrases is None else phrases()
+            texts = (text for group in entry.numbers for text in entry.read_group(group, CleaningReport()))
+            learned = document_encoder.learn_phrases(texts) if phrases is None else phrases()
             write_atomically(where / "phrases.txt", "".join(f"{phrase}\n" for phrase in learned))
         pool = stack.enter_context(EncoderPool(workers, tokenizer, options, where))
         PrepareRun(where, tokenizer, options, entry, rank, ranks, tell, watch).encode_groups(pool)
@@ -142,7 +144,7 @@ def remove_empty_store(where: Path, new: Sequence[Path]) -> Iterator[None]:
 def remove_unfinished(where: Path) -> None:
     """Take away what a run left that had finished nothing, so that other settings are welcome."""
     if (where / "begun.json").exists() and not any(where.glob("done-*.json")):
-        for name in ("begun.json", "phrases.txt", "train-*", f"{VALIDATION_PART}-*"):
+        for name in ("begun.json", "phrases.txt", "train-*", f"{VALIDATION_PART}-*", f"{OLD_VALIDATION_PART}-*"):
             for stale in where.glob(name):
                 stale.unlink()
 
@@ -151,7 +153,7 @@ def begin_store(
     where: Path, tokenizer: Tokenizer, options: PrepareOptions, source: DocumentSource, tests: object
 ) -> bool:
     """Write down what is to be made, or compare with what an earlier run began. False: it is finished already."""
-    asked = {
+    request = {
         "format": STORE_FORMAT, "fingerprint": tokenizer.fingerprint, "special": dict(tokenizer.special),
         "vocab": len(tokenizer), "dtype": np.dtype(choose_id_dtype(len(tokenizer))).name,
         "options": dataclasses.asdict(options), "sources": source.fingerprints, "tests": stamp_tests(tests),
@@ -160,7 +162,7 @@ def begin_store(
     done, begun = where / "store.json", where / "begun.json"
     if done.exists() or begun.exists():
         there = read_checked_json(done if done.exists() else begun)
-        for key, value in asked.items():
+        for key, value in request.items():
             if there.get(key) != value:
                 what = {"fingerprint": "tokenizer", "sources": "input"}.get(key, key)
                 kind, fix = SourceChanged if key == "sources" else Error, "choose another directory, or remove this one"
@@ -173,7 +175,7 @@ def begin_store(
     if strange := [p.name for p in where.iterdir() if not p.name.startswith(own) and not p.name.endswith(".tmp")]:
         raise Error(f"is not empty ({strange[0]})", where=where, fix="choose another directory")
     write_atomically(where / "tokenizer.json", tokenizer.json_text)
-    write_atomically(begun, to_checked_json(asked))
+    write_atomically(begun, to_checked_json(request))
     return True
 
 
@@ -278,15 +280,15 @@ class PrepareRun:
             mine, finished = group % self.ranks == self.rank, bool(done and done[-1]["last"])
             if mine and finished:
                 check_unchanged(self.source.list_files(group), done[-1]["files"], self.tell)
-            wanted = mine and not finished
-            if wanted or fresh is not None or self.contamination_index is not None:
+            should_encode = mine and not finished
+            if should_encode or fresh is not None or self.contamination_index is not None:
                 changes, counts, hashes = CleaningReport(), FilterCounts(), dict[Path, str]()
                 documents = self.source.read_group(group, changes, hashes)
                 if fresh is not None:
                     documents = fresh(documents, counts)
                 if self.contamination_index is not None:
                     documents = self.contamination_index.filter_documents(documents, counts, self.options.drop_tests)
-                if wanted:
+                if should_encode:
                     self.encode_group(group, documents, changes, counts, hashes, done, pool)
                 else:
                     deque(documents, maxlen=0)
@@ -303,9 +305,9 @@ class PrepareRun:
         at = after["documents"], after["text"]
         modified_times = {path: path.stat().st_mtime_ns for path in self.source.list_files(group)}
         try:
-            for reached, made in pool.map(chunk_documents(documents, after, self.directory)):
+            for reached, chunk in pool.map(chunk_documents(documents, after, self.directory)):
                 shard = shard or ShardWriter(self.directory, f"{group:05d}-{number:05d}", self.parts, self.tokenizer)
-                shard.add_documents(made)
+                shard.add_documents(chunk)
                 at = reached[:2]
                 self.report_progress(reached[2])
                 if shard.tokens >= self.options.shard:
@@ -366,8 +368,8 @@ def chunk_documents(documents: Iterable[str], last_record: JSONObject, where: Pa
         if size >= CHUNK_CHARACTERS:
             yield (seen, whole.hexdigest(), volume), rows
             rows, size, volume = [], 0, 0
-    wanted = last_record["documents"]
-    if seen < wanted or (seen == wanted and seen and whole.hexdigest() != last_record["text"]):
+    last_number = last_record["documents"]
+    if seen < last_number or (seen == last_number and seen and whole.hexdigest() != last_record["text"]):
         fix = "remove this directory and prepare the text again"
         raise Error("the text has changed since the finished shards were made", where=where, fix=fix)
     if rows:
@@ -389,9 +391,9 @@ class ShardWriter:
         """Tokens of the first part, by which shards are cut."""
         return self.token_counts["train"]
 
-    def add_documents(self, made: dict[str, EncodedDocuments]) -> None:
+    def add_documents(self, chunk: dict[str, EncodedDocuments]) -> None:
         """Append documents; their tokens go to disk at once."""
-        for part, piece in made.items():
+        for part, piece in chunk.items():
             base, held, writer = self.token_counts[part], self.pending[part], self.writers[part]
             writer.add_array("tokens", self.dtype, [piece.ids])
             begins = np.cumsum(piece.lengths) - piece.lengths
@@ -430,9 +432,10 @@ def read_shard_records(where: Path, group: int) -> list[JSONObject]:
     out: list[JSONObject] = []
     while (file := where / f"done-{group:05d}-{len(out):05d}.json").exists():
         try:
-            out.append(read_checked_json(file))
+            record = read_checked_json(file)
         except Error:
             break
+        out.append({**record, "parts": rename_parts(record["parts"])})
     return out
 
 

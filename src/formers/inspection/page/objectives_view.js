@@ -35,9 +35,15 @@ function matchTokens(before, after) {
   });
 }
 
-function readObjective({ document, state }) {
+// An objective in the language of the page: titles, notes and answers in words may have translations beside them.
+function translateObjective(objective, language) {
+  const pick = (one) => ({ ...one, ...(typeof one[language] === "string" ? { text: one[language] } : one[language]) });
+  return { ...pick(objective), steps: objective.steps.map((part) => ({ ...pick(part), tokens: part.tokens.map(pick) })) };
+}
+
+function readObjective({ document, state, language }) {
   const at = Math.min(state.objective, document.objectives.length - 1);
-  const objective = document.objectives[at];
+  const objective = translateObjective(document.objectives[at], language);
   return { at, objective, step: Math.min(state.step, objective.steps.length - 1) };
 }
 

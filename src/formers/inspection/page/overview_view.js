@@ -153,12 +153,13 @@ export const overviewView = {
           }
         }
         if (prediction?.labels) {
+          const x = Math.max(parts[0].x, view.x + 88); // labels belong to the whole text: they stay in sight
           prediction.labels.forEach((one, r) => {
             const y = probabilityTop + r * 22;
-            surface.text(parts[0].x + 120, y + 13, fitText(one.text, 110, 13), { size: 13, fill: palette.ink, anchor: "end" });
-            surface.rect(parts[0].x + 128, y + 3, 220, 12, { fill: palette.wash });
-            surface.rect(parts[0].x + 128, y + 3, 220 * one.p, 12, { fill: palette.accent });
-            surface.text(parts[0].x + 356, y + 13, formatShare(one.p), { size: 12, fill: palette.soft });
+            surface.text(x + 120, y + 13, fitText(one.text, 110, 13), { size: 13, fill: palette.ink, anchor: "end" });
+            surface.rect(x + 128, y + 3, 220, 12, { fill: palette.wash });
+            surface.rect(x + 128, y + 3, 220 * one.p, 12, { fill: palette.accent });
+            surface.text(x + 356, y + 13, formatShare(one.p), { size: 12, fill: palette.soft });
           });
         }
         surface.rect(view.x, view.y, 82, view.height, { fill: palette.paper });

@@ -26,10 +26,14 @@ export function getTheme(root) {
 }
 
 export class Viewer {
-  constructor(root, document, { language = "en", state = {}, only = null } = {}) {
+  // `add` computes a part that the document does not have, and `chooseWindow` shows another part of a long text; a page
+  // without a server has neither.
+  constructor(root, document, { language = "en", state = {}, only = null, add = null, chooseWindow = null } = {}) {
     this.root = root;
     this.language = language;
     this.only = only;
+    this.add = add;
+    this.chooseWindow = chooseWindow;
     this.state = {
       view: null, kind: null, measure: "weights", layer: 0, head: -1, token: chooseFirstToken(document), form: "matrix", zoom: 0, threshold: 0.03,
       direction: "reads", neuron: "product", objective: 0, step: 0, isPlaying: false, map: 0, ...state,
@@ -94,11 +98,43 @@ export class Viewer {
       makeButton("JSON", () => this.save("json"), { "aria-label": text("save_as", { kind: "JSON" }) }),
     );
     this.panel = makeElement("div", { role: "tabpanel", id: "fv-panel" }, this.sentence, makeElement("div", { class: "fv-bar" }, this.controls, files), this.stages, this.live, this.table);
-    this.root.replaceChildren(this.tabs, this.panel);
+    this.root.replaceChildren(...this.makeWindowNotes(), this.tabs, this.panel);
+    const leftOut = this.makeLeftOutNote();
+    if (leftOut) this.root.append(leftOut);
     const notes = [...new Set(this.documents.map((one) => one.note).filter(Boolean))];
     if (notes.length) this.root.append(makeElement("p", { class: "fv-note", text: this.language === "en" ? notes[0] : text("note_attention") }));
     this.shownStages = null;
     this.refresh();
+  }
+
+  // Sentences about texts that are longer than the model reads, with the windows to choose from.
+  makeWindowNotes() {
+    const { text } = this;
+    const sides = this.documents.flatMap((one) => Object.entries(one.sides ?? {}).filter(([, side]) => side.window));
+    return sides.map(([name, { window: part }]) => {
+      const words = text("window_note", { side: text(`side_${name}`), first: part.first, last: part.last - 1, tokens: part.tokens });
+      const note = makeElement("p", { class: "fv-window", role: "note" }, makeElement("span", { text: words }));
+      if (this.chooseWindow && name !== "target") {
+        const options = Array.from({ length: part.count }, (_, i) => [i, `${i + 1} / ${part.count}`]);
+        note.append(makeSelect(text("window"), options, part.index, (value) => this.chooseWindow(Number(value))));
+      } else if (part.count > 1 && name !== "target") note.append(makeElement("span", { class: "fv-soft", text: text("window_option", { count: part.count - 1 }) }));
+      return note;
+    });
+  }
+
+  // What was not computed, and how to get it: by a button where there is a server, else by an option.
+  makeLeftOutNote() {
+    const { text } = this;
+    const parts = new Map(this.documents.flatMap((one) => one.left_out ?? []).map((one) => [one.name, one]));
+    const shown = [...parts.values()].filter((one) => !this.only && (one.reason === "size" || !this.add));
+    if (!shown.length) return null;
+    const items = shown.map((one) => {
+      const words = text(`left_out_${one.name}`);
+      const slow = one.reason === "size" ? ` ${text("left_out_slow")}` : "";
+      if (this.add) return makeElement("li", {}, makeButton(text("left_out_add", { name: words }), () => this.add(one.name)), makeElement("span", { class: "fv-soft", text: slow }));
+      return makeElement("li", {}, `${words}${slow}: `, makeElement("code", { text: one.option }));
+    });
+    return makeElement("div", { class: "fv-left-out" }, makeElement("p", { text: text("left_out") }), makeElement("ul", {}, ...items));
   }
 
   // Change what is chosen. `redraw` keeps the controls, for those that are being dragged.
@@ -113,7 +149,7 @@ export class Viewer {
   }
 
   makeContext(document, stage) {
-    return { document, state: this.state, palette: this.palette, text: this.text, width: stage ? stage.width : 800, update: (patch, options) => this.update(patch, options) };
+    return { document, state: this.state, palette: this.palette, text: this.text, language: this.language, width: stage ? stage.width : 800, update: (patch, options) => this.update(patch, options) };
   }
 
   // The documents that the current view shows, each on its stage.

@@ -87,9 +87,12 @@ class Attention(nn.Module):
             query = self.relative(query, key, self.scale, attn_context)[0]
         if not isinstance(self.o, nn.Linear):  # weights of 8 bits
             return HeadVectors(query, key, self.scale, None)
-        outputs = self.o.weight.unflatten(1, (self.heads, self.head_dim)).permute(1, 2, 0)  # (H, D, dim)
-        value_norms = (to_grid(v, attn_context.key_layout)[:, :, :length] @ outputs.to(v.dtype)).norm(dim=-1)
-        return HeadVectors(query, key, self.scale, value_norms)
+        # ‖v W‖² = v (W Wᵀ) vᵀ: a head is much narrower than the model.
+        kind = torch.promote_types(v.dtype, torch.float32)
+        outputs = self.o.weight.to(kind).unflatten(1, (self.heads, self.head_dim)).permute(1, 2, 0)  # (H, D, dim)
+        values = to_grid(v, attn_context.key_layout)[:, :, :length].to(kind)
+        squares = (values @ (outputs @ outputs.transpose(-1, -2)) * values).sum(-1)
+        return HeadVectors(query, key, self.scale, squares.clamp(min=0).sqrt())
 
     def project_self(self, x: Tensor, attn_context: AttentionContext, layer: int) -> ProjectedHeads:
         """Return queries, keys and values (N, H, D); with a past, all keys and values as (rows, K, H, D)."""

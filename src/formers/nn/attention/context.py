@@ -80,7 +80,8 @@ class DerivedForms:
     """Cache of what one pass computes from its context once and all layers share."""
 
     def __init__(self) -> None:
-        self.dense: dict[bool, Tensor | None] = {}  # by `padded`
+        # By the number of heads (None: it is the same for every head) and `padded`.
+        self.dense: dict[tuple[int | None, bool], Tensor | None] = {}
         self.blind_queries: Tensor | None = None  # (rows or 1, 1, Q or 1, 1)
         self.block_mask: BlockMask | None = None
         self.angles: dict[RotaryEmbedding, tuple[Tensor, Tensor]] = {}
@@ -90,7 +91,7 @@ class DerivedForms:
     def copy_without_bias(self) -> DerivedForms:
         """Return a copy without what depends on a bias."""
         forms = copy.copy(self)
-        forms.dense, forms.pairwise_bias = {}, None
+        forms.dense, forms.pairwise_bias, forms.angles = {}, None, dict(self.angles)
         return forms
 
 
@@ -226,6 +227,11 @@ class AttentionContext:
         return even and self.query_layout.is_uniform and self.key_layout.is_uniform
 
     @property
+    def differs_by_layer(self) -> bool:
+        """True if something in it is looked up by the number of a layer."""
+        return any(part is not None for part in (self.cache, self.segment_memory, self.head_mask))
+
+    @property
     def first_new_slot(self) -> Tensor | int:
         """The slot of each row's first new token, on a (rows, 1, 1, 1) grid."""
         if self.past_lengths is None:
@@ -235,9 +241,14 @@ class AttentionContext:
     def get_dense_mask(self, heads: int, *, padded: bool = True) -> Tensor | None:
         """Return the mask (bool) or masked bias (float) on a (rows or 1, H or 1, Q, K) grid; None if all is visible.
         Without `padded`, that of one full-length document, of which any shorter one takes the corner."""
-        if padded not in self.forms.dense:
-            self.forms.dense[padded] = self._build_dense_mask(heads, padded)
-        return self.forms.dense[padded]
+        forms = self.forms.dense
+        for key in ((None, padded), (heads, padded)):
+            if key in forms:
+                return forms[key]
+        mask = self._build_dense_mask(heads, padded)
+        is_common = heads > 1 and (mask is None or mask.shape[1] == 1)  # an axis that nothing depends on stays 1 wide
+        forms[None if is_common else heads, padded] = mask
+        return mask
 
     def _build_dense_mask(self, heads: int, padded: bool) -> Tensor | None:
         device = self.query_layout.starts.device
@@ -254,6 +265,7 @@ class AttentionContext:
         if self.bias is None:
             return allowed
         by_pair = self.past_lengths is not None or not isinstance(self.bias, DistanceBias)
+        by_pair = by_pair or torch.compiler.is_exporting()  # the width of an unfolded table would be a constant there
         bias = evaluate_on_grid(self.bias, shape, device, offset) if by_pair else self.get_pairwise_bias()[None]
         return bias if allowed is None else bias.masked_fill(~allowed, -math.inf)
 
@@ -278,7 +290,7 @@ class AttentionContext:
     def get_blind_queries(self) -> Tensor:
         """Return which queries (N,) may see no key at all and were opened for it."""
         layout = self.query_layout
-        self.get_dense_mask(1)
+        self.get_dense_mask(2)  # of several heads, so that a mask that ignores them is built once for all layers
         blind = self.forms.blind_queries
         if blind is None:
             return torch.zeros(layout.num_tokens, dtype=torch.bool, device=layout.starts.device)

@@ -17,10 +17,9 @@ from .masks import DistanceBias
 STATE_FREE_FIELDS = re.compile(".*dropout|init.*|pad|bos|eos|start|memory|reuse")  # settings that no state depends on
 
 
-def get_state_settings(family: str, config: object) -> dict[str, object]:
-    """Return the settings of a model that its states depend on; a config is a dataclass."""
-    settings = {name: value for name, value in vars(config).items() if not STATE_FREE_FIELDS.fullmatch(name)}
-    return {"family": family, **settings}
+def select_state_settings(family: str, settings: Mapping[str, object]) -> dict[str, object]:
+    """Select the settings of a model that its states depend on."""
+    return {"family": family, **{k: v for k, v in settings.items() if not STATE_FREE_FIELDS.fullmatch(k)}}
 
 
 class CarriedState:
@@ -202,18 +201,20 @@ class KVCache(CarriedState):
         self.lengths.sub_(counts)
         self.written_lengths.copy_(self.lengths)
 
-    def copy_row_from(self, row: int, other: KVCache, source_capacity: int) -> None:
-        """Copy the only row of another cache into a row; its source has at most `source_capacity` tokens."""
+    def copy_row_from(self, row: int, other: KVCache, source_capacity: int, other_row: int = 0) -> None:
+        """Copy a row of another cache into a row. A source has at most `source_capacity` tokens, and the other cache
+        then has no other row."""
         assert other.lengths is not None
+        assert other.rows == 1 or not (other.encoder_output or other.recurrent_state)
         if self.lengths is None or self.written_lengths is None:
             self.lengths = torch.zeros(self.rows, dtype=torch.long, device=other.lengths.device)
             self.written_lengths = self.lengths.clone()
-        count = int(other.lengths)
+        count = int(other.lengths[other_row])
         for t in (self.lengths, self.written_lengths):
             t[row] = count
         self.used_slots = max(self.used_slots, count)
         for name, layer in other.layers.items():
-            self[name].copy_row_from(row, layer, count, source_capacity)
+            self[name].copy_row_from(row, layer, count, source_capacity, other_row)
         if other.recurrent_state is not None:
             zeros = (t.new_zeros(self.rows, *t.shape[1:]) for t in other.recurrent_state)
             self.recurrent_state = self.recurrent_state or tuple(zeros)
@@ -227,9 +228,9 @@ class KVCache(CarriedState):
             self.encoder_output = other.encoder_output[0], Layout(starts, source_capacity, int(starts[-1]))
 
 
-def is_decode_step(layout: Layout) -> bool:
+def is_decode_step(layout: Layout, dtype: torch.dtype) -> bool:
     """Return whether there is one new token in each row, and the decode kernel reads the cache directly."""
-    return layout.longest == 1 and layout.is_uniform and is_available(layout.starts.device)
+    return layout.longest == 1 and layout.is_uniform and is_available(layout.starts.device, dtype)
 
 
 class CachedKV(NamedTuple):
@@ -250,14 +251,15 @@ class LayerKV:
         self.values: Tensor | None = None
         self.cross_kv: tuple[Tensor, Tensor] | None = None  # of the encoder's output: (rows, longest, heads, head_dim)
 
-    def copy_row_from(self, row: int, other: LayerKV, count: int, source_capacity: int) -> None:
-        """Fill one row from the only row of another layer."""
+    def copy_row_from(self, row: int, other: LayerKV, count: int, source_capacity: int, other_row: int) -> None:
+        """Fill one row from a row of another layer; of a layer with a source, from the only one."""
         size = self.cache.rows, self.cache.capacity
         if other.keys is not None and other.values is not None:
             if self.keys is None or self.values is None:
                 self.keys = other.keys.new_zeros(*size, *other.keys.shape[2:])
                 self.values = other.values.new_zeros(*size, *other.values.shape[2:])
-            self.keys[row, :count], self.values[row, :count] = other.keys[0, :count], other.values[0, :count]
+            self.keys[row, :count] = other.keys[other_row, :count]
+            self.values[row, :count] = other.values[other_row, :count]
         if other.cross_kv is not None:
             if self.cross_kv is None:
                 a, b = (t.new_zeros(size[0], source_capacity, *t.shape[2:]) for t in other.cross_kv)
@@ -276,7 +278,7 @@ class LayerKV:
             self.keys = k.new_zeros(cache.rows, cache.capacity, *k.shape[1:])
             self.values = v.new_zeros(cache.rows, cache.capacity, *v.shape[1:])
         both = self.keys, self.values
-        if is_decode_step(layout) and (cache.is_static or cache.used_slots):
+        if is_decode_step(layout, k.dtype) and (cache.is_static or cache.used_slots):
             return CachedKV(*both, unwritten=(k.detach(), v.detach()))
         places, sources = cache.get_slot_indices(layout)
         for held, new in zip(both, (k, v), strict=True):

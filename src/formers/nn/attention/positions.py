@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +103,16 @@ class QueryBiases(nn.Module):
         self.v = nn.Parameter(torch.empty(heads, head_dim))
 
 
+class DistanceTerms(NamedTuple):
+    """What makes the scores of packed queries: scale · (queries · key + distance_queries · encodings), where a query
+    and a key meet at the row of their distance, + segment_scores if the key's segment is another one."""
+
+    queries: Tensor  # (N, H, D)
+    distance_queries: Tensor  # (N, H, D)
+    encodings: Tensor  # (W, H, D), by falling distance
+    segment_scores: Tensor | None = None  # (H, N), with the scale in them
+
+
 class RelativeScores(nn.Module):
     """Relative positions of Transformer-XL (Dai et al. 2019, §3.3): a score is (q + u)·k + (q + v)·W_kR·R(distance). A
     hook of Attention; R stands in the context's `relative`. Layers may share their biases."""
@@ -122,15 +132,13 @@ class RelativeScores(nn.Module):
         scores = (q + v) * (scale * share) @ self.project_encodings(encodings, q)  # (rows, H, Q, K + 1)
         return (q + u) * share, shift_relative_scores(scores, k.shape[2])
 
-    def compute_packed_scores(
-        self, q: Tensor, scale: float, attn_context: AttentionContext
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Packed queries (N, H, D) → queries, scores by falling distance (H, N, W), (H, N) for other segments' keys"""
+    def compute_distance_terms(self, q: Tensor, scale: float, attn_context: AttentionContext) -> DistanceTerms:
+        """Compute from packed queries (N, H, D) what a kernel makes their scores of."""
         assert attn_context.relative is not None
         encodings, share = attn_context.relative.encodings, 0.0 if attn_context.relative.has_uniform_weights else 1.0
         u, v = (self.select_heads(bias).to(q.dtype) for bias in (self.biases.u, self.biases.v))  # (H, D)
-        scores = ((q + v) * (scale * share)).transpose(0, 1) @ self.project_encodings(encodings, q)
-        return (q + u) * share, scores, None
+        r = self.project_encodings(encodings, q).permute(2, 0, 1)
+        return DistanceTerms((q + u) * share, (q + v) * share, r)
 
     def project_encodings(self, places: Tensor, q: Tensor) -> Tensor:
         """(W, dim) encodings → (H, D, W) in the type of the queries"""

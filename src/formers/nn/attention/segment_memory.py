@@ -65,6 +65,11 @@ class SegmentMemory(CarriedState):
             self.lengths = torch.full((self.rows,), self.used_slots, device=layout.starts.device)
         return self.lengths if self.used_slots else None
 
+    @property
+    def is_filling(self) -> bool:
+        """True while each batch makes it longer, and with it the shapes of the next pass."""
+        return self.used_slots < self.length
+
     def count_slots(self, layout: Layout) -> int:
         """Return how many slots there are with a batch's tokens."""
         return self.used_slots + layout.longest

@@ -11,7 +11,7 @@ from ...batch import Layout
 from .attention import Attention
 from .context import AttentionContext, RelativeInputs
 from .dispatch import AttentionCall, choose_kernel
-from .positions import RelativeScores, shift_relative_scores
+from .positions import DistanceTerms, RelativeScores, shift_relative_scores
 
 
 class RelativeSegmentScores(RelativeScores):
@@ -37,15 +37,13 @@ class RelativeSegmentScores(RelativeScores):
             bias = bias + torch.where(inputs.is_other_segment, scores[..., 1:], scores[..., :1])
         return q + u, bias * scale
 
-    def compute_packed_scores(
-        self, q: Tensor, scale: float, attn_context: AttentionContext
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Add the difference between segments to Transformer-XL's scores: softmax takes no notice of what all share"""
-        queries, scores, _ = super().compute_packed_scores(q, scale, attn_context)
+    def compute_distance_terms(self, q: Tensor, scale: float, attn_context: AttentionContext) -> DistanceTerms:
+        """Add the difference between segments to Transformer-XL's terms: softmax takes no notice of what all share"""
+        terms = super().compute_distance_terms(q, scale, attn_context)
         if attn_context.relative is None or attn_context.relative.segment_ids is None:
-            return queries, scores, None
+            return terms
         s, segment = self.select_heads(self.s).to(q.dtype), self.select_heads(self.segment, 1).to(q.dtype)  # (2, H, D)
-        return queries, scores, ((q + s) * ((segment[1] - segment[0]) * scale)).sum(-1).T
+        return terms._replace(segment_scores=((q + s) * ((segment[1] - segment[0]) * scale)).sum(-1).T)
 
 
 def build_order_masks(order: Tensor | None, layout: Layout) -> tuple[Tensor | None, Tensor | None]:

@@ -63,10 +63,12 @@ class CharacterCNN(nn.Module):
 class PackedConv(nn.Module):
     """Filters of several widths side by side; none reads across the end of its document. A window of h words starts at
     each word from which h are left; the words after those give the last window once more, which a maximum over the
-    document does not notice. A document shorter than h has one window, filled up with zeros."""
+    document does not notice. A document shorter than h has one window, filled up with zeros. With `centred` every word
+    is in the middle of its own window, which is filled up with zeros at both ends of the document."""
 
-    def __init__(self, width: int, filters: int, sizes: Sequence[int]):
+    def __init__(self, width: int, filters: int, sizes: Sequence[int], *, centred: bool = False):
         super().__init__()
+        self.centred = centred
         self.filters = nn.ModuleList(nn.Conv1d(width, filters, h) for h in sizes)
         self.sizes = tuple(sizes)
 
@@ -77,6 +79,9 @@ class PackedConv(nn.Module):
         line = x.new_zeros(layout.num_tokens + layout.rows * gap, x.shape[1]).index_copy(0, slots, x).T[None]
         maps = []
         for h, conv in zip(self.sizes, self.filters, strict=True):
+            if self.centred:
+                maps.append(conv(F.pad(line, ((h - 1) // 2, h // 2)))[0].T.index_select(0, slots))
+                continue
             last = (layout.lengths[layout.document_ids] - h).clamp(min=0)  # where the last window starts
             back = (layout.positions - last).clamp(min=0)
             maps.append(conv(line)[0].T.index_select(0, slots - back))

@@ -39,6 +39,11 @@ class LSTMState(CarriedState):
         super().__init__(rows, size)
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}  # h (2, rows, P) and c (2, rows, H) of each layer
 
+    @property
+    def is_filling(self) -> bool:
+        """True before the first batch, which starts from nothing."""
+        return not self.layers
+
     def get_initial_state(self, layer: int, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """Return the state a layer starts from, in the shapes of these zeros."""
         if (known := self.layers.get(layer)) is None:

@@ -183,8 +183,8 @@ class RecurrentLayer(nn.Module):
     def run_step(self, x: Tensor, state: RNNState, cell: Cell | None = None) -> tuple[RNNState, RNNState]:
         """Read one token of each row (n, width) → its output (n, dim), and the new state."""
         weights = (w.to(x.dtype) for w in (cell or self.ahead).kernel_weights)
-        made = self.step_kernel(x, state if self.state_parts == 2 else state[0], *weights)
-        new = (made,) if isinstance(made, Tensor) else tuple(made)
+        new_state = self.step_kernel(x, state if self.state_parts == 2 else state[0], *weights)
+        new = (new_state,) if isinstance(new_state, Tensor) else tuple(new_state)
         return new[:1], new
 
 

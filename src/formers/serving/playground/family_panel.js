@@ -69,9 +69,10 @@ function nameParts(stack, text) {
     const parts = group.parts.map((name) => text(`part_${name}`));
     let lines = parts;
     let residuals = []; // first and last line that a residual connection goes around
-    if (group.order === "pre") {
+    if (group.order === "pre" || group.order === "normed") {
+      const begin = group.order === "pre" ? 0 : 1;
       lines = parts.flatMap((words) => [norm, words]);
-      residuals = parts.map((_, i) => [2 * i, 2 * i + 1]);
+      residuals = parts.map((_, i) => [2 * i + begin, 2 * i + 1]);
     }
     if (group.order === "post") {
       lines = parts.flatMap((words) => [words, norm]);

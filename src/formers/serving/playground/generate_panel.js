@@ -23,7 +23,11 @@ export class GeneratePanel {
     this.status = makeElement("p", { class: "pg-status", role: "status" });
     this.written = makeElement("div", { class: "pg-written", role: "group", "aria-label": text("written") });
     this.choices = makeElement("div", { class: "pg-alternatives" }, makeElement("p", { class: "fv-soft", text: text("alternatives_help") }));
-    this.look = makeButton(text("look_at_text"), () => this.inspect(this.prompt + this.tokens.map((one) => one.piece).join("")), { disabled: true });
+    this.look = makeButton(text("look_at_text"), () => {
+      const written = this.tokens.map((one) => one.piece).join("");
+      if (this.model.encoder_decoder) this.inspect(this.prompt, written.trim());
+      else this.inspect(this.prompt + written, "");
+    }, { disabled: true });
     this.root.replaceChildren(makeElement("h2", { text: this.model.name }), this.written, this.status, this.choices, this.look);
   }
 
@@ -84,7 +88,7 @@ export class GeneratePanel {
   }
 
   drawAll() {
-    this.written.replaceChildren(makeElement("span", { class: "fv-soft", text: this.prompt }), ...this.tokens.map((_, i) => this.makeToken(i)));
+    this.written.replaceChildren(makeElement("span", { class: "fv-soft", text: this.model.encoder_decoder ? `${this.prompt} → ` : this.prompt }), ...this.tokens.map((_, i) => this.makeToken(i)));
     this.choices.replaceChildren(makeElement("p", { class: "fv-soft", text: this.text("alternatives_help") }));
   }
 
@@ -106,12 +110,11 @@ export class GeneratePanel {
     const list = makeElement("ul", { class: "pg-choices" });
     for (const one of token.alternatives) {
       const isChosen = one.id === token.id;
-      const isFixed = isChosen || this.model.encoder_decoder; // the server continues after tokens of the prompt's own side
       const words = showWritten(one).trim() || "␣";
       const bar = makeElement("i");
       bar.style.width = `${100 * one.probability}%`;
       const button = makeElement("button", {
-        type: "button", class: "pg-choice", disabled: isFixed, title: isChosen ? text("chosen") : isFixed ? null : text("choose_alternative", { token: words }),
+        type: "button", class: "pg-choice", disabled: isChosen, title: isChosen ? text("chosen") : text("choose_alternative", { token: words }),
         onclick: () => this.run(this.prompt, this.settings, [...this.tokens.slice(0, index), { ...one, piece: one.text, alternatives: token.alternatives }]),
       }, makeElement("b", { text: words }), makeElement("span", { class: "pg-bar" }, bar), makeElement("span", { text: formatShare(one.probability) }));
       list.append(makeElement("li", {}, button));
@@ -120,8 +123,8 @@ export class GeneratePanel {
   }
 }
 
-// A token's words; a piece of a character is a dot until the character is complete.
+// A token's words, with a space for SentencePiece's mark; a piece of a character is a dot until it is complete.
 function showWritten(token) {
-  if (!token.text.includes("\ufffd") && token.text !== "") return token.text.replace(/\n/g, "⏎\n");
+  if (!token.text.includes("\ufffd") && token.text !== "") return token.text.replaceAll("▁", " ").replace(/\n/g, "⏎\n");
   return token.piece || "·";
 }

@@ -11,7 +11,7 @@ import { getJson, postJson } from "./server_api.js";
 import { STRINGS } from "./strings.js";
 
 const VERBS = ["inspect", "generate", "fill", "objectives", "family"];
-const CHEAP_VIEWS = ["attention", "prediction", "states", "extra"];
+const METHODS = ["input_x_gradient", "integrated_gradients", "occlusion", "value_zeroing"];
 const TYPING_PAUSE = 500; // milliseconds after the last key before the picture follows
 const LONGEST_FOLLOWED = 400; // characters that are followed while typing; longer texts wait for the button
 
@@ -43,6 +43,7 @@ class Playground {
     this.value = null;
     this.second = "";
     this.extra = new Set();
+    this.window = 0; // the part of a long text that is shown
     this.generation = { max_new_tokens: 40, temperature: 0.8, top_k: 0, top_p: 1, seed: null };
     this.page.addEventListener("themechange", () => {
       remember("theme", this.page.dataset.theme);
@@ -177,6 +178,7 @@ class Playground {
   makeTextArea(changed, rows = 2) {
     const area = makeElement("textarea", { rows, spellcheck: "false", oninput: () => {
       this.value = area.value;
+      this.forgetOnDemand();
       changed();
     } });
     area.value = this.value;
@@ -220,15 +222,42 @@ class Playground {
     return this.inspect();
   }
 
+  // Another text begins small again: what takes long was asked for the text before.
+  forgetOnDemand() {
+    this.window = 0;
+    for (const name of ["layers", "masked", ...METHODS]) this.extra.delete(name);
+  }
+
+  // Say that something is computed, and after two seconds for how long.
+  showWaiting(signal) {
+    const { status } = this;
+    const started = performance.now();
+    status.textContent = this.text("running");
+    const timer = setInterval(() => {
+      const seconds = Math.round((performance.now() - started) / 1000);
+      if (signal.aborted) clearInterval(timer);
+      else if (seconds >= 2) status.textContent = this.text("running_for", { seconds });
+    }, 1000);
+    return () => {
+      clearInterval(timer);
+      if (!signal.aborted) status.textContent = "";
+    };
+  }
+
   async inspect() {
     clearTimeout(this.timer);
     this.abort?.abort();
     const { signal } = (this.abort = new AbortController());
     if (!this.value.trim()) return;
-    this.status.textContent = this.text("running");
+    const stopWaiting = this.showWaiting(signal);
     const state = this.viewer?.state ?? this.viewState ?? {};
     const layer = this.extra.has("neuron") && state.layer !== undefined ? { layer: state.layer, head: Math.max(0, state.head) } : {};
-    const body = { text: this.value, ...(this.second.trim() ? { second: this.second } : {}), views: [...CHEAP_VIEWS, ...this.extra], ...layer };
+    const asked = [...this.extra];
+    const methods = asked.filter((name) => METHODS.includes(name));
+    const body = {
+      text: this.value, ...(this.second.trim() ? { second: this.second } : {}), views: ["default", ...asked.filter((name) => name !== "masked" && !METHODS.includes(name))], ...layer,
+      ...(this.window ? { window: this.window } : {}), ...(this.extra.has("masked") ? { masked: true } : {}), ...(methods.length ? { methods: [METHODS[0], ...methods] } : {}),
+    };
     try {
       const documents = await Promise.all(this.able.map((model) => postJson("inspect", { model: model.name, ...body }, signal)));
       this.errors.replaceChildren();
@@ -237,7 +266,7 @@ class Playground {
     } catch (error) {
       if (error.name !== "AbortError") this.showError(error);
     }
-    if (!signal.aborted) this.status.textContent = "";
+    stopWaiting();
   }
 
   showDocument(document, only = null) {
@@ -245,7 +274,15 @@ class Playground {
       this.viewer.setDocument(document);
       return;
     }
-    this.viewer = new Viewer(this.result, document, { language: this.language, state: this.viewState ?? {}, only });
+    const add = (name) => {
+      this.extra.add(name);
+      this.inspect();
+    };
+    const chooseWindow = (index) => {
+      this.window = index;
+      this.inspect();
+    };
+    this.viewer = new Viewer(this.result, document, { language: this.language, state: this.viewState ?? {}, only, add, chooseWindow });
     if (!only) this.viewState = this.viewer.state;
   }
 
@@ -281,8 +318,9 @@ class Playground {
           write.disabled = isBusy;
           stop.disabled = !isBusy;
         },
-        inspect: (value) => {
-          this.value = value;
+        inspect: (value, second) => {
+          this.forgetOnDemand();
+          Object.assign(this, { value, second });
           this.setVerb("inspect");
         },
       });

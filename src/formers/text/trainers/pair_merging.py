@@ -112,8 +112,8 @@ class MergeCorpus:
         before, lead = self.symbols[ahead[own]].astype(np.int64), ahead[own]
         lost = np.concatenate([before << PAIR_SHIFT | a, np.int64(b) << PAIR_SHIFT | old_right[lone].astype(np.int64)])
         lost_weights = np.concatenate([weights[own], weights[lone]])
-        behind = np.int64(piece) << PAIR_SHIFT | self.symbols[beyond[follows]].astype(np.int64)
-        new, where = np.concatenate([before << PAIR_SHIFT | piece, behind]), np.concatenate([lead, left[follows]])
+        after = np.int64(piece) << PAIR_SHIFT | self.symbols[beyond[follows]].astype(np.int64)
+        new, where = np.concatenate([before << PAIR_SHIFT | piece, after]), np.concatenate([lead, left[follows]])
         changed = np.concatenate([self.remove_pairs(lost, lost_weights), self.add_pairs(new, where)])
         self.pair_counts[slot] = self.span_lengths[slot] = 0  # at last: in aaa the merged pair is one of the lost
         self.extra_spans.pop(slot, None)
@@ -122,8 +122,8 @@ class MergeCorpus:
     def find_positions(self, slot: int, a: int, b: int) -> np.ndarray:
         """Return where a pair stands now, from left to right and without overlap."""
         spans = [(int(self.span_begins[slot]), int(self.span_lengths[slot])), *self.extra_spans.get(slot, ())]
-        found = [self.position_pool[begin : begin + length] for begin, length in spans]
-        left = found[0] if len(found) == 1 else np.unique(np.concatenate(found))
+        positions = [self.position_pool[begin : begin + length] for begin, length in spans]
+        left = positions[0] if len(positions) == 1 else np.unique(np.concatenate(positions))
         left = left[self.symbols[left] == a]
         left = left[self.symbols[self.next_positions[left]] == b]
         if a == b and len(left):  # in a run of the same piece every second pair
@@ -175,14 +175,14 @@ class MergeCorpus:
 
     def find_slots(self, *pieces: int) -> np.ndarray:
         """Return the living slots that these pieces are part of."""
-        found = []
+        slot_arrays = []
         for piece in dict.fromkeys(pieces):
             slots = np.array(self.piece_slots[piece], np.int64)
             alive = slots[self.pair_counts[slots] > 0]
             if 2 * len(alive) < len(slots):
                 self.piece_slots[piece] = array("i", alive.astype(np.int32).tobytes())
-            found.append(alive)
-        return np.concatenate(found)
+            slot_arrays.append(alive)
+        return np.concatenate(slot_arrays)
 
 
 PairScore = Callable[[np.ndarray, np.ndarray, np.ndarray, int], np.ndarray]  # of count(ab), count(a), count(b), tokens
@@ -333,8 +333,8 @@ def build_spaced_decoder(first: Iterable[decoders.Decoder], special: Iterable[st
     its own. Special tokens look like marks and are words."""
     names = "|".join(map(re.escape, special))
     before = Regex(rf" (?!{names})(?={PUNCTUATION_CLASS})")
-    behind = Regex(rf"(?<={PUNCTUATION_CLASS})(?<!{names}) (?! *+(?!{names}){PUNCTUATION_CLASS})")
-    removed = [decoders.Replace(pattern, "") for pattern in (before, behind)]
+    after = Regex(rf"(?<={PUNCTUATION_CLASS})(?<!{names}) (?! *+(?!{names}){PUNCTUATION_CLASS})")
+    removed = [decoders.Replace(pattern, "") for pattern in (before, after)]
     clean = [decoders.Replace(Regex(" ++"), " "), decoders.Replace(Regex(r"\A | \z"), "")]
     return decoders.Sequence([*first, decoders.Fuse(), *removed, *clean])
 

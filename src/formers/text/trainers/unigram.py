@@ -4,7 +4,7 @@ Begin with far too many substrings, estimate their probabilities by EM over all 
 quarter whose loss would hurt the likelihood least, and again, until the vocabulary has its size.
 
 `Lattice` holds all ways to cut words into pieces at once: forward and backward sums, and best paths, as steps over flat
-arrays. A place is a character of a word; words stand in one array with a 0 behind each. An edge is a piece that fits at
+arrays. A place is a character of a word; words stand in one array with a 0 after each. An edge is a piece that fits at
 a place. Edges of one length that begin at the same depth of their words never meet, so a step needs no sorting."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Lattice:
         self.depth = np.full(len(symbols), 255, np.uint8)
         places = np.repeat(self.starts, sizes) + ragged_arange(sizes)
         self.depth[places] = ragged_arange(sizes)
-        self.edges = [self.sort_by_depth(*found) for found in self.match_pieces(build_trie(pieces, size), places)]
+        self.edges = [self.sort_by_depth(*matches) for matches in self.match_pieces(build_trie(pieces, size), places)]
 
     def match_pieces(self, nodes: tuple[np.ndarray, np.ndarray, np.ndarray], here: np.ndarray) -> Iterator[tuple]:
         """Find, by length, the places where a piece fits and the piece."""
@@ -232,7 +232,7 @@ def select_pieces(
 
 
 def flatten_words(counts: Counter[str], number: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Join the most frequent words in one array of character numbers, with a 0 behind each and for what is unknown."""
+    """Join the most frequent words in one array of character numbers, with a 0 after each and for what is unknown."""
     symbols, weights = array("i"), array("q")
     for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         for begin in range(0, len(word), MAX_DEPTH):
@@ -278,6 +278,6 @@ def find_seed_pieces(
         places = places[frequent[index]]
     worth = np.concatenate([np.zeros(0), *(score for score, *_ in rows)])
     free = np.concatenate([np.zeros(0, bool), *(alone for *_, alone in rows)])
-    found = [(length, place) for _, length, at, _ in rows for place in at.tolist()]
+    candidates = [(length, place) for _, length, at, _ in rows for place in at.tolist()]
     best = np.lexsort((-worth, ~free))[: min(most, max(int(free.sum()), need))]
-    return [tuple(symbols[place : place + length].tolist()) for length, place in (found[i] for i in best.tolist())]
+    return [tuple(symbols[place : place + length].tolist()) for length, place in (candidates[i] for i in best.tolist())]

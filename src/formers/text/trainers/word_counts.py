@@ -58,10 +58,10 @@ class WordCutter:
                 done = min(len(order), low + MORPHEME_BATCH)
                 tell("morphemes", done, len(order), f"{done:,} of {len(order):,} different words")
         for unit, text in zip(order, marked, strict=True):
-            if self.has_spaced_punctuation:  # what stands before and behind it is some word
+            if self.has_spaced_punctuation:  # what stands before and after it is some word
                 text = f"x {text} x"
-            found = split.pre_tokenize_str(text if normal is None else normal.normalize_str(text))
-            for word, _ in found[1:-1] if self.has_spaced_punctuation else found:
+            parts = split.pre_tokenize_str(text if normal is None else normal.normalize_str(text))
+            for word, _ in parts[1:-1] if self.has_spaced_punctuation else parts:
                 words[word] += units[unit]
         return words
 

@@ -257,10 +257,10 @@ class Checkpoints:
             try:
                 data = None if is_shard else path.read_bytes()
                 sums = None if data is None else {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-                found = sums or describe_file(path)
+                description = sums or describe_file(path)
             except OSError as error:
                 raise Error(f"cannot be read ({error.strerror})", where=path, fix="take an earlier step") from None
-            if found != expected:
+            if description != expected:
                 raise Error("is damaged: its sum is not that of the manifest", where=path, fix="take an earlier step")
             if data is None:
                 has_shards = True
@@ -369,13 +369,13 @@ def flatten_state(value: object, name: str = "") -> tuple[Tensors, object]:
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
     rest: dict[str, object] = {}
     for key, inner in items:
-        found, left = flatten_state(inner, f"{name}/{key}" if name else str(key))
-        tensors |= found
+        inner_tensors, left = flatten_state(inner, f"{name}/{key}" if name else str(key))
+        tensors |= inner_tensors
         rest[str(key)] = left
     return tensors, rest if isinstance(value, Mapping) else list(rest.values())
 
 
-def unflatten_state(tensors: Mapping[str, Tensor], rest: object, name: str = "") -> Any:  # dynamic: by its content
+def unflatten_state(tensors: Mapping[str, Tensor], rest: object, name: str = "") -> Any:  # dynamic: nested as `rest` is
     """Put together what flatten_state has split; keys that are whole numbers are numbers again."""
     if name in tensors:
         return tensors[name]

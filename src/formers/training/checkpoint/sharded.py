@@ -66,11 +66,13 @@ def load_meta_tensors(folder: Path) -> dict[str, Tensors]:
 
 def load_full_tensors(folder: Path) -> dict[str, Tensors]:
     """Read whole tensors, by one process alone."""
-    made = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in flatten_groups(load_meta_tensors(folder)).items()}
+    tensors = {
+        name: torch.empty(t.shape, dtype=t.dtype) for name, t in flatten_groups(load_meta_tensors(folder)).items()
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is one process alone
-        dcp.load(made, storage_reader=dcp.FileSystemReader(folder / SHARD_FOLDER), no_dist=True)
-    return split_groups(made)
+        dcp.load(tensors, storage_reader=dcp.FileSystemReader(folder / SHARD_FOLDER), no_dist=True)
+    return split_groups(tensors)
 
 
 def load_shards(
@@ -85,6 +87,6 @@ def load_shards(
             return torch.empty_like(reference, dtype=tensor.dtype)
         return torch.empty_like(tensor, device="cpu")
 
-    made = {g: {n: make_empty(t, get_reference(g, n)) for n, t in group.items()} for g, group in outline.items()}
-    dcp.load(flatten_groups(made), storage_reader=dcp.FileSystemReader(folder / SHARD_FOLDER))
-    return made
+    tensors = {g: {n: make_empty(t, get_reference(g, n)) for n, t in group.items()} for g, group in outline.items()}
+    dcp.load(flatten_groups(tensors), storage_reader=dcp.FileSystemReader(folder / SHARD_FOLDER))
+    return tensors

@@ -66,9 +66,9 @@ class ProcessGroup:
         """Gather in the first process what each has of its own, as RANK/NAME."""
         if self.size == 1:
             return {f"{self.rank}/{name}": tensor for name, tensor in tensors.items()}
-        found: list[dict[str, Tensor] | None] = [None] * self.size
-        dist.gather_object({k: t.cpu() for k, t in tensors.items()}, found if self.is_main else None)
-        return {f"{rank}/{k}": t for rank, mine in enumerate(found) if mine for k, t in mine.items()}
+        rank_tensors: list[dict[str, Tensor] | None] = [None] * self.size
+        dist.gather_object({k: t.cpu() for k, t in tensors.items()}, rank_tensors if self.is_main else None)
+        return {f"{rank}/{k}": t for rank, mine in enumerate(rank_tensors) if mine for k, t in mine.items()}
 
     def scatter_tensor(self, whole: Tensor, like: Tensor | None = None) -> Tensor:
         """Return a tensor of the first process in all of them, sharded where `like` is; the others pass an empty one
@@ -129,11 +129,11 @@ def explain_lost_peer(world: ProcessGroup) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        said = str(error).lower()
-        if world.size == 1 or not (isinstance(error, dist.DistError) or any(word in said for word in LOST_PEER_WORDS)):
+        text = str(error).lower()
+        if world.size == 1 or not (isinstance(error, dist.DistError) or any(word in text for word in LOST_PEER_WORDS)):
             raise
-        said = re.sub(r"\[\S*/\S*\]", "", str(error).partition("\n")[0])[:120].strip()  # without the places in its code
-        what = f"process {world.rank} has lost another one ({said})"
+        text = re.sub(r"\[\S*/\S*\]", "", str(error).partition("\n")[0])[:120].strip()  # without the places in its code
+        what = f"process {world.rank} has lost another one ({text})"
         raise Error(what, fix="see what that one said, and continue with --resume") from None
 
 
@@ -155,8 +155,8 @@ def connect_processes(device: torch.device | str | None = None) -> ProcessGroup:
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
         patient = dist.new_group(backend="gloo", timeout=PREPARE_TIMEOUT)
     except (RuntimeError, ValueError) as error:
-        said = " ".join(str(error).split())[:150]
-        raise Error(f"the processes do not find each other ({said})", fix="start them with torchrun") from None
+        message = " ".join(str(error).split())[:150]
+        raise Error(f"the processes do not find each other ({message})", fix="start them with torchrun") from None
     return ProcessGroup(rank, size, device, patient, opened)
 
 

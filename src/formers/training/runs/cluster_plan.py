@@ -16,19 +16,19 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ...config import build_config, get_schema, suggest_name
+from ...config import build_config, suggest_name
 from ...data.readers import load_bundled_corpus
 from ...errors import Error
 from ...former import build_empty, count_trainable
-from ...model import Model
+from ...model import Model, estimate_flops_per_token
 from ...nn.block import Block
 from ...nn.encoder_decoder import EncoderDecoder
 from ...nn.experts import Experts
 from ...nn.linear_cross_entropy import PIECE_BYTES
+from ...objectives.registry import OBJECTIVES
 from ...registry import find_family
 from ..config_merge import PretrainConfig, build_model_config
 from ..distributed.process_group import ProcessGroup
-from ..hardware import estimate_flops_per_token
 from ..train_config import Parallel, TrainConfig
 from .prepare_data import PreparedData, limit_characters, prepare_data, read_excerpt
 from .pretrain import PretrainRun
@@ -38,6 +38,7 @@ PROBE_DEPTHS = (2, 4)  # of the copies: families whose layers alternate have two
 PROBE_PARAMETERS = 150_000_000  # a copy is made narrower until it has no more
 DDP_BUCKET = 25 * 2**20  # bytes of gradients that torch sends at once
 BACKWARD_SHARE = 2 / 3  # of the operations of a batch, and taken for its share of the time
+RECOMPUTED_FLOPS = 4 / 3  # of a batch whose blocks run forward twice (activation checkpointing)
 LATENCY = 20e-6  # seconds of a collective operation, whatever its size: assumed, not measured
 PROBE_CHARS = 400_000  # of text that the copies read
 PROBE_VOCAB = 2000  # tokens of the copies' vocabulary: logits are counted apart
@@ -190,7 +191,8 @@ def make_plan(parallel: Parallel, size: ModelSize, s: TrainConfig, cluster: Clus
     if s.ema:
         each += FLOAT
     copied, experts = size.parameters - size.expert_parameters, size.expert_parameters
-    batch_seconds = size.batch_tokens * size.flops / compute_speed(size, cluster.gpu)
+    flops = size.flops * (RECOMPUTED_FLOPS if s.activation_checkpointing else 1)
+    batch_seconds = size.batch_tokens * flops / compute_speed(size, cluster.gpu)
     backward = BACKWARD_SHARE * batch_seconds
     buffers, sent = 0.0, 0.0
     if n == 1:
@@ -227,11 +229,11 @@ def make_plan(parallel: Parallel, size: ModelSize, s: TrainConfig, cluster: Clus
     return StrategyPlan(parallel, state, buffers, activations, sent, batches * batch_seconds, wait, tokens)
 
 
-def expose(sent: float, calls: float, hidden_behind: float, cluster: Cluster) -> float:
+def expose(sent: float, calls: float, overlapped: float, cluster: Cluster) -> float:
     """Return the seconds of an exchange that do not pass while something is computed."""
     seconds = sent / cluster.bandwidth + calls * LATENCY
-    last = min(sent, 2 * DDP_BUCKET) / cluster.bandwidth + LATENCY  # nothing is left to compute behind the last part
-    return max(last, seconds - hidden_behind)
+    last = min(sent, 2 * DDP_BUCKET) / cluster.bandwidth + LATENCY  # nothing is left to compute after the last part
+    return max(last, seconds - overlapped)
 
 
 def compute_speed(size: ModelSize, gpu: Gpu) -> float:
@@ -307,9 +309,9 @@ def probe_activations(config: PretrainConfig) -> Probe:
     narrowed = 1
     while count_trainable(build_probe_model(shrink_config(config, narrowed, PROBE_DEPTHS[1]))) > PROBE_PARAMETERS:
         narrowed *= 2
-    asked = shrink_config(config, narrowed, PROBE_DEPTHS[0])
+    small_config = shrink_config(config, narrowed, PROBE_DEPTHS[0])
     with tempfile.TemporaryDirectory() as folder:
-        data = prepare_data(config.family, asked.data, Path(folder), read_probe_text(asked))
+        data = prepare_data(config.family, small_config.data, Path(folder), read_probe_text(small_config))
         measured = [measure_batch(shrink_config(config, narrowed, depth), data) for depth in PROBE_DEPTHS]
     (low, optimizer_bytes, *shares), (high, *_) = measured
     layers = [build_model_config(shrink_config(config, 1, depth)) for depth in PROBE_DEPTHS]
@@ -328,19 +330,8 @@ def build_probe_model(config: PretrainConfig) -> Model:
 def shrink_config(config: PretrainConfig, narrowed: int, depth: int) -> PretrainConfig:
     """Return the settings of a shallow and narrow copy that trains on batches of a few examples, without dropout: a
     compiled step on a GPU keeps no masks of it."""
-    known = get_schema(find_family(config.family).definition.config_class)
     model = {name: value for name, value in config.model.items() if name != "vocab"}
-    full = build_model_config(config)
-    for name in ("dim", "heads", "ff", "decoder_heads", "decoder_ff"):
-        if isinstance(value := vars(full).get(name), int):
-            model[name] = max(1, value // narrowed)
-    model |= {name: 0.0 for name in known if name.endswith("dropout")}
-    for name in ("sparse", "decoder_sparse", "groups"):  # layers of a kind: as large a share of the copy's
-        if isinstance(value := vars(full).get(name), int):
-            model[name] = max(min(1, value), value * depth // full.layers)
-    if "experts" in known:  # a token meets one, however many there are
-        model["experts"] = min(model.get("experts", vars(full)["experts"]), 8)
-    model |= {"layers": depth} | ({"decoder_layers": depth} if full.num_decoder_layers else {})
+    model |= build_model_config(config).shrink_settings(narrowed, depth)
     s = config.train
     train = dataclasses.replace(
         s, batch_tokens=2 * s.seq_length, accumulate=1, short_length=None, batch_rampup_steps=0, precision="fp32",
@@ -355,7 +346,7 @@ def read_probe_text(config: PretrainConfig) -> object:
     if config.data.source:
         return read_excerpt(config.data)[0]
     text = list(limit_characters(iter(load_bundled_corpus()[0]), PROBE_CHARS))
-    if config.objective["name"] != "seq2seq":
+    if not OBJECTIVES[config.objective["name"]].takes_pairs:
         return text
     return [f"{document}\t{document}" for document in (" ".join(one.split()) for one in text)]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...config import ProgressCallback, Settings
+from ...config import ProgressCallback, Settings, build_config
 from ...data.readers import is_path_source
 from ...data.store import Store
 from ...errors import Error
@@ -22,6 +22,7 @@ from ...objectives.registry import UNPAIRED_OBJECTIVES
 from ...registry import find_family
 from ...task import choose_length
 from ...tasks.examples import Columns, Examples, make_label_prefix, parse_columns, read_examples
+from ...text.tokenizer import Tokenizer
 from ..config_merge import (
     ConfigFile,
     PretrainConfig,
@@ -37,7 +38,7 @@ from ..run_folder import RunFolder
 from ..train_config import SettingValue
 from ..validation import Score
 from .prepare_data import RunText
-from .pretrain import Asked, Prepared, PretrainRequest
+from .pretrain import Prepared, PretrainRequest, RunSettings
 from .run import EarlierRun, RunOptions, RunResult, check_parallel_settings
 from .splits import format_overlap_warnings, hash_content
 
@@ -77,10 +78,10 @@ def request_text_run(
     if is_path_source(valid):
         valid, plain["data.valid"] = None, [str(valid)]
     top = dict.fromkeys(("recipe", "preset", "init"))
-    return TextRequest(None, text, valid, config, plain, top, None, None, options, model, tune)
+    return TextRequest(None, text, valid, config, plain, top, None, None, options, model=model, tune=tune)
 
 
-@dataclass
+@dataclass(frozen=True)
 class TextRequest(PretrainRequest):
     """Pretraining that continues from a checkpoint; its steps follow from the epochs and the text."""
 
@@ -94,12 +95,13 @@ class TextRequest(PretrainRequest):
         measures = {"valid": compute_lm_metrics(score), "baseline": compute_lm_metrics(baseline)}
         return folder, former, {**measures, "test": {}, "majority": {}}
 
-    def get_stem(self, settings: Asked) -> str:
+    def get_stem(self, settings: RunSettings) -> str:
         """Return the family and the task."""
         return f"{settings.family}-lm"
 
-    def configure(self, earlier: EarlierRun | None) -> Asked:
-        """Merge the settings; of a new run, those that follow from the text are still missing."""
+    def configure(self, earlier: EarlierRun | None) -> tuple[RunSettings, Former | None]:
+        """Merge the settings; of a new run, those that follow from the text are still missing. Returns also the model
+        that a new run starts from."""
         if earlier is not None:
             check_text_settings(earlier.path, self.tune, {}, "leave it out")
             return super().configure(earlier)
@@ -111,40 +113,44 @@ class TextRequest(PretrainRequest):
         if source is None:
             what = f"{preset or family} has no pretrained weights to continue from"
             raise Error(what, fix=f"from scratch it learns by: formers pretrain {family} --data FILE")
-        self.former = load(source)
-        if self.former.tokenizer is None:
+        former = load(source)
+        if former.tokenizer is None:
             raise Error("this model has no tokenizer", where=source, fix="put its tokenizer.json beside it")
-        self.family, self.top["init"] = self.former.family, source
-        settings = PretrainSettings.read(self.family, self.file, self.given, self.top)
+        settings = PretrainSettings.read(former.family, self.file, self.given, {**self.top, "init": source})
         settings.check()
-        return settings
+        return settings, former
 
-    def prepare(self, settings: Asked, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare(self, settings: RunSettings, inputs: Former | None, folder: Path, world: ProcessGroup) -> Prepared:
         """Make a store of the checkpoint's own tokens; steps, tokens and rate follow from their number."""
-        if isinstance(settings, PretrainConfig):  # of a resumed run
-            return super().prepare(settings, folder, world)
-        text = [Path(one) for one in settings.data.source] if self.text is None else self.text
-        names, usual = ("epochs", "batch_size", "warmup_ratio", "evals_per_epoch"), vars(TuneConfig())
-        told = {name: self.tune.get(f"tune.{name}", usual[name]) for name in names}
-        length = self.tune.get("tune.seq_length") or choose_length(self.former.context)
+        if isinstance(settings, PretrainConfig) or inputs is None:  # of a resumed run
+            return super().prepare(settings, inputs, folder, world)
+        tune = build_config(TuneConfig, {key.removeprefix("tune."): value for key, value in self.tune.items()})
+        length = tune.seq_length or choose_length(inputs.context)
+        saved = {
+            "epochs": tune.epochs, "batch_size": tune.batch_size, "warmup_ratio": tune.warmup_ratio,
+            "evals_per_epoch": tune.evals_per_epoch, "seq_length": length,
+        }  # fmt: skip
         (folder / "data").mkdir(parents=True, exist_ok=True)
-        (folder / "data" / "tune.json").write_text(json.dumps({**told, "seq_length": length}), encoding="utf-8")
-        if not is_store(text) and settings.data.tokenizer is None:
-            self.tokenizer = self.former.tokenizer
-        data = self.prepare_text(settings, folder)
+        (folder / "data" / "tune.json").write_text(json.dumps(saved), encoding="utf-8")
+        data = self.prepare_text(settings, folder, self.choose_tokenizer(settings, inputs))
         count = len(data.store.tokens)
-        tokens = max(length, min(round(told["batch_size"] * length), count // MIN_EPOCH_STEPS))
+        tokens = max(length, min(round(tune.batch_size * length), count // MIN_EPOCH_STEPS))
         epoch = max(1.0, count / tokens)
-        steps, evaluation = max(1, round(told["epochs"] * epoch)), max(1, round(epoch / told["evals_per_epoch"]))
+        steps, evaluation = max(1, round(tune.epochs * epoch)), max(1, round(epoch / tune.evals_per_epoch))
         derived = {
             "train.seq_length": length, "train.batch_tokens": tokens, "train.steps": steps,
-            "train.warmup_steps": round(told["warmup_ratio"] * steps), "train.eval_every": evaluation,
-            "train.save_every": evaluation, "train.lr": LR_TIMES_DIM / self.former.config.dim,
-            "train.schedule": "linear", **choose_objective(self.former),
+            "train.warmup_steps": round(tune.warmup_ratio * steps), "train.eval_every": evaluation,
+            "train.save_every": evaluation, "train.lr": LR_TIMES_DIM / inputs.config.dim,
+            "train.schedule": "linear", **choose_objective(inputs),
         }  # fmt: skip
         config = settings.resolve(derived)
         check_parallel_settings(config.train, world)
         return config, data
+
+    def choose_tokenizer(self, settings: RunSettings, former: Former) -> Tokenizer | None:
+        """Return the checkpoint's own tokenizer; None where the settings name another, or the text is a store."""
+        text = [Path(one) for one in settings.data.source] if self.text is None else self.text
+        return None if is_store(text) or settings.data.tokenizer is not None else former.tokenizer
 
     def look_at(self, text: RunText, valid: RunText) -> None:
         """Check the first documents, and warn of validation documents that are among those to learn from."""
@@ -152,17 +158,20 @@ class TextRequest(PretrainRequest):
         for line in find_shared_documents(text, valid):
             self.options.say(line)
 
-    def prepare_excerpt(self, settings: Asked, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare_excerpt(
+        self, settings: RunSettings, inputs: Former | None, folder: Path, world: ProcessGroup
+    ) -> Prepared:
         """Prepare all of the text: the number of its tokens says how long the run is."""
         if self.text is not None or self.valid is not None:
             raise Error("only text in files can be planned", fix="give the path of a file")
-        return self.prepare(settings, folder, world)
+        return self.prepare(settings, inputs, folder, world)
 
     def render_settings(self) -> str:
         """Return all settings of the pretraining run as YAML, with the tokenizer that it takes."""
+        settings, former = self.configure(None)
         with tempfile.TemporaryDirectory() as folder:
-            config, _ = self.prepare_excerpt(self.configure(None), Path(folder), ProcessGroup())
-        if self.tokenizer is not None:
+            config, _ = self.prepare_excerpt(settings, former, Path(folder), ProcessGroup())
+        if former is not None and self.choose_tokenizer(settings, former) is not None:
             init = str(config.init)
             own = str(fetch_model(init)) if init.startswith("hub:") else init
             config = dataclasses.replace(config, data=dataclasses.replace(config.data, tokenizer=own))
@@ -181,10 +190,10 @@ def find_shared_documents(text: RunText, valid: RunText) -> list[str]:
     if not all(one.is_text and not isinstance(one.source, Iterator) for one in (text, valid)):
         return []
     documents = (itertools.islice(one.look(), MAX_COMPARED_DOCUMENTS) for one in (text, valid))
-    learnt, asked = ([hash_content({"text": document}) for document in some] for some in documents)
-    known = set(learnt)
-    shared = sum(key in known for key in asked)
-    return format_overlap_warnings([("valid", "train", shared, len(asked))] if shared else [], "documents")
+    train_hashes, valid_hashes = ([hash_content({"text": document}) for document in some] for some in documents)
+    known = set(train_hashes)
+    shared = sum(key in known for key in valid_hashes)
+    return format_overlap_warnings([("valid", "train", shared, len(valid_hashes))] if shared else [], "documents")
 
 
 def choose_objective(former: Former) -> Settings:
@@ -194,10 +203,10 @@ def choose_objective(former: Former) -> Settings:
     return {"objective.name": UNPAIRED_OBJECTIVES.get(declared.objective, declared.objective)} if alone else {}
 
 
-def check_text_settings(path: Path, given: Mapping[str, object], asked: Mapping[str, SettingValue], fix: str) -> None:
-    """Refuse settings that are not those of the run in a folder: `asked` is its run.json's."""
+def check_text_settings(path: Path, given: Mapping[str, object], config: Mapping[str, SettingValue], fix: str) -> None:
+    """Refuse settings that are not those of the run in a folder: `config` is its run.json's."""
     file = path / "data" / "tune.json"
-    tables = {**asked, "tune": json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}}
+    tables = {**config, "tune": json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}}
     for key, value in given.items():
         table, _, name = PRETRAIN_SETTING_NAMES.get(key, key).partition(".")
         was = tables.get(table, {}).get(name, value)
@@ -230,8 +239,8 @@ def train_conditional(
         save(former, start)
     elif load(start).fingerprint != former.fingerprint:
         raise Error("another model was trained here", where=folder, fix="remove it, or give another name")
-    given = {"tune.epochs": epochs, **{f"train.{name}": value for name, value in settings.items()}}
+    overrides = {"tune.epochs": epochs, **{f"train.{name}": value for name, value in settings.items()}}
     if (objective := find_family(former.family).definition.objective) in UNPAIRED_OBJECTIVES:
-        given["objective.name"] = UNPAIRED_OBJECTIVES[objective]
+        overrides["objective.name"] = UNPAIRED_OBJECTIVES[objective]
     options = RunOptions(Path(folder) / "run", resume=True, tell=tell)
-    return request_text_run(start, {"train": texts}, given, None, options).carry_out()[1]
+    return request_text_run(start, {"train": texts}, overrides, None, options).carry_out()[1]

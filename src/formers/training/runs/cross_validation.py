@@ -71,9 +71,9 @@ class Comparison:
         names = list(self.trials[0].runs[0])
         rows = [["settings", "runs", *names]]
         for trial in self.trials:
-            said = ", ".join(f"{key} {value}" for key, value in trial.settings.items()) or "as given"
+            description = ", ".join(f"{key} {value}" for key, value in trial.settings.items()) or "as given"
             cells = [f"{trial.mean(name):.4f} ± {trial.std(name):.4f}" for name in names]
-            rows.append([said, str(len(trial.runs)), *cells])
+            rows.append([description, str(len(trial.runs)), *cells])
         return rows
 
     def format_table(self) -> str:
@@ -123,12 +123,12 @@ def compare_settings(
             check_settings(model, task, finetune_options, {**(overrides or {}), **settings})
     trials, diverged = list[Trial](), list[str]()
     with ExitStack() as stack:
-        wanted = None if out is None else Path(out)
+        out_folder = None if out is None else Path(out)
         inputs = (model, train, valid, test, dict(overrides or {}), finetune_options.get("config"))
 
         def claim() -> Path:
-            stack.enter_context(replace_folder(wanted, COMPARISON_FOLDER, overwrite, inputs))
-            return stack.enter_context(claim_run_folder(wanted, "comparison"))
+            stack.enter_context(replace_folder(out_folder, COMPARISON_FOLDER, overwrite, inputs))
+            return stack.enter_context(claim_run_folder(out_folder, "comparison"))
 
         path = world.broadcast_from_main(claim)
         for settings in every:
@@ -137,14 +137,16 @@ def compare_settings(
             for seed, fold in itertools.product(range(start, start + seeds), range(max(1, folds))):
                 name = name_run(settings, seed, fold + 1 if folds else None)
                 say(f"run {name}")
-                learnt, judged = (train, test) if whole is None else split_fold(whole, folds, fold)
-                given = {**(overrides or {}), **settings, "train.seed": seed}
-                asked: Settings = {
-                    "test": judged, "task": task if whole is None else whole.task,
-                    "columns": columns if whole is None else None, "overrides": given, **finetune_options,
+                train_examples, test_examples = (train, test) if whole is None else split_fold(whole, folds, fold)
+                trial_overrides = {**(overrides or {}), **settings, "train.seed": seed}
+                run_options: Settings = {
+                    "test": test_examples, "task": task if whole is None else whole.task,
+                    "columns": columns if whole is None else None, "overrides": trial_overrides, **finetune_options,
                 }  # fmt: skip
                 try:
-                    runs.append(run_trial(world, path / name, model, learnt, valid, tell=tell, say=say, **asked))
+                    runs.append(
+                        run_trial(world, path / name, model, train_examples, valid, tell=tell, say=say, **run_options)
+                    )
                 except Error as error:
                     if error.exit_code != Diverged.exit_code:
                         raise
@@ -156,11 +158,11 @@ def compare_settings(
             Comparison(path, [], tuple(diverged)).raise_if_diverged()
         main = world.broadcast_from_main(partial(get_main_metric, path / name, trials[0].runs[0]))
         order = sorted(trials, key=lambda trial: to_cost(main, trial.mean(main)))
-        made = Comparison(path, order, tuple(diverged))
+        comparison = Comparison(path, order, tuple(diverged))
         if world.is_main:
-            write_comparison(made)
+            write_comparison(comparison)
         world.close()
-    return made
+    return comparison
 
 
 def check_settings(
@@ -171,11 +173,11 @@ def check_settings(
     if model is None:
         return
     bare = {k: v for k, v in finetune_options.items() if k not in ("config", "device", "hook", "columns")}
-    given, choice = collect_settings(bare, overrides, {}, None), find_model(model)
+    overrides_by_name, choice = collect_settings(bare, overrides, {}, None), find_model(model)
     file = finetune_options.get("config")
-    refuse_first(find_contradictions(choice, read_known_settings(choice, file, given)[1]))
+    refuse_first(find_contradictions(choice, read_known_settings(choice, file, overrides_by_name)[1]))
     if task is not None:  # else the examples say it
-        configure_finetuning(choice, task, file, given)
+        configure_finetuning(choice, task, file, overrides_by_name)
 
 
 def read_all_examples(
@@ -185,34 +187,34 @@ def read_all_examples(
     """Read all examples, to be split into folds; the overrides, single settings or a file say how they are read."""
     tables = [read_config(finetune_options.get("config")).get("data") or {}, finetune_options.get("data") or {}]
     own = unflatten_tables(overrides, FINETUNE_TABLES).get("data", {})
-    given = {**tables[0], **tables[1], **finetune_options, **own}
-    mine = {key: value for key, value in given.items() if key in EXAMPLE_READER_SETTINGS}
+    options = {**tables[0], **tables[1], **finetune_options, **own}
+    mine = {key: value for key, value in options.items() if key in EXAMPLE_READER_SETTINGS}
     data = build_config(FinetuneDataConfig, mine, where="data")
     return read_split(train, task, columns or data.columns, data.label_separator, **data.reader_options)
 
 
 def run_trial(
     world: ProcessGroup, where: Path, model: str | Path | None, train: object, valid: object, *,
-    tell: ProgressCallback | None, say: Callable[[str], None], **asked: Any,  # dynamic: the keywords of finetune
+    tell: ProgressCallback | None, say: Callable[[str], None], **options: Any,  # dynamic: the keywords of finetune
 ) -> dict[str, float]:  # fmt: skip
     """Return the metrics of a run, which may be done, have begun, or begin now."""
     before, begun = world.broadcast_from_main(lambda: (read_finished_metrics(where), (where / "run.json").is_file()))
     if begun:
-        world.broadcast_from_main(partial(check_same_run, where, model, train, valid, **asked))
+        world.broadcast_from_main(partial(check_same_run, where, model, train, valid, **options))
     if before:
         return before
-    run = finetune(model, train, valid, out=where, resume=begun, tell=tell, say=say, **asked)
+    run = finetune(model, train, valid, out=where, resume=begun, tell=tell, say=say, **options)
     return run.test or run.valid
 
 
-def write_comparison(made: Comparison) -> None:
+def write_comparison(comparison: Comparison) -> None:
     """Write all trials and their table into the folder."""
-    rows, path = made.to_rows(), made.folder
-    trials = [dataclasses.asdict(trial) for trial in made.trials]
+    rows, path = comparison.to_rows(), comparison.folder
+    trials = [dataclasses.asdict(trial) for trial in comparison.trials]
     write_text_file(path / "summary.json", json.dumps(trials, indent=1, default=str))
     lines = [f"# {escape_markdown(path.name)}", "", *render_markdown_table(rows[0], rows[1:]), ""]
-    if made.diverged_runs:
-        lines += [f"Diverged, and left out: {escape_markdown(', '.join(made.diverged_runs))}", ""]
+    if comparison.diverged_runs:
+        lines += [f"Diverged, and left out: {escape_markdown(', '.join(comparison.diverged_runs))}", ""]
     write_text_file(path / "report.md", "\n".join(lines))
 
 
@@ -225,10 +227,10 @@ def name_run(settings: Mapping[str, SettingValue], seed: int, fold: int | None) 
 
 def get_first_seed(overrides: Mapping[str, SettingValue], finetune_options: Mapping[str, SettingValue]) -> int:
     """Return the seed that was given, wherever it was; 0 if none was."""
-    given = finetune_options, read_config(finetune_options.get("config"))
-    tables = [(table.get("train") or {}).get("seed") for table in given]
-    found = [overrides.get("train.seed"), finetune_options.get("seed"), *tables]
-    return next((coerce_value(seed, int, "train.seed") for seed in found if seed is not None), 0)
+    layers = finetune_options, read_config(finetune_options.get("config"))
+    tables = [(table.get("train") or {}).get("seed") for table in layers]
+    seeds = [overrides.get("train.seed"), finetune_options.get("seed"), *tables]
+    return next((coerce_value(seed, int, "train.seed") for seed in seeds if seed is not None), 0)
 
 
 def get_main_metric(where: Path, seen: Mapping[str, float]) -> str:
@@ -240,8 +242,8 @@ def get_main_metric(where: Path, seen: Mapping[str, float]) -> str:
 def read_finished_metrics(where: Path) -> dict[str, float]:
     """Read the metrics of a run that has ended."""
     file = where / "evaluation.json"
-    found = json.loads(file.read_text(encoding="utf-8"))["metrics"] if file.is_file() else {}
-    return found.get("test") or found.get("valid") or {}
+    metrics = json.loads(file.read_text(encoding="utf-8"))["metrics"] if file.is_file() else {}
+    return metrics.get("test") or metrics.get("valid") or {}
 
 
 def split_fold(whole: Examples, folds: int, fold: int) -> tuple[Examples, Examples]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,35 +17,36 @@ from ..progress import format_time_left
 from .finetune import request_finetuning
 from .prepare_data import prepare_data
 from .pretrain import PretrainRun, get_request_class
-from .run import TIMED_STEPS, RunOptions, RunRequest, time_steps
+from .run import TIMED_STEPS, AnyRequest, RunOptions, time_steps
 
 Rows = list[tuple[str, str]]
 
 
-def dry_run(request: RunRequest[Any, Any, Any]) -> Rows:  # dynamic: a request of any kind
+def dry_run(build_request: Callable[[RunOptions], AnyRequest], device: str | None) -> Rows:
     """Return rows: what was understood, and how large and long the run would be. Nothing is written. The main process
     of several has them."""
-    said: list[str] = []
-    request.options = dataclasses.replace(request.options, say=said.append)
-    settings = request.configure(None)
-    world = connect_processes(request.options.device)
+    notes: list[str] = []
+    request = build_request(RunOptions(device=device, say=notes.append))
+    settings, inputs = request.configure(None)
+    world = connect_processes(request.device)
     with (
         tempfile.TemporaryDirectory() as folder, explain_out_of_memory(world.device) as memory,
         use_deterministic(settings.is_deterministic),
     ):  # fmt: skip
-        run = request.build(*request.prepare_excerpt(settings, Path(folder), world), Path(folder), world)
+        run = request.build(*request.prepare_excerpt(settings, inputs, Path(folder), world), Path(folder), world)
         memory.train = run.config.train
-        s, found = run.config.train, run.estimate_duration()
-        speed, step_seconds = found.tokens / found.seconds, found.seconds * found.tokens_per_step / found.tokens
+        s, duration = run.config.train, run.estimate_duration()
+        speed = duration.tokens / duration.seconds
+        step_seconds = duration.seconds * duration.tokens_per_step / duration.tokens
         saved = sum(t.nbytes for group in run.trainer.get_state()[0].values() for t in group.values())
         rows = [
             *run.list_estimates(),
-            *(("note", line) for line in said),
+            *(("note", line) for line in notes),
             ("checkpoint", f"{saved / 1e6:,.1f} MB each, {max(2, s.keep_last + s.keep_best)} kept"),
             ("memory", f"{get_peak_memory(world.device) / 2**30:.1f} GiB at most so far, on {world.device}"),
-            ("first step", f"{found.first_step:.1f} s"),
+            ("first step", f"{duration.first_step:.1f} s"),
             ("speed", f"{speed:,.0f} tokens/s, {step_seconds:.3f} s a step"),
-            ("time", f"{format_time_left(found.seconds).replace(' left', '')}, without evaluation"),
+            ("time", f"{format_time_left(duration.seconds).replace(' left', '')}, without evaluation"),
         ]
     world.close()
     return rows if world.is_main else []
@@ -55,17 +56,21 @@ def dry_run_pretraining(
     family: str, config: ConfigFile, overrides: Mapping[str, object], *, device: str | None = None, **top: str | None
 ) -> Rows:
     """Make a dry run of pretraining on text in files; `top` is recipe, preset or init."""
-    top, options = {"recipe": None, "preset": None, "init": None, **top}, RunOptions(device=device)
+    top = {"recipe": None, "preset": None, "init": None, **top}
     kind = get_request_class(find_pretrained_family(family).definition)
-    return dry_run(kind(family, None, None, config, dict(overrides), top, None, None, options))
+    return dry_run(partial(kind, family, None, None, config, dict(overrides), top, None, None), device)
 
 
 def dry_run_finetuning(
     model: str | Path | None, train: object, valid: object = None, *, device: str | None = None,
-    **asked: Any,  # dynamic: the keywords of request_finetuning
+    **options: Any,  # dynamic: the keywords of request_finetuning
 ) -> Rows:  # fmt: skip
     """Make a dry run of fine-tuning; the arguments are those of request_finetuning."""
-    return dry_run(request_finetuning(model, train, valid, options=RunOptions(device=device), **asked))
+
+    def build_request(run_options: RunOptions) -> AnyRequest:
+        return request_finetuning(model, train, valid, options=run_options, **options)
+
+    return dry_run(build_request, device)
 
 
 def measure_step_seconds(
@@ -74,9 +79,9 @@ def measure_step_seconds(
 ) -> float:  # fmt: skip
     """Return the seconds that a training step of a run takes on this machine, from a few steps that are then forgotten.
     What a run in `folder` needs of the text (tokenizer and stores) is made there, and kept for it."""
-    given = {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
+    overrides = {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
     # Compiling would take longer than the steps.
-    config = configure_pretraining(family, None, {**given, "train.compile": False})
+    config = configure_pretraining(family, None, {**overrides, "train.compile": False})
     data = prepare_data(config.family, config.data, folder / "data", text, None, valid, tell)
     tell("timing", 0, 1, f"{1 + TIMED_STEPS} steps")
     s = config.train

@@ -6,16 +6,17 @@ import dataclasses
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...batch import Batch
 from ...config import JSONObject, ProgressCallback, Settings, coerce_value
-from ...data.encoded_examples import EncodedExamples, EncodedSource
+from ...data.encoded_examples import EncodedExamples
 from ...data.loader import load_batches
 from ...data.readers import is_path_source
 from ...errors import Error
@@ -24,6 +25,7 @@ from ...evaluation.task import (
     TaskEvaluation,
     build_report_tables,
     build_task_objective,
+    check_known_labels,
     evaluate_task,
     format_example,
     get_metric_signatures,
@@ -34,6 +36,7 @@ from ...interop.huggingface import explain_export_limits
 from ...nn.lora import apply_adapters
 from ...objectives.supervised import Supervised
 from ...option_aliases import resolve_task_name
+from ...protocols import AnySource
 from ...reports.run_report import format_number
 from ...task import Task
 from ...tasks.encoding import TaskEncoder, encode_examples
@@ -44,6 +47,7 @@ from ..config_merge import (
     DERIVED_SETTINGS,
     FINETUNE_KEYS,
     FINETUNE_TABLES,
+    MIXTURE_TASK,
     ConfigFile,
     FinetuneConfig,
     FinetuneDataConfig,
@@ -58,6 +62,7 @@ from ..config_merge import (
     read_config,
     read_config_tables,
     read_known_settings,
+    read_mixture,
     resolve_model,
     unflatten_tables,
 )
@@ -89,8 +94,12 @@ from .task_model import (
     select_trainable,
 )
 
+if TYPE_CHECKING:
+    from .finetune_mixture import MixtureRequest
+
 SPLIT_NAMES = {"valid": "validation", "test": "test"}  # as reports call them
-Prepared = tuple[FinetuneSettings, dict[str, Examples]]
+Splits = dict[str, Examples]  # by SPLITS: the examples of each part
+Prepared = tuple[FinetuneSettings, Splits]
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,10 @@ class FinetuneResult:
         """What the baselines reach and on which part, in one line; empty if there is none."""
         kind = "token frequencies alone" if "perplexity" in self.baseline else "TF-IDF + linear"
         named = {"most frequent label": self.majority, kind: self.baseline}
-        return describe_baselines("test" if self.test else "validation", named)
+        is_test = bool(self.test) and (
+            "average" in self.test or "average" not in self.valid
+        )  # of all tasks of a mixture
+        return describe_baselines("test" if is_test else "validation", named)
 
     @property
     def history(self) -> list[JSONObject]:
@@ -121,8 +133,8 @@ class FinetuneResult:
 
 def finetune(
     model: str | Path | None = None, train: object = None, valid: object = None, *, task: str | None = None,
-    test: object = None, columns: Columns = None, out: str | Path | None = None, config: ConfigFile = None,
-    resume: bool = False, overwrite: bool = False, device: torch.device | str | None = None,
+    test: object = None, columns: Columns = None, mixture: object = None, out: str | Path | None = None,
+    config: ConfigFile = None, resume: bool = False, overwrite: bool = False, device: torch.device | str | None = None,
     overrides: Mapping[str, object] | None = None, tell: ProgressCallback | None = None,
     say: Callable[[str], None] = lambda text: None, hook: Callable[[JSONObject], None] | None = None,
     **settings: object,
@@ -133,42 +145,61 @@ def finetune(
     training part and the validation part); without `valid`, some training examples are held out. The task is found by
     the columns if none is named: classify, regress, tag, answer, choose, translate, summarise; lm, which must be named,
     continues a checkpoint's pretraining on plain text, evaluated by perplexity (the baseline is then that of token
-    frequencies). Settings are those of training/config_merge.py: single ones by their names (epochs=3,
-    batch_size=32, lr=1e-3, seed=1, lora=8), any by `overrides` ({"train.grad_clip": 0.5}) or a `config` file. With
-    `resume`, a run in `out` resumes where it stopped; with `overwrite`, a new one takes its place. `tell`, `say` and
-    `hook` are those of formers.pretrain.
+    frequencies). `mixture` names several text-to-text tasks in place of one (training/mixture_config.py): a YAML file,
+    {name: examples}, or {"tasks": {name: {"train": …, "prefix": …}}, "strategy": "equal"}. Settings are those of
+    training/config_merge.py: single ones by their names (epochs=3, batch_size=32, lr=1e-3, seed=1, lora=8), any by
+    `overrides` ({"train.grad_clip": 0.5}) or a `config` file. With `resume`, a run in `out` resumes where it stopped;
+    with `overwrite`, a new one takes its place. `tell`, `say` and `hook` are those of formers.pretrain.
     """
     began = time.perf_counter()
     options = RunOptions(out, resume, overwrite, device, tell, say, hook)
     request = request_finetuning(
-        model, train, valid, task=task, test=test, columns=columns, config=config, overrides=overrides,
-        settings=settings, options=options,
+        model, train, valid, task=task, test=test, columns=columns, mixture=mixture, config=config,
+        overrides=overrides, settings=settings, options=options,
     )  # fmt: skip
-    folder, former, found = request.carry_out()
+    folder, former, metrics = request.carry_out()
     seconds = time.perf_counter() - began
-    return FinetuneResult(folder, former, found["valid"], found["test"], found["baseline"], seconds, found["majority"])
+    return FinetuneResult(
+        folder, former, metrics["valid"], metrics["test"], metrics["baseline"], seconds, metrics["majority"]
+    )
 
 
 def request_finetuning(
     model: str | Path | None, train: object, valid: object = None, *, task: str | None = None, test: object = None,
-    columns: Columns = None, config: ConfigFile = None, overrides: Mapping[str, object] | None = None,
-    settings: Mapping[str, object] | None = None, options: RunOptions | None = None,
-) -> FinetuneRequest | TextRequest:  # fmt: skip
-    """Request a run: of a task, or, on plain text, of continued pretraining. A file of settings names the model and
-    the task where they are not given."""
-    told, options = read_config(config), options or RunOptions()
-    model = model or told.get("source") or told.get("preset") or told.get("family")
-    task = resolve_task_name(task or told.get("task"))
+    columns: Columns = None, mixture: object = None, config: ConfigFile = None,
+    overrides: Mapping[str, object] | None = None, settings: Mapping[str, object] | None = None,
+    options: RunOptions | None = None,
+) -> FinetuneRequest | TextRequest | MixtureRequest:  # fmt: skip
+    """Request a run: of a task, of a mixture of tasks, or, on plain text, of continued pretraining. A file of settings
+    names the model and the task where they are not given."""
+    file_settings, options = read_config(config), options or RunOptions()
+    model = model or file_settings.get("source") or file_settings.get("preset") or file_settings.get("family")
+    task = resolve_task_name(task or file_settings.get("task"))
     train, held = split_source(train)
     sources = {"train": train, "valid": held if valid is None else valid, "test": test}
-    given = collect_settings(settings or {}, overrides, sources, columns)
+    overrides_by_name = collect_settings(settings or {}, overrides, sources, columns)
+    tasks, memory = read_mixture(mixture)
+    if tasks or file_settings.get("mixture") or is_mixture_run(options):
+        from .finetune_mixture import MixtureRequest
+
+        if task not in (None, MIXTURE_TASK):
+            raise Error(f"a mixture has tasks of its own, not {task}", fix="leave --task out")
+        return MixtureRequest(model, config, {**tasks, **overrides_by_name}, memory, options)
     if is_text_run(task, options):
-        return request_text_run(model, sources, given, config, options)
-    return FinetuneRequest(model, task, sources, columns, config, given, options)
+        return request_text_run(model, sources, overrides_by_name, config, options)
+    return FinetuneRequest(model, task, sources, columns, config, overrides_by_name, options)
 
 
-@dataclass
-class FinetuneRequest(RunRequest[FinetuneSettings, FinetuneSettings, dict[str, Examples]]):
+def is_mixture_run(options: RunOptions) -> bool:
+    """Return whether the run that is resumed is one of a mixture."""
+    path = options.path
+    if not options.resume or path is None or not (path / "run.json").is_file():
+        return False
+    return "mixture" in RunFolder(path).read_info()["config"]
+
+
+@dataclass(frozen=True)
+class FinetuneRequest(RunRequest[FinetuneSettings, Splits, FinetuneSettings, Splits]):
     """A fine-tuning run that was asked for."""
 
     model: str | Path | None
@@ -178,7 +209,6 @@ class FinetuneRequest(RunRequest[FinetuneSettings, FinetuneSettings, dict[str, E
     file: ConfigFile
     given: Settings  # dotted settings
     options: RunOptions
-    splits: dict[str, Examples] = field(default_factory=dict)  # the examples, when they are read: `configure` does
 
     @property
     def inputs(self) -> object:
@@ -189,69 +219,71 @@ class FinetuneRequest(RunRequest[FinetuneSettings, FinetuneSettings, dict[str, E
         """Return the family and the task."""
         return f"{settings.family}-{settings.task}"
 
-    def configure(self, earlier: EarlierRun | None) -> FinetuneSettings:
+    def configure(self, earlier: EarlierRun | None) -> Prepared:
         """Merge the settings and read the examples, which may decide the task; of a resumed run, its own."""
         if earlier is None:
             model, known = find_model(self.model), tuple[str, ...]()
             data, _ = read_known_settings(model, self.file, self.given)
-            self.splits = read_splits(data, self.task, self.sources, self.columns, None)
+            splits = read_splits(data, self.task, self.sources, self.columns, None)
         else:
-            settings, known = self.merge_with(earlier), tuple(earlier.info["data"].get("labels", ()))
-            self.splits = read_splits(settings.data, settings.task, self.sources, self.columns, earlier.path)
-        train = self.splits["train"]
+            settings = merge_resumed_settings(earlier, self.file, self.given)
+            known = tuple(earlier.info["data"].get("labels", ()))
+            splits = read_splits(settings.data, settings.task, self.sources, self.columns, earlier.path)
+        train = splits["train"]
         if train.task == "lm":
             fix = "say --task lm, and the model continues its pretraining on it; or give a table with answers"
             raise Error("the training examples are plain text without answers", fix=fix)
         if set(train.labels) <= set(known):  # folds know the labels of all, datasets have an order of their own
-            self.splits["train"] = dataclasses.replace(train, labels=known)
+            splits = {**splits, "train": dataclasses.replace(train, labels=known)}
         if earlier is None:
             settings = configure_finetuning(model, train.task, self.file, self.given)
         if settings.tune.multilabel:
-            self.splits = {name: wrap_labels_in_lists(part) for name, part in self.splits.items()}
-        return settings
+            splits = {name: wrap_labels_in_lists(part) for name, part in splits.items()}
+        return settings, splits
 
-    def merge_with(self, earlier: EarlierRun) -> FinetuneSettings:
-        """Merge the settings of a resumed run with those that may change."""
-        told = read_config_tables(self.file, FINETUNE_TABLES, FINETUNE_KEYS)
-        family, source, preset, task = (earlier.settings[key] for key in FINETUNE_KEYS)
-        given = {**self.given, **compute_extended_steps(earlier, {**flatten_tables(told), **self.given})}
-        free = (*(f"train.{name}" for name in RESUMABLE_SETTINGS), "tune.patience", "tune.epochs")
-        free += tuple(f"data.{name}" for name in SPLITS)
-
-        def configure(file: ConfigFile, single: Mapping[str, object]) -> FinetuneSettings:
-            return configure_finetuning(ModelChoice(family, source, preset), task, file, single)
-
-        return earlier.merge_settings(told, given, configure, free)
-
-    def prepare(self, settings: FinetuneSettings, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare(self, settings: FinetuneSettings, inputs: Splits, folder: Path, world: ProcessGroup) -> Prepared:
         """Say what was read, and compare the examples of a resumed run with those that it began with."""
-        for name, part in self.splits.items():
+        for name, part in inputs.items():
             self.options.say(f"{name}: {part.summary}")
-        for line in format_overlap_warnings(find_overlap(self.splits)):
+        for line in format_overlap_warnings(find_overlap(inputs)):
             self.options.say(line)
         if (folder / "run.json").is_file():
             known = RunFolder(folder).read_info()["data"]["examples"]
-            for name, part in self.splits.items():
+            for name, part in inputs.items():
                 if known.get(name) not in (None, fingerprint_examples(part)):
                     what = f"the {name} examples have changed since the run began"
                     raise Error(what, where=folder, fix="begin a new run")
-        return settings, self.splits
+        return settings, inputs
 
-    def prepare_excerpt(self, settings: FinetuneSettings, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare_excerpt(
+        self, settings: FinetuneSettings, inputs: Splits, folder: Path, world: ProcessGroup
+    ) -> Prepared:
         """Take all examples: a dry run lists them itself."""
-        return settings, self.splits
+        return settings, inputs
 
-    def build(
-        self, settings: FinetuneSettings, data: dict[str, Examples], folder: Path, world: ProcessGroup
-    ) -> FinetuneRun:
+    def build(self, settings: FinetuneSettings, data: Splits, folder: Path, world: ProcessGroup) -> FinetuneRun:
         """Build the model with the head of the task, and the trainer."""
         return FinetuneRun(settings, data, folder, world, self.options.report, self.options.say, self.sources)
 
     def render_settings(self) -> str:
         """Return all settings of the run as YAML; without examples, those of classification."""
         if self.sources["train"] is not None or flatten_tables(read_config(self.file)).get("data.train") is not None:
-            return self.configure(None).to_yaml()
+            return self.configure(None)[0].to_yaml()
         return configure_finetuning(find_model(self.model), self.task or "classify", self.file, self.given).to_yaml()
+
+
+def merge_resumed_settings(earlier: EarlierRun, file: ConfigFile, given: Settings) -> FinetuneSettings:
+    """Merge the settings of a resumed run with those of a file and single ones that may change."""
+    file_tables = read_config_tables(file, FINETUNE_TABLES, FINETUNE_KEYS)
+    family, source, preset, task = (earlier.settings[key] for key in FINETUNE_KEYS)
+    overrides = {**given, **compute_extended_steps(earlier, {**flatten_tables(file_tables), **given})}
+    free = (*(f"train.{name}" for name in RESUMABLE_SETTINGS), "tune.patience", "tune.epochs")
+    free += tuple(f"data.{name}" for name in SPLITS)
+
+    def configure(tables: ConfigFile, single: Mapping[str, object]) -> FinetuneSettings:
+        return configure_finetuning(ModelChoice(family, source, preset), task, tables, single)
+
+    return earlier.merge_settings(file_tables, overrides, configure, free)
 
 
 def find_model(model: str | Path | None) -> ModelChoice:
@@ -263,10 +295,13 @@ def find_model(model: str | Path | None) -> ModelChoice:
 
 
 def render_settings(
-    model: str | Path | None, train: object, valid: object, **asked: Any  # dynamic: the keywords of request_finetuning
+    model: str | Path | None, train: object, valid: object,
+    **options: Any,  # dynamic: the keywords of request_finetuning
 ) -> str:  # fmt: skip
     """Return all settings of a run as YAML, for --config."""
-    request = request_finetuning(model, train, valid, **asked)
+    request = request_finetuning(model, train, valid, **options)
+    if not isinstance(request, FinetuneRequest | TextRequest):
+        return request.render_settings()
     named = {**flatten_tables(read_config(request.file)), **request.given}
     if isinstance(request, TextRequest) and request.text is None and "data.source" not in named:
         raise Error("the settings of --task lm depend on the text", fix="give --train FILE")
@@ -320,16 +355,18 @@ def check_same_run(
     )  # fmt: skip
     if isinstance(request, TextRequest):
         return check_text_settings(path, {**request.tune, **request.given}, about["config"], fix)
-    wanted = request.configure(None)
-    marks = {name: fingerprint_examples(part) for name, part in request.splits.items()}
+    if not isinstance(request, FinetuneRequest):
+        raise Error("runs of mixtures are not compared", fix="leave out the mixture")
+    new_settings, splits = request.configure(None)
+    marks = {name: fingerprint_examples(part) for name, part in splits.items()}
     for name in SPLITS:
         if marks.get(name) != about["data"]["examples"].get(name):
             raise Error(f"the run here has other {name} examples", where=path, fix=fix)
-    now, then = json.loads(json.dumps(wanted.to_dict())), about["config"]
-    kept = {key for side in (wanted.explicit_train, about.get("explicit_train", ())) for key in side}
+    now, then = json.loads(json.dumps(new_settings.to_dict())), about["config"]
+    kept = {key for side in (new_settings.explicit_train, about.get("explicit_train", ())) for key in side}
     free = {f"data.{name}" for name in SPLITS}
     free |= {f"train.{name}" for name in (*RESULT_NEUTRAL_SETTINGS, *{*DERIVED_SETTINGS} - kept)}
-    before, after = (flatten_tables({table: side[table] for table in FINETUNE_TABLES}) for side in (then, now))
+    before, after = (flatten_tables({table: side.get(table) for table in FINETUNE_TABLES}) for side in (then, now))
     differing = sorted({*before, *after} - free)
     before, after = {**then, **before}, {**now, **after}
     for key in (*FINETUNE_KEYS, *differing):
@@ -341,85 +378,89 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
     """A fine-tuning run: the model, its task, its examples and the trainer."""
 
     def __init__(
-        self, wanted: FinetuneSettings, parts: dict[str, Examples], path: Path, world: ProcessGroup,
-        tell: ProgressCallback, say: Callable[[str], None], sources: Mapping[str, object] | None = None,
+        self, settings: FinetuneSettings, splits: Splits, path: Path, world: ProcessGroup, tell: ProgressCallback,
+        say: Callable[[str], None], sources: Mapping[str, object] | None = None,
     ):  # fmt: skip
-        self.splits, self.world, self.path, self.tell, self.sources = parts, world, path, tell, sources or {}
-        training = parts["train"]
-        self.former, self.task, wanted = build_task_model(
-            wanted, build_task(wanted, training), get_labels(wanted, training), training.rows, path / "data", world,
-            tell, say,
+        self.splits, self.world, self.path, self.tell, self.sources = splits, world, path, tell, sources or {}
+        train = splits["train"]
+        self.former, self.task, settings = build_task_model(
+            settings, build_task(settings, train), get_labels(settings, train), train.rows, path / "data", world, tell,
+            say,
         )  # fmt: skip
-        self.reader, self.tune = TaskEncoder.from_former(self.former, self.task), wanted.tune
-        self.main_metric = choose_main_metric(self.task, wanted.tune.metric, parts["valid"])
+        self.reader, self.tune = TaskEncoder.from_former(self.former, self.task), settings.tune
+        self.main_metric = choose_main_metric(self.task, self.tune.metric, splits["valid"])
         self.latest_value = math.nan
-        data = encode_examples(self.task, training.rows, self.reader, self.former.labels)
+        if self.main_metric != "loss" or self.task.kind != "text":
+            self.describe_metric = self.describe_latest
+        data = encode_examples(self.task, train.rows, self.reader, self.former.labels)
         self.report_unknown_tokens("train", data, say)
         self.train_labels = data.labels if self.task.kind == "tags" else data.answers
         self.objective = build_task_objective(
-            self.former, self.task, data, self.train_labels, balance=wanted.tune.balance,
-            label_smoothing=wanted.tune.label_smoothing, lm_loss_weight=wanted.tune.lm_loss_weight,
+            self.former, self.task, data, self.train_labels, balance=self.tune.balance,
+            label_smoothing=self.tune.label_smoothing, lm_loss_weight=self.tune.lm_loss_weight,
         )  # fmt: skip
-        # odd labels end it here
-        self.eval_objectives = {name: self.encode_split(name, say) for name in parts if name != "train"}
-        if self.task.kind == "number" and data.answers is not None:
-            initialise_number_head(self.former, self.objective.part, data.answers)
-        select_trainable(self.former, wanted.tune)
-        self.former.model.to(world.device)
-        source = self.objective.source
-        sizes = source.measure_sizes(source.plan_epoch(0, 0))
-        self.config = derive_config(wanted, sizes, self.former.config.dim, world.size)
-        check_parallel_settings(self.config.train, world, (path / "run.json").is_file())
+        # A label that training does not have ends the run here.
+        self.eval_objectives = {name: self.encode_split(name, say) for name in splits if name != "train"}
+        self.config = self.prepare_model(settings, data)
         self.trainer = Trainer(
             self.former.model, [self.objective], self.config.train, world,
-            compute_lr_scales(self.former, wanted.tune.layer_decay), list_listeners(self.former),
+            compute_lr_scales(self.former, self.tune.layer_decay), list_listeners(self.former),
         )  # fmt: skip
-        if self.main_metric != "loss" or self.task.kind != "text":
-            self.describe_metric = self.describe_latest
-        long = len(data) - len(training.rows)
-        if long > 0:
-            say(f"{long:,} windows more than texts: some are longer than {self.task.length} tokens")
+        if (num_windows := len(data) - len(train.rows)) > 0:
+            say(f"{num_windows:,} windows more than texts: some are longer than {self.task.length} tokens")
+
+    def prepare_model(self, settings: FinetuneSettings, data: EncodedExamples) -> FinetuneConfig:
+        """Choose what is trained and move the model to its device; returns the settings with those that follow from
+        the encoded examples."""
+        if self.task.kind == "number" and data.answers is not None:
+            initialise_number_head(self.former, self.objective.part, data.answers)
+        select_trainable(self.former, self.tune)
+        self.former.model.to(self.world.device)
+        source = self.get_source(0)
+        sizes = source.measure_sizes(source.plan_epoch(0, 0))
+        config = derive_config(settings, sizes, self.former.config.dim, self.world.size)
+        check_parallel_settings(config.train, self.world, (self.path / "run.json").is_file())
+        return config
 
     def report_unknown_tokens(self, name: str, data: EncodedExamples, say: Callable[[str], None]) -> None:
         """Say how many tokens of a part the tokenizer does not know, if there are any."""
-        if told := self.reader.describe_unknown(data):
-            say(f"{name}: {told}")
+        if description := self.reader.describe_unknown(data):
+            say(f"{name}: {description}")
 
     def encode_split(self, name: str, say: Callable[[str], None]) -> Supervised:
         """Return the examples of a part, for evaluation."""
         rows = self.splits[name].rows
         try:
-            if self.task.label_as_text and (odd := {str(row["label"]) for row in rows} - set(self.task.labels)):
-                raise Error(f"the label {min(odd)!r} was not seen in training", fix="give examples of it to learn from")
+            check_known_labels(self.task, rows)
             data = encode_examples(self.task, rows, self.reader, self.former.labels)
         except Error as error:
             raise Error(error.what, where=f"the {name} examples", fix=error.fix) from None
         self.report_unknown_tokens(name, data, say)
         return build_task_objective(self.former, self.task, data, self.train_labels, balance=self.tune.balance)
 
-    def get_source(self, phase: int) -> EncodedSource:
+    def get_source(self, phase: int) -> AnySource:
         """Return the training examples, the same in every phase."""
         return self.objective.source
 
     def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
         """Return the batches from a position on, without dummy documents where nothing is compiled."""
-        made = super().iter_batches(phase, position)
+        batches = super().iter_batches(phase, position)
         if self.trainer.executor.is_compiled:
-            return made
-        return ((drop_dummy_documents(batch), behind) for batch, behind in made)
+            return batches
+        return ((drop_dummy_documents(batch), position) for batch, position in batches)
 
     def evaluate(self) -> dict[str, float]:
         """Return loss and metrics on the validation examples; "cost" is what the run is after, the lower the better."""
         with self.trainer.use_ema_weights():
             seen = {"loss": self.compute_text_loss(self.eval_objectives["valid"])} if self.task.kind == "text" else {}
             if not seen or self.task.label_as_text or self.main_metric != "loss":  # to write texts takes long
-                told = (self.splits["valid"].rows, delay_progress(self.tell), self.trainer.executor.autocast)
-                found = evaluate_task(self.former, self.task, self.eval_objectives["valid"], *told)
-                seen = {"loss": found.loss, **seen, **found.metrics}
+                how = (self.splits["valid"].rows, delay_progress(self.tell), self.trainer.executor.autocast)
+                evaluation = evaluate_task(self.former, self.task, self.eval_objectives["valid"], *how)
+                seen = {"loss": evaluation.loss, **seen, **evaluation.metrics}
         self.latest_value = seen[self.main_metric]
         finite = math.isfinite(seen["loss"])  # a model of nan still has an accuracy, and must not be the best
         seen["cost"] = to_cost(self.main_metric, self.latest_value) if finite else math.nan
-        self.update_early_stopping(seen["cost"])
+        self.update_early_stopping(seen["cost"], seen["loss"])
         return seen
 
     def compute_text_loss(self, goal: Supervised) -> float:
@@ -433,24 +474,30 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         """Return the main metric of the last evaluation, in words."""
         return "" if math.isnan(self.latest_value) else f"validation {self.main_metric} {self.latest_value:.3f}"
 
-    def update_early_stopping(self, cost: float) -> None:
-        """End the run if none of the last few evaluations was better than those before."""
+    def update_early_stopping(self, cost: float, loss: float) -> None:
+        """End the run if none of the last few evaluations was better than those before. A model from random weights
+        gives every text the most frequent label at first: while the metric is the same at every evaluation so far, the
+        loss says whether it learns."""
         if not self.tune.patience:
             return
 
         def no_better() -> bool:
-            rows = [row["valid"]["cost"] for row in RunFolder(self.path).read_history() if "valid" in row]
-            costs = [math.inf if c is None or math.isnan(c) else c for c in (*rows, cost)]
-            return len(costs) - 1 - costs.index(min(costs)) >= self.tune.patience
+            rows = [row["valid"] for row in RunFolder(self.path).read_history() if "valid" in row]
+            costs, losses = (
+                [row.get(name) for row in (*rows, {"cost": cost, "loss": loss})] for name in ("cost", "loss")
+            )
+            costs, losses = ([math.inf if c is None or math.isnan(c) else c for c in some] for some in (costs, losses))
+            decisive = losses if self.config.source is None and len(set(costs)) == 1 else costs
+            return len(decisive) - 1 - decisive.index(min(decisive)) >= self.tune.patience
 
         self.trainer.should_stop = self.world.broadcast_from_main(no_better)  # the first one writes the history
 
     def describe(self) -> Iterator[str]:
         """Yield the run in a few lines: where it starts, its size, and what to know of its export."""
-        asked, s = self.config, self.config.train
-        if asked.source is None and asked.tune.vectors is None:
-            yield describe_random_start(asked.family, asked.preset)
-        name = asked.source or asked.preset or asked.family
+        config, s = self.config, self.config.train
+        if config.source is None and config.tune.vectors is None:
+            yield describe_random_start(config.family, config.preset)
+        name = config.source or config.preset or config.family
         length = f"{s.steps:,} steps of {s.batch_tokens * s.accumulate:,} tokens"
         examples = f"{len(self.objective.source.data):,} examples"
         yield f"{name}: {self.describe_parameters()} learn to {self.task.name}; {examples}, {length}"
@@ -464,13 +511,13 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
 
     def list_estimates(self) -> list[tuple[str, str]]:
         """List task, examples, labels, model and steps for a dry run."""
-        asked, s, labels = self.config, self.config.train, [*self.splits["train"].labels]
-        vectors = None if asked.tune.vectors is None else f"the embeddings start from {asked.tune.vectors}"
-        start = asked.source or vectors or describe_random_start(asked.family, asked.preset)
-        times, epochs = max(1, s.steps // s.eval_every), asked.tune.epochs
+        config, s, labels = self.config, self.config.train, [*self.splits["train"].labels]
+        vectors = None if config.tune.vectors is None else f"the embeddings start from {config.tune.vectors}"
+        start = config.source or vectors or describe_random_start(config.family, config.preset)
+        times, epochs = max(1, s.steps // s.eval_every), config.tune.epochs
         often, metric = "once" if times == 1 else f"{times:,} times", f"{self.main_metric} on the validation examples"
         return [
-            ("task", asked.task), *((name, part.summary) for name, part in self.splits.items()),
+            ("task", config.task), *((name, part.summary) for name, part in self.splits.items()),
             *([("labels", ", ".join(labels[:20]) + (" …" if len(labels) > 20 else ""))] if labels else []),
             *(("note", line) for line in format_overlap_warnings(find_overlap(self.splits))),
             ("model", f"{self.describe_parameters()} learn; {start}"),
@@ -483,9 +530,10 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         without them."""
         save_examples(self.path, self.sources, self.splits)
         marks = {name: fingerprint_examples(part) for name, part in self.splits.items()}
-        assert self.former.tokenizer is not None
+        tokenizer = self.former.tokenizer  # None: ELMo reads characters, and its published files have no vocabulary
         data = {
-            "tokenizer": self.former.tokenizer.fingerprint, "store": marks["train"], "examples": marks,
+            "tokenizer": None if tokenizer is None else tokenizer.fingerprint,
+            "store": marks["train"], "examples": marks,
             "tokens": int(self.objective.source.data.starts[-1]), "documents": len(self.splits["train"].rows),
             "labels": list(self.splits["train"].labels),
         }  # fmt: skip
@@ -504,45 +552,50 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         for name, goal in self.eval_objectives.items():
             seen[name] = evaluate_task(self.former, self.task, goal, self.splits[name].rows, *how)
         last = "test" if "test" in seen else "valid"
-        found: dict[str, dict[str, float]] = {name: seen[name].metrics if name in seen else {} for name in SPLIT_NAMES}
-        found |= {"baseline": {}, "majority": {}}
+        metrics: dict[str, dict[str, float]] = {
+            name: seen[name].metrics if name in seen else {} for name in SPLIT_NAMES
+        }
+        metrics |= {"baseline": {}, "majority": {}}
         rows = self.splits["train"].rows, self.splits[last].rows
-        if self.tune.baseline and self.task.name in ("classify", "regress") and has_sklearn():
-            found["baseline"] = run_baseline(*rows, tell=self.tell)
+        if self.tune.baseline and self.task.name in ("classify", "regress"):
+            if has_sklearn():
+                metrics["baseline"] = run_baseline(*rows, tell=self.tell)
+            else:
+                warnings.warn('no linear baseline: scikit-learn is missing (pip install "formers[eval]")', stacklevel=2)
         if self.tune.baseline and self.task.name == "classify":
-            found["majority"] = run_majority_baseline(*rows)
+            metrics["majority"] = run_majority_baseline(*rows)
         quoted = get_metric_signatures(self.task, seen[last])
-        sections = self.build_sections(found, quoted, last, seen[last])
-        tables = {"metrics": found, "signatures": quoted, "sections": sections}
+        sections = self.build_sections(metrics, quoted, last, seen[last])
+        tables = {"metrics": metrics, "signatures": quoted, "sections": sections}
         file = folder.path / "evaluation.json"
         file.write_text(json.dumps(tables, ensure_ascii=False, indent=1), encoding="utf-8")
         text = self.task.kind == "text"
         loss = self.compute_text_loss(self.eval_objectives["valid"]) if text else seen["valid"].loss
-        every = {name: to_json_number(value) for name, value in found["valid"].items()}
-        return found, {
+        every = {name: to_json_number(value) for name, value in metrics["valid"].items()}
+        return metrics, {
             "score": {"loss": to_json_number(loss), "accuracy": every.get("accuracy"), "metrics": every},
-            "metrics": found, "ended": [self.trainer.step, self.config.train.steps],
+            "metrics": metrics, "ended": [self.trainer.step, self.config.train.steps],
             "language": detect_language(format_example(row) for row in self.splits[last].rows),
         }  # fmt: skip
 
     def build_sections(
-        self, found: Mapping[str, Mapping[str, float]], quoted: Mapping[str, str], last: str, seen: TaskEvaluation
+        self, metrics: Mapping[str, Mapping[str, float]], quoted: Mapping[str, str], last: str, seen: TaskEvaluation
     ) -> list[JSONObject]:
         """Build the tables of the report: measures, overlap, how they were computed, and those of the task."""
-        names = {SPLIT_NAMES[name]: found[name] for name in SPLIT_NAMES}  # a baseline's row says which one it is of
-        names |= {f"TF-IDF + linear, {SPLIT_NAMES[last]}": found["baseline"]}
-        head = ["", *found[last]]
+        names = {SPLIT_NAMES[name]: metrics[name] for name in SPLIT_NAMES}  # a baseline's row says which one it is of
+        names |= {f"TF-IDF + linear, {SPLIT_NAMES[last]}": metrics["baseline"]}
+        head = ["", *metrics[last]]
         measured = [(name, values) for name, values in names.items() if values]
         cells = [[format_number(k, v[k], 4) if k in v else "–" for k in head[1:]] for _, v in measured]
         rows = [[name, *row] for (name, _), row in zip(measured, cells, strict=True)]
         sections: list[JSONObject] = [{"title": "Metrics", "head": head, "rows": rows}]
         if shared := find_overlap(self.splits):
-            told = [[name, before, f"{count:,}", f"{of:,}"] for name, before, count, of in shared]
+            overlaps = [[name, before, f"{count:,}", f"{of:,}"] for name, before, count, of in shared]
             head = ["part", "shares examples with", "examples in common", "of"]
-            sections.append({"title": "Overlap: the same texts in two parts", "head": head, "rows": told})
+            sections.append({"title": "Overlap: the same texts in two parts", "head": head, "rows": overlaps})
         if quoted:
-            told = [[name, words] for name, words in quoted.items()]
-            sections.append({"title": "How they were computed", "head": ["metric", "signature"], "rows": told})
+            signatures = [[name, words] for name, words in quoted.items()]
+            sections.append({"title": "How they were computed", "head": ["metric", "signature"], "rows": signatures})
         return [*sections, *build_report_tables(self.task, self.former.labels, seen, self.splits[last].rows)]
 
 
@@ -569,7 +622,8 @@ def drop_dummy_documents(batch: Batch) -> Batch:
     end = int(batch.starts[real])
     sizes = {"chosen": real, "document_labels": real, "labels": end if batch.chosen is None else real}
     sizes |= dict.fromkeys(("ids", "positions", "segments", "tasks", "order"), end)
-    cut = {name: value[:size] for name, size in sizes.items() if (value := vars(batch)[name]) is not None}
+    fields = batch.to_dict()
+    cut = {name: value[:size] for name, size in sizes.items() if (value := fields[name]) is not None}
     source = batch.source
     if source is not None:
         source = drop_dummy_documents(source.replace(sample=batch.sample)).replace(sample=None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import itertools
 import json
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -22,7 +23,8 @@ from ...data.text_files import COMPRESSION_SUFFIXES
 from ...errors import Error
 from ...interop.tokenizer_files import load_tokenizer, prepare, save_tokenizer
 from ...registry import find_family
-from ...text.normalise import CleaningReport
+from ...tasks.examples import Examples
+from ...text.normalise import CleaningReport, detect_language
 from ...text.tokenizer import Tokenizer
 from ...text.tokenizer_kinds import train_by_kind
 from ..config_merge import PretrainDataConfig
@@ -42,6 +44,7 @@ class PreparedData:
     store: Store
     valid_store: Store | None
     text_ratio: float = 1.0  # times as much text as the store holds: a dry run takes an excerpt
+    tasks: dict[str, dict[str, Examples]] = field(default_factory=dict)  # of a mixture: task → split → examples
 
     @property
     def fingerprints(self) -> JSONObject:
@@ -75,7 +78,7 @@ class RunText:
         self.source: object = Lookahead(source) if isinstance(source, Iterator) else source
         self.data, self.changes, self.hash = data, CleaningReport(), hashlib.sha256()
         self.first: list[str] = []  # documents that were checked
-        self.documents: Iterator[str] = iter(())  # those behind them
+        self.documents: Iterator[str] = iter(())  # those after them
         self.state: Literal["unread", "open", "kept", "finished"] = "unread"  # of the look; kept: see keep_beginning
         self.is_sized = isinstance(source, Sized) and not is_path_source(source)  # in memory, and can be read again
 
@@ -92,7 +95,7 @@ class RunText:
         if self.is_sized:
             source = self.hash_texts(extract_python_texts(source, reading.pop("column"), self.changes, self.data.skip))
         self.documents = read_documents(source, changes=self.changes, **reading)
-        if self.data.units == "learn":
+        if self.data.units in ("learn", "auto"):
             self.documents = self.phrase_counter.count_documents(self.documents)
         return self.documents
 
@@ -156,7 +159,7 @@ class RunText:
 def check_texts(text: RunText, valid: RunText) -> list[str]:
     """Check the first documents of text and validation text; what was chosen where nothing was said, in words."""
     notes = {"text": text.check(), "validation text": valid.check()}
-    return [f"{name}: {', '.join(found)}" for name, found in notes.items() if found]
+    return [f"{name}: {', '.join(remarks)}" for name, remarks in notes.items() if remarks]
 
 
 def prepare_data(
@@ -201,12 +204,21 @@ def prepare_data(
         return PreparedData(store.tokenizer, store, prepare_valid(store.tokenizer) or open_valid_part(first))
     source = RunText(text if text is not None else find_files(list(data.source)), data)
     look(source, valid_text)
+    if data.units == "auto":
+        data = replace(data, units=choose_units(source.first))
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = tokenizer or load_or_train_tokenizer(family, data, folder, source, tell, run)
     aside = prepare_valid(tokenizer)
     share = 0.0 if aside is not None else data.valid_fraction
     store = prepare_store(data, kept, source, tokenizer, share, tell, run)
     return PreparedData(tokenizer, store, aside or open_valid_part(kept))
+
+
+def choose_units(texts: list[str]) -> str:
+    """Choose how phrases and entities are found in text like this: by a morphological analyser in Korean, if there is
+    one, else phrases are learned from the text, and names and numbers are the entities."""
+    has_kiwi = importlib.util.find_spec("kiwipiepy") is not None
+    return "kiwi" if has_kiwi and detect_language(texts) == "ko" else "learn"
 
 
 def get_valid_source(data: PretrainDataConfig, valid: object) -> object:
@@ -218,10 +230,12 @@ def get_valid_source(data: PretrainDataConfig, valid: object) -> object:
     return find_files(list(data.valid))
 
 
-def check_data_unchanged(folder: Path, found: Mapping[str, object], same: Mapping[str, object] | None = None) -> None:
+def check_data_unchanged(
+    folder: Path, fingerprints: Mapping[str, object], same: Mapping[str, object] | None = None
+) -> None:
     """Compare the fingerprints of a resumed run's data with run.json, or of a repeated run's with the `same`."""
-    before = RunFolder(folder).read_info()["data"] if (folder / "run.json").is_file() else same or found
-    for key, value in found.items():
+    before = RunFolder(folder).read_info()["data"] if (folder / "run.json").is_file() else same or fingerprints
+    for key, value in fingerprints.items():
         if before.get(key) != value:
             what = {"tokenizer": "the tokenizer", "store": "the text", "valid": "the validation text"}[key]
             raise make_changed_error(what, folder)
@@ -256,27 +270,27 @@ def prepare_store(
         "deduplicate": None if data.deduplicate == "no" else data.deduplicate,
     }  # fmt: skip
     mark, words = text.fingerprint, {"store": "the text", "valid": "the validation text"}[where.name]
-    asked, known = json.dumps({"tokenizer": tokenizer.fingerprint, "text": mark, **how}), read_note(where)
-    if run is None and (known != asked or mark is None):
+    request, known = json.dumps({"tokenizer": tokenizer.fingerprint, "text": mark, **how}), read_note(where)
+    if run is None and (known != request or mark is None):
         discard_prepared(where)
         if not where.exists():
             where.parent.mkdir(parents=True, exist_ok=True)
-            get_note_path(where).write_text(asked, encoding="utf-8")
+            get_note_path(where).write_text(request, encoding="utf-8")
     if (where / "store.json").is_file():
         if run is not None and Store.open(where).fingerprint != tokenizer.fingerprint:
             raise make_changed_error("the tokenizer", run)
-        if not is_path_source(text.source) and (run is not None or known == asked):
+        if not is_path_source(text.source) and (run is not None or known == request):
             if None not in (known, mark) and json.loads(str(known))["text"] != mark:
                 raise make_changed_error(words, run)
             return Store.open(where)
     try:
-        made = prepare(text.source, tokenizer, where, **how, rank=0, ranks=1, tell=tell, phrases=text.learn_phrases)
+        store = prepare(text.source, tokenizer, where, **how, rank=0, ranks=1, tell=tell, phrases=text.learn_phrases)
     except SourceChanged:
         if run is None:
             raise
         raise make_changed_error(words, run) from None
-    assert made is not None
-    return made
+    assert store is not None
+    return store
 
 
 def get_note_path(where: Path) -> Path:
@@ -318,8 +332,8 @@ def load_or_train_tokenizer(
         return load_tokenizer(kept) if kept.is_dir() else Store.open(store).tokenizer
 
     def describe() -> str:
-        asked = {"kind": kind, "style": style.name, "pieces": data.vocab_size, **data.reader_options}
-        return json.dumps({**asked, "text": text.fingerprint})
+        request = {"kind": kind, "style": style.name, "pieces": data.vocab_size, **data.reader_options}
+        return json.dumps({**request, "text": text.fingerprint})
 
     if kept.is_dir() and text.is_sized:  # the fingerprint takes the whole look, and may tell that this is other text
         text.keep_beginning(TOKENIZER_TEXT_CHARS)
@@ -336,11 +350,11 @@ def load_or_train_tokenizer(
         letters = len(set().union(*head))
     documents = limit_characters(itertools.chain(head, documents), TOKENIZER_TEXT_CHARS)
     lines = (line for document in documents for line in document.split("\n"))
-    made = train_by_kind(kind, lines, max(data.vocab_size, 2 * letters), style=style)
+    tokenizer = train_by_kind(kind, lines, max(data.vocab_size, 2 * letters), style=style)
     get_note_path(kept).write_text(describe(), encoding="utf-8")
-    save_tokenizer(made, kept)
-    tell("tokenizer", 1, 1, f"{kind}, {len(made):,} pieces")
-    return made
+    save_tokenizer(tokenizer, kept)
+    tell("tokenizer", 1, 1, f"{kind}, {len(tokenizer):,} pieces")
+    return tokenizer
 
 
 def limit_characters(documents: Iterator[str], most: int) -> Iterator[str]:

@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -26,33 +26,47 @@ from ...family import Family
 from ...former import Former, build, build_empty, count_trainable
 from ...interop.huggingface import explain_export_limits
 from ...interop.model_directory import load
-from ...nn.attention.segment_memory import SegmentMemory
 from ...nn.block import scale_residual_branches
-from ...nn.recurrent.projected_lstm import LSTMState
 from ...objectives.causal import CausalLM
+from ...objectives.continual import TASKS, ContinualTasks
+from ...objectives.masking import NextSentence, UnitMaskedLM, measure_random_pairs
 from ...objectives.registry import OBJECTIVES, UNPAIRED_OBJECTIVES, build_objective, list_options
+from ...protocols import AnySource
 from ...registry import find_family, find_pretrained_family
+from ...task import Task
 from ...text.normalise import detect_language
 from ...text.tokenizer import Tokenizer
 from ..config_merge import (
     PRETRAIN_KEYS,
     PRETRAIN_TABLES,
     ConfigFile,
+    FinetuneDataConfig,
     PretrainConfig,
     PretrainSettings,
+    TuneConfig,
     build_model_config,
     collect_overrides,
     configure_pretraining,
     describe_random_start,
     read_config_tables,
+    read_mixture,
 )
 from ..distributed.process_group import ProcessGroup
+from ..mixture_config import TEXT_TASK, MixtureSources
 from ..plateau_monitor import PlateauMonitor, format_english
 from ..run_folder import RunFolder, find_newest_run, to_json_number
 from ..train_config import RESUMABLE_SETTINGS
 from ..trainer import StepResult, Trainer, close_batches
 from ..validation import Score, compute_unigram_baseline, evaluate
 from ..word_vectors.vector_run import VectorRequest
+from .mixture import (
+    TaskMixture,
+    build_text_task,
+    check_mixture_unchanged,
+    read_mixture_splits,
+    report_splits,
+    save_mixture_examples,
+)
 from .prepare_data import PreparedData, RunText, check_data_unchanged, check_texts, prepare_data, read_excerpt
 from .run import (
     EarlierRun,
@@ -65,8 +79,9 @@ from .run import (
 )
 from .vocab_transfer import check_checkpoint_family, transfer_vocabulary
 
+RANDOM_PAIR_TOLERANCE = 0.08  # how far from a half the share of random pairs may be before a run says so
 LANGUAGE_SAMPLE_TOKENS = 4000  # tokens of the text that say which language it is in
-Asked = PretrainConfig | PretrainSettings  # the settings of a run; some may still follow from its text
+RunSettings = PretrainConfig | PretrainSettings  # all settings of a run, or those that do not follow from its text
 Prepared = tuple[PretrainConfig, PreparedData]
 
 
@@ -93,7 +108,7 @@ def pretrain(
     overwrite: bool = False, device: torch.device | str | None = None, overrides: Mapping[str, object] | None = None,
     tell: ProgressCallback | None = None, say: Callable[[str], None] = lambda text: None,
     hook: Callable[[JSONObject], None] | None = None, same: Mapping[str, object] | None = None,
-    **tables: Mapping[str, object],
+    mixture: object = None, **tables: Mapping[str, object],
 ) -> PretrainResult:  # fmt: skip
     """Train a model of a family on text: files, a store (a path or a Store), a list, DataFrame or dataset of documents.
     The families are those of formers tree, and word2vec, glove and fasttext, which give word vectors.
@@ -103,21 +118,27 @@ def pretrain(
     (a list, DataFrame or dataset; files are named by data.valid). With `resume`, a run in `out` resumes where it
     stopped; with `overwrite`, a new one takes its place. `tell` hears of the progress, `hook` gets each line of
     metrics.jsonl (a function, or one of training/tracking.py's), `say` gets words for people. `same` are the
-    fingerprints (run.json's `data`) of a run that is to be repeated: other data is refused.
+    fingerprints (run.json's `data`) of a run that is to be repeated: other data is refused. `mixture` names tasks that
+    an encoder-decoder learns text to text beside its text (training/mixture_config.py): a YAML file, {name: examples},
+    or {"tasks": {name: {"train": …, "prefix": …}}, "strategy": "equal"}.
     """
     began = time.perf_counter()
     path = find_newest_run(family) if out is None and resume else out
     options = RunOptions(path, resume, overwrite, device, tell, say, hook)
     top = {"recipe": recipe, "preset": preset, "init": None if init is None else str(init)}
     others = ("valid", "out", "init", "resume")
-    given = collect_overrides("pretrain", tables, overrides, PRETRAIN_TABLES, arguments=others)
+    overrides_by_name = collect_overrides("pretrain", tables, overrides, PRETRAIN_TABLES, arguments=others)
+    task_settings, memory = read_mixture(mixture)
+    overrides_by_name = {**task_settings, **overrides_by_name}
     if is_path_source(text):
         paths = [str(one) for one in (text if isinstance(text, list | tuple) else [text])]
-        text, given = None, {"data.source": paths, **given}
+        text, overrides_by_name = None, {"data.source": paths, **overrides_by_name}
     if isinstance(tokenizer, str | Path):
-        tokenizer, given = None, {**given, "data.tokenizer": str(tokenizer)}
+        tokenizer, overrides_by_name = None, {**overrides_by_name, "data.tokenizer": str(tokenizer)}
     kind = PretrainRequest if family is None else get_request_class(find_pretrained_family(family).definition)
-    request = kind(family, text, valid, config, given, top, tokenizer, same, options)
+    request = kind(family, text, valid, config, overrides_by_name, top, tokenizer, same, options)
+    if memory and isinstance(request, PretrainRequest):
+        request = dataclasses.replace(request, memory=memory)
     folder, former, (score, baseline) = request.carry_out()
     return PretrainResult(folder, former, score, baseline, time.perf_counter() - began)
 
@@ -127,8 +148,8 @@ def get_request_class(family: Family) -> type[PretrainRequest] | type[VectorRequ
     return VectorRequest if family.is_static else PretrainRequest
 
 
-@dataclass
-class PretrainRequest(RunRequest[Asked, PretrainConfig, PreparedData]):
+@dataclass(frozen=True)
+class PretrainRequest(RunRequest[RunSettings, Former | None, PretrainConfig, PreparedData]):
     """A pretraining run that was asked for; `text` and `valid` are texts in memory, None for those of the settings."""
 
     family: str | None
@@ -140,6 +161,7 @@ class PretrainRequest(RunRequest[Asked, PretrainConfig, PreparedData]):
     tokenizer: Tokenizer | None
     same: Mapping[str, object] | None  # fingerprints of data that is to be the same again
     options: RunOptions
+    memory: MixtureSources = field(default_factory=dict)  # examples of a mixture's tasks that are not in files
 
     @property
     def inputs(self) -> object:
@@ -147,32 +169,33 @@ class PretrainRequest(RunRequest[Asked, PretrainConfig, PreparedData]):
         stores = [one.directory for one in (self.text, self.valid) if isinstance(one, Store)]
         return (self.file, *(directory.path for directory in stores if directory is not None))
 
-    def configure(self, earlier: EarlierRun | None) -> Asked:
-        """Merge the settings: of a new run, or of a resumed one."""
+    def configure(self, earlier: EarlierRun | None) -> tuple[RunSettings, Former | None]:
+        """Merge the settings, of a new run or of a resumed one; no model has to be read for them."""
         if earlier is None:
-            asked = configure_pretraining(self.family, self.file, self.given, **self.top)
-            if asked.init is not None:
-                check_checkpoint_family(asked)
-            return asked
-        told, before = read_config_tables(self.file, PRETRAIN_TABLES, PRETRAIN_KEYS), earlier.settings
-        family, path = self.family or told.get("family"), earlier.path
+            config = configure_pretraining(self.family, self.file, self.given, **self.top)
+            if config.init is not None:
+                check_checkpoint_family(config)
+            return config, None
+        file_tables, before = read_config_tables(self.file, PRETRAIN_TABLES, PRETRAIN_KEYS), earlier.settings
+        family, path = self.family or file_tables.get("family"), earlier.path
         if family is not None and find_family(family).name != before["family"]:
             raise Error(f"is a run of {before['family']}, not of {family}", where=path, fix="choose another --out")
         for key, value in self.top.items():
-            now = told.get(key) if value is None else value
+            now = file_tables.get(key) if value is None else value
             if now is not None and now != before.get(key):
                 what = f"is a run with {f'{key} {before[key]}' if before.get(key) else f'no {key}'}, not {now}"
                 raise Error(what, where=path, fix="leave it out, or begin a new run in another --out")
         free = ("data.source", *(f"train.{name}" for name in RESUMABLE_SETTINGS))
-        return earlier.merge_settings(
-            told, self.given, lambda file, given: configure_pretraining(before["family"], file, given), free
+        config = earlier.merge_settings(
+            file_tables, self.given, lambda file, given: configure_pretraining(before["family"], file, given), free
         )
+        return config, None
 
-    def get_stem(self, settings: Asked) -> str:
+    def get_stem(self, settings: RunSettings) -> str:
         """Return the family."""
         return settings.family
 
-    def estimate_parameters(self, settings: Asked) -> int | None:
+    def estimate_parameters(self, settings: RunSettings) -> int | None:
         """Count the parameters, about: the tokenizer is not there yet. Those of a checkpoint are not known."""
         if isinstance(settings, PretrainSettings) or settings.init is not None:
             return None
@@ -180,16 +203,27 @@ class PretrainRequest(RunRequest[Asked, PretrainConfig, PreparedData]):
         head = find_family(settings.family).definition.pretraining_head
         return count_trainable(build_empty(settings.family, sizes, head).model)
 
-    def prepare(self, settings: Asked, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare(self, settings: RunSettings, inputs: Former | None, folder: Path, world: ProcessGroup) -> Prepared:
         """Make tokenizer and token stores, or open those that are there."""
         config = settings if isinstance(settings, PretrainConfig) else settings.resolve()
         check_parallel_settings(config.train, world, (folder / "run.json").is_file())
         check_disk_space(folder, config.train, self.estimate_parameters(config))
-        return config, self.prepare_text(config, folder)
+        return config, self.add_tasks(config, self.prepare_text(config, folder, self.tokenizer), folder)
 
-    def prepare_text(self, settings: Asked, folder: Path) -> PreparedData:
+    def add_tasks(self, config: PretrainConfig, data: PreparedData, folder: Path) -> PreparedData:
+        """Read the examples of a mixture's tasks, if there is one; refuse others than a resumed run had."""
+        if config.mixture is None:
+            return data
+        begun = folder if (folder / "run.json").is_file() else None
+        splits = read_mixture_splits(config.mixture, FinetuneDataConfig(), self.memory, begun)
+        report_splits(splits, self.options.say)
+        check_mixture_unchanged(folder, splits)
+        save_mixture_examples(folder, self.memory, splits)
+        return dataclasses.replace(data, tasks=splits)
+
+    def prepare_text(self, settings: RunSettings, folder: Path, tokenizer: Tokenizer | None) -> PreparedData:
         """Make tokenizer and token stores, or open those that are there; refuse other data than a resumed run had."""
-        texts = self.text, self.tokenizer, self.valid
+        texts = self.text, tokenizer, self.valid
         data = prepare_data(settings.family, settings.data, folder / "data", *texts, self.options.report, self.look_at)
         check_data_unchanged(folder, data.fingerprints, self.same)
         return data
@@ -199,12 +233,14 @@ class PretrainRequest(RunRequest[Asked, PretrainConfig, PreparedData]):
         for line in check_texts(text, valid):
             self.options.say(line)
 
-    def prepare_excerpt(self, settings: Asked, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare_excerpt(
+        self, settings: RunSettings, inputs: Former | None, folder: Path, world: ProcessGroup
+    ) -> Prepared:
         """Prepare the beginning of the text."""
         config = settings if isinstance(settings, PretrainConfig) else settings.resolve()
         text, ratio = read_excerpt(config.data)
         data = prepare_data(config.family, config.data, folder / "data", text, self.tokenizer)
-        return config, dataclasses.replace(data, text_ratio=ratio)
+        return config, self.add_tasks(config, dataclasses.replace(data, text_ratio=ratio), folder)
 
     def build(self, settings: PretrainConfig, data: PreparedData, folder: Path, world: ProcessGroup) -> PretrainRun:
         """Build the model, the objectives and the trainer."""
@@ -220,32 +256,34 @@ class PretrainRun(NetworkRun[PretrainConfig]):
     """A pretraining run: the model, its objectives and the trainer, built from the settings and the prepared text."""
 
     def __init__(
-        self, asked: PretrainConfig, found: PreparedData, world: ProcessGroup,
+        self, config: PretrainConfig, data: PreparedData, world: ProcessGroup,
         say: Callable[[str], None] = lambda text: None,
     ):  # fmt: skip
-        self.config, self.data, self.world, self.say = asked, found, world, say
-        s = asked.train
+        self.config, self.data, self.world, self.say = config, data, world, say
+        s = config.train
         lengths = [s.get_phase_length(phase) for phase in ((0, 1) if s.short_length else (1,))]
-        self.objectives = [self.build_objective(length, found.store) for length in lengths]
-        self.former = load_or_build_model(asked, found.tokenizer, self.objectives[-1], say)
+        self.objectives = [self.build_objective(length, data.store) for length in lengths]
+        self.objectives = [self.set_stages(one, phase) for phase, one in enumerate(self.objectives)]
+        self.former = load_or_build_model(config, data.tokenizer, self.objectives[-1], say)
+        self.mixture = self.build_mixture(say)
         self.former.model.to(world.device)
         self.trainer = Trainer(self.former.model, self.objectives, s, world)
         self.latest_score: Score | None = None
         self.valid_batches: list[Batch] | None = None
         self.valid_objective: TextObjective | None = None
         self.is_validation_replicated = False  # every process sees all of it
-        self.has_validation = found.valid_store is not None
+        self.has_validation = data.valid_store is not None
         self.monitor: PlateauMonitor | None = None
 
     def build_objective(self, length: int, store: Store, valid: bool = False, name: str | None = None) -> TextObjective:
         """Build the objective for examples of a length, or another one by its `name`; with streams where the family
         carries state over."""
-        asked, s = self.config, self.config.train
-        options = {key: value for key, value in asked.objective.items() if key != "name"} if name is None else {}
-        name = name or asked.objective["name"]
-        family = find_family(asked.family).definition
+        config, s = self.config, self.config.train
+        options = {key: value for key, value in config.objective.items() if key != "name"} if name is None else {}
+        name = name or config.objective["name"]
+        family = find_family(config.family).definition
         known = list_options(OBJECTIVES[name].objective_class)
-        if s.carry_memory and has_carried_state(family) and "num_streams" in known and "num_streams" not in options:
+        if s.carry_memory and family.has_carried_state and "num_streams" in known and "num_streams" not in options:
             for setting, value in (("batch_rampup_steps", s.batch_rampup_steps), ("short_length", s.short_length)):
                 if value:
                     what = f"train.{setting} does not go with a memory that is carried over"
@@ -256,9 +294,77 @@ class PretrainRun(NetworkRun[PretrainConfig]):
             options |= {"num_streams": rows * parts, "streams_per_batch": rows}
         return build_objective(name, self.data.tokenizer, length, **options)
 
-    def get_source(self, phase: int) -> TokenSource:
-        """Return the text, with the objective of a phase."""
-        return TokenSource(self.data.store, self.objectives[-1 if phase else 0])
+    def build_mixture(self, say: Callable[[str], None]) -> TaskMixture | None:
+        """Encode the tasks that are learned beside the text, and give them to the model; None without a mixture."""
+        self.former.task, self.former.tasks = {}, {}  # those of a checkpoint are not learned here
+        if (mixture := self.config.mixture) is None:
+            return None
+        s = self.config.train
+        length = s.seq_length if self.former.context is None else min(s.seq_length, self.former.context)
+        tune = TuneConfig(seq_length=length, max_output_tokens=min(length, TuneConfig.max_output_tokens))
+        named = mixture.tasks.items()
+        tasks = {name: build_text_task(name, task, self.data.tasks[name]["train"], tune) for name, task in named}
+        most = s.eval_batches * s.batch_tokens
+        mixed = TaskMixture(mixture, self.data.tasks, self.former, tune, tasks, say, most)
+        self.former.tasks = {TEXT_TASK: Task(name="lm", kind="text").to_dict(), **mixed.get_task_tables()}
+        return mixed
+
+    def set_stages(self, objective: TextObjective, phase: int) -> TextObjective:
+        """Give each of ERNIE's three stages a third of the steps, or begin each task of ERNIE 2.0 a seventh of them
+        after the one before. The examples at which that is are estimated by their mean length."""
+        if not isinstance(objective, UnitMaskedLM):
+            return objective
+        s, continual = self.config.train, objective if isinstance(objective, ContinualTasks) else None
+        if objective.stage_ends is not None if continual is None else continual.task_starts is not None:
+            return objective
+        if continual is None and objective.stage != "all":
+            return objective
+        low, high = (0, s.long_phase_start) if phase < len(self.objectives) - 1 else (s.long_phase_start, s.steps)
+        plan = TokenSource(self.data.store, objective).plan_epoch(s.seed, 0)
+        mean = float(objective.measure_sizes(plan)[:, 0].mean())
+
+        def find_example(step: int) -> int:
+            return round(s.batch_tokens * s.count_batches_between(low, min(max(step, low), high)) / mean)
+
+        if continual is not None:
+            starts = tuple(find_example(s.steps * n // len(TASKS)) for n in range(len(TASKS)))
+            return dataclasses.replace(continual, task_starts=starts)
+        return dataclasses.replace(objective, stage_ends=(find_example(s.steps // 3), find_example(s.steps * 2 // 3)))
+
+    def describe_pairs(self) -> str | None:
+        """Return a warning if next sentence prediction gets far more or fewer random pairs than the half that it is
+        meant to have: a sentence that fills an example alone is always paired with another document's."""
+        objective = self.objectives[0]
+        if not isinstance(objective, NextSentence) or not objective.has_random_pairs:
+            return None
+        share = measure_random_pairs(self.get_source(0).plan_epoch(self.config.train.seed, 0))
+        if abs(share - 0.5) <= RANDOM_PAIR_TOLERANCE:
+            return None
+        how = "a sentence that fills an example alone has no continuation; longer examples (train.seq_length) have one"
+        return f"{share:.0%} of the pairs are random, where BERT's procedure is meant to have a half: {how}"
+
+    def get_source(self, phase: int) -> AnySource:
+        """Return the text, with the objective of a phase; mixed with the tasks, where there are any."""
+        text = TokenSource(self.data.store, self.objectives[-1 if phase else 0])
+        return text if self.mixture is None else self.mixture.mix(text, counts=(self.count_text_examples(text),))
+
+    def count_text_examples(self, text: TokenSource) -> int:
+        """Count the examples that an epoch of the text has."""
+        return len(text.plan_epoch(self.config.train.seed, 0))
+
+    def evaluate_mixture(self) -> dict[str, float]:
+        """Return the loss of each task's validation examples, and its metrics where the model is not shared out."""
+        if self.mixture is None:
+            return {}
+        s, values = self.config.train, dict[str, float]()
+        for task in self.mixture.tasks:
+            goal = task.eval_objectives["valid"]
+            batches = (batch for batch, _ in load_batches(goal.source, s.batch_tokens, s.seed + 1, epochs=1))
+            loss = evaluate(self.former.model, goal, batches, self.trainer.executor.forward, device=self.world.device)
+            values[f"{task.name}/loss"] = loss.metrics[goal.part]
+        if self.trainer.is_sharded:
+            return values
+        return {**self.mixture.summarise_metrics(self.mixture.evaluate("valid")), **values}
 
     def prepare_evaluation(self) -> None:
         """Choose the objective and the batches of the evaluation, if there is validation text. Text without
@@ -300,11 +406,12 @@ class PretrainRun(NetworkRun[PretrainConfig]):
         assert self.valid_objective is not None
         with self.trainer.use_ema_weights():
             score = evaluate(self.former.model, self.valid_objective, batches, forward, add, self.world.device)
-        self.latest_score = score
+            by_task = self.evaluate_mixture()
+        self.latest_score = dataclasses.replace(score, metrics={**score.metrics, **by_task})
         if self.monitor is not None and (line := self.monitor.record_evaluation(self.trainer.step, score.loss)):
             self.say(line)
         losses = [v for k, v in score.metrics.items() if not k.endswith("/accuracy") and k != "balance"]
-        return {"loss": sum(losses) if losses else math.nan, **score.metrics}
+        return {"loss": sum(losses) if losses else math.nan, **score.metrics, **by_task}
 
     @cached_property
     def unigram_baseline(self) -> Score | None:
@@ -317,14 +424,21 @@ class PretrainRun(NetworkRun[PretrainConfig]):
 
     def describe(self) -> Iterator[str]:
         """Yield the run in a few lines: where it starts, its size, and what to know of its text and its export."""
-        asked, s, text = self.config, self.config.train, len(self.data.store.tokens)
-        if asked.init is None and asked.preset is not None:
-            hint = describe_random_start(asked.family, asked.preset)
+        config, s, text = self.config, self.config.train, len(self.data.store.tokens)
+        if config.init is None and config.preset is not None:
+            hint = describe_random_start(config.family, config.preset)
             yield hint + (": --init continues from them" if "hub:" in hint else "")
         seen = s.batch_tokens * s.count_batches_between(0, s.steps, self.world.size) / max(1, text)
-        size = f"{asked.family}: {count_trainable(self.former.model):,} parameters, {text:,} tokens of text"
-        yield f"{size}, {s.steps:,} steps of {s.batch_tokens * s.accumulate:,} ({seen:.1f} times the text)"
+        size = f"{config.family}: {count_trainable(self.former.model):,} parameters, {text:,} tokens of text"
+        steps = f"{size}, {s.steps:,} steps of {s.batch_tokens * s.accumulate:,}"
+        yield f"{steps} ({seen:.1f} times the text)" if self.mixture is None else steps
+        if self.mixture is not None:
+            text_source = TokenSource(self.data.store, self.objectives[-1])
+            counts = {TEXT_TASK: self.count_text_examples(text_source)}
+            yield self.mixture.describe_rates(self.mixture.mix(text_source, counts=(*counts.values(),)), **counts)
         if self.world.is_main and (line := describe_unknown(self.data.store, self.data.tokenizer)) is not None:
+            yield f"note: {line}"
+        if self.world.is_main and (line := self.describe_pairs()) is not None:
             yield f"note: {line}"
         if self.world.is_main and (why := explain_export_limits(self.former)) is not None:
             yield f"export: {why}"
@@ -344,7 +458,11 @@ class PretrainRun(NetworkRun[PretrainConfig]):
     def record(self) -> JSONObject:
         """Return the fingerprints of tokenizer and text, and their size."""
         store = self.data.store
-        return {"data": {**self.data.fingerprints, "tokens": len(store.tokens), "documents": len(store.starts) - 1}}
+        size = {"tokens": len(store.tokens), "documents": len(store.starts) - 1}
+        tasks = (
+            {} if self.mixture is None else {"examples": self.mixture.fingerprint(), "tasks": self.mixture.list_kinds()}
+        )
+        return {"data": {**self.data.fingerprints, **size, **tasks}}
 
     def begin(self, folder: RunFolder) -> None:
         """Choose the validation batches; on the main process, get ready to show samples and to notice a plateau."""
@@ -395,40 +513,34 @@ def score_to_dict(score: Score | None) -> JSONObject | None:
     return {"loss": to_json_number(score.loss), "accuracy": to_json_number(score.accuracy), "metrics": every}
 
 
-def has_carried_state(family: Family) -> bool:
-    """Return whether a family's state is carried from batch to batch in training."""
-    return family.state_class in (SegmentMemory, LSTMState)
-
-
 def load_or_build_model(
-    asked: PretrainConfig, tokenizer: Tokenizer, goal: TextObjective, say: Callable[[str], None]
+    config: PretrainConfig, tokenizer: Tokenizer, goal: TextObjective, say: Callable[[str], None]
 ) -> Former:
     """Build a new model that fits the tokenizer, or load one from a checkpoint."""
-    declared = find_family(asked.family).definition
+    declared = find_family(config.family).definition
     head = declared.pretraining_head
-    if asked.objective["name"] != declared.objective:  # another objective may need another head
-        wanted = {part for part in (goal.part, goal.pair_part) if part is not None}
+    if config.objective["name"] != declared.objective:  # another objective may need another head
         sizes = declared.config_class()
-        if asked.init is None:
-            sizes = build_model_config(asked, **get_tokenizer_config(tokenizer, goal))
+        if config.init is None:
+            sizes = build_model_config(config, **get_tokenizer_config(tokenizer, goal))
         heads = declared.build_heads(sizes)
-        head = next((name for name, parts in heads.items() if set(parts) == wanted), head)
-    if asked.init is not None:
-        check_checkpoint_family(asked)
-        return transfer_vocabulary(load(asked.init, head=head), tokenizer, asked, say)
-    sizes = build_model_config(asked, **get_tokenizer_config(tokenizer, goal))
-    made = build(asked.family, head=head, seed=asked.train.seed, **vars(sizes))
-    scale_residual_branches(made.model, asked.train.residual_init)
-    made.tokenizer = tokenizer
-    return made
+        head = next((name for name, parts in heads.items() if set(parts) == goal.head_parts), head)
+    if config.init is not None:
+        check_checkpoint_family(config)
+        return transfer_vocabulary(load(config.init, head=head), tokenizer, config, say)
+    sizes = build_model_config(config, **get_tokenizer_config(tokenizer, goal))
+    former = build(config.family, head=head, seed=config.train.seed, **sizes.to_settings())
+    scale_residual_branches(former.model, config.train.residual_init)
+    former.tokenizer = tokenizer
+    return former
 
 
 def get_tokenizer_config(tokenizer: Tokenizer, goal: TextObjective) -> dict[str, int | None]:
     """Return what a config takes over from a tokenizer: the size of the vocabulary, and the special ids."""
-    found: dict[str, int | None] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")}
+    ids: dict[str, int | None] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")}
     if goal.decoder_start is not None:
-        found["start"] = goal.decoder_start
-    return {**found, "vocab": len(tokenizer)}
+        ids["start"] = goal.decoder_start
+    return {**ids, "vocab": len(tokenizer)}
 
 
 def check_first_batch(path: Path, run: PretrainRun) -> None:
@@ -450,33 +562,33 @@ MAX_SHOWN_TOKENS = 60  # tokens of an example that are shown
 class SampleWriter:
     """Asks the model the same at every time, and keeps the answers in samples.jsonl."""
 
-    def __init__(self, former: Former, goal: TextObjective, found: PreparedData, folder: Path):
+    def __init__(self, former: Former, goal: TextObjective, data: PreparedData, folder: Path):
         self.former, self.objective, self.file = former, goal, folder / "samples.jsonl"
-        self.store: Store = found.valid_store or found.store
-        self.tokenizer = found.tokenizer
+        self.store: Store = data.valid_store or data.store
+        self.tokenizer = data.tokenizer
 
     def write_sample(self, step: int) -> None:
         """Write one sample; what a family cannot do is left out."""
         was, state = self.former.model.training, torch.random.get_rng_state()
         self.former.model.eval()
         try:
-            said = self.continue_text() if isinstance(self.objective, CausalLM) else self.predict_hidden()
+            sample = self.continue_text() if isinstance(self.objective, CausalLM) else self.predict_hidden()
         except NonFinite:  # the training loop decides what becomes of such a run
-            said = None
+            sample = None
         finally:
             self.former.model.train(was)
             torch.random.set_rng_state(state)
-        if said is not None:
+        if sample is not None:
             with open(self.file, "a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": step, **said}, ensure_ascii=False) + "\n")
+                file.write(json.dumps({"step": step, **sample}, ensure_ascii=False) + "\n")
 
     def continue_text(self) -> dict[str, str] | None:
         """Return the beginning of a validation document, continued by the model."""
         low = int(self.store.starts[0])
         some = min(16, int(self.store.starts[1]) - low, len(self.store.tokens) - low)
         prompt = np.asarray(self.store.tokens[low : low + some]).astype(np.int64).tolist()
-        made = self.former.continue_ids([prompt], SAMPLE_TOKENS, temperature=0.7, top_k=40)[0]
-        return {"given": self.tokenizer.decode(prompt), "made": self.tokenizer.decode(made)}
+        continuation = self.former.continue_ids([prompt], SAMPLE_TOKENS, temperature=0.7, top_k=40)[0]
+        return {"given": self.tokenizer.decode(prompt), "made": self.tokenizer.decode(continuation)}
 
     @torch.no_grad()
     def predict_hidden(self) -> dict[str, str] | None:
@@ -493,6 +605,6 @@ class SampleWriter:
         hidden = self.former.model(moved)[torch.as_tensor(chosen[mine], device=self.former.device)]
         guess = self.former.model.logits(hidden, part=self.objective.part).argmax(-1).tolist()
         shown = batch if batch.source is None else batch.source
-        given = shown.ids[: min(int(shown.starts[1]), MAX_SHOWN_TOKENS)].tolist()
+        prompt = shown.ids[: min(int(shown.starts[1]), MAX_SHOWN_TOKENS)].tolist()
         words = lambda row: " ".join(map(self.tokenizer.get_token_text, row))  # noqa: E731
-        return {"given": words(given), "target": words(batch.labels[mine].tolist()), "made": words(guess)}
+        return {"given": words(prompt), "target": words(batch.labels[mine].tolist()), "made": words(guess)}

@@ -28,6 +28,7 @@ from ...data.loader import load_batches
 from ...errors import Error
 from ...former import Former, build, count_trainable
 from ...interop.model_directory import save
+from ...model import estimate_flops_per_token
 from ...protocols import AnySource
 from ...reports.run_report import write_report
 from ..checkpoint.local import Checkpoints, Tensors, set_weights
@@ -36,7 +37,6 @@ from ..distributed.process_group import ProcessGroup, connect_processes, explain
 from ..distributed.strategies import select_strategy
 from ..hardware import (
     describe_hardware,
-    estimate_flops_per_token,
     explain_out_of_memory,
     get_peak_memory,
     measure_peak_flops,
@@ -50,17 +50,18 @@ from ..tracking import Tracker
 from ..train_config import LoopConfig, SettingValue, TrainConfig
 from ..trainer import Diverged, StepResult, Trainer
 
-TIMED_STEPS = 5  # behind the first, which also compiles
+TIMED_STEPS = 5  # after the first, which also compiles
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
 NetworkConfigT = TypeVar("NetworkConfigT", bound=PretrainConfig | FinetuneConfig)
 SettingsT = TypeVar("SettingsT", bound=RunConfig | FinetuneSettings | PretrainSettings)  # before the data is read,
 ReadyT = TypeVar("ReadyT")  # and when it is prepared
+InputT = TypeVar("InputT")  # what had to be read to know the settings
 DataT = TypeVar("DataT")  # what a run learns from, when it is prepared
 RunResult = Any  # dynamic: what the caller of a verb gets beside the model, by the verb
 MOVABLE_SETTINGS = ("data.source", "data.train", "data.valid", "data.test")  # files may move: their content is compared
 
 
-@dataclass
+@dataclass(frozen=True)
 class RunOptions:
     """The options of every run: its folder, how it starts, and the callbacks that follow it."""
 
@@ -74,8 +75,16 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         check_overwrite(self.out, self.resume, self.overwrite)
-        self.path: Path | None = None if self.out is None else Path(self.out)
-        self.report: ProgressCallback = self.tell or (lambda *_: None)
+
+    @property
+    def path(self) -> Path | None:
+        """The run's folder, if it is named."""
+        return None if self.out is None else Path(self.out)
+
+    def report(self, what: str, done: int, total: int, detail: str) -> None:
+        """Pass progress on to `tell`, if somebody follows it."""
+        if self.tell is not None:
+            self.tell(what, done, total, detail)
 
 
 @dataclass(frozen=True)
@@ -107,41 +116,43 @@ class EarlierRun:
         return max(Checkpoints(self.path / "steps", remove_stale=False).list_steps(), default=0)
 
     def merge_settings(
-        self, told: Mapping[str, SettingValue], given: Mapping[str, SettingValue],
+        self, file_tables: Mapping[str, SettingValue], given: Mapping[str, SettingValue],
         configure: Callable[[JSONObject, Mapping[str, object]], SettingsT], free: Collection[str],
     ) -> SettingsT:  # fmt: skip
-        """Return the run's settings under those of a file (the tables `told`) and single ones (`given`), as `configure`
+        """Return the run's settings under those of a file (`file_tables`) and single ones (`given`), as `configure`
         merges them. Only those named in `free` may change."""
 
         def overlay(is_kept: Callable[[str], bool]) -> JSONObject:
-            over = {t: {k: v for k, v in told[t].items() if is_kept(f"{t}.{k}")} for t in told if t in tables}
+            over = {
+                t: {k: v for k, v in file_tables[t].items() if is_kept(f"{t}.{k}")} for t in file_tables if t in tables
+            }
             return {**self.settings, **{t: {**tables[t], **values} for t, values in over.items()}}
 
         tables = {name: values for name, values in self.settings.items() if isinstance(values, dict)}
-        asked = configure(overlay(lambda key: key in free), {k: v for k, v in given.items() if k in free})
-        kept, now = asked.to_dict(), configure(overlay(lambda key: True), given).to_dict()
+        settings = configure(overlay(lambda key: key in free), {k: v for k, v in given.items() if k in free})
+        kept, now = settings.to_dict(), configure(overlay(lambda key: True), given).to_dict()
         if self.done_steps > (steps := kept["train"]["steps"]):
             what = f"{self.done_steps:,} steps are done, more than {steps:,}"
             raise Error(what, where=self.path, fix=f"--train.steps {self.done_steps} or more")
         names = ", ".join(name.removeprefix("train.") for name in free)
-        for name in tables:
+        for name in {**tables, **{name: True for name in now if name == "mixture"}}:
             for key in now[name]:
-                if key not in kept[name] or now[name][key] != kept[name][key]:
+                if key not in kept.get(name, {}) or now[name][key] != kept[name][key]:
                     fix = f"leave it out, or begin a new run; free to change: {names}"
                     raise Error(f"{name}.{key} cannot change in a resumed run", where=self.path, fix=fix)
         self.refuse_if_finished(kept)
-        return asked
+        return settings
 
     def compute_steps(self, epochs: float) -> int:
         """Return the steps of another number of epochs; an Error if more are done."""
         steps, done = self.settings["train"]["steps"], self.done_steps
         before = (self.settings.get("tune") or self.settings["train"])["epochs"]
-        if done > (wanted := max(1, round(steps * epochs / before))):
+        if done > (new_steps := max(1, round(steps * epochs / before))):
             seen = f"{done * before / steps:.3g}"
             least = math.ceil(done * before / steps) if isinstance(before, int) else seen
             what = f"{format_epochs(float(seen))} done, more than {epochs:g}"
             raise Error(what, where=self.path, fix=f"--epochs {least} or more")
-        return wanted
+        return new_steps
 
     def refuse_if_finished(self, now: Mapping[str, SettingValue]) -> None:
         """Refuse new settings for a run that has taken all its steps: they would change nothing, and its old result
@@ -160,10 +171,10 @@ class EarlierRun:
 
 def describe_run_length(info: Mapping[str, SettingValue]) -> tuple[str, str]:
     """Return how long a run was asked to be, in epochs or, if these were given, in steps; and the option to raise."""
-    asked = info["config"]
-    epochs = (asked.get("tune") or asked["train"]).get("epochs")
+    config = info["config"]
+    epochs = (config.get("tune") or config["train"]).get("epochs")
     if epochs is None or "steps" in info.get("explicit_train", ()):
-        return f"{asked['train']['steps']:,} steps", f"--train.steps above {asked['train']['steps']:,}"
+        return f"{config['train']['steps']:,} steps", f"--train.steps above {config['train']['steps']:,}"
     return format_epochs(epochs), f"--epochs above {epochs:g}"
 
 
@@ -240,7 +251,7 @@ class Run(Protocol[ConfigT]):
         """Evaluate the model of the best step; return what the caller gets, and what run.json keeps."""
 
 
-AnyRun = Run[Any]  # dynamic: of any kind
+AnyRun = Run[Any]  # dynamic: the class of its config, of which these functions read RunConfig alone
 
 
 class NetworkRun(Run[NetworkConfigT], Protocol[NetworkConfigT]):
@@ -252,7 +263,7 @@ class NetworkRun(Run[NetworkConfigT], Protocol[NetworkConfigT]):
         """Return the examples of a phase."""
 
     def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
-        """Return the batches of a phase from a position on, each with the position behind it."""
+        """Return the batches of a phase from a position on, each with the position after it."""
         s = self.config.train
         return load_batches(
             self.get_source(phase), s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
@@ -289,40 +300,46 @@ class NetworkRun(Run[NetworkConfigT], Protocol[NetworkConfigT]):
         best = next((step for step in sorted(scores) if scores[step] is not None), None)
         looks = [row["valid"] for row in rows if "valid" in row and set(row["valid"]) - {"loss", "cost"}]
         excused = trainer.executor.scaler.is_enabled() and not trainer.bad_steps  # fp16 finds its scale by trial
-        told = f"{bad:,} of {len(steps):,} steps had a loss or gradient that is not finite"
+        reason = f"{bad:,} of {len(steps):,} steps had a loss or gradient that is not finite"
         if looks and best is None and looks[-1].get("loss") is None:
-            told = f"the validation loss is not finite ({told})"
+            reason = f"the validation loss is not finite ({reason})"
         elif 2 * bad <= len(steps) or excused:
             return
         if trainer.bad_steps:
             kept.quarantine_after(trainer.step - trainer.bad_steps - 1)
         fix = "continue with --resume and a lower --train.lr; no model was written"
-        raise Diverged(told, where=folder.path, fix=fix)
+        raise Diverged(reason, where=folder.path, fix=fix)
 
     def build_model(self, groups: Mapping[str, Tensors]) -> Former:
         """Set the weights, those of the moving average if there is one."""
-        made = self.former
+        former = self.former
         if self.trainer.is_sharded:
-            made = build(self.config.family, head=made.head, **dataclasses.asdict(made.config))
-            made.tokenizer = self.former.tokenizer
-        set_weights(made.model, groups.get("ema", groups["model"]))
-        return made
+            former = build(self.config.family, head=former.head, **dataclasses.asdict(former.config))
+            former.tokenizer, former.tasks = self.former.tokenizer, self.former.tasks
+        set_weights(former.model, groups.get("ema", groups["model"]))
+        return former
 
 
-AnyNetworkRun = NetworkRun[Any]  # dynamic: of pretraining or fine-tuning
+AnyNetworkRun = NetworkRun[Any]  # dynamic: the class of its config, of which these functions read `train` alone
 
 
-class RunRequest(Protocol[SettingsT, ReadyT, DataT]):
+class RunRequest(Protocol[SettingsT, InputT, ReadyT, DataT]):
     """A run that was asked for. Only the main process configures and prepares; all processes build."""
 
     options: RunOptions
 
     @property
+    def device(self) -> torch.device | str | None:
+        """Where the run takes place; None: on the GPU, if there is one."""
+        return self.options.device
+
+    @property
     def inputs(self) -> object:
         """Paths that it reads, which --overwrite must not remove."""
 
-    def configure(self, earlier: EarlierRun | None) -> SettingsT:
-        """Merge and check the settings: of a new run, or of a resumed one."""
+    def configure(self, earlier: EarlierRun | None) -> tuple[SettingsT, InputT]:
+        """Merge and check the settings, of a new run or of a resumed one; returns also what had to be read to know
+        them, so that preparing need not read it again."""
 
     def get_stem(self, settings: SettingsT) -> str:
         """Return what the run's folder is called if nobody names it, before its number."""
@@ -331,10 +348,14 @@ class RunRequest(Protocol[SettingsT, ReadyT, DataT]):
         """Return about how many parameters will be trained; None if that is not known yet."""
         return None
 
-    def prepare(self, settings: SettingsT, folder: Path, world: ProcessGroup) -> tuple[ReadyT, DataT]:
+    def prepare(
+        self, settings: SettingsT, inputs: InputT, folder: Path, world: ProcessGroup
+    ) -> tuple[ReadyT, DataT]:  # fmt: skip
         """Prepare the data in the run's folder; returns the settings, with those that follow from it, and the data."""
 
-    def prepare_excerpt(self, settings: SettingsT, folder: Path, world: ProcessGroup) -> tuple[ReadyT, DataT]:
+    def prepare_excerpt(
+        self, settings: SettingsT, inputs: InputT, folder: Path, world: ProcessGroup
+    ) -> tuple[ReadyT, DataT]:  # fmt: skip
         """Prepare as much of the data as a dry run needs."""
 
     def build(self, settings: ReadyT, data: DataT, folder: Path, world: ProcessGroup) -> AnyRun:
@@ -345,24 +366,34 @@ class RunRequest(Protocol[SettingsT, ReadyT, DataT]):
         return carry_out(self)
 
 
-def carry_out(request: RunRequest[SettingsT, ReadyT, DataT]) -> tuple[Path, Former, RunResult]:
+AnyRequest = RunRequest[Any, Any, Any, Any]  # dynamic: its four types belong together, and the caller needs none
+
+
+def carry_out(request: RunRequest[SettingsT, InputT, ReadyT, DataT]) -> tuple[Path, Former, RunResult]:
     """Carry out a run from its settings to its report; returns its folder, the best model, and its result. Only the
     main process reads sources and writes into the folder. A run that cannot begin leaves no folder behind."""
     options = request.options
-    world, say = connect_processes(options.device), options.say
+    world, say = connect_processes(request.device), options.say
+    main_inputs: list[InputT] = []  # the other processes read nothing
+    remove_replaced: list[Callable[[], None]] = []
+
+    def configure() -> SettingsT:
+        settings, inputs = request.configure(EarlierRun.find(options))
+        main_inputs.append(inputs)
+        return settings
+
     with ExitStack() as stack:
         stack.enter_context(explain_lost_peer(world))
-        settings = world.broadcast_from_main(lambda: request.configure(EarlierRun.find(options)))
+        settings = world.broadcast_from_main(configure)
         memory = stack.enter_context(explain_out_of_memory(world.device, request.estimate_parameters(settings)))
         stack.enter_context(use_deterministic(settings.is_deterministic))
-        remove_replaced: list[Callable[[], None]] = []
 
         def prepare() -> tuple[Path, ReadyT, DataT]:
-            inputs = (settings.to_dict(), request.inputs)
-            opened = open_run_folder(options.path, request.get_stem(settings), options.overwrite, inputs)
+            protected = (settings.to_dict(), request.inputs)
+            opened = open_run_folder(options.path, request.get_stem(settings), options.overwrite, protected)
             folder, remove = stack.enter_context(opened)
             remove_replaced.append(remove)
-            return folder.path, *request.prepare(settings, folder.path, world)
+            return folder.path, *request.prepare(settings, main_inputs[0], folder.path, world)
 
         path, ready, data = world.broadcast_from_main(prepare)  # the other processes map the same files
         if isinstance(ready, RunConfig):  # what fine-tuning needs is known once its examples are encoded
@@ -416,7 +447,7 @@ def conclude(folder: RunFolder, run: AnyRun, meter: ProgressMeter) -> RunResult:
 
 
 def measure_steps(run: AnyRun, low: int, last: int) -> tuple[float, float]:
-    """Return the seconds of the first of some steps, and of those behind it."""
+    """Return the seconds of the first of some steps, and of those after it."""
     began, run.trainer.step = time.perf_counter(), low
     steps = run.take_steps(last)
     next(steps)
@@ -430,7 +461,7 @@ def measure_steps(run: AnyRun, low: int, last: int) -> tuple[float, float]:
 
 
 def time_steps(run: AnyNetworkRun, low: int, high: int) -> tuple[float, float]:
-    """Return the seconds of the first of some steps, and of a batch of those behind it."""
+    """Return the seconds of the first of some steps, and of a batch of those after it."""
     s, last = run.config.train, min(low + 1 + TIMED_STEPS, high)
     first, rest = measure_steps(run, low, last)
     if last == low + 1:
@@ -441,8 +472,8 @@ def time_steps(run: AnyNetworkRun, low: int, high: int) -> tuple[float, float]:
 def measure_deterministic_cost(build_run: Callable[[], AnyNetworkRun]) -> str:
     """Return what deterministic algorithms cost here: a few steps of the run with and without, then forgotten."""
     seconds: list[float] = []
-    for wanted in (False, True):
-        torch.use_deterministic_algorithms(wanted)
+    for is_deterministic in (False, True):
+        torch.use_deterministic_algorithms(is_deterministic)
         try:
             run = build_run()
             s = run.config.train
@@ -465,6 +496,11 @@ def check_parallel_settings(train: TrainConfig, world: ProcessGroup, begun: bool
     if train.optimizer == "adafactor" and select_strategy(world, train.parallel).is_sharded:
         what = "adafactor needs whole rows and columns, which shards do not have"
         raise Error(what, fix="--train.optimizer rms-adamw, or --train.parallel ddp")
+    if train.optimizer == "adamw8bit" and select_strategy(world, train.parallel).is_sharded:
+        what = "adamw8bit keeps its moments by blocks of whole weights, which shards do not have"
+        raise Error(what, fix="--train.optimizer adamw, or --train.parallel ddp")
+    if train.precision == "fp8" and world.size > 1 and train.parallel != "ddp":
+        raise Error("8-bit floats are for whole weights, not for shards", fix="--train.precision bf16")
     if train.precision == "fp16" and world.size > 1 and train.parallel == "expert":
         raise Error("experts are not shared out in fp16", fix="--train.precision bf16 or fp32")
 
@@ -485,37 +521,38 @@ def check_disk_space(path: Path, train: LoopConfig, parameters: int | None) -> N
 def collect_training_facts(folder: RunFolder, step: int) -> JSONObject:
     """Return what the run knows of the model of one step, for a model card from its formers.json: names, no paths."""
     about = folder.read_info()
-    asked, data = about["config"], about.get("data") or {}
+    config, data = about["config"], about.get("data") or {}
     looks = (row["valid"] for row in folder.read_history() if row["step"] == step and "valid" in row)
     seen: JSONObject = next(looks, {})
-    sources = [asked["data"].get(name) or () for name in ("source", "train")]
-    base = asked.get("init") or asked.get("source")
+    sources = [config["data"].get(name) or () for name in ("source", "train")]
+    sources += [task["train"] for task in (config.get("mixture") or {}).get("tasks", {}).values() if "train" in task]
+    base = config.get("init") or config.get("source")
     base = base if base is None or base.startswith("hub:") else Path(base).name
     names = [Path(str(one)).name for value in sources for one in ([value] if isinstance(value, str) else value)]
     counts = {key: data[key] for key in ("tokens", "documents", "examples") if isinstance(data.get(key), int)}
-    found = {
-        "steps": step, "objective": (asked.get("objective") or {}).get("name"), "task": asked.get("task"),
+    facts = {
+        "steps": step, "objective": (config.get("objective") or {}).get("name"), "task": config.get("task"),
         "init": base, "data": {"sources": names, **counts},
         "validation": {key: value for key, value in seen.items() if value is not None},
     }  # fmt: skip
-    return {key: value for key, value in found.items() if isinstance(value, str | int | dict)}
+    return {key: value for key, value in facts.items() if isinstance(value, str | int | dict)}
 
 
 def save_best_model(folder: RunFolder, run: AnyRun) -> tuple[Former, int]:
     """Save the best checkpoint as a formers directory; returns the model and its step."""
     kept = Checkpoints(folder.path / "steps", remove_stale=False)
-    if (found := kept.load_best()) is None:
+    if (checkpoint := kept.load_best()) is None:
         raise Error("no checkpoint is whole", where=kept.folder, fix="check the disk; --resume trains again")
-    best, groups, _ = found
-    made = run.build_model(groups)
-    if not all(bool(weight.isfinite().all()) for weight in made.model.state_dict().values()):
+    best, groups, _ = checkpoint
+    former = run.build_model(groups)
+    if not all(bool(weight.isfinite().all()) for weight in former.model.state_dict().values()):
         what = f"the weights of step {best:,} are not finite"
         raise Diverged(what, where=folder.path, fix="begin again with a lower --train.lr; no model was written")
-    made.model.eval()
-    made.training_info = collect_training_facts(folder, best)
-    run.finalise(made)
+    former.model.eval()
+    former.training_info = collect_training_facts(folder, best)
+    run.finalise(former)
     target = folder.path / "model"
     if target.exists():
         shutil.rmtree(target)
-    save(made, target)
-    return made, best
+    save(former, target)
+    return former, best

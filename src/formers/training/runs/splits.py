@@ -7,12 +7,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from ...config import JSONValue
 from ...data.counter_rng import shuffle_indices
 from ...data.readers import is_path_source
 from ...errors import Error
+from ...tasks.example_tables import FileOptions
 from ...tasks.examples import Columns, Examples, check_labels, flatten_names, order_labels, read_examples
 from ..config_merge import FinetuneDataConfig
 
@@ -28,8 +29,9 @@ def read_splits(
     """Read the examples of each part; if only training examples are given, some are held out. Of a run that was
     `begun` in a folder, those that it has kept."""
     parts: dict[str, Examples] = {}
+    settings = {"train": data.train, "valid": data.valid, "test": data.test}
     for name in SPLITS:
-        source = sources[name] if sources[name] is not None else vars(data)[name]
+        source = sources[name] if sources[name] is not None else settings[name]
         if source is None and begun is not None:
             source = load_saved_examples(begun, name, task or "classify")
         if source is None:
@@ -50,13 +52,13 @@ def find_overlap(parts: Mapping[str, Examples]) -> list[tuple[str, str, int, int
     """(part, earlier part, rows in common, rows of the part) for parts that share examples: rows whose text is the same
     but for case and spaces, whatever their labels are."""
     keys = {name: [hash_content(row) for row in part.rows] for name, part in parts.items()}
-    found = []
+    overlaps = []
     for name, before in (("valid", "train"), ("test", "train"), ("test", "valid")):
         if name in keys and before in keys:
             known = set(keys[before])
             if shared := sum(key in known for key in keys[name]):
-                found.append((name, before, shared, len(keys[name])))
-    return found
+                overlaps.append((name, before, shared, len(keys[name])))
+    return overlaps
 
 
 def hash_content(row: Mapping[str, JSONValue]) -> bytes:
@@ -67,18 +69,18 @@ def hash_content(row: Mapping[str, JSONValue]) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def format_overlap_warnings(found: Sequence[tuple[str, str, int, int]], what: str = "examples") -> list[str]:
+def format_overlap_warnings(overlaps: Sequence[tuple[str, str, int, int]], what: str = "examples") -> list[str]:
     """Return a warning for each pair of parts that share examples, or documents of plain text."""
     return [
         f"warning: {shared:,} of {count:,} {name} {what} are among the {before} {what} too"
         f" ({shared / count:.0%}): the measures say nothing of new texts"
-        for name, before, shared, count in found
+        for name, before, shared, count in overlaps
     ]
 
 
 def read_split(
-    source: object, task: str | None, columns: Columns, between: str | None, **reading: Any  # dynamic: FileOptions
-) -> Examples:  # fmt: skip
+    source: object, task: str | None, columns: Columns, between: str | None, **reading: Unpack[FileOptions]
+) -> Examples:
     """Read the labelled examples of one source; plain text is refused: only the task lm learns from it."""
     if not isinstance(source, Examples):
         return read_examples(source, task, columns, label_separator=between, allow_plain_text=False, **reading)
@@ -99,16 +101,16 @@ def sample_examples(examples: Examples, limit: int) -> Examples:
     if count <= limit:
         return examples
     places = sorted(shuffle_indices(count, 0, 0, 0xD4A3).tolist()[:limit])
-    said = f"{examples.summary}, of which {limit:,} are drawn"
-    return replace(examples, rows=[examples.rows[i] for i in places], summary=said)
+    summary = f"{examples.summary}, of which {limit:,} are drawn"
+    return replace(examples, rows=[examples.rows[i] for i in places], summary=summary)
 
 
 def group_by_context(examples: Examples) -> list[list[int]]:
     """Group places of rows that stay together: all questions about one context; without contexts, each row alone."""
-    (key, few), found = SHARED_CONTEXTS.get(examples.task, ("", 0)), dict[object, list[int]]()
+    (key, few), groups = SHARED_CONTEXTS.get(examples.task, ("", 0)), dict[object, list[int]]()
     for place, row in enumerate(examples.rows):
-        found.setdefault(row.get(key) or place, []).append(place)
-    return list(found.values()) if len(found) > few else [[place] for place in range(len(examples.rows))]
+        groups.setdefault(row.get(key) or place, []).append(place)
+    return list(groups.values()) if len(groups) > few else [[place] for place in range(len(examples.rows))]
 
 
 def hold_out(examples: Examples, share: float) -> dict[str, Examples]:
@@ -131,9 +133,9 @@ def hold_out(examples: Examples, share: float) -> dict[str, Examples]:
     }
 
 
-def select_examples(examples: Examples, places: Sequence[int], said: str) -> Examples:
+def select_examples(examples: Examples, places: Sequence[int], summary: str) -> Examples:
     """Return some of the examples, with the labels of all."""
-    return replace(examples, rows=[examples.rows[i] for i in places], summary=said, source_rows=tuple(places))
+    return replace(examples, rows=[examples.rows[i] for i in places], summary=summary, source_rows=tuple(places))
 
 
 def save_examples(path: Path, sources: Mapping[str, object], parts: Mapping[str, Examples]) -> None:
@@ -162,8 +164,8 @@ def load_saved_examples(run: Path, name: str, task: str, labels: Sequence[str] =
     except ValueError as error:
         raise Error(f"the run's own examples cannot be read ({error})", where=file, fix="begin a new run") from None
     several = task == "classify" and any(isinstance(row["label"], list) for row in rows)
-    said = f"{task}: {len(rows):,} examples that the run has kept"
-    return Examples(task, rows, said, tuple(labels) or order_labels(rows, task, None), several)
+    summary = f"{task}: {len(rows):,} examples that the run has kept"
+    return Examples(task, rows, summary, tuple(labels) or order_labels(rows, task, None), several)
 
 
 def fingerprint_examples(examples: Examples) -> str:

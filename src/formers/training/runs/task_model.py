@@ -21,8 +21,9 @@ from ...family import Family, ModelConfig
 from ...former import Former, build, build_empty
 from ...interop.model_directory import load, read_checkpoint_info
 from ...interop.tokenizer_files import load_tokenizer, save_tokenizer
-from ...model import Model
-from ...nn.layers import OutputLayer, initialise_weights
+from ...model import Model, format_head, get_init_rules
+from ...nn.experts import Experts
+from ...nn.layers import Dropout, OutputLayer, initialise_weights
 from ...nn.lora import add_adapters, get_adapter_tensors, remove_adapters
 from ...objectives.seq2seq import DecoderEnds
 from ...protocols import Listener
@@ -41,11 +42,11 @@ CLASS_KINDS = ("class", "many", "tags")
 TEXT_LEVEL_KINDS = ("class", "many", "number", "choice")  # one answer to a whole text
 
 
-def get_labels(wanted: FinetuneSettings, examples: Examples) -> tuple[str, ...]:
+def get_labels(settings: FinetuneSettings, examples: Examples) -> tuple[str, ...]:
     """Return the labels of the training examples, in order."""
-    if wanted.task == "regress":
+    if settings.task == "regress":
         return (SCORE_LABEL,)
-    if wanted.task not in ("classify", "tag"):
+    if settings.task not in ("classify", "tag"):
         return ()
     if len(examples.labels) < 2:
         only = f" ({examples.labels[0]!r})" if examples.labels else ""
@@ -53,21 +54,26 @@ def get_labels(wanted: FinetuneSettings, examples: Examples) -> tuple[str, ...]:
     return examples.labels
 
 
-def build_task(wanted: FinetuneSettings, examples: Examples) -> Task:
+def build_task(settings: FinetuneSettings, examples: Examples) -> Task:
     """Build the task from the examples and the settings; the model limits its length."""
-    t, kind = wanted.tune, TASKS[wanted.task][0][0]
+    t, kind = settings.tune, TASKS[settings.task][0][0]
     many = examples.multilabel if t.multilabel is None else t.multilabel
-    if wanted.task == "classify" and many:
+    if settings.task == "classify" and many:
         kind = "many"
-    abstains = wanted.task == "answer" and any(not row["possible"] for row in examples.rows)
-    pairs = {row.get("other") is not None for row in examples.rows} if wanted.task in ("classify", "regress") else set()
-    characters = wanted.task == "tag" and all(len(word) == 1 for row in examples.rows for word in row["words"])
-    tagged = [row["words"] for row in examples.rows] if wanted.task == "tag" else []
-    detached = find_detached(tagged) if wanted.task == "tag" else None
-    prefix, words = t.prefix, t.label_as_text and wanted.task == "classify"
+    abstains = settings.task == "answer" and any(not row["possible"] for row in examples.rows)
+    pairs = (
+        {row.get("other") is not None for row in examples.rows} if settings.task in ("classify", "regress") else set()
+    )
+    characters = settings.task == "tag" and all(len(word) == 1 for row in examples.rows for word in row["words"])
+    tagged = [row["words"] for row in examples.rows] if settings.task == "tag" else []
+    detached = find_detached(tagged) if settings.task == "tag" else None
+    both = t.both_orders
+    if both is None:  # a score says how similar two texts are, whichever comes first
+        both = settings.task == "regress" and find_family(settings.family).definition.reads_both_orders
+    prefix, words = t.prefix, t.label_as_text and settings.task == "classify"
     return Task(
-        name=wanted.task, kind="text" if words else kind, length=t.seq_length or 512, long=t.long_texts,
-        stride=t.stride, both_orders=t.both_orders, prefix=prefix, label_as_text=words,
+        name=settings.task, kind="text" if words else kind, length=t.seq_length or 512, long=t.long_texts,
+        stride=t.stride, both_orders=both, prefix=prefix, label_as_text=words,
         max_answer_tokens=t.max_answer_tokens, max_output_tokens=t.max_output_tokens, allows_no_answer=abstains,
         tags_characters=characters, takes_pairs=pairs.pop() if len(pairs) == 1 else None, detached_marks=detached,
         mark_words=find_mark_words(tagged),
@@ -91,75 +97,94 @@ def check_task_support(family: Family, config: ModelConfig, task: Task, name: st
 
 
 def build_task_model(
-    wanted: FinetuneSettings, task: Task, labels: tuple[str, ...], rows: ExampleRows, folder: Path, world: ProcessGroup,
-    tell: ProgressCallback, say: Callable[[str], None],
+    settings: FinetuneSettings, task: Task, labels: tuple[str, ...], rows: ExampleRows, folder: Path,
+    world: ProcessGroup, tell: ProgressCallback, say: Callable[[str], None],
 ) -> tuple[Former, Task, FinetuneSettings]:  # fmt: skip
     """Build the model to train; returns it, the task with the length that it takes, and the settings with the width of
     word vectors that are its embeddings."""
-    contradictions = find_contradictions(ModelChoice(wanted.family, wanted.source), wanted.tune)
-    refuse_first((*contradictions, *find_unused_settings(wanted, task)))
-    tune, declared = wanted.tune, find_family(wanted.family).definition
+    contradictions = find_contradictions(ModelChoice(settings.family, settings.source), settings.tune)
+    refuse_first((*contradictions, *find_unused_settings(settings, task)))
+    tune, declared = settings.tune, find_family(settings.family).definition
     head = find_head(declared.build_heads(declared.config_class()), task.head)
     if tune.lm_loss_weight and head in ("classify", "choose"):
         head += "+lm"
-    if tune.features != "no":
-        head += "@" + ("plain" if tune.features == "mix" else tune.features)
+    view = None if tune.features == "no" else "plain" if tune.features == "mix" else tune.features
+    head = format_head(head, view, tune.pool, None if tune.head == "linear" else tune.head)
     resumed = (folder.parent / "run.json").is_file()  # the checkpoint has the embeddings
     vectors = None if tune.vectors is None or resumed else load_word_vectors(tune.vectors, tell)
-    fits = wanted.source is None and "embed" in get_schema(declared.config_class)
-    if vectors is not None and fits and "embed" not in wanted.model_overrides:
-        wanted = dataclasses.replace(wanted, model={**wanted.model, "embed": vectors.config.dim})
-    if wanted.source is None:
-        config = declared.config_class(**wanted.model)
-        check_task_support(declared, config, task, wanted.family)
-        tokenizer = world.broadcast_from_main(lambda: load_or_train_task_tokenizer(wanted, rows, folder, tell))
-        former = build_from_scratch(wanted, head, labels, tokenizer)
+    fits = settings.source is None and "embed" in get_schema(declared.config_class)
+    if vectors is not None and fits and "embed" not in settings.model_overrides:
+        settings = dataclasses.replace(settings, model={**settings.model, "embed": vectors.config.dim})
+    if settings.source is None:
+        config = declared.config_class(**settings.model)
+        check_task_support(declared, config, task, settings.family)
+        tokenizer = world.broadcast_from_main(lambda: load_or_train_task_tokenizer(settings, rows, folder, tell))
+        former = build_from_scratch(settings, head, labels, tokenizer)
     else:
-        former = load_with_task_head(wanted, head, labels, task)
+        former = load_with_task_head(settings, head, labels, task)
+    has_experts = any(isinstance(part, Experts) for part in former.model.modules())
+    if has_experts or tune.expert_dropout != declared.finetune_recipe.tune.get("expert_dropout"):  # given, not Switch's
+        set_expert_dropout(former, tune.expert_dropout)
     check_length(former, tune.seq_length)
     length = min(task.length, choose_length(former.context, tune.seq_length or 512))
     task = dataclasses.replace(task, length=length, labels=labels if task.label_as_text else ())
     if tune.vectors is not None:
         initialise_embeddings(former, vectors, tune.vectors_frozen, say)
-    former.task = task.to_dict()
-    return former, task, wanted
+    former.task, former.tasks = task.to_dict(), {}
+    return former, task, settings
 
 
-def load_with_task_head(wanted: FinetuneSettings, head: str, labels: tuple[str, ...], task: Task) -> Former:
+def set_expert_dropout(former: Former, rate: float | None) -> None:
+    """Give the experts of a Switch Transformer another dropout than the rest (§2.4)."""
+    if rate is None:
+        return
+    experts = [part for part in former.model.modules() if isinstance(part, Experts)]
+    if not experts:
+        raise Error(f"a {former.family} has no experts", fix="leave tune.expert_dropout out")
+    for part in experts:
+        part.dropout = Dropout(rate)
+
+
+def load_with_task_head(settings: FinetuneSettings, head: str, labels: tuple[str, ...], task: Task) -> Former:
     """Load a checkpoint with the head of the task; one that has it already for other labels gets a new one."""
-    assert wanted.source is not None
-    info = read_checkpoint_info(wanted.source)
+    assert settings.source is not None
+    info = read_checkpoint_info(settings.source)
     if info.is_own and info.family is not None:
         config = find_family(info.family).definition.config_class(**(info.settings or {}))
-        check_task_support(find_family(wanted.family).definition, config, task, wanted.family)
+        check_task_support(find_family(settings.family).definition, config, task, settings.family)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "new, untrained")  # as it should be
-        return attach_task_head(wanted, head, labels, info.head)
+        return attach_task_head(settings, head, labels, info.head)
 
 
-def attach_task_head(wanted: FinetuneSettings, head: str, labels: tuple[str, ...], own: str | None) -> Former:
+def attach_task_head(settings: FinetuneSettings, head: str, labels: tuple[str, ...], own: str | None) -> Former:
     """Give the checkpoint, whose own head is `own`, the head of the task."""
-    assert wanted.source is not None
-    if "@" in head:  # what a pooler has learned is of no use to a head that reads other layers
-        return replace_head(load(wanted.source, head="none"), head, labels, wanted.seed)
-    if find_family(wanted.family).definition.adds_task_tokens and head != "lm":
-        former = load(wanted.source, head="lm")
+    assert settings.source is not None
+    if "@" in head and own == head:
+        former = load(settings.source)
+        return replace_head(former, head, labels, settings.seed) if labels and former.labels != labels else former
+    if settings.tune.features != "no":  # what a pooler has learned is of no use to a head that reads other layers
+        return replace_head(load(settings.source, head="none"), head, labels, settings.seed)
+    if find_family(settings.family).definition.adds_task_tokens and head != "lm":
+        former = load(settings.source, head="lm")
         if former.tokenizer is not None and former.tokenizer.id("cls") is None:
-            return replace_head(add_task_tokens(former), head, labels, wanted.seed)
+            return replace_head(add_task_tokens(former), head, labels, settings.seed)
+    if "@" in head:
+        return replace_head(load(settings.source, head="none"), head, labels, settings.seed)
     if own is not None and own.partition("+")[0] == head.partition("+")[0]:  # a language model beside it or not
-        former = load(wanted.source)
+        former = load(settings.source)
         if labels and former.labels != labels:
-            return replace_head(former, head, labels, wanted.seed)
+            return replace_head(former, head, labels, settings.seed)
         if own == head:
             return former
-    return load(wanted.source, head=head, labels=list(labels) or None)
+    return load(settings.source, head=head, labels=list(labels) or None)
 
 
 def replace_head(former: Former, head: str, labels: tuple[str, ...], seed: int) -> Former:
     """Keep the body and build another head, or a head for other labels."""
     new = build_empty(former.family, former.config, head, labels)
     new.model.to_empty(device="cpu")
-    initialise_weights(new.model, find_family(former.family).definition.build_init_rules(new.config), seed)
+    initialise_weights(new.model, get_init_rules(new.definition, new.config), seed)
     old = dict(former.model.named_parameters())
     with torch.no_grad():
         for name, weight in new.model.named_parameters():
@@ -174,10 +199,10 @@ def add_task_tokens(former: Former) -> Former:
     old = former.tokenizer
     assert old is not None
     rust = tokenizers.Tokenizer.from_str(old.json_text)
-    wanted = former.definition.tokenizer_style
-    rust.add_special_tokens(list(wanted.last_tokens))
-    wanted.add_to_backend(rust, {token: rust.token_to_id(token) or 0 for token in wanted.last_tokens})
-    roles = {role: token for role, token in wanted.special.items() if token in wanted.last_tokens}
+    style = former.definition.tokenizer_style
+    rust.add_special_tokens(list(style.last_tokens))
+    style.add_to_backend(rust, {token: rust.token_to_id(token) or 0 for token in style.last_tokens})
+    roles = {role: token for role, token in style.special.items() if token in style.last_tokens}
     return resize_vocabulary(former, old, Tokenizer(rust.to_str(), {**old.special, **roles}), {})
 
 
@@ -186,61 +211,63 @@ def read_checkpoint_family(source: str) -> str:
     return read_checkpoint_info(source).family or load(source).family
 
 
-def build_from_scratch(wanted: FinetuneSettings, head: str, labels: tuple[str, ...], tokenizer: Tokenizer) -> Former:
+def build_from_scratch(settings: FinetuneSettings, head: str, labels: tuple[str, ...], tokenizer: Tokenizer) -> Former:
     """Build a new model that fits a tokenizer."""
-    declared = find_family(wanted.family).definition
+    declared = find_family(settings.family).definition
     known = get_schema(declared.config_class)
-    found: Settings = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")} | {"vocab": len(tokenizer)}
+    sizes: Settings = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")} | {"vocab": len(tokenizer)}
     if "start" in known:
-        found["start"] = DecoderEnds.from_tokenizer(tokenizer, ("bos", "pad", "cls", "eos")).start
-    values = {**wanted.model, **{key: value for key, value in found.items() if key in known}}
-    if wanted.tune.seq_length and "context" in known and "context" not in wanted.model_overrides:
-        values["context"] = max(values.get("context") or 0, wanted.tune.seq_length)
-    made = build(wanted.family, head=head, seed=wanted.seed, labels=list(labels) or None, **values)
-    made.tokenizer = tokenizer
-    return made
+        sizes["start"] = DecoderEnds.from_tokenizer(tokenizer, ("bos", "pad", "cls", "eos")).start
+    values = {**settings.model, **{key: value for key, value in sizes.items() if key in known}}
+    if settings.tune.seq_length and "context" in known and "context" not in settings.model_overrides:
+        values["context"] = max(values.get("context") or 0, settings.tune.seq_length)
+    former = build(settings.family, head=head, seed=settings.seed, labels=list(labels) or None, **values)
+    former.tokenizer = tokenizer
+    return former
 
 
 def load_or_train_task_tokenizer(
-    wanted: FinetuneSettings, rows: ExampleRows, folder: Path, tell: ProgressCallback
+    settings: FinetuneSettings, rows: ExampleRows, folder: Path, tell: ProgressCallback
 ) -> Tokenizer:
     """Return the tokenizer that was asked for, the run's own, or one trained now."""
-    if wanted.data.tokenizer is not None:
-        return load_tokenizer(wanted.data.tokenizer)
+    if settings.data.tokenizer is not None:
+        return load_tokenizer(settings.data.tokenizer)
     kept = folder / "tokenizer"
     if kept.is_dir() and (folder.parent / "run.json").is_file():
         return load_tokenizer(kept)
-    declared = find_family(wanted.family).definition
-    kind = wanted.data.tokenizer_kind or declared.tokenizer
-    tell("tokenizer", 0, 1, f"{kind}, {wanted.data.vocab_size:,} pieces")
+    declared = find_family(settings.family).definition
+    kind = settings.data.tokenizer_kind or declared.tokenizer
+    tell("tokenizer", 0, 1, f"{kind}, {settings.data.vocab_size:,} pieces")
     lines = [line for row in rows for line in collect_row_texts(row)]
-    pieces = wanted.data.vocab_size
+    pieces = settings.data.vocab_size
     if kind in ("wordpiece", "unigram"):  # pieces made of characters must hold the script as well
         pieces = max(pieces, 2 * len(set().union(*lines)))
     options = dict(declared.task_tokenizer_options) if kind == declared.tokenizer else {}
-    if "min_count" in options and wanted.tune.vectors is not None:
+    if "min_count" in options and settings.tune.vectors is not None:
         options["min_count"] = 1  # a word that is seen once may have a vector
-    made = train_by_kind(kind, lines, pieces, style=declared.tokenizer_style, **options)
+    tokenizer = train_by_kind(kind, lines, pieces, style=declared.tokenizer_style, **options)
     shutil.rmtree(kept, ignore_errors=True)  # of a try that was refused, perhaps with other examples
-    save_tokenizer(made, kept)
-    tell("tokenizer", 1, 1, f"{kind}, {len(made):,} pieces")
-    return made
+    save_tokenizer(tokenizer, kept)
+    tell("tokenizer", 1, 1, f"{kind}, {len(tokenizer):,} pieces")
+    return tokenizer
 
 
 def collect_row_texts(row: Settings) -> list[str]:
     """Return all texts of a row."""
-    found = [row.get(key) for key in ("text", "other", "target", "question", "context")]
-    return [str(t) for t in (*found, *row.get("choices", ()), " ".join(row.get("words", ()))) if t]
+    texts = [row.get(key) for key in ("text", "other", "target", "question", "context")]
+    return [str(t) for t in (*texts, *row.get("choices", ()), " ".join(row.get("words", ()))) if t]
 
 
 def load_word_vectors(source: str, tell: ProgressCallback) -> Former:
     """Load word vectors: a formers directory, a run that made one, or a published file (GloVe, word2vec, fastText)."""
     from ...interop.word_vectors import read_word_vectors
 
-    found = read_word_vectors(source, tell=tell) if Path(source).expanduser().is_file() else load(source)
-    if not found.definition.is_static:
-        raise Error(f"is a {found.family}, not word vectors", where=source, fix="formers pretrain word2vec makes them")
-    return found
+    vectors = read_word_vectors(source, tell=tell) if Path(source).expanduser().is_file() else load(source)
+    if not vectors.definition.is_static:
+        raise Error(
+            f"is a {vectors.family}, not word vectors", where=source, fix="formers pretrain word2vec makes them"
+        )
+    return vectors
 
 
 def initialise_embeddings(former: Former, vectors: Former | None, frozen: bool, say: Callable[[str], None]) -> None:
@@ -254,13 +281,13 @@ def initialise_embeddings(former: Former, vectors: Former | None, frozen: bool, 
         raise Error(f"a {former.family} does not take word vectors", fix="leave --vectors out")
     learns = embed.weight.requires_grad and not frozen
     if vectors is not None:
-        found = fill_embedding(embed, former.tokenizer, vectors)
-        if not found.num_found:
-            what = f"none of the {found.total:,} words of the examples has a vector (for example {found.missing[0]!r})"
+        count = fill_embedding(embed, former.tokenizer, vectors)
+        if not count.num_found:
+            what = f"none of the {count.total:,} words of the examples has a vector (for example {count.missing[0]!r})"
             raise Error(what, fix="take vectors of the same language, split into words in the same way")
         if (load_own := former.definition.load_word_vectors) is not None:
-            load_own(body, embed.weight.detach().clone(), found.known_rows)
-        say(f"vectors: {found}")
+            load_own(body, embed.weight.detach().clone(), count.known_rows)
+        say(f"vectors: {count}")
     embed.weight.requires_grad_(learns)
 
 
@@ -282,14 +309,16 @@ def find_contradictions(model: ModelChoice, t: TuneConfig) -> Iterator[tuple[boo
     helps = "a language model's loss cannot help layers that do not learn"
     yield bool(t.lm_loss_weight and features), helps, "leave tune.lm_loss_weight or tune.features out"
     yield bool(t.vectors_frozen and t.vectors is None), "there are no vectors to hold still", "give --vectors PATH"
+    both = f"a language model's loss does not go with a head that is a {t.head}"
+    yield bool(t.lm_loss_weight) and t.head != "linear", both, "leave tune.lm_loss_weight or tune.head out"
     scratch = features and model.source is None
     fix = f"pretrain it first (formers pretrain {model.family}), or leave tune.features out"
     yield scratch, "a model from scratch has learned no features yet", fix
 
 
-def find_unused_settings(wanted: FinetuneSettings, task: Task) -> Iterator[tuple[bool, str, str]]:
+def find_unused_settings(settings: FinetuneSettings, task: Task) -> Iterator[tuple[bool, str, str]]:
     """Yield (is given, message, remedy) for settings that this task or family ignores."""
-    t, name = wanted.tune, task.name
+    t, name = settings.tune, task.name
     classes = f"there are no classes to balance in {name}"
     yield t.balance and task.kind not in CLASS_KINDS, classes, "leave tune.balance out"
     subject = "several labels are" if task.kind == "many" else f"{name} is"
@@ -299,9 +328,16 @@ def find_unused_settings(wanted: FinetuneSettings, task: Task) -> Iterator[tuple
     yield task.long == "cut" and task.kind in ("tags", "span"), cut, "take tune.long_texts windows or error"
     words = f"tune.label_as_text writes labels, and {name} has none to write"
     yield t.label_as_text and name != "classify", words, "leave it out"
+    pools = f"tune.pool makes one vector of a text, and {name} does not answer by one"
+    yield t.pool is not None and task.kind not in TEXT_LEVEL_KINDS, pools, "leave tune.pool out"
+    writes = f"tune.head {t.head} reads what a model has understood, and {name} is written by the model itself"
+    yield t.head != "linear" and task.kind == "text", writes, "leave tune.head out"
+    sees = f"the first token of a {settings.family} sees none of the text after it"
+    causal = find_family(settings.family).definition.objective == "causal"
+    yield t.pool == "first" and t.head != "bilstm" and causal, sees, "take tune.pool last, mean, max or attention"
     if t.lm_loss_weight:
-        causal = find_family(wanted.family).definition.objective == "causal"
-        who = f"{wanted.family} is no language model that reads from left to right"
+        causal = find_family(settings.family).definition.objective == "causal"
+        who = f"{settings.family} is no language model that reads from left to right"
         yield not causal, f"{who}: tune.lm_loss_weight would teach it to copy", "leave tune.lm_loss_weight out"
         yield task.kind not in TEXT_LEVEL_KINDS, f"tune.lm_loss_weight does not go with {name}", "leave it out"
 
@@ -347,8 +383,8 @@ def select_trainable(former: Former, tune: TuneConfig) -> None:
 def finalise_model(former: Former, tune: TuneConfig) -> None:
     """Return a trained model as it is saved: adapters merged in, or in a file beside the weights; a language model
     that only helped to learn has gone."""
-    if former.head.endswith("+lm"):
-        former.head = former.head.removesuffix("+lm")
+    if "+lm" in former.head:
+        former.head = former.head.replace("+lm", "")
         del former.model.heads["lm"]
     if not tune.lora:
         return
@@ -362,9 +398,9 @@ def get_layer_depth(name: str, former: Former) -> int:
     """Return the depth of a weight: embeddings 0, then the layers from 1 on, the head above all."""
     if not name.startswith("body."):
         return count_layers(former) + 1
-    if (found := re.search(r"(encoder|decoder)?\.?blocks\.(\d+)\.", name)) is None:
+    if (match := re.search(r"(encoder|decoder)?\.?blocks\.(\d+)\.", name)) is None:
         return count_layers(former) if ".norm." in name and "embed" not in name else 0
-    return int(found[2]) + 1 + (former.config.layers if found[1] == "decoder" and former.is_encoder_decoder else 0)
+    return int(match[2]) + 1 + (former.config.layers if match[1] == "decoder" and former.is_encoder_decoder else 0)
 
 
 def count_layers(former: Former) -> int:

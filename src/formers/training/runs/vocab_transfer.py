@@ -16,27 +16,29 @@ from ...text.tokenizer import Tokenizer
 from ..config_merge import PretrainConfig
 
 
-def check_checkpoint_family(asked: PretrainConfig) -> None:
+def check_checkpoint_family(config: PretrainConfig) -> None:
     """Refuse a checkpoint of another family before its weights are read."""
-    name = read_checkpoint_info(str(asked.init)).family
-    if name is not None and name != asked.family:
-        raise Error(f"holds a {name}, not a {asked.family}", where=asked.init, fix=f"formers pretrain {name} --init …")
+    name = read_checkpoint_info(str(config.init)).family
+    if name is not None and name != config.family:
+        raise Error(
+            f"holds a {name}, not a {config.family}", where=config.init, fix=f"formers pretrain {name} --init …"
+        )
 
 
 def transfer_vocabulary(
-    former: Former, tokenizer: Tokenizer, asked: PretrainConfig, say: Callable[[str], None]
+    former: Former, tokenizer: Tokenizer, config: PretrainConfig, say: Callable[[str], None]
 ) -> Former:
     """Return the model with a tokenizer: its own as it is, another with its embeddings resized."""
-    own = vars(former.config)
-    changed = {k: v for k, v in asked.model_overrides.items() if own.get(k) != v and k != "vocab"}
+    own = former.config.to_settings()
+    changed = {k: v for k, v in config.model_overrides.items() if own.get(k) != v and k != "vocab"}
     free = {k: v for k, v in changed.items() if "dropout" in k}
     if set(changed) - set(free):
         key = min(set(changed) - set(free))
         what = f"model.{key} cannot be {changed[key]}: the checkpoint has {own.get(key)}"
-        raise Error(what, where=asked.init, fix="leave it out; only dropout may change")
+        raise Error(what, where=config.init, fix="leave it out; only dropout may change")
     context = former.context
-    if context is not None and asked.train.seq_length > context:
-        what = f"examples of {asked.train.seq_length} tokens are longer than the checkpoint's context of {context}"
+    if context is not None and config.train.seq_length > context:
+        what = f"examples of {config.train.seq_length} tokens are longer than the checkpoint's context of {context}"
         raise Error(what, fix=f"--train.seq_length {context}")
     old = former.tokenizer
     if old is not None and old.fingerprint == tokenizer.fingerprint and not free:
@@ -44,7 +46,7 @@ def transfer_vocabulary(
     if old is None:
         if former.config.vocab != len(tokenizer):
             what = f"the checkpoint has no tokenizer and {former.config.vocab} pieces, this tokenizer {len(tokenizer)}"
-            raise Error(what, where=asked.init, fix="put its tokenizer.json beside it")
+            raise Error(what, where=config.init, fix="put its tokenizer.json beside it")
         former.tokenizer = tokenizer
         return former
     if old.fingerprint != tokenizer.fingerprint:
@@ -52,7 +54,7 @@ def transfer_vocabulary(
         kept = sum(tokenizer.get_token_text(i) in known for i in range(len(tokenizer)))
         say(
             f"the checkpoint gets another tokenizer: {kept:,} of {len(tokenizer):,} pieces keep their vectors, the rest"
-            f" start from their parts; --tokenizer {asked.init} keeps its own"
+            f" start from their parts; --tokenizer {config.init} keeps its own"
         )
     return resize_vocabulary(former, old, tokenizer, free)
 
@@ -65,21 +67,21 @@ def resize_vocabulary(former: Former, old: Tokenizer, new: Tokenizer, changes: S
         values["vocab"] = len(new)
         values |= {role: new.id(role) for role in ("pad", "bos", "eos") if role in values}
         following = find_vocab_weights(former)
-    made, table = build(former.family, head=former.head, **values), map_token_origins(old, new)
+    new_former, table = build(former.family, head=former.head, **values), map_token_origins(old, new)
     source = dict(former.model.named_parameters())
     with torch.no_grad():
-        for name, tensor in made.model.named_parameters():
-            given = source[name]
+        for name, tensor in new_former.model.named_parameters():
+            weight = source[name]
             if name not in following:
-                tensor.copy_(given)
-            elif (*given.shape[:1], *tensor.shape) == (former.config.vocab, len(new), *given.shape[1:]):
-                mean = given.mean(0)  # of all, where a new piece has no old ones
-                tensor.copy_(torch.stack([given[row].mean(0) if row else mean for row in table]))
+                tensor.copy_(weight)
+            elif (*weight.shape[:1], *tensor.shape) == (former.config.vocab, len(new), *weight.shape[1:]):
+                mean = weight.mean(0)  # of all, where a new piece has no old ones
+                tensor.copy_(torch.stack([weight[row].mean(0) if row else mean for row in table]))
             else:
-                what = f"{name} {tuple(given.shape)} cannot follow a vocabulary of {len(new)} pieces"
+                what = f"{name} {tuple(weight.shape)} cannot follow a vocabulary of {len(new)} pieces"
                 raise Error(what, fix="keep the checkpoint's own tokenizer for this family")
-    made.tokenizer, made.labels = new, former.labels
-    return made
+    new_former.tokenizer, new_former.labels = new, former.labels
+    return new_former
 
 
 def find_vocab_weights(former: Former) -> set[str]:

@@ -12,11 +12,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from ...config import ProgressCallback, build_config, get_schema, suggest_name
+from ...config import JSONObject, ProgressCallback, Settings, build_config, get_schema, suggest_name
 from ...data.readers import find_files
 from ...data.readers import read_documents as read_text
 from ...errors import Error
@@ -25,8 +24,9 @@ from ...interop.word_vectors import build_vectors_model
 from ...models.vectors import METHODS, VectorsConfig
 from ...reports.run_report import write_text_file
 from ...tasks.word_vectors import find_nearest_words, get_unit_vectors
+from ...text.tokenizer import Tokenizer
 from ..checkpoint.local import Tensors
-from ..config_merge import GivenSettings, PretrainDataConfig, RunConfig, read_config_tables, to_plain
+from ..config_merge import ConfigFile, GivenSettings, PretrainDataConfig, RunConfig, read_config_tables, to_plain
 from ..distributed.process_group import ProcessGroup
 from ..run_folder import RunFolder
 from ..runs.prepare_data import RunText, check_data_unchanged, check_texts, read_excerpt
@@ -40,6 +40,7 @@ from ..runs.run import (
     format_epochs,
     measure_steps,
 )
+from ..train_config import SettingValue
 from ..trainer import StepResult
 from .word2vec import Corpus, VectorTrainConfig, VectorTrainer, build_learner
 
@@ -67,29 +68,29 @@ class VectorRunConfig(RunConfig):
     train: VectorTrainConfig
     model_overrides: frozenset[str] = frozenset()  # the settings of the model that were asked for
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JSONObject:
         """Return the settings as run.json keeps them: those that a user of word vectors can choose."""
-        tables = {table: to_plain(getattr(self, table)) for table in VECTOR_SETTINGS}
+        tables = {"data": to_plain(self.data), "model": to_plain(self.model), "train": to_plain(self.train)}
         chosen = {table: {name: tables[table][name] for name in names} for table, names in VECTOR_SETTINGS.items()}
         if self.train.steps:
             chosen["train"]["steps"] = self.train.steps
         return {"family": "vectors", "method": self.method, **chosen}
 
 
-def configure_vectors(method: str | None, config: Any, overrides: Mapping[str, Any]) -> VectorRunConfig:
+def configure_vectors(method: str | None, config: ConfigFile, overrides: Mapping[str, SettingValue]) -> VectorRunConfig:
     """Merge and check the settings of a method: its defaults < `config` (a file or a table) < dotted overrides."""
-    given = GivenSettings.read(config, overrides, tuple(VECTOR_SETTINGS), VECTOR_KEYS)
-    if given.top.get("family") == "vectors" and "train.steps" not in overrides:
-        given.tables["train"].pop("steps", None)  # a run's own file also says how many steps it took
-    method = method if method in METHODS else given.top.get("method", method)
+    settings = GivenSettings.read(config, overrides, tuple(VECTOR_SETTINGS), VECTOR_KEYS)
+    if settings.top.get("family") == "vectors" and "train.steps" not in overrides:
+        settings.tables["train"].pop("steps", None)  # a run's own file also says how many steps it took
+    method = method if method in METHODS else settings.top.get("method", method)
     if method not in METHODS:
         raise Error(f"there is no method {method!r}", fix=f"choose {', '.join(METHODS)}")
     usual = METHODS[method]
-    for table, values in given.tables.items():
+    for table, values in settings.tables.items():
         for key in values:
             if key not in VECTOR_SETTINGS[table]:
                 raise Error(f"unknown setting {key!r} of {table}", fix=suggest_name(key, VECTOR_SETTINGS[table]))
-    merged = given.merge_over({"model": {"kind": usual.kinds[0], **usual.model}, "train": {"epochs": usual.epochs}})
+    merged = settings.merge_over({"model": {"kind": usual.kinds[0], **usual.model}, "train": {"epochs": usual.epochs}})
     source = merged["data"].get("source") or ()
     merged["data"]["source"] = [source] if isinstance(source, str) else source
     if merged["model"]["kind"] not in usual.kinds:
@@ -99,7 +100,7 @@ def configure_vectors(method: str | None, config: Any, overrides: Mapping[str, A
         method=method, data=build_config(PretrainDataConfig, merged["data"], where="data"),
         model=build_config(VectorsConfig, merged["model"], where="model"),
         train=build_config(VectorTrainConfig, merged["train"], where="train"),
-        model_overrides=frozenset(given.tables["model"]),
+        model_overrides=frozenset(settings.tables["model"]),
     )  # fmt: skip
 
 
@@ -116,61 +117,63 @@ class VectorData:
 Prepared = tuple[VectorRunConfig, VectorData]
 
 
-@dataclass
-class VectorRequest(RunRequest[VectorRunConfig, VectorRunConfig, VectorData]):
+@dataclass(frozen=True)
+class VectorRequest(RunRequest[VectorRunConfig, None, VectorRunConfig, VectorData]):
     """A run of word vectors that was asked for. One that resumes reads its text again: only the vectors are saved."""
 
     method: str | None  # or "vectors": the file of settings says which
-    text: Any  # documents in memory; None: the files of the settings
-    valid: Any
-    file: Any
-    given: dict[str, Any]
+    text: object  # documents in memory; None: the files of the settings
+    valid: object
+    file: ConfigFile
+    given: Settings
     top: dict[str, str | None]
-    tokenizer: Any
-    same: Mapping[str, Any] | None
+    tokenizer: Tokenizer | None
+    same: Mapping[str, object] | None
     options: RunOptions
 
-    def __post_init__(self) -> None:
-        self.options = dataclasses.replace(self.options, device="cpu")
+    @property
+    def device(self) -> str:
+        """The processor: word vectors are not trained on a GPU."""
+        return "cpu"
 
     @property
-    def inputs(self) -> Any:
+    def inputs(self) -> object:
         """The file of settings."""
         return (self.file,)
 
-    def configure(self, earlier: EarlierRun | None) -> VectorRunConfig:
+    def configure(self, earlier: EarlierRun | None) -> tuple[VectorRunConfig, None]:
         """Merge the settings, of a new run or of a resumed one, and refuse what word vectors do not have."""
         other = {**self.top, "tokenizer": self.tokenizer or self.given.get("data.tokenizer"), "valid": self.valid}
         for name, value in other.items():
             if value is not None:
                 raise Error(f"{name} does not apply to word vectors", fix="leave it out")
-        asked = configure_vectors(self.method, self.file, self.given) if earlier is None else self.merge_with(earlier)
-        if self.text is None and not asked.data.source:
+        config = configure_vectors(self.method, self.file, self.given) if earlier is None else self.merge_with(earlier)
+        if self.text is None and not config.data.source:
             fix = "give --data FILES" if earlier is None else "give the text that the run began with: it is read again"
             raise Error("there is no text to learn from", fix=fix)
-        return asked
+        return config, None
 
     def merge_with(self, earlier: EarlierRun) -> VectorRunConfig:
         """Merge the settings of a resumed run with those that may change."""
-        told, before = read_config_tables(self.file, tuple(VECTOR_SETTINGS), VECTOR_KEYS), earlier.settings
-        method = self.method if self.method in METHODS else told.get("method")
+        file_tables, before = read_config_tables(self.file, tuple(VECTOR_SETTINGS), VECTOR_KEYS), earlier.settings
+        method = self.method if self.method in METHODS else file_tables.get("method")
         known = before.get("method", before["family"])
         if known not in METHODS or method not in (None, known):
             what = f"is a run of {known}, not of {method or 'word vectors'}"
             raise Error(what, where=earlier.path, fix="choose another --out")
 
-        def configure(file: Any, given: Mapping[str, Any]) -> VectorRunConfig:
-            asked = configure_vectors(known, file, given)
-            steps = earlier.compute_steps(asked.train.epochs)
-            return dataclasses.replace(asked, train=dataclasses.replace(asked.train, steps=steps))
+        def configure(file: ConfigFile, given: Mapping[str, SettingValue]) -> VectorRunConfig:
+            config = configure_vectors(known, file, given)
+            steps = earlier.compute_steps(config.train.epochs)
+            return dataclasses.replace(config, train=dataclasses.replace(config.train, steps=steps))
 
-        return earlier.merge_settings(told, self.given, configure, RESUMABLE_VECTOR_SETTINGS)
+        return earlier.merge_settings(file_tables, self.given, configure, RESUMABLE_VECTOR_SETTINGS)
 
     def get_stem(self, config: VectorRunConfig) -> str:
         """Return the method."""
         return config.method
 
-    def prepare(self, config: VectorRunConfig, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare(self, config: VectorRunConfig, inputs: None, folder: Path, world: ProcessGroup) -> Prepared:
         """Read the text: its words, and how often each occurs."""
         if world.size > 1:
             fix = "start it without torchrun; --train.threads says how many cores it takes"
@@ -179,20 +182,20 @@ class VectorRequest(RunRequest[VectorRunConfig, VectorRunConfig, VectorData]):
         check_data_unchanged(folder, {"store": data.content_hash}, self.same)
         return config, data
 
-    def prepare_excerpt(self, config: VectorRunConfig, folder: Path, world: ProcessGroup) -> Prepared:
+    def prepare_excerpt(self, config: VectorRunConfig, inputs: None, folder: Path, world: ProcessGroup) -> Prepared:
         """Read the beginning of the text."""
         text, ratio = read_excerpt(config.data)
         config, data = self.read_words(config, text)
         return config, dataclasses.replace(data, text_ratio=ratio)
 
-    def read_words(self, config: VectorRunConfig, source: Any) -> Prepared:
+    def read_words(self, config: VectorRunConfig, source: object) -> Prepared:
         """Read text out of memory, or if there is none from files; fastText's n-grams may follow from it."""
         text = RunText(find_files(list(config.data.source)) if source is None else source, config.data)
         for line in check_texts(text, RunText(None, config.data)):
             self.options.say(line)
         config = choose_ngram_lengths(config, text, self.options.say)
         digest, count, how = hashlib.sha256(), itertools.count(), config.data.reader_options
-        texts = hash_and_count(read_text(text.source, **how), digest, count, self.options.report)
+        texts = hash_and_count(read_text(text.source, **how), digest.update, count, self.options.report)
         corpus = Corpus.from_texts(texts, config.model.min_count, config.train.lower)
         return config, VectorData(corpus, digest.hexdigest(), next(count))
 
@@ -211,7 +214,7 @@ class VectorRun(Run[VectorRunConfig]):
         self.data, self.world, self.say = data, world, say
         self.trainer = VectorTrainer(build_learner(data.corpus, config.model, config.train), config.train)
         self.config = dataclasses.replace(config, train=self.trainer.config)
-        more = {name: getattr(config.model, name) for name in VECTOR_MODEL_SETTINGS}
+        more = {name: value for name, value in config.model.to_settings().items() if name in VECTOR_MODEL_SETTINGS}
         table = self.trainer.learner.groups["model"]["input"]
         self.former = build_vectors_model(data.corpus.words, table, lower=config.train.lower, **more)
         self.describe_metric = str  # nothing: there is no perplexity
@@ -245,7 +248,7 @@ class VectorRun(Run[VectorRunConfig]):
         tokens, done = self.trainer.learner.num_items * s.epochs * self.data.text_ratio, self.trainer.tokens
         return DurationEstimate(first, (first + rest) * tokens / done, tokens, done / last)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JSONObject:
         """Return the fingerprints of words and text, and their size."""
         assert self.former.tokenizer is not None
         facts = {"store": self.data.content_hash, "documents": self.data.num_documents}
@@ -259,10 +262,10 @@ class VectorRun(Run[VectorRunConfig]):
         finished, words = self.trainer.learner.finish(), len(self.data.corpus.words)
         table = self.former.model.body.embedding_table
         table[:words] = finished[:words]
-        table[len(table) - len(finished) + words :] = finished[words:]  # n-grams, behind the unknown word
+        table[len(table) - len(finished) + words :] = finished[words:]  # n-grams, after the unknown word
         return self.former
 
-    def compute_result(self, folder: RunFolder, best: int) -> tuple[tuple[None, None], dict[str, Any]]:
+    def compute_result(self, folder: RunFolder, best: int) -> tuple[tuple[None, None], JSONObject]:
         """Keep the neighbours of some words; there are no scores."""
         samples = [{"step": best, **sample} for sample in list_neighbour_samples(self.former)]
         lines = (json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples)
@@ -272,11 +275,11 @@ class VectorRun(Run[VectorRunConfig]):
         return (None, None), {"score": None}
 
 
-def choose_ngram_lengths(asked: VectorRunConfig, text: RunText, say: Callable[[str], None]) -> VectorRunConfig:
+def choose_ngram_lengths(config: VectorRunConfig, text: RunText, say: Callable[[str], None]) -> VectorRunConfig:
     """Take shorter n-grams for fastText where the text is Korean, unless their lengths were given."""
-    settings = METHODS[asked.method].korean_model
-    if not settings or asked.model_overrides & set(settings):
-        return asked
+    settings = METHODS[config.method].korean_model
+    if not settings or config.model_overrides & set(settings):
+        return config
     taken, letters, hangul = 0, 0, 0
     for document in text.look():
         taken += len(document)
@@ -285,16 +288,18 @@ def choose_ngram_lengths(asked: VectorRunConfig, text: RunText, say: Callable[[s
         if taken >= SCRIPT_SAMPLE_CHARS:
             break
     if 2 * hangul <= letters or not letters:
-        return asked
-    model = dataclasses.replace(asked.model, **settings)
+        return config
+    model = dataclasses.replace(config.model, **settings)
     say(f"Korean text: n-grams of {model.min_n} to {model.max_n} characters (--model.min_n, --model.max_n)")
-    return dataclasses.replace(asked, model=model)
+    return dataclasses.replace(config, model=model)
 
 
-def hash_and_count(texts: Iterable[str], digest: Any, count: Iterator[int], tell: ProgressCallback) -> Iterator[str]:
+def hash_and_count(
+    texts: Iterable[str], update_hash: Callable[[bytes], None], count: Iterator[int], tell: ProgressCallback
+) -> Iterator[str]:
     """Yield the texts, hashed and counted on their way."""
     for text in texts:
-        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+        update_hash(text.encode("utf-8", "surrogatepass") + b"\0")
         if (number := next(count)) % 10_000 == 0 and number:
             tell("reading", number, number, f"{number:,} texts")
         yield text
@@ -307,8 +312,8 @@ def list_neighbour_samples(former: Former) -> list[dict[str, str]]:
     names = [former.tokenizer.get_token_text(i) for i in range(size) if i != unknown]
     wordy = [name for name in names if len(name) > 1 and name.isalpha()]
     some = wordy[min(50, len(wordy) // 3) :][: SHOWN_WORDS * 3 : 3]
-    found = []
+    samples = []
     for word in some:
         near = find_nearest_words(former, get_unit_vectors(former, [word])[0], SHOWN_NEIGHBOURS, [word])
-        found.append({"given": word, "made": ", ".join(name for name, _ in near)})
-    return found
+        samples.append({"given": word, "made": ", ".join(name for name, _ in near)})
+    return samples

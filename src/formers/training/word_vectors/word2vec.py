@@ -16,7 +16,7 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoo
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ... import config as settings
-from ...config import ProgressCallback
+from ...config import JSONObject, JSONValue, ProgressCallback
 from ...data.counter_rng import draw_bits, draw_integers, draw_uniform, shuffle_indices
 from ...errors import Error
 from ...former import Former
@@ -112,7 +112,7 @@ class VectorTrainConfig(LoopConfig):
 
 def train_word_vectors(
     texts: Iterable[str | Sequence[str]], kind: VectorKind = "skipgram", *, epochs: int = 5, lr: float | None = None,
-    lower: bool = True, seed: int = 0, threads: int | None = None, tell: ProgressCallback | None = None, **more: Any,
+    lower: bool = True, seed: int = 0, threads: int | None = None, tell: ProgressCallback | None = None, **more: object,
 ) -> Former:  # fmt: skip
     """Train vectors of the words in some texts (strings, or lists of words); `more` are settings of VectorsConfig.
 
@@ -228,14 +228,14 @@ class VectorTrainer:
         ended, _ = wait(self.running, return_when=until)
         self.unreported.extend(sorted((self.running.pop(one), one.result()) for one in ended))
 
-    def get_state(self) -> tuple[dict[str, Tensors], dict[str, Any]]:
+    def get_state(self) -> tuple[dict[str, Tensors], JSONObject]:
         """Return what a checkpoint holds, when no job is under way."""
         self.collect()
-        numbers = {name: getattr(self, name) for name in ("step", "tokens", "seconds", "bad_steps")}
-        return self.learner.groups, {**numbers, "unreported": list(self.unreported)}
+        state = {"step": self.step, "tokens": self.tokens, "seconds": self.seconds, "bad_steps": self.bad_steps}
+        return self.learner.groups, {**state, "unreported": list(self.unreported)}
 
     def restore_state(
-        self, groups: Mapping[str, Tensors], state: Mapping[str, Any], shard_folder: Path | None = None
+        self, groups: Mapping[str, Tensors], state: Mapping[str, JSONValue], shard_folder: Path | None = None
     ) -> None:
         """Restore a saved state."""
         self.learner.restore_tables(groups)
@@ -244,17 +244,20 @@ class VectorTrainer:
         self.unreported = deque((job, loss) for job, loss in state["unreported"])
 
 
+LookupState = tuple[Tensor, ...] | None  # what a table keeps of a look-up for the gradient
+
+
 class EmbeddingTable:
     """A table of words; `row_scales` slow down rows that many pairs of one step pull at."""
 
     def __init__(self, table: Tensor, pace: Tensor):
         self.table, self.row_scales = table, pace
 
-    def look_up(self, ids: Tensor) -> tuple[Tensor, Any]:
+    def look_up(self, ids: Tensor) -> tuple[Tensor, LookupState]:
         """Return vectors (n, d) of words, and what apply_gradient needs."""
         return self.table.index_select(0, ids), None
 
-    def apply_gradient(self, ids: Tensor, gradient: Tensor, lr: float, state: Any = None) -> None:
+    def apply_gradient(self, ids: Tensor, gradient: Tensor, lr: float, state: LookupState = None) -> None:
         """Take one step down the gradient (n, d), which is used up."""
         gradient = gradient.flatten(0, -2)
         self.table.index_add_(0, ids, gradient.mul_(self.row_scales.index_select(0, ids).mul_(-lr)[:, None]))
@@ -275,15 +278,16 @@ class NgramTable(EmbeddingTable):
         ends = sizes.cumsum(0)
         return self.row_ids[torch.arange(int(ends[-1])) + (first - ends + sizes).repeat_interleave(sizes)], sizes
 
-    def look_up(self, ids: Tensor) -> tuple[Tensor, Any]:
+    def look_up(self, ids: Tensor) -> tuple[Tensor, LookupState]:
         """Look up words; each different one is put together once."""
         words, back = torch.unique(ids, return_inverse=True)
         rows, sizes = self.find_rows(words)
         vectors = F.embedding_bag(rows, self.table, sizes.cumsum(0) - sizes, mode="mean")
         return vectors.index_select(0, back), (words, back, rows, sizes)
 
-    def apply_gradient(self, ids: Tensor, gradient: Tensor, lr: float, state: Any = None) -> None:
+    def apply_gradient(self, ids: Tensor, gradient: Tensor, lr: float, state: LookupState = None) -> None:
         """Take one step for all rows of the words."""
+        assert state is not None
         words, back, rows, sizes = state
         whole = torch.zeros(len(words), gradient.shape[-1]).index_add_(0, back, gradient.flatten(0, -2))
         super().apply_gradient(rows, whole.repeat_interleave(sizes, 0), lr)
@@ -345,8 +349,8 @@ class BlockwiseLearner(VectorLearner):
         others = torch.searchsorted(self.noise_bounds, pick)
         for i in range(steps):
             far = (epoch * n + begin + (end - begin) * i / steps) / (self.epochs * n)
-            span, asked = ids[i * places : (i + 1) * places + 2 * c.window], i == steps - 1
-            step = left[i], right[i], others[i], self.compute_lr(far), asked
+            span, is_last = ids[i * places : (i + 1) * places + 2 * c.window], i == steps - 1
+            step = left[i], right[i], others[i], self.compute_lr(far), is_last
             loss = update_blocks(c, self.inner, self.outer, span, *step) or loss
         return loss
 
@@ -411,13 +415,13 @@ def count_cooccurrences(corpus: Corpus, window: int) -> tuple[np.ndarray, np.nda
     waiting: list[tuple[np.ndarray, np.ndarray]] = []
 
     def add_up() -> tuple[np.ndarray, np.ndarray]:
-        found = np.concatenate([keys, *(k for k, _ in waiting)])
+        all_keys = np.concatenate([keys, *(k for k, _ in waiting)])
         weights = np.concatenate([sums, *(w for _, w in waiting)])
         waiting.clear()
-        order = np.argsort(found, kind="stable")
-        found = found[order]
-        heads = np.flatnonzero(np.diff(found, prepend=-1))
-        return found[heads], np.add.reduceat(weights[order], heads) if len(heads) else sums
+        order = np.argsort(all_keys, kind="stable")
+        all_keys = all_keys[order]
+        heads = np.flatnonzero(np.diff(all_keys, prepend=-1))
+        return all_keys[heads], np.add.reduceat(weights[order], heads) if len(heads) else sums
 
     piece = max(1, PAIR_BUFFER // window)
     for begin in range(0, len(ids), piece):

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from formers.nn.attention.kernels import biased_flash
+from formers.nn.attention.kernels import biased_flash, relative_flash
 from tests.nn.packing import accumulate_starts
 
 H, D, SCALE = 2, 16, 0.3
@@ -25,6 +25,20 @@ CASES = {  # lengths, kind of bias, order of visibility, and whether only some t
     "segments": ([6, 3, 10], "scores", "order", False),
     "segments of some": ([6, 3, 10], "scores", "order", True),
     "even segments": ([16, 16], "scores", None, False),
+    "encodings": ([6, 3, 10], "encodings", None, False),
+    "even encodings": ([16, 16, 16], "encodings", None, False),
+    "even encodings ordered": ([16, 16, 16], "encodings", "order", False),
+    "encodings causal": ([9, 13, 1], "encodings", "causal", False),
+    "encodings ordered": ([6, 3, 10], "encodings", "order", False),
+    "encodings and segments": ([6, 3, 10, 5, 8], "encodings", "order", False),
+}
+LONG_CASES = {  # of more than one block of a GPU; documents too long for the test of dropout
+    "long table": ([150, 64, 7], "table", None, False),
+    "long scores": ([150, 64, 7], "scores", "order", False),
+    "long encodings": ([150, 64, 7, 129], "encodings", "order", False),
+    "long encodings and segments": ([150, 64, 7, 129], "encodings", "order", False),
+    "long even encodings": ([192, 192, 192], "encodings", None, False),
+    "long even encodings ordered": ([128, 128], "encodings", "order", False),
 }
 
 
@@ -53,7 +67,7 @@ def attend_plainly(q, k, v, q_lengths, k_lengths, bias, places, ranks, last, kep
 
 def compare_with_plain(name, dropout, device="cpu", dtype=torch.float32, limit=1e-5):
     """Check that output and gradients are those of plain attention."""
-    lengths, kind, order, few = CASES[name]
+    lengths, kind, order, few = (CASES | LONG_CASES)[name]
     torch.manual_seed(0)
     total, longest = sum(lengths), max(lengths)
     places = torch.cat([torch.arange(n) for n in lengths])
@@ -71,29 +85,42 @@ def compare_with_plain(name, dropout, device="cpu", dtype=torch.float32, limit=1
     qkv = torch.randn(total, 3, H, D)
     q, k, v = qkv.unbind(1)
     q = q[:mine]
-    bias = {"table": torch.randn(H, longest, longest), "scores": torch.randn(H, mine, 2 * longest), None: None}[kind]
+    made = {
+        "table": {"table": torch.randn(H, longest, longest)}, "scores": {"scores": torch.randn(H, mine, 2 * longest)},
+        "encodings": {"distance_queries": torch.randn(mine, H, D), "encodings": torch.randn(2 * longest, H, D)},
+        None: {},
+    }  # fmt: skip
     extra = segments = moved_segments = None
     if "segments" in name:
         extra, segment = torch.randn(H, mine), torch.randint(0, 3, (total,))
         segments = segment[pick] if few else segment, segment
         moved_segments = tuple(s.to(device) for s in segments)
-    parts = {"table" if kind == "table" else "scores": bias, "extra": extra}
-    parts = {key: value for key, value in parts.items() if value is not None}
+    parts = made[kind] | ({} if extra is None else {"extra": extra})
     leaves = [t.detach().requires_grad_() for t in (q, k, v, *parts.values())]
     ends, sizes = (accumulate_starts(q_lengths).to(device), accumulate_starts(lengths).to(device)), (longest, longest)
     moved = None if ranks is None else tuple(r.to(device) for r in ranks)
-    how = {"places": None if at is None else at.to(device), "ranks": moved, "dropout": dropout}
+    attend = relative_flash.relative_flash_attention if kind == "encodings" else biased_flash.biased_flash_attention
+    how = {"ranks": moved, "dropout": dropout} | ({} if at is None else {"places": at.to(device)})
 
     def run(*leaves):
         torch.manual_seed(7)  # the same dropout again
         q, k, v, *rest = (t.to(device, dtype) for t in leaves)
         given = dict(zip(parts, rest, strict=True)) | {"segments": moved_segments}
-        return biased_flash.biased_flash_attention(q, k, v, ends, sizes, SCALE, **given, **how).cpu().float()
+        return attend(q, k, v, ends, sizes, SCALE, **given, **how).cpu().float()
+
+    def run_plainly(q, k, v, kept, *rest):
+        given = dict(zip(parts, rest, strict=True))
+        bias = given.get("table", given.get("scores"))
+        if kind == "encodings":
+            bias = torch.einsum("nhd,whd->hnw", given["distance_queries"], given["encodings"]) * SCALE
+        return attend_plainly(
+            q, k, v, q_lengths, lengths, bias, at, ranks, longest - 1, kept, given.get("extra"), segments
+        )
 
     kept = None
     if dropout:  # the weights themselves, if the values are unit vectors; over those without dropout
         unit = torch.cat([torch.eye(D)[:n] for n in lengths])[:, None].expand(-1, H, -1).contiguous()
-        whole = attend_plainly(q, k, unit, q_lengths, lengths, bias, at, ranks, longest - 1, None, extra, segments)
+        whole = run_plainly(q, k, unit, None, *parts.values())
         seen = run(q, k, unit, *parts.values()).detach()
         if dtype == torch.float32:
             near = (seen / whole)[(seen != 0) & (whole > 0)]
@@ -101,9 +128,7 @@ def compare_with_plain(name, dropout, device="cpu", dtype=torch.float32, limit=1
         kept = (seen != 0) / (1 - dropout)
         assert 0.1 < float((kept == 0)[whole > 0].float().mean()) < 0.5
     got = run(*leaves)
-    rest = dict(zip(parts, leaves[3:], strict=True))
-    added, more = rest.pop("extra", None), next(iter(rest.values()), None)
-    want = attend_plainly(*leaves[:3], q_lengths, lengths, more, at, ranks, longest - 1, kept, added, segments)
+    want = run_plainly(*leaves[:3], kept, *leaves[3:])
     pull = torch.randn_like(want)
     found, expected = (torch.autograd.grad(out, leaves, pull) for out in (got, want))
     for a, b in zip((got.detach(), *found), (want.detach(), *expected), strict=True):

@@ -1,11 +1,14 @@
-"""The fused kernel's arithmetic, run in numpy: outputs and gradients against plain attention in torch."""
+"""The fused kernels' arithmetic, run in numpy: outputs and gradients against plain attention in torch."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from formers.nn.attention.kernels import biased_flash
+import formers
+from formers.batch import Batch
+from formers.nn.attention.dispatch import force_kernel
+from formers.nn.attention.kernels import biased_flash, relative_flash
 from tests.nn import slow_triton
 from tests.nn.attention.kernels.biased_flash_cases import (
     CASES,
@@ -20,6 +23,11 @@ def numpy_kernels(monkeypatch):
     monkeypatch.setattr(biased_flash, "load_kernels", lambda: found)
     for name in ("FORWARD_TILES", "SHIFTED_TILES", "QUERY_GRAD_TILES", "KEY_GRAD_TILES"):
         monkeypatch.setattr(biased_flash, name, (4, 8, 1, 1))  # blocks that documents do not fill
+    relative = slow_triton.load_kernels("attention.kernels.relative_flash_triton")
+    monkeypatch.setattr(relative_flash, "load_kernels", lambda: relative)
+    for name in ("FORWARD_TILES", "QUERY_GRAD_TILES", "KEY_GRAD_TILES", "ENCODING_GRAD_TILES"):
+        monkeypatch.setattr(relative_flash, name, (4, 1, 1))
+    monkeypatch.setattr(relative_flash, "TARGET_PROGRAMS", 32)  # documents in several parts
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
@@ -27,6 +35,28 @@ def numpy_kernels(monkeypatch):
 @pytest.mark.usefixtures("numpy_kernels")
 def test_as_plain_attention(name, dropout):
     compare_with_plain(name, dropout)
+
+
+@pytest.mark.parametrize("kernel", ["biased_flash", "relative_flash"])
+@pytest.mark.parametrize("family", ["xlnet", "transfo-xl"])
+@pytest.mark.usefixtures("numpy_kernels")
+def test_models_as_by_the_dense_path(family, kernel):
+    """Scores by distance, of XLNet in both streams."""
+    sizes = {"vocab": 32, "dim": 32, "layers": 2, "heads": 2, "ff": 48, "dropout": 0.0}
+    more = {"cutoffs": (8,), "same_length": False} if family == "transfo-xl" else {}
+    model = formers.build(family, seed=1, **sizes, **more).model.train()
+    keep = torch.arange(11) < torch.tensor([[11], [4], [7]])
+    torch.manual_seed(0)
+    batch = Batch.from_padded(torch.randint(2, 32, keep.shape), keep).replace(keep=None)
+    if family == "xlnet":
+        batch = batch.replace(order=torch.cat([torch.randperm(n) for n in (11, 4, 7)]))
+    found, pull = [], torch.randn(22, 32)
+    for name in (kernel, "dense"):
+        with force_kernel(name):
+            out = model(batch)
+        grads = torch.autograd.grad(out, list(model.parameters()), pull, allow_unused=True, materialize_grads=True)
+        found.append(torch.cat([out.detach().flatten(), *(g.flatten() for g in grads)]))
+    torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.usefixtures("numpy_kernels")

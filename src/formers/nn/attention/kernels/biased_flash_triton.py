@@ -32,18 +32,18 @@ def load_block(p, ok, EVEN: tl.constexpr):
 
 
 @triton.jit
-def add_bias_and_mask(s, bias, j, ok, rank_q, rank_k, BIASED: tl.constexpr, RANKED: tl.constexpr, SURE: tl.constexpr):
-    """Add the bias to scores; -inf where a query does not see a key."""
+def add_bias_and_mask(
+    s, bias, extra, j, ok, rank_q, rank_k, seg_q, seg_k,
+    BIASED: tl.constexpr, RANKED: tl.constexpr, SEGMENTED: tl.constexpr, SURE: tl.constexpr,
+):  # fmt: skip
+    """Add to scores what keys of another segment get and the bias; -inf where a query does not see a key. Queries and
+    keys have an axis each, in the order of the scores."""
+    if SEGMENTED:
+        s += tl.where(seg_q != seg_k, extra.to(tl.float32) * LOG2E, 0.0)
     seen = ok & (rank_k <= rank_q) if RANKED else ok
     if BIASED:
         s += load_block(bias + j, seen, SURE).to(tl.float32) * LOG2E
     return s if SURE else tl.where(seen, s, float("-inf"))
-
-
-@triton.jit
-def compute_segment_bias(extra, seg_q, seg_k):
-    """Return what is added to the scores of keys of another segment."""
-    return tl.where(seg_q != seg_k, extra.to(tl.float32) * LOG2E, 0.0)
 
 
 @triton.jit
@@ -70,6 +70,20 @@ def load_query_inputs(
 
 
 @triton.jit
+def load_key_inputs(SEG_K, RANK_K, j, m, there, RANKED: tl.constexpr, SEGMENTED: tl.constexpr):
+    """Load rank and segment of each key."""
+    rank_k = tl.load(RANK_K + m, mask=there, other=0) if RANKED else j
+    seg_k = tl.load(SEG_K + m, mask=there, other=0) if SEGMENTED else j
+    return rank_k, seg_k
+
+
+@triton.jit
+def hash_queries(n, h, heads, seed):
+    """Hash the query and head of each row, for dropout."""
+    return hash_uint32(hash_uint32((n * heads + h).to(tl.uint32)) + seed)
+
+
+@triton.jit
 def forward(
     Q, K, V, BIAS, EXTRA, SEG_Q, SEG_K, PLACES, RANK_Q, RANK_K, SEED, Q_STARTS, K_STARTS, scale, drop, grow, last,
     heads, q_n, q_h, k_n, k_h, v_n, v_h, bias_h, bias_n, OUT, LOG, total,
@@ -89,7 +103,7 @@ def forward(
         SEGMENTED,
     )  # fmt: skip
     seed = tl.load(SEED).to(tl.uint32) if DROP else 0
-    hash_q = hash_uint32(hash_uint32((n * heads + h).to(tl.uint32)) + seed) if DROP else i
+    hash_q = hash_queries(n, h, heads, seed) if DROP else i
     top, sums = tl.full([BM], float("-inf"), tl.float32), tl.zeros([BM], tl.float32)
     out = tl.zeros([BM, D], tl.float32)
     for start in range(0, keys, BN):
@@ -97,13 +111,13 @@ def forward(
         there, m = j < keys, (here + j).to(tl.int64)
         k = load_block(K + h * k_h + m[None, :] * k_n + d[:, None], there[None, :], EVEN)
         v = load_block(V + h * v_h + m[:, None] * v_n + d[None, :], there[:, None], EVEN)
-        rank_k = tl.load(RANK_K + m, mask=there, other=0) if RANKED else j
-        seg_k = tl.load(SEG_K + m, mask=there, other=0) if SEGMENTED else j
+        rank_k, seg_k = load_key_inputs(SEG_K, RANK_K, j, m, there, RANKED, SEGMENTED)
         ok = real[:, None] & there[None, :]
         s = tl.dot(q, k) * scale
-        if SEGMENTED:
-            s += compute_segment_bias(extra[:, None], seg_q[:, None], seg_k[None, :])
-        s = add_bias_and_mask(s, bias[:, None], j[None, :], ok, rank_q[:, None], rank_k[None, :], BIASED, RANKED, SURE)
+        s = add_bias_and_mask(
+            s, bias[:, None], extra[:, None], j[None, :], ok, rank_q[:, None], rank_k[None, :], seg_q[:, None],
+            seg_k[None, :], BIASED, RANKED, SEGMENTED, SURE,
+        )  # fmt: skip
         new = tl.maximum(top, tl.max(s, 1))
         safe = tl.where(new == float("-inf"), 0.0, new)
         p, shrink = tl.exp2(s - safe[:, None]), tl.exp2(top - safe)
@@ -150,20 +164,20 @@ def backward_queries(
     if SHIFTED:
         d_bias += last - place
     seed = tl.load(SEED).to(tl.uint32) if DROP else 0
-    hash_q = hash_uint32(hash_uint32((n * heads + h).to(tl.uint32)) + seed) if DROP else i
+    hash_q = hash_queries(n, h, heads, seed) if DROP else i
     d_q, d_extra = tl.zeros([BM, D], tl.float32), tl.zeros([BM], tl.float32)
     for start in range(0, keys, BN):
         j = start + tl.arange(0, BN)
         there, m = j < keys, (here + j).to(tl.int64)
         k = load_block(K + h * k_h + m[:, None] * k_n + d[None, :], there[:, None], EVEN)
         v = load_block(V + h * v_h + m[None, :] * v_n + d[:, None], there[None, :], EVEN)
-        rank_k = tl.load(RANK_K + m, mask=there, other=0) if RANKED else j
-        seg_k = tl.load(SEG_K + m, mask=there, other=0) if SEGMENTED else j
+        rank_k, seg_k = load_key_inputs(SEG_K, RANK_K, j, m, there, RANKED, SEGMENTED)
         ok = real[:, None] & there[None, :]
         s = tl.dot(q, tl.trans(k)) * scale
-        if SEGMENTED:
-            s += compute_segment_bias(extra[:, None], seg_q[:, None], seg_k[None, :])
-        s = add_bias_and_mask(s, bias[:, None], j[None, :], ok, rank_q[:, None], rank_k[None, :], BIASED, RANKED, SURE)
+        s = add_bias_and_mask(
+            s, bias[:, None], extra[:, None], j[None, :], ok, rank_q[:, None], rank_k[None, :], seg_q[:, None],
+            seg_k[None, :], BIASED, RANKED, SEGMENTED, SURE,
+        )  # fmt: skip
         p, d_p = tl.exp2(s - log[:, None]), tl.dot(d_out, v)
         if DROP:
             d_p = tl.where(
@@ -200,8 +214,7 @@ def backward_keys(
     there, m = j < keys, (here + j).to(tl.int64)
     k = load_block(K + h * k_h + m[:, None] * k_n + d[None, :], there[:, None], EVEN)
     v = load_block(V + h * v_h + m[:, None] * v_n + d[None, :], there[:, None], EVEN)
-    rank_k = tl.load(RANK_K + m, mask=there, other=0) if RANKED else j
-    seg_k = tl.load(SEG_K + m, mask=there, other=0) if SEGMENTED else j
+    rank_k, seg_k = load_key_inputs(SEG_K, RANK_K, j, m, there, RANKED, SEGMENTED)
     seed = tl.load(SEED).to(tl.uint32) if DROP else 0
     hash_k = hash_uint32((here + j).to(tl.uint32)) if DROP else j
     d_k, d_v = tl.zeros([BN, D], tl.float32), tl.zeros([BN, D], tl.float32)
@@ -218,13 +231,14 @@ def backward_keys(
         )  # fmt: skip
         ok = there[:, None] & real[None, :]
         s = tl.dot(k, tl.trans(q)) * scale
-        if SEGMENTED:
-            s += compute_segment_bias(extra[None, :], seg_q[None, :], seg_k[:, None])
-        s = add_bias_and_mask(s, bias[None, :], j[:, None], ok, rank_q[None, :], rank_k[:, None], BIASED, RANKED, SURE)
+        s = add_bias_and_mask(
+            s, bias[None, :], extra[None, :], j[:, None], ok, rank_q[None, :], rank_k[:, None], seg_q[None, :],
+            seg_k[:, None], BIASED, RANKED, SEGMENTED, SURE,
+        )  # fmt: skip
         p, d_p = tl.exp2(s - log[None, :]), tl.dot(v, tl.trans(d_out))
         weight = p
         if DROP:
-            hash_q = hash_uint32(hash_uint32((n * heads + h).to(tl.uint32)) + seed)
+            hash_q = hash_queries(n, h, heads, seed)
             stays = draw_keep_mask(hash_q[None, :], hash_k[:, None], drop)
             weight, d_p = tl.where(stays, p * grow, 0.0), tl.where(stays, d_p * grow, 0.0)
         d_v = tl.dot(weight.to(q.dtype), d_out, d_v)

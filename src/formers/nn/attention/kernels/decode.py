@@ -1,6 +1,6 @@
-"""Attention of one new token in each row over a cache that stays where it is (in triton). A program takes one row, one
-head and one stretch of the keys (Dao et al. 2023, "Flash-Decoding"): few rows still fill the chip. How many keys there
-are is read on the device: one recorded step serves all lengths."""
+"""Attention of one new token in each row over a cache that stays where it is. On a GPU (in triton) a program takes one
+row, one head and one stretch of the keys (Dao et al. 2023, "Flash-Decoding"): few rows still fill the chip. How many
+keys there are is read on the device: one recorded step serves all lengths. On a CPU our own kernels do it, in fp32."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from ... import cpu_kernels
 from ...gpu_support import has_triton
 
 LOG2E = 1.4426950408889634
@@ -34,10 +35,12 @@ def load_kernels() -> ModuleType:
     return decode_triton
 
 
-@remember
-def is_available(device: torch.device) -> bool:
-    """Return whether there is a GPU with triton."""
-    return device.type == "cuda" and has_triton()
+def is_available(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether there is a GPU with triton, or for inference in fp32 a CPU with kernels of our own."""
+    if device.type != "cpu":
+        return device.type == "cuda" and has_triton()
+    plain = dtype == torch.float32 and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return plain and cpu_kernels.load_kernels() is not None
 
 
 def decode_attention(
@@ -50,6 +53,9 @@ def decode_attention(
     seen, or with a `width` the last so many of them. A `table` (rows, size) names the row that holds each slot. A
     `bias` (H, size) has first that of the last slot that is seen, then that of the one before. `fresh` are the key and
     value (N, H, D) of each row's last slot, which are yet to be written there; the table is given as well."""
+    kernels = cpu_kernels.load_kernels() if q.device.type == "cpu" else None
+    if kernels is not None:
+        return kernels.attend(q, k, v, lengths, scale, table=table, bias=bias, width=width, fresh=fresh)
     rest = (lengths, table, bias)
     if fresh is None:
         return run_decode_kernel(q, k, v, *rest, None, None, float(scale), width)

@@ -1,0 +1,294 @@
+"""The works behind benchmarks/claims.py: what is trained and measured for one arm of a claim with one seed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import lzma
+import math
+import os
+import random
+import shutil
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import formers
+from benchmarks.loop import read_documents
+from formers.config import get_schema
+from formers.data.store import Store
+from formers.evaluation.likelihood import compute_id_log_probs
+from formers.experiments.why_attention import make_pairs, measure_accuracy
+from formers.inspection.objective_steps import build_pair_store
+from formers.interop.tokenizer_files import load_tokenizer
+from formers.models import gnmt
+from formers.registry import find_family, train_tokenizer
+from formers.text.tokenizer import Tokenizer
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TOKENIZER_LINES = 12_000  # of the text: about two million characters of articles
+RUN_SETTINGS = ("family", "model", "objective", "train", "steps", "plain_layers")  # of an arm: what makes its model
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Sizes of a run. `steps` are those of pretraining; a task takes `tune_steps` of pairs, or passes over
+    `examples` labelled rows for `epochs`."""
+
+    dim: int
+    layers: int
+    length: int  # tokens of an example
+    rows: int  # examples of a step
+    steps: int
+    vocab: int
+    characters: int  # of the text that is pretrained on
+    tune_steps: int
+    examples: int
+    epochs: float
+    tests: int  # labelled rows of the test
+    symbols: int  # of the longest sequence to be reversed
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The settings of a Transformer."""
+        return {"dim": self.dim, "layers": self.layers, "heads": max(2, self.dim // 32), "ff": 4 * self.dim}
+
+
+SCALES = {
+    "gpu": Scale(256, 6, 128, 64, 2000, 8192, 10_000_000, 1000, 6000, 3, 1800, 24),
+    "cpu": Scale(96, 4, 64, 16, 400, 2048, 2_000_000, 200, 2000, 3, 1000, 12),
+    "dry": Scale(32, 2, 24, 4, 3, 600, 60_000, 3, 24, 1, 12, 4),
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """One arm with one seed: the scale, where to write, where the data is, and the arm's settings."""
+
+    scale: Scale
+    scale_name: str
+    seed: int
+    folder: Path  # of all works: prepared text is kept here
+    data: Path
+    text: Path | None  # a folder of other English text (*.txt), in place of WikiText-2
+    claim: str
+    arm: Mapping[str, Any]
+
+    def name_run(self, part: str, *settings: str) -> Path:
+        """Return the folder of a run; arms with the same settings in these tables share it."""
+        code = zlib.crc32(json.dumps([self.arm.get(name) for name in settings]).encode())
+        return self.folder / f"{self.scale_name}-{self.claim}-{self.seed}" / f"{part}-{code:08x}"
+
+    def prepare_text(self, family: str, corpus: str = "english") -> Path:
+        """Return a token store of a corpus for a family's tokenizer; made once, for all works of a scale."""
+        where = self.folder / f"{self.scale_name}-{corpus}-{family}"
+        if (where / "done").is_file():
+            return where / "store"
+        texts = self.read_corpus(corpus)
+        made = where.with_name(f"{where.name}.{os.getpid()}")  # another process may be making the same
+        made.mkdir(parents=True)
+        sample = itertools.islice((line for text in texts for line in text.split("\n")), TOKENIZER_LINES)
+        tokenizer = train_tokenizer(family, sample, self.scale.vocab)
+        units = {"units": "learn"} if corpus == "korean" else {}
+        formers.prepare(texts, tokenizer, made / "store", validation=0.05, **units)
+        (made / "done").touch()
+        try:
+            made.rename(where)
+        except OSError:
+            shutil.rmtree(made)
+        return where / "store"
+
+    def read_corpus(self, corpus: str) -> list[str]:
+        """Read documents up to the scale's size: Korean reviews (thirty to a document), or English articles."""
+        if corpus == "korean":
+            lines = read_lines(self.data / "lm" / "movie_reviews_ko.txt.xz")
+            texts = ["\n".join(lines[i : i + 30]) for i in range(0, len(lines), 30)]
+        elif self.text is not None:
+            texts = [path.read_text(encoding="utf-8") for path in sorted(self.text.glob("*.txt"))]
+        else:
+            texts = read_documents(by_paragraph=False)
+        sizes = np.cumsum([len(text) for text in texts])
+        kept = texts[: int(np.searchsorted(sizes, self.scale.characters)) + 1]
+        return kept if len(kept) >= 30 else split_texts(kept)
+
+    def read_rows(self, name: str) -> list[list[str]]:
+        """Read a table of the data folder without its header."""
+        lines = read_lines(self.data / f"{name}.tsv.xz")[1:]
+        return [row for row in (line.split("\t") for line in lines) if len(row) == 2 and all(map(str.strip, row))]
+
+    def pretrain(
+        self, family: str, text: Path | Store, part: str, *, steps: int | None = None, valid: Store | None = None,
+        tokenizer: Tokenizer | None = None, **more: Any,
+    ) -> Any:  # fmt: skip
+        """Train a model of a family; settings of the arm (model, objective, train) win over those of the scale."""
+        s = self.scale
+        steps = steps or s.steps
+        known = get_schema(find_family(family).definition.config_class)
+        model: dict[str, Any] = (
+            {} if more.get("init") else {**s.sizes, "context": s.length * self.arm.get("context", 1), "dropout": 0.0}
+        )
+        model |= {} if more.get("init") else {"attention_dropout": 0.0, "embed_dropout": 0.0}
+        model |= {} if more.get("init") else {"embed": s.dim if family == "seq2seq" else s.dim // 2}  # ALBERT: narrow
+        model |= {} if more.get("init") else {"sparse": s.layers // 2}  # Switch: experts in every other layer
+        model = {key: value for key, value in model.items() if key in known} | dict(self.arm.get("model", {}))
+        train = {
+            "steps": steps, "batch_tokens": s.rows * s.length, "accumulate": 1, "seq_length": s.length,
+            "short_length": None, "optimizer": "adamw", "lr": 1e-3, "schedule": "linear",
+            "warmup_steps": max(1, steps // 10), "weight_decay": 0.01, "seed": self.seed, "eval_every": 10 * steps,
+            "save_every": 10 * steps, "eval_batches": 60, "samples": 0, "compile": False, "workers": 0,
+            **self.arm.get("train", {}),
+        }  # fmt: skip
+        overrides = {f"train.{key}": value for key, value in train.items()}
+        overrides |= {f"model.{key}": value for key, value in model.items()}
+        objective = more.pop("objective", self.arm.get("objective", {}))
+        overrides |= {f"objective.{key}": value for key, value in objective.items()}
+        return formers.pretrain(
+            family, text, out=self.name_run(part, *RUN_SETTINGS), overwrite=True, overrides=overrides, device=DEVICE,
+            **({} if valid is None else {"valid": valid, "tokenizer": tokenizer}), **more,
+        )  # fmt: skip
+
+    def prepare_pairs(self, family: str, name: str, swap: bool = False) -> tuple[Tokenizer, Store, Store]:
+        """Return a tokenizer of a family and the pairs of a table in the data folder, for training and validation."""
+        parts = {"translate/multi30k": ("train.en-de", "val.en-de"), "summarise/email_subject": ("train", "dev")}
+        pairs = [self.read_rows(f"{name}.{part}") for part in parts[name]]
+        pairs[0] = pairs[0][: 200 * self.scale.examples // 24] if self.scale_name == "dry" else pairs[0]
+        lines = [["\t".join(cut_words(row[::-1] if swap else row, 80)) for row in some] for some in pairs]
+        where = self.folder / f"{self.scale_name}-{name.replace('/', '-')}-{family}.json"
+        if not where.is_file():
+            made = train_tokenizer(family, [side for line in lines[0] for side in line.split("\t")], self.scale.vocab)
+            partial = where.with_name(f"{where.name}.{os.getpid()}")
+            partial.write_text(made.json_text, encoding="utf-8")
+            partial.rename(where)
+        tokenizer = load_tokenizer(where)
+        return tokenizer, build_pair_store(lines[0], tokenizer), build_pair_store(lines[1][:1000], tokenizer)
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a packed text file."""
+    with lzma.open(path, "rt", encoding="utf-8") as stream:
+        return stream.read().split("\n")
+
+
+def split_texts(texts: list[str], size: int = 4000) -> list[str]:
+    """Cut few long texts into many, at the ends of lines, so that some can be held out."""
+    cut: list[str] = []
+    for text in texts:
+        part: list[str] = []
+        for line in text.split("\n"):
+            part.append(line)
+            if sum(map(len, part)) >= size:
+                cut.append("\n".join(part))
+                part = []
+        cut += ["\n".join(part)] if part else []
+    return cut
+
+
+def cut_words(row: list[str], words: int) -> list[str]:
+    """Cut every text of a row to so many words."""
+    return [" ".join(text.split()[:words]) for text in row]
+
+
+def measure_text_loss(work: Work) -> dict[str, float]:
+    """Pretrain on English; the validation loss in nats a token."""
+    store = work.prepare_text(work.arm.get("tokenizer", work.arm["family"]))
+    run = work.pretrain(work.arm["family"], store, "pretrain")
+    value = run.score.metrics[work.arm["metric"]] if "metric" in work.arm else run.score.loss
+    return {"value": float(value), "parameters": sum(p.numel() for p in run.former.model.parameters())}
+
+
+def measure_extrapolation(work: Work) -> dict[str, float]:
+    """Train on windows of a length; the loss on windows four times as long, less that at the length itself."""
+    store = work.prepare_text(work.arm.get("tokenizer", work.arm["family"]))
+    run = work.pretrain(work.arm["family"], store, "pretrain")
+    held = Store.open(store, "validation")
+    ids = np.asarray(held.tokens[: 400 * work.scale.length]).astype(np.int64)
+    former = formers.load(run.folder / "model", device=DEVICE)
+    losses = {}
+    for factor in (1, 4):
+        length = factor * work.scale.length
+        rows = [ids[i : i + length] for i in range(0, len(ids) - length, length)]
+        logs = compute_id_log_probs(former, rows)
+        # The last quarter of a window: tokens with a long context before them.
+        losses[factor] = -float(torch.cat([row[-length // 4 :] for row in logs]).double().mean())
+    return {"value": losses[4] - losses[1], "loss at 1x": losses[1], "loss at 4x": losses[4]}
+
+
+def measure_reversal(work: Work) -> dict[str, float]:
+    """Train an encoder-decoder to reverse symbols; the accuracy on the longest sequences that it was trained on."""
+    s, draw = work.scale, random.Random(work.seed)
+    count = 60 * s.rows
+    pairs = [pair for _ in range(count) for pair in make_pairs("reverse", draw.randint(2, s.symbols), 1, draw)]
+    tests = make_pairs("reverse", s.symbols, 100, draw)
+    tokenizer = train_tokenizer("seq2seq", [side for pair in pairs for side in pair], 400)
+    stores = [build_pair_store(["\t".join(pair) for pair in some], tokenizer) for some in (pairs, tests)]
+    run = work.pretrain("seq2seq", stores[0], "pretrain", valid=stores[1], tokenizer=tokenizer)
+    former = run.former
+    former.model.eval()
+    short = make_pairs("reverse", 3, 100, draw)
+    return {"value": measure_accuracy(former, tests), "at 3 symbols": measure_accuracy(former, short)}
+
+
+def measure_translation(work: Work) -> dict[str, float]:
+    """Train German to English on Multi30k; the perplexity of the validation sentences."""
+    tokenizer, store, valid = work.prepare_pairs("seq2seq", "translate/multi30k", swap=True)
+    plain = gnmt.PLAIN_LAYERS
+    gnmt.PLAIN_LAYERS = work.arm.get("plain_layers", plain)  # layers below this one have no residual connection
+    try:
+        run = work.pretrain(
+            work.arm["family"], store, "pretrain", steps=work.scale.tune_steps, valid=valid, tokenizer=tokenizer
+        )
+    finally:
+        gnmt.PLAIN_LAYERS = plain
+    return {"value": math.exp(min(20.0, run.score.loss)), "loss": run.score.loss}
+
+
+def measure_titles(work: Work) -> dict[str, float]:
+    """Pretrain on English, then learn the subject lines of e-mails; the perplexity of the validation titles."""
+    family = work.arm["family"]
+    store = work.prepare_text(family)
+    run = work.pretrain(family, store, "pretrain")
+    tokenizer = run.former.tokenizer
+    rows = [work.read_rows(f"summarise/email_subject.{part}") for part in ("train", "dev")]
+    rows[0] = rows[0][: 2 * work.scale.examples]
+    pairs = [build_pair_store(["\t".join(cut_words(row, 60)) for row in some], tokenizer) for some in rows]
+    tuned = work.pretrain(
+        family, pairs[0], "titles", steps=work.scale.tune_steps, valid=pairs[1], tokenizer=tokenizer,
+        init=run.folder / "model", objective={"name": "seq2seq"},
+    )  # fmt: skip
+    return {"value": math.exp(min(20.0, tuned.score.loss)), "pretraining loss": run.score.loss}
+
+
+def measure_transfer(work: Work) -> dict[str, float]:
+    """Pretrain, then learn to classify; the accuracy on the test. An arm with `steps: 1` is hardly pretrained."""
+    arm, s = work.arm, work.scale
+    korean = arm.get("corpus") == "korean"
+    store = work.prepare_text(arm.get("tokenizer", arm["family"]), arm.get("corpus", "english"))
+    folder = work.name_run("pretrain", *RUN_SETTINGS)  # arms that differ in fine-tuning alone share it
+    if not (folder / "model").is_dir():
+        work.pretrain(arm["family"], store, "pretrain", steps=arm.get("steps"))
+    table = "classify/nsmc" if korean else "classify/sst2"
+    parts = [work.read_rows(f"{table}.{one}") for one in ("train", "test")]
+    draw = random.Random(0)  # the same rows for every seed and arm
+    rows = [
+        [{"text": text, "label": label} for text, label in draw.sample(some, min(most, len(some)))]
+        for some, most in zip(parts, (s.examples, s.tests), strict=True)
+    ]
+    result = formers.finetune(
+        folder / "model", rows[0], test=rows[1], task="classify", out=work.name_run("task", *arm), overwrite=True,
+        device=DEVICE, overrides={
+            "tune.epochs": s.epochs, "tune.baseline": False, "train.seed": work.seed, "train.compile": False,
+            "train.samples": 0, "data.valid_fraction": 0.1, **arm.get("tune", {}),
+        },
+    )  # fmt: skip
+    return {"value": 100 * result.test["accuracy"], "validation": 100 * result.valid["accuracy"]}
+
+
+WORKS: dict[str, Callable[[Work], dict[str, float]]] = {
+    "text loss": measure_text_loss, "extrapolation": measure_extrapolation, "reversal": measure_reversal,
+    "translation": measure_translation, "titles": measure_titles, "transfer": measure_transfer,
+}  # fmt: skip

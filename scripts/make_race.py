@@ -1,0 +1,91 @@
+"""Fill the results into docs/en/race.md and docs/ko/race.md out of records: python scripts/make_race.py [FOLDER …]
+
+With folders of comparisons, their records are first gathered in docs/race/records.jsonl. Without any, the pages are
+made anew from that file; where it has no records, the pages say so."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from formers.comparison.api import read_config, read_corpus_sizes
+from formers.comparison.hypotheses import answer_all, format_rule
+from formers.comparison.records import Record, RecordFolder, read_record_lines, write_record_lines
+from formers.comparison.report import ComparisonReport, render_table_markdown, to_standalone_svg
+from formers.reports.run_report import escape_markdown
+
+DOCS = Path(__file__).parents[1] / "docs"
+RECORDS = DOCS / "race" / "records.jsonl"
+NOT_RUN = {
+    "en": "The race has not been run yet: there are no records.",
+    "ko": "아직 경주를 실행하지 않았습니다. 기록이 없습니다.",
+}
+
+
+def make_hypotheses(report: ComparisonReport) -> str:
+    """List the hypotheses, each with its rule and its answer."""
+    lines = []
+    for number, answer in enumerate(answer_all(report.measures), 1):
+        one = answer.hypothesis
+        value, *_, verdict = report.format_answer(answer)[2:]
+        shown = "" if answer.value is None else f" ({value})"
+        lines.append(f"{number}. {report.localise(one.en, one.ko)} `{format_rule(one)}` → **{verdict}**{shown}")
+    return "\n".join(lines)
+
+
+def make_results(report: ComparisonReport) -> str:
+    """Make the tables and the pictures of all budgets."""
+    if not report.measures.budgets:
+        return NOT_RUN[report.language]
+    lines = [escape_markdown(line) + "\n" for line in (report.describe_corpus(), report.describe_machines()) if line]
+    lines += render_table_markdown(report.build_member_table())
+    lines += [*(f"- {escape_markdown(note)}" for note in report.build_tokenizer_notes()), ""]
+    for budget in report.measures.budgets:
+        lines += [f"### {report.name_budget(budget)}", ""]
+        for table in report.list_budget_tables(budget):
+            lines += render_table_markdown(table, 4)
+        lines += [f"![{name}](../race/{report.language}-{name})" for name in report.draw_pictures(budget)] + [""]
+    return "\n".join(lines).strip("\n")
+
+
+def make_page(language: str, records: list[Record], corpus: dict | None = None) -> str:
+    """Return a page with its marked places filled."""
+    report = ComparisonReport(records, corpus, "ko" if language == "ko" else "en")
+    text = (DOCS / language / "race.md").read_text(encoding="utf-8")
+    for name, content in (("hypotheses", make_hypotheses(report)), ("results", make_results(report))):
+        marked = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- end of {name} -->)", re.DOTALL)
+        text = marked.sub(lambda found, content=content: found[1] + content + found[2], text)
+    return text
+
+
+def read_corpus(records: list[Record]) -> dict | None:
+    """Return the sizes of the corpus, which the records carry as one of their own."""
+    return next((record.result for record in records if record.kind == "corpus"), None)
+
+
+def gather(folders: list[Path]) -> None:
+    """Gather the records of comparisons, in the order of their families, with the sizes of the first one's corpus."""
+    records: dict[str, Record] = {}
+    for folder in folders:
+        order = list(read_config(folder).families)
+        own = RecordFolder(folder).read_all()
+        own.sort(key=lambda record: order.index(record.family) if record.family in order else len(order))
+        sizes = {part: size for part, size in read_corpus_sizes(folder).items() if part != "source"}
+        records.setdefault("corpus", Record("corpus", "corpus", "done", result=sizes))
+        records |= {record.job: record for record in own}
+    write_record_lines(RECORDS, records.values())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        gather([Path(name) for name in sys.argv[1:]])
+    gathered = read_record_lines(RECORDS)
+    for page_language in NOT_RUN:
+        page = make_page(page_language, gathered, read_corpus(gathered))
+        (DOCS / page_language / "race.md").write_text(page, encoding="utf-8")
+        made = ComparisonReport(gathered, None, "ko" if page_language == "ko" else "en")
+        for race_budget in made.measures.budgets:
+            for picture_name, picture in made.draw_pictures(race_budget).items():
+                path = RECORDS.parent / f"{page_language}-{picture_name}"
+                path.write_text(to_standalone_svg(picture), encoding="utf-8")

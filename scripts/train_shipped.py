@@ -1,0 +1,935 @@
+"""Train the models that come with formers, and measure them. Every stage is a command of its own:
+
+    python scripts/train_shipped.py tokenizers CORPORA                     # on any machine, once (CORPORA/tokenizers)
+    python scripts/train_shipped.py pretrain CORPORA --work W --out OUT --seconds 540      # all three side by side
+    python scripts/train_shipped.py finetune --work W --data DATA --out OUT --seconds 540  # the encoder's tasks
+    python scripts/train_shipped.py measure CORPORA --work W --out OUT     # bits per byte, ROUGE, minimal pairs
+    python scripts/train_shipped.py pack OUT [OUT ...]                     # into src/formers/pretrained, with cards
+    python scripts/train_shipped.py check CORPORA --data DATA              # all of it, tiny, on a CPU, in minutes
+
+CORPORA is the folder of scripts/prepare_corpora.py, DATA that of the evaluation sets, W a folder for runs (kept between
+calls), OUT what is brought back: archives of at most 15 MiB (NAME.tar.00, .01, …) with the weights in bf16, and one
+JSON file of records and figures a stage. `pretrain --only encoder --init DIR` goes on from a folder that `unpack` made
+of them.
+
+A time budget decides the number of steps: the rate stays at its height until a fifth of the steps is left (schedule
+wsd), and what is left is computed from the steps measured so far. Needs formers' core dependencies alone, without the
+command line's; runs offline."""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import io
+import json
+import lzma
+import math
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+import formers
+from formers.config import JSONObject
+from formers.evaluation.api import evaluate_pairs, evaluate_perplexity
+from formers.evaluation.metrics import rouge
+from formers.evaluation.minimal_pairs import PHENOMENA, generate_pairs
+from formers.interop.model_directory import load, save
+from formers.interop.shipped_models import SHIPPED_FOLDER
+from formers.registry import train_tokenizer
+from formers.text.tokenizer import Tokenizer
+from formers.training.loop import Stopped
+
+PART_BYTES = 15 * 2**20  # of an archive that is brought back
+DECAY_SHARE = 0.2  # of the steps, at the end: that of the schedule wsd
+ENDLESS = 10**7  # steps of a run whose end is not known yet
+FINISH_SECONDS = 20.0  # the last evaluation, the model, the archive
+SOURCE_LICENCES = {
+    "wikipedia": "English Wikipedia of 2006 (prose of enwik8), CC BY-SA 3.0",
+    "bills": "reasons for bills of the National Assembly of Korea 2016-2025 (korean-assembly-bills), CC BY 4.0",
+    "books": "nine English novels from Project Gutenberg, public domain",
+    "addresses": "messages of US presidents to Congress, public domain",
+    "reviews": "Korean film reviews (NSMC's authors; texts of NSMC's test set left out), CC0 1.0",
+    "help": "LibreOffice's help in English and Korean, MPL-2.0",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one of the models is made: its shape, its tokenizer, its text with the times each source is read in an epoch,
+    and its training."""
+
+    family: str
+    title: str
+    model: JSONObject
+    tokenizer: JSONObject  # options of train_tokenizer, with `size`
+    sources: dict[str, int]
+    objective: JSONObject
+    train: JSONObject
+    languages: tuple[str, ...]
+    limits: str
+    validation: tuple[str, ...] = ("wikipedia", "bills", "reviews")
+    finetuned: bool = False  # on bills and their titles, after pretraining
+
+
+PLANS = {
+    "encoder": Plan(
+        "bert", "bert-mini",
+        {"dim": 320, "layers": 6, "heads": 5, "ff": 1280, "context": 256, "dropout": 0.1, "attention_dropout": 0.1},
+        {"size": 11_776, "lower": True, "alphabet": 1700},
+        {"wikipedia": 1, "books": 1, "addresses": 1, "help": 1, "bills": 1, "reviews": 3},
+        {"name": "mlm", "mask_rate": 0.2},
+        {"batch_tokens": 32_768, "seq_length": 128, "lr": 7e-4, "weight_decay": 0.05, "warmup_steps": 1000,
+         "betas": (0.9, 0.98), "eps": 1e-6},
+        ("en", "ko"),
+        "Lower case only. Knows Wikipedia of 2006, law-making Korean and film reviews; little else, and no facts to be "
+        "relied on. Its texts hold the views and the prejudices of their authors.",
+    ),
+    "decoder": Plan(
+        "gpt2", "gpt2-mini",
+        {"dim": 256, "layers": 7, "heads": 4, "context": 256, "dropout": 0.05, "attention_dropout": 0.05,
+         "embed_dropout": 0.05},
+        {"size": 12_032},
+        {"wikipedia": 1, "books": 2, "addresses": 1, "help": 1, "bills": 1, "reviews": 1},
+        {"name": "causal"},
+        {"batch_tokens": 32_768, "seq_length": 256, "lr": 1e-3, "weight_decay": 0.1, "warmup_steps": 500,
+         "betas": (0.9, 0.95)},
+        ("en", "ko"),
+        "Writes grammatical text of little sense; states nothing that can be relied on. Its texts hold the views and "
+        "the prejudices of their authors.",
+    ),
+    "titler": Plan(
+        "t5", "t5-bill-titles",
+        {"dim": 256, "layers": 3, "decoder_layers": 2, "heads": 4, "head_dim": 64, "ff": 1024, "dropout": 0.1},
+        {"size": 8064, "alphabet": 1500},
+        {"bills": 1},
+        {"name": "span-corruption"},
+        {"batch_tokens": 32_768, "seq_length": 256, "optimizer": "rms-adamw", "lr": 1e-2, "weight_decay": 0.0,
+         "warmup_steps": 300},
+        ("ko",),
+        "Titles the reasons of a Korean bill; other text gets a title of a law too. Laws that are rare, or newer than "
+        "August 2025, are not among its titles.",
+        validation=("bills",), finetuned=True,
+    ),
+}  # fmt: skip
+TINY_MODEL = {"dim": 64, "layers": 1, "heads": 2, "ff": 128}
+TINY_TRAIN = {"batch_tokens": 1024, "seq_length": 64, "warmup_steps": 5}
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """A task that the encoder is fine-tuned on: its files (train, valid, test), and how long it learns."""
+
+    name: str
+    task: str
+    files: tuple[str, str | None, str]
+    metric: str
+    epochs: float
+    batch_size: int
+    lr: float  # of the pretrained model
+    scratch_lr: float = 5e-4
+
+
+TASKS = {
+    one.name: one
+    for one in (
+        TaskPlan("nsmc", "classify", ("classify/nsmc.train", None, "classify/nsmc.test"), "accuracy", 4, 128, 2e-4),
+        TaskPlan(
+            "korsts", "regress", ("pair/korsts.train", "pair/korsts.dev", "pair/korsts.test"), "spearman", 12, 32, 2e-4
+        ),
+        TaskPlan(
+            "sst2",
+            "classify",
+            ("classify/sst2.train", "classify/sst2.dev", "classify/sst2.test"),
+            "accuracy",
+            6,
+            32,
+            1e-4,
+        ),
+        TaskPlan("mrpc", "classify", ("pair/mrpc.train", None, "pair/mrpc.test"), "accuracy", 10, 32, 1e-4),
+        TaskPlan("cola", "classify", ("classify/cola.train", None, "classify/cola.dev"), "matthews", 10, 32, 1e-4),
+    )
+}
+
+
+# ---------------------------------------------------------------------------------------------------- text
+
+
+def read_text(corpora: Path, name: str, part: str) -> list[str]:
+    """Return the documents of a source; of a table, its texts (bills), or both of its sides (help)."""
+    path = next(corpora.glob(f"{name}.{part}.t*.xz"))
+    with lzma.open(path, "rt", encoding="utf-8") as file:
+        text = file.read()
+    if name == "bills":
+        return [line.partition("\t")[0] for line in text.splitlines()[1:]]
+    if name == "help":
+        rows = [line.split("\t") for line in text.splitlines()[1:]]
+        return [" ".join(row[side] for row in rows[i : i + 8]) for i in range(0, len(rows), 8) for side in (0, 1)]
+    return text.splitlines() if name == "reviews" else text.strip().split("\n\n")
+
+
+def read_title_rows(corpora: Path, part: str) -> list[dict[str, str]]:
+    """Return the bills with their titles."""
+    with lzma.open(corpora / f"bills.{part}.tsv.xz", "rt", encoding="utf-8") as file:
+        rows = [line.rstrip("\n").split("\t") for line in file]
+    return [{"text": text, "target": title} for text, title in rows[1:]]
+
+
+def collect_documents(plan: Plan, corpora: Path, tiny: bool = False) -> list[str]:
+    """Return the training text of a plan, each source as often as the plan says."""
+    documents = []
+    for name, times in plan.sources.items():
+        own = read_text(corpora, name, "train")
+        documents += (own[:40] if tiny else own) * times
+    return documents
+
+
+def collect_validation(plan: Plan, corpora: Path, tiny: bool = False) -> list[str]:
+    """Return some held-out text of each source that the plan is validated on, about as much of each."""
+    documents = []
+    for name in plan.validation:
+        size = 0
+        for document in read_text(corpora, name, "valid"):
+            documents.append(document)
+            size += len(document)
+            if size > (2_000 if tiny else 120_000):
+                break
+    return documents
+
+
+def train_tokenizers(corpora: Path, only: list[str], folder: Path | None = None, tiny: bool = False) -> None:
+    """Train the tokenizer of each plan on a sample of its text, equal parts of both languages."""
+    folder = folder or corpora / "tokenizers"
+    folder.mkdir(parents=True, exist_ok=True)
+    limits = {"wikipedia": 14e6, "books": 3e6, "addresses": 2e6, "help": 1e6, "bills": 9e6, "reviews": 7e6}
+    for name in only:
+        plan, lines = PLANS[name], list[str]()
+        for source in plan.sources:
+            size = 0
+            for document in read_text(corpora, source, "train"):
+                lines += document.split("\n")
+                size += len(document)
+                if size > (40_000 if tiny else limits[source]):
+                    break
+        options = {key: value for key, value in plan.tokenizer.items() if key != "size"}
+        if tiny and "alphabet" in options:
+            options["alphabet"] = 600
+        tokenizer = train_tokenizer(plan.family, lines, 2600 if tiny else plan.tokenizer["size"], **options)
+        (folder / name).mkdir(exist_ok=True)
+        tokenizer.save(folder / name / "tokenizer.json")
+        text = " ".join(line for line in lines[:: max(1, len(lines) // 2000)])
+        ids = tokenizer.encode(text)
+        print(f"{name}: {len(tokenizer):,} pieces, {len(text) / len(ids):.2f} characters a piece", flush=True)
+
+
+# ---------------------------------------------------------------------------------------------------- training
+
+
+@dataclass
+class Deadline:
+    """A clock that ends a run: it watches each step, and sends the signal on which a run saves and stops."""
+
+    seconds: float  # of all
+    began: float = field(default_factory=time.perf_counter)
+    first_step: tuple[float, int] | None = None  # when and which
+    stop_at_decay: bool = True
+    step: int = 0
+    startup: float = 0.0  # seconds from the call to its first step: the next call needs as many
+    called: float = 0.0
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self.seconds - (time.perf_counter() - self.began)
+
+    def begin_run(self, stop_at_decay: bool) -> None:
+        """Note that a run is about to begin."""
+        self.called, self.first_step, self.stop_at_decay = time.perf_counter(), None, stop_at_decay
+
+    def __call__(self, row: JSONObject) -> None:
+        """Look at a line of the metrics."""
+        if "loss" not in row:
+            return
+        now, self.step = time.perf_counter(), row["step"]
+        if self.first_step is None:
+            self.first_step, self.startup = (now, self.step), now - self.called
+            return
+        steps = self.step - self.first_step[1]
+        rate = steps / max(1e-9, now - self.first_step[0])
+        if steps % 500 == 0:
+            print(f"step {self.step:,} loss {row['loss']:.3f}, {rate:.1f} steps/s, {self.left:.0f} s left", flush=True)
+        spare = self.left - FINISH_SECONDS
+        if self.stop_at_decay:
+            spare -= min(self.startup, 60.0) + self.step * DECAY_SHARE / (1 - DECAY_SHARE) / max(rate, 1e-9)
+        if spare <= 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def pretrain_one(
+    name: str, corpora: Path, work: Path, out: Path, seconds: float, init: Path | None, tiny: bool
+) -> None:
+    """Pretrain one of the models within a time, fine-tune the titler, and write what is brought back."""
+    plan, deadline = PLANS[name], Deadline(seconds)
+    folder, tokens = work / name, (work if tiny else corpora) / "tokenizers" / name
+    budget = deadline.seconds
+    if plan.finetuned:
+        deadline.seconds = 0.5 * budget
+    documents, validation = collect_documents(plan, corpora, tiny), collect_validation(plan, corpora, tiny)
+    print(f"{name}: {len(documents):,} documents, {sum(map(len, documents)):,} characters", flush=True)
+    model = {**plan.model, **({k: v for k, v in TINY_MODEL.items() if k in plan.model} if tiny else {})}
+    train: JSONObject = {
+        **plan.train, **(TINY_TRAIN if tiny else {}), "schedule": "wsd", "workers": 0 if tiny else 4, "samples": 0,
+        "eval_every": 20 if tiny else 2000, "save_every": 20 if tiny else 2000, "keep_last": 1, "keep_best": 0,
+    }  # fmt: skip
+    where: JSONObject = {"init": str(init)} if init else {"model": model}
+    common: JSONObject = {
+        "valid": validation, "tokenizer": tokens, "out": folder, "hook": deadline, "objective": plan.objective,
+        "data": {"splitter": "none"}, **where,
+    }  # fmt: skip
+    resume, done = (folder / "run.json").is_file(), 0
+    try:
+        deadline.begin_run(stop_at_decay=True)
+        formers.pretrain(plan.family, documents, resume=resume, train={**train, "steps": ENDLESS}, **common)
+        raise SystemExit("an endless run has ended")
+    except Stopped:
+        done = deadline.step
+        steps = max(done + 1, round(done / (1 - DECAY_SHARE)), train["warmup_steps"] + 1)
+    print(f"{name}: {done:,} steps at the full rate, now {steps - done:,} with a falling one", flush=True)
+    deadline.begin_run(stop_at_decay=False)
+    try:
+        result = formers.pretrain(plan.family, documents, resume=True, train={**train, "steps": steps}, **common)
+    except Stopped:  # slower than measured: what there is is saved
+        print(f"{name}: out of time at step {deadline.step:,}", flush=True)
+        deadline.seconds += 60
+        steps = deadline.step + 1
+        result = formers.pretrain(plan.family, documents, resume=True, train={**train, "steps": steps}, **common)
+    former, history = result.former, result.history
+    record: JSONObject = {
+        "name": plan.title, "stage": "pretrain", "steps": steps,
+        "tokens_seen": max((row.get("tokens", 0) for row in history), default=0),
+        "seconds": round(time.perf_counter() - deadline.began, 1),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "validation_loss": result.score and result.score.loss, "unigram_loss": result.baseline and result.baseline.loss,
+        "validation_accuracy": result.score and result.score.accuracy, "parameters": former.num_parameters,
+        "curve": [[row["step"], row["valid"]["loss"]] for row in history if "valid" in row],
+    }  # fmt: skip
+    if plan.finetuned:
+        deadline.seconds = budget
+        save(former, work / f"{name}-base", overwrite=True)
+        save(former, work / "base" / plan.title, storage="bf16", overwrite=True)
+        out.mkdir(parents=True, exist_ok=True)
+        write_archive(work / "base" / plan.title, out, f"{name}-base")  # what is left if the time runs out
+        former, more = finetune_titler(work / f"{name}-base", corpora, work, deadline, tiny)
+        record |= more
+    former = former.to("cpu")
+    former.training_info = {"objective": plan.objective["name"], "steps": steps}
+    save(former, work / "full" / plan.title, overwrite=True)
+    save(former, work / "shipped" / plan.title, storage="int8", overwrite=True)
+    save(former, work / "bf16" / plan.title, storage="bf16", overwrite=True)
+    write_record(out, f"{name}.pretrain.json", record)
+    write_archive(work / "bf16" / plan.title, out, name)
+    for path in out.glob(f"{name}-base.tar.*"):
+        path.unlink()
+    print(f"{name}: done, {record['validation_loss']} nats, {deadline.left:.0f} s left", flush=True)
+
+
+def finetune_titler(
+    base: Path, corpora: Path, work: Path, deadline: Deadline, tiny: bool
+) -> tuple[formers.Former, JSONObject]:
+    """Teach the pretrained encoder-decoder to title bills, as many epochs as fit."""
+    rows = {part: read_title_rows(corpora, part) for part in ("train", "valid", "test")}
+    if tiny:
+        rows = {part: some[:60] for part, some in rows.items()}
+    common: JSONObject = {
+        "task": "summarise", "batch_size": 8 if tiny else 96, "seq_length": 512, "long_texts": "cut", "baseline": False,
+        "max_output_tokens": 40, "evals_per_epoch": 0.5, "hook": deadline, "optimizer": "rms-adamw",
+        "lr": 3e-3, "overwrite": True, "overrides": {"train.weight_decay": 0.0, "train.samples": 0},
+    }  # fmt: skip
+    # one short run says how long an epoch takes
+    began, small = time.perf_counter(), rows["train"][: len(rows["train"]) // 12]
+    deadline.begin_run(stop_at_decay=False)
+    formers.finetune(base, small, rows["valid"][:50], out=work / "titler-probe", epochs=1, **common)
+    deadline_step = deadline.first_step
+    spent = time.perf_counter() - (deadline_step[0] if deadline_step else began)
+    left = deadline.left - FINISH_SECONDS - 40
+    epochs = max(1, min(20, int(0.75 * left / max(1e-6, 12 * spent)))) if not tiny else 1
+    print(f"titler: {epochs} epochs in {left:.0f} s", flush=True)
+    deadline.begin_run(stop_at_decay=False)
+    deadline.seconds += 120  # the epochs are counted: no signal ends this run
+    run = formers.finetune(base, rows["train"], rows["valid"][:300], out=work / "titler-tuned", epochs=epochs, **common)
+    deadline.seconds -= 120
+    return run.former, {"finetune_epochs": epochs, "finetune_valid": run.valid}
+
+
+def write_record(out: Path, name: str, record: JSONObject) -> None:
+    """Write a record of a stage."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / name).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def merge_records(out: Path, stage: str, names: list[str]) -> None:
+    """Join the records of a stage into one file, because few files can be brought back."""
+    path = out / f"{stage}.json"
+    records = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for name in names:
+        own = out / f"{name}.{stage}.json"
+        if own.exists():
+            records[name] = json.loads(own.read_text(encoding="utf-8"))
+            own.unlink()
+    write_record(out, path.name, records)
+
+
+def write_archive(folder: Path, out: Path, name: str) -> None:
+    """Write a folder as one archive, cut into parts."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.add(folder, arcname=folder.name)
+    data = buffer.getvalue()
+    for number, low in enumerate(range(0, len(data), PART_BYTES)):
+        (out / f"{name}.tar.{number:02d}").write_bytes(data[low : low + PART_BYTES])
+
+
+def unpack(folder: Path, target: Path) -> list[str]:
+    """Join the parts of archives that were brought back, and unpack them; return the names of the models."""
+    names = []
+    for first in sorted(folder.glob("*.tar.00")):
+        data = b"".join(part.read_bytes() for part in sorted(folder.glob(first.name[:-2] + "*")))
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            archive.extractall(target, filter="data")
+            names.append(archive.getnames()[0].split("/")[0])
+    return names
+
+
+def run_side_by_side(commands: dict[str, list[str]], jobs: int, seconds: float, logs: Path) -> dict[str, int]:
+    """Run commands of this script as processes, `jobs` at a time; their output goes to logs and, marked, to ours."""
+    logs.mkdir(parents=True, exist_ok=True)
+    began = time.perf_counter()
+
+    def run_one(name: str) -> tuple[str, int]:
+        log = logs / f"{name}.log"
+        left = seconds - (time.perf_counter() - began)
+        if left < 10:
+            log.write_text("no time was left\n")
+            return name, 124
+        with open(log, "w", encoding="utf-8") as file:
+            command = [sys.executable, __file__, *commands[name]]
+            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+            try:
+                code = process.wait(left)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                code = 124
+        tail = log.read_text(encoding="utf-8").splitlines()[-3:]
+        print(f"[{time.perf_counter() - began:5.0f} s] {name}: exit {code}; " + " | ".join(tail)[-400:], flush=True)
+        return name, code
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        return dict(pool.map(run_one, commands))
+
+
+# ---------------------------------------------------------------------------------------------------- measuring
+
+
+def read_rows(data: Path, name: str, tiny: bool) -> list[dict[str, str]]:
+    """Return the rows of an evaluation table."""
+    with lzma.open(data / f"{name}.tsv.xz", "rt", encoding="utf-8") as file:
+        lines = [line.rstrip("\n").split("\t") for line in file]
+    header = lines[0]
+    rows = [line for line in lines[1:] if len(line) == len(header) and all(cell.strip() for cell in line)]
+    return [dict(zip(header, row, strict=True)) for row in (rows[:80] if tiny else rows)]
+
+
+def finetune_one(task: str, start: str, seed: int, work: Path, data: Path, tiny: bool) -> None:
+    """Fine-tune the encoder on a task, from the shipped weights or from new ones of its shape; write the figures."""
+    plan, shipped = TASKS[task], work / "shipped" / PLANS["encoder"].title
+    model = shipped
+    if start == "scratch":
+        model = work / "scratch" / f"{seed}-{task}"
+        like = load(shipped)
+        fresh = formers.build(like.family, head=like.head, seed=seed, **like.config.to_settings())
+        fresh.tokenizer = like.tokenizer
+        save(fresh, model, overwrite=True)
+    train, valid, test = (None if name is None else read_rows(data, name, tiny) for name in plan.files)
+    limit = {"valid_fraction": 0.02} if task == "nsmc" and not tiny else {}
+    began = time.perf_counter()
+    run = formers.finetune(
+        model, train, valid, test=test, task=plan.task, out=work / "tuned" / f"{task}-{start}-{seed}", overwrite=True,
+        epochs=1 if tiny else plan.epochs, batch_size=plan.batch_size, seq_length=128, seed=seed, long_texts="cut",
+        lr=plan.scratch_lr if start == "scratch" else plan.lr, baseline=False, metric=plan.metric,
+        overrides={"train.samples": 0, "train.compile": False}, **limit,
+    )  # fmt: skip
+    record = {"task": task, "start": start, "seed": seed, "test": run.test, "valid": run.valid, "metric": plan.metric,
+              "seconds": round(time.perf_counter() - began, 1)}  # fmt: skip
+    write_record(work / "figures", f"{task}-{start}-{seed}.json", record)
+    print(json.dumps(record), flush=True)
+
+
+def measure_decoder(corpora: Path, work: Path, tiny: bool) -> JSONObject:
+    """Compute bits per byte of the decoder on held-out text of each source, beside a unigram and a 5-gram model."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    from ngram_baseline import NgramModel
+
+    plan = PLANS["decoder"]
+    former = load(work / "shipped" / plan.title, device="cuda" if torch.cuda.is_available() else "cpu")
+    tokenizer = get_tokenizer(former)
+    documents = collect_documents(plan, corpora, tiny)
+    ngrams = {n: NgramModel(n, len(tokenizer)) for n in (1, 5)}
+    encoded = encode_documents(tokenizer, documents)
+    for model in ngrams.values():
+        model.count(encoded)
+    figures: JSONObject = {}
+    for source in ("wikipedia", "books", "bills", "reviews"):
+        texts = take_characters(read_text(corpora, source, "test"), 3_000 if tiny else 400_000)
+        scores = evaluate_perplexity(former, texts, batch_size=64)
+        size = scores["bytes"]
+        rows = encode_documents(tokenizer, texts)
+        figures[source] = {"model": scores["bits_byte"]} | {
+            f"{n}-gram" if n > 1 else "unigram": -model.compute_log_prob(rows) / math.log(2) / size
+            for n, model in ngrams.items()
+        }
+        print(source, figures[source], flush=True)
+    return figures
+
+
+def get_tokenizer(former: formers.Former) -> Tokenizer:
+    """Return the tokenizer, which every model here has."""
+    if former.tokenizer is None:
+        raise SystemExit("the model has no tokenizer")
+    return former.tokenizer
+
+
+def encode_documents(tokenizer: Tokenizer, documents: list[str]) -> list[list[int]]:
+    """Return the ids of documents, without marks."""
+    return [one.ids for one in tokenizer.backend.encode_batch(documents, add_special_tokens=False)]
+
+
+def take_characters(documents: list[str], count: int) -> list[str]:
+    """Return the first documents, as many as have so many characters."""
+    taken, size = [], 0
+    for document in documents:
+        if size >= count:
+            break
+        taken.append(document)
+        size += len(document)
+    return taken
+
+
+def measure_titler(corpora: Path, work: Path, tiny: bool) -> JSONObject:
+    """Compute ROUGE of titles that the model writes, beside copying the beginning of the bill."""
+    former = load(work / "shipped" / PLANS["titler"].title, device="cuda" if torch.cuda.is_available() else "cpu")
+    rows = read_title_rows(corpora, "test")[: 20 if tiny else None]
+    references = [row["target"] for row in rows]
+    written = former.summarise([row["text"] for row in rows], max_new_tokens=40)
+    words = round(sum(len(title.split()) for title in references) / len(references))
+    copied = [" ".join(row["text"].split()[:words]) for row in rows]
+    titles = Counter(row["target"] for row in read_title_rows(corpora, "train"))
+    common = titles.most_common(1)[0][0]
+    return {
+        "model": rouge(references, written), "copy": rouge(references, copied),
+        "most_common_title": rouge(references, [common] * len(rows)),
+        "exact": sum(a == b for a, b in zip(references, written, strict=True)) / len(rows),
+        "examples": [{"title": a, "written": b} for a, b in list(zip(references, written, strict=True))[:10]],
+    }  # fmt: skip
+
+
+def measure_pairs(former: formers.Former, each: int) -> JSONObject:
+    """Compute the share of minimal pairs whose good sentence is the likelier, by language and phenomenon."""
+    figures: JSONObject = {}
+    for language in PHENOMENA:
+        rows = list(generate_pairs(language, each))
+        sentences = [(row["good"], row["bad"]) for row in rows]
+        found = evaluate_pairs(former, sentences, [row["phenomenon"] for row in rows], batch_size=128)
+        figures[language] = {"mean": found["accuracy_mean"]} | {name: found[name] for name in PHENOMENA[language]}
+    return figures
+
+
+def measure_one(name: str, corpora: Path, work: Path, out: Path, tiny: bool) -> None:
+    """Measure one of the models as it ships."""
+    figures: JSONObject = {}
+    if name == "decoder":
+        figures["bits_per_byte"] = measure_decoder(corpora, work, tiny)
+    if name == "titler":
+        figures["titles"] = measure_titler(corpora, work, tiny)
+    else:
+        former = load(work / "shipped" / PLANS[name].title, device="cuda" if torch.cuda.is_available() else "cpu")
+        figures["minimal_pairs"] = measure_pairs(former, 5 if tiny else 60)
+        print({language: round(values["mean"], 3) for language, values in figures["minimal_pairs"].items()}, flush=True)
+    write_record(out, f"{name}.measure.json", figures)
+
+
+def summarise_finetuning(work: Path) -> JSONObject:
+    """Return mean and spread over seeds of each task and start."""
+    groups: dict[str, dict[str, list[float]]] = {}
+    for path in sorted((work / "figures").glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        groups.setdefault(record["task"], {}).setdefault(record["start"], []).append(record["test"][record["metric"]])
+    return {
+        task: {"metric": TASKS[task].metric} | {
+            start: {"mean": sum(v) / len(v), "spread": (max(v) - min(v)), "seeds": len(v), "values": v}
+            for start, v in starts.items()
+        }
+        for task, starts in groups.items()
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------- word vectors
+
+VECTOR_TITLE = "word-vectors"
+VECTOR_WORDS, VECTOR_DIM = 22_000, 112
+ANALOGIES = {  # rows of a kind share a relation: every two rows make a question
+    "en": (
+        ("man woman", "king queen", "boy girl", "father mother", "son daughter", "brother sister", "husband wife"),
+        ("france paris", "england london", "germany berlin", "italy rome", "russia moscow", "japan tokyo",
+         "greece athens"),
+        ("good better", "large larger", "high higher", "small smaller", "old older", "strong stronger",
+         "great greater"),
+        ("city cities", "country countries", "year years", "war wars", "child children", "man men", "state states"),
+        ("write wrote", "take took", "give gave", "see saw", "know knew", "become became", "begin began"),
+    ),
+    "ko": (
+        ("영화 영화를", "배우 배우를", "연기 연기를", "감독 감독을", "내용 내용을", "사람 사람을"),
+        ("영화는 영화가", "내용은 내용이", "감독은 감독이", "연기는 연기가", "스토리는 스토리가"),
+        ("국가 국가가", "정부 정부가", "국회 국회가", "국민 국민이", "법률 법률이"),
+        ("남자 여자", "아들 딸", "아빠 엄마", "오빠 언니"),
+        ("재미있는 재미있다", "슬픈 슬프다", "좋은 좋다", "예쁜 예쁘다", "무서운 무섭다"),
+    ),
+}  # fmt: skip
+
+
+def train_vectors(corpora: Path, work: Path, epochs: int, threads: int, tiny: bool) -> None:
+    """Train word vectors of both languages on the text of the encoder; every source is read once."""
+    from formers.training.word_vectors.word2vec import split_texts, train_word_vectors
+
+    began, plan = time.perf_counter(), PLANS["encoder"]
+    documents = [d for name in plan.sources for d in read_text(corpora, name, "train")[: 60 if tiny else None]]
+    counts = Counter(word for words in split_texts(documents, True) for word in words)
+    ranked = sorted(counts.values(), reverse=True)
+    least = ranked[min(VECTOR_WORDS, len(ranked)) - 1] + 1
+    print(f"{len(documents):,} documents, {sum(ranked):,} words; {least:,} times at least", flush=True)
+    former = train_word_vectors(
+        documents, "skipgram", epochs=epochs, threads=threads, seed=1, dim=VECTOR_DIM, window=5, min_count=least,
+        sample=1e-4, tell=lambda what, done, of, detail: print(f"{what} {done}/{of} {detail}", flush=True),
+    )  # fmt: skip
+    former.training_info = {"objective": "skip-gram"}
+    save(former, work / "full" / VECTOR_TITLE, overwrite=True)
+    save(former, work / "shipped" / VECTOR_TITLE, storage="int8", overwrite=True)
+    seconds = round(time.perf_counter() - began)
+    record = {"words": sum(ranked), "epochs": epochs, "seconds": seconds, "vocab": len(counts)}
+    write_record(work / "figures", f"{VECTOR_TITLE}.json", record)
+
+
+def measure_analogies(former: formers.Former) -> JSONObject:
+    """Compute how often b - a + c is nearest to d, for every two rows of a kind; unknown words do not count."""
+    from formers.tasks.word_vectors import find_nearest_words, get_unit_vectors
+
+    words, figures = get_tokenizer(former).backend.get_vocab(), JSONObject()
+    for language, kinds in ANALOGIES.items():
+        right = asked = 0
+        for rows in kinds:
+            pairs = [row.split() for row in rows]
+            for a, b in pairs:
+                for c, d in pairs:
+                    if a == c or any(word not in words for word in (a, b, c, d)):
+                        continue
+                    units = get_unit_vectors(former, (a, b, c))
+                    nearest = find_nearest_words(former, units[1] - units[0] + units[2], 1, without=(a, b, c))
+                    right, asked = right + (nearest[0][0] == d), asked + 1
+        figures[language] = {"right": right, "asked": asked, "accuracy": right / max(1, asked)}
+    return figures
+
+
+def measure_vectors(work: Path, data: Path, out: Path, tiny: bool) -> None:
+    """Measure the word vectors as they ship: analogies, and a linear classifier of two tasks on the mean of a text's
+    vectors, beside random vectors of the same words."""
+    former = load(work / "shipped" / VECTOR_TITLE)
+    words, table = get_tokenizer(former).backend.get_vocab(), former.model.body.embedding_table.detach()
+    figures: JSONObject = {"analogies": measure_analogies(former), "tasks": {}}
+    noise = torch.randn(table.shape, generator=torch.Generator().manual_seed(0))
+    for task in ("sst2", "nsmc"):
+        plan = TASKS[task]
+        train, test = (read_rows(data, name, tiny)[:20_000] for name in (plan.files[0], plan.files[2]))
+        row: JSONObject = {"train": len(train)}
+        for name, vectors in (("random", noise), ("vectors", table / table.norm(dim=1, keepdim=True).clamp(min=1e-9))):
+            inputs = [embed_by_mean(rows, words, vectors) for rows in (train, test)]
+            labels = [torch.tensor([int(one["label"]) for one in rows]) for rows in (train, test)]
+            row[name] = fit_linear_classifier(inputs[0], labels[0], inputs[1], labels[1])
+        figures["tasks"][task] = row
+        print(task, row, flush=True)
+    write_record(out, "vectors.measure.json", figures)
+
+
+def embed_by_mean(rows: list[dict[str, str]], words: dict[str, int], table: torch.Tensor) -> torch.Tensor:
+    """Return the mean of the vectors of each text's words; zeros where it has none that are known."""
+    from formers.training.word_vectors.word2vec import split_texts
+
+    means = torch.zeros(len(rows), table.shape[1])
+    for number, parts in enumerate(split_texts([row["text"] for row in rows], True)):
+        if ids := [words[word] for word in parts if word in words]:
+            means[number] = table[ids].mean(0)
+    return means
+
+
+def fit_linear_classifier(
+    inputs: torch.Tensor, labels: torch.Tensor, test_inputs: torch.Tensor, test_labels: torch.Tensor
+) -> float:
+    """Return the accuracy of a logistic regression on test examples."""
+    mean, spread = inputs.mean(0), inputs.std(0) + 1e-6
+    layer = torch.nn.Linear(inputs.shape[1], 2)
+    optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=100, line_search_fn="strong_wolfe")
+
+    def compute_loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        logits = layer((inputs - mean) / spread)
+        loss = torch.nn.functional.cross_entropy(logits, labels) + 1e-4 * layer.weight.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(compute_loss)
+    return float((layer((test_inputs - mean) / spread).argmax(1) == test_labels).float().mean())
+
+
+def pack_vectors(work: Path, out: Path, target: Path) -> None:
+    """Make the shipped word vectors, with their record and cards."""
+    from formers.interop.model_card import write_shipped_card
+
+    made = json.loads((work / "figures" / f"{VECTOR_TITLE}.json").read_text(encoding="utf-8"))
+    measured = json.loads((out / "vectors.measure.json").read_text(encoding="utf-8"))
+    figures = [
+        {"what": f"analogies ({language}), {row['asked']} questions", "value": round(100 * row["accuracy"], 1),
+         "beside": "chance 0.0"}
+        for language, row in measured["analogies"].items()
+    ] + [
+        {"what": f"linear classifier on mean vectors, {task}, {row['train']:,} examples",
+         "value": round(100 * row["vectors"], 2), "beside": f"random vectors {100 * row['random']:.2f}"}
+        for task, row in measured["tasks"].items()
+    ]  # fmt: skip
+    place = target / VECTOR_TITLE
+    former = load(work / "shipped" / VECTOR_TITLE)
+    former.training_info = {"objective": "skip-gram"}
+    save(former, place, storage="int8", overwrite=place.exists())
+    record = {
+        "title": VECTOR_TITLE, "languages": ["en", "ko"], "license": "cc-by-sa-3.0", "figures": figures,
+        "data": [SOURCE_LICENCES[source] for source in PLANS["encoder"].sources],
+        "seen": f"{made['words']:,} words, {made['epochs']} epochs",
+        "compute": f"{made['seconds']} s on two CPU cores, beside other programs",
+        "recipe": "python scripts/train_shipped.py vectors CORPORA --work W",
+        "limits": "One vector for each word in lower case, whatever its sense; Korean words with their particles are "
+        "words of their own. Other words have no vector. They hold the prejudices of their texts.",
+    }  # fmt: skip
+    write_shipped_card(place, load(place), record, "int8")
+    print(f"{VECTOR_TITLE}: {sum(p.stat().st_size for p in place.rglob('*') if p.is_file()) / 1e6:.2f} MB")
+
+
+# ---------------------------------------------------------------------------------------------------- packing
+
+
+def pack(folders: list[Path], target: Path) -> None:
+    """Make shipped models of what was brought back: int8 weights, a record (card.json) and cards."""
+    from formers.interop.model_card import write_shipped_card
+
+    records: dict[str, JSONObject] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*.json")):
+            record, (name, _, stage) = json.loads(path.read_text(encoding="utf-8")), path.stem.partition(".")
+            if stage:  # of a stage that was cut off before its records were joined
+                records.setdefault(f"{stage}.json", {})[name] = record
+            else:
+                records.setdefault(path.name, {}).update(record)
+    for name, plan in PLANS.items():
+        made = records.get("pretrain.json", {}).get(name)
+        source = next((folder for folder in folders if (folder / f"{name}.tar.00").exists()), None)
+        if made is None or source is None:
+            print(f"{name}: not among what was brought back")
+            continue
+        unpacked = target.parent / "build-shipped"
+        unpack(source, unpacked)
+        place = target / plan.title
+        save(load(unpacked / plan.title), place, storage="int8", overwrite=place.exists())
+        former = load(place)
+        measured = records.get("measure.json", {}).get(name, {})
+        tuned = records.get("finetune.json", {}) if name == "encoder" else {}
+        write_shipped_card(place, former, build_card(name, made, measured, tuned), "int8")
+        size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+        print(f"{plan.title}: {size / 1e6:.2f} MB")
+
+
+def build_card(name: str, made: JSONObject, measured: JSONObject, tuned: JSONObject) -> JSONObject:
+    """Return the record of a shipped model, from those of its stages."""
+    plan, figures = PLANS[name], list[JSONObject]()
+    for task, row in tuned.items():
+        unit = 100.0
+        pretrained, scratch = row.get("pretrained", {}), row.get("scratch", {})
+        figures.append({
+            "what": f"{task} {row['metric']}, {pretrained.get('seeds', 0)} seeds",
+            "value": round(unit * pretrained.get("mean", math.nan), 2),
+            "beside": f"same shape from scratch {unit * scratch.get('mean', math.nan):.2f}",
+        })  # fmt: skip
+    for source, row in measured.get("bits_per_byte", {}).items():
+        figures.append({
+            "what": f"bits per byte, held-out {source}", "value": round(row["model"], 3),
+            "beside": f"unigram {row['unigram']:.3f}, 5-gram {row['5-gram']:.3f}",
+        })  # fmt: skip
+    if "titles" in measured:
+        titles = measured["titles"]
+        figures.append({
+            "what": "ROUGE-L of titles, 2,000 bills newer than those of training",
+            "value": round(100 * titles["model"]["rougeL"], 1),
+            "beside": f"copying the beginning {100 * titles['copy']['rougeL']:.1f}, the most common title "
+            f"{100 * titles['most_common_title']['rougeL']:.1f}",
+        })  # fmt: skip
+        figures.append({"what": "titles written exactly", "value": round(100 * titles["exact"], 1), "beside": ""})
+    for language, row in measured.get("minimal_pairs", {}).items():
+        figures.append({
+            "what": f"minimal pairs ({language}), {len(row) - 1} phenomena", "value": round(100 * row["mean"], 1),
+            "beside": "chance 50",
+        })  # fmt: skip
+    return {
+        "title": plan.title, "languages": list(plan.languages), "limits": plan.limits, "figures": figures,
+        "license": "cc-by-sa-3.0" if "wikipedia" in plan.sources else "cc-by-4.0",
+        "data": [SOURCE_LICENCES[source] for source in plan.sources],
+        "tokens_seen": made["tokens_seen"], "steps": made["steps"],
+        "compute": f"{made['seconds']:.0f} s on one {made['device']}, beside other trainings",
+        "recipe": f"python scripts/train_shipped.py pretrain CORPORA --only {name}",
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------- commands
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the stages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    stages = parser.add_subparsers(dest="stage", required=True)
+
+    def add(name: str, *wanted: str) -> argparse.ArgumentParser:
+        stage = stages.add_parser(name)
+        if "corpora" in wanted:
+            stage.add_argument("corpora", type=Path)
+        stage.add_argument("--tiny", action="store_true", help="very small, to see that everything runs")
+        if "only" in wanted:
+            stage.add_argument("--only", nargs="+", choices=PLANS, default=list(PLANS))
+        for option in ("work", "out", "data"):
+            if option in wanted:
+                stage.add_argument(f"--{option}", type=Path, required=True)
+        if "seconds" in wanted:
+            stage.add_argument("--seconds", type=float, default=540.0)
+        return stage
+
+    add("tokenizers", "corpora", "only")
+    for name in ("pretrain", "pretrain-one"):
+        add(name, "corpora", "only", "work", "out", "seconds").add_argument("--init", type=Path)
+    tuning = add("finetune", "work", "data", "out", "seconds")
+    tuning.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    tuning.add_argument("--seeds", type=int, default=3)
+    tuning.add_argument("--jobs", type=int, default=6)
+    one = add("finetune-one", "work", "data")
+    one.add_argument("task", choices=TASKS)
+    one.add_argument("start", choices=("pretrained", "scratch"))
+    one.add_argument("seed", type=int)
+    add("measure", "corpora", "only", "work", "out", "seconds")
+    add("measure-one", "corpora", "only", "work", "out")
+    vectors = add("vectors", "corpora", "work")
+    vectors.add_argument("--epochs", type=int, default=4)
+    vectors.add_argument("--threads", type=int, default=2)
+    add("vectors-measure", "work", "data", "out")
+    add("vectors-pack", "work", "out").add_argument("--target", type=Path, default=SHIPPED_FOLDER)
+    packing = add("pack")
+    packing.add_argument("folders", type=Path, nargs="+")
+    packing.add_argument("--target", type=Path, default=SHIPPED_FOLDER)
+    unpacking = add("unpack")
+    unpacking.add_argument("folder", type=Path)
+    unpacking.add_argument("target", type=Path)
+    add("check", "corpora", "data").add_argument("--work", type=Path, default=None)
+    return parser
+
+
+def main() -> None:
+    """Run a stage."""
+    asked = build_parser().parse_args()
+    tiny = ["--tiny"] if asked.tiny else []
+    if asked.stage == "tokenizers":
+        train_tokenizers(asked.corpora, asked.only, tiny=asked.tiny)
+    elif asked.stage == "pretrain-one":
+        pretrain_one(asked.only[0], asked.corpora, asked.work, asked.out, asked.seconds, asked.init, asked.tiny)
+    elif asked.stage == "pretrain":
+        common = [str(asked.corpora), "--work", str(asked.work), "--out", str(asked.out), *tiny]
+        common += ["--init", str(asked.init)] if asked.init else []
+        commands = {
+            name: ["pretrain-one", *common, "--only", name, "--seconds", str(asked.seconds - 15)] for name in asked.only
+        }
+        codes = run_side_by_side(commands, len(commands), asked.seconds, asked.work / "logs")
+        merge_records(asked.out, "pretrain", asked.only)
+        finish("pretrain", codes)
+    elif asked.stage == "finetune-one":
+        finetune_one(asked.task, asked.start, asked.seed, asked.work, asked.data, asked.tiny)
+    elif asked.stage == "finetune":
+        where = ["--work", str(asked.work), "--data", str(asked.data), *tiny]
+        commands = {
+            f"{task}-{start}-{seed}": ["finetune-one", task, start, str(seed), *where]
+            for seed in range(asked.seeds) for task in asked.tasks for start in ("pretrained", "scratch")
+            if not (asked.work / "figures" / f"{task}-{start}-{seed}.json").exists()
+        }  # fmt: skip
+        codes = run_side_by_side(commands, asked.jobs, asked.seconds, asked.work / "logs")
+        figures = summarise_finetuning(asked.work)
+        write_record(asked.out, "finetune.json", figures)
+        for task, row in figures.items():
+            print(task, {key: value for key, value in row.items() if key != "values"}, flush=True)
+        finish("finetune", codes)
+    elif asked.stage == "measure-one":
+        measure_one(asked.only[0], asked.corpora, asked.work, asked.out, asked.tiny)
+    elif asked.stage == "measure":
+        common = [str(asked.corpora), "--work", str(asked.work), "--out", str(asked.out), *tiny]
+        commands = {name: ["measure-one", *common, "--only", name] for name in asked.only}
+        codes = run_side_by_side(commands, len(commands), asked.seconds, asked.work / "logs")
+        merge_records(asked.out, "measure", asked.only)
+        finish("measure", codes)
+    elif asked.stage == "vectors":
+        train_vectors(asked.corpora, asked.work, asked.epochs, asked.threads, asked.tiny)
+    elif asked.stage == "vectors-measure":
+        measure_vectors(asked.work, asked.data, asked.out, asked.tiny)
+    elif asked.stage == "vectors-pack":
+        pack_vectors(asked.work, asked.out, asked.target)
+    elif asked.stage == "unpack":
+        print(*unpack(asked.folder, asked.target), sep="\n")
+    elif asked.stage == "pack":
+        pack(asked.folders, asked.target)
+    else:
+        check_stages(asked.corpora, asked.data, asked.work)
+
+
+def finish(stage: str, codes: dict[str, int]) -> None:
+    """End with an error if a part of a stage did; the others' results are written."""
+    if bad := [f"{name} ({code})" for name, code in codes.items() if code]:
+        raise SystemExit(f"{stage}: not finished: {', '.join(bad)}; the same command does them again")
+
+
+def check_stages(corpora: Path, data: Path, work: Path | None) -> None:
+    """Run every stage, tiny, in a temporary folder."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as temporary:
+        place = work or Path(temporary)
+        train_tokenizers(corpora, list(PLANS), place / "tokenizers", tiny=True)
+        run = [sys.executable, __file__]
+        where = ["--work", str(place), "--out", str(place / "out"), "--tiny"]
+        for stage in (
+            ["pretrain", str(corpora), *where, "--seconds", "150"],
+            ["finetune", *where, "--data", str(data), "--seeds", "1", "--jobs", "2"],
+            ["measure", str(corpora), *where],
+            ["pack", str(place / "out"), "--target", str(place / "pretrained")],
+        ):
+            print("$", " ".join(stage), flush=True)
+            subprocess.run(run + stage, check=True)
+        for path in sorted((place / "pretrained").iterdir()):
+            print(load(path))
+
+
+if __name__ == "__main__":
+    main()

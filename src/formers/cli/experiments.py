@@ -1,0 +1,133 @@
+"""formers try NAME: experiments that show one idea each, with real numbers and a page."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from shlex import quote
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from ..errors import Error
+from ..experiments.registry import EXPERIMENTS, ExperimentEntry, find_experiment
+from . import common
+from .common import OverwriteFlag
+from .terminal import SafeConsole, escape_line, print_table, show_progress
+
+EXPERIMENT_HELP = """{help}.
+
+Prints tables, and writes one HTML page with the pictures and what to look at. The page needs no network.
+
+formers try {name}
+{example}
+formers try {name} --language ko --out page.html
+
+Args:
+    text: A sentence of your own, where the experiment looks at one.
+    file: A text file of your own, at least 20 lines, where the experiment trains on some; else the bundled corpus.
+    language: The language of the page and of the bundled text; by default that of --text, or English.
+    out: The page; formers-try-{name}.html by default, which is replaced.
+    settings: What this experiment can be changed in.
+"""
+LIST_HELP = """Try an idea: experiments with real numbers and a page.
+
+formers try
+formers try attention-by-hand --text "The law of the land"
+formers try masks --help
+"""
+TextOption = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
+experiments = App(
+    name="try", help=LIST_HELP, help_flags=[], version_flags=[],
+)  # fmt: skip
+
+
+@experiments.default
+def try_experiment(
+    *words: Annotated[
+        str, Parameter(allow_leading_hyphen=True, help="An experiment and its settings; none lists all.")
+    ],
+) -> object:
+    """Run an experiment, or list them all."""
+    if not words or words[0] in ("--help", "-h"):
+        list_experiments()
+        return None
+    return build_app(find_experiment(words[0]))(list(words[1:]), exit_on_error=False, print_error=False)
+
+
+def list_experiments() -> None:
+    """Print every experiment with one line about it."""
+    print_table([(entry.name, entry.help[0]) for entry in EXPERIMENTS.values()], no_wrap=("",))
+    SafeConsole(wrap=True).print(
+        "\nformers try NAME runs one within a few minutes on two cores and writes a page; "
+        "formers try NAME --help lists its settings."
+    )
+
+
+def build_app(entry: ExperimentEntry) -> App:
+    """Build the command of one experiment, with its own settings as options."""
+    app = App(
+        name=f"formers try {entry.name}", help_format="plaintext", suppress_keyboard_interrupt=False, version_flags=[],
+        default_parameter=Parameter(negative_bool=(), negative_iterable=(), negative_none=()),
+    )  # fmt: skip
+    app.default(build_command(entry))
+    return app
+
+
+def build_command(entry: ExperimentEntry) -> Callable[..., None]:
+    """Build the function of one experiment's command."""
+    module = entry.load()
+
+    def run_experiment(
+        *, text: TextOption = None, file: Path | None = None, language: Literal["en", "ko"] | None = None,
+        out: Path | None = None, overwrite: OverwriteFlag = False, settings: Any = None,  # dynamic: of its own class
+    ) -> None:  # fmt: skip
+        from ..atomic_files import write_atomically
+        from ..experiments.page import Page
+
+        where = Path(f"formers-try-{entry.name}.html") if out is None else out
+        if where.suffix != ".html":
+            raise Error(f"a page is not written as {where.suffix or 'this'}", where=where, fix="name it page.html")
+        common.check_output_file(where, overwrite or out is None)
+        documents = None if file is None else [common.read_whole_text(file, common.TextFileOptions())]
+        language = language or choose_language(text, documents)
+        with show_progress(SafeConsole(stderr=True), entry.name, delay_seconds=1) as tell, common.summarise_warnings():
+            page = Page(language, text, documents, tell)
+            module.run(page, module.Settings() if settings is None else settings)
+        for block in page.tables:
+            print_table(block.rows, block.head, caption=block.title)
+            SafeConsole().print("")
+        console = SafeConsole(wrap=True)
+        for number, pair in enumerate(module.EXPLANATION, 1):
+            console.print(f"{number}. {page.localise(*pair)}")
+        command = describe_command(entry.name, module.Settings, text, file, language, settings)
+        write_atomically(where, page.render(entry, module.EXPLANATION, command))
+        console.print(f"\n{escape_line(where)}: {page.localise('open it in a browser', '브라우저로 여십시오')}")
+
+    run_experiment.__annotations__["settings"] = Annotated[module.Settings | None, Parameter(name="*")]
+    title = entry.help[0][0].upper() + entry.help[0][1:]
+    run_experiment.__doc__ = EXPERIMENT_HELP.format(help=title, name=entry.name, example=entry.example)
+    return run_experiment
+
+
+def describe_command(
+    name: str, settings_class: type, text: str | None, file: Path | None, language: str, settings: object
+) -> str:
+    """Return the command that makes the same page again, with all that differs from the defaults."""
+    words = ["formers", "try", name]
+    for option, value in (("text", text), ("file", file), ("language", language if language != "en" else None)):
+        words += [] if value is None else [f"--{option}", str(value)]
+    for field in dataclasses.fields(settings_class) if settings is not None else ():
+        value = getattr(settings, field.name)  # dynamic: the settings of the experiment
+        if value != field.default:
+            several = value if isinstance(value, tuple) else (value,)
+            words += [word for one in several for word in (f"--{field.name.replace('_', '-')}", str(one))]
+    return " ".join(quote(word) for word in words)
+
+
+def choose_language(text: str | None, documents: list[str] | None) -> Literal["en", "ko"]:
+    """Return Korean where there is Hangul in the user's text."""
+    from ..inspection.objective_steps import has_hangul
+
+    return "ko" if has_hangul([*([text] if text else []), *(documents or [])]) else "en"

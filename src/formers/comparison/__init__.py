@@ -1,0 +1,1 @@
+"""The race: several families pretrained under equal budgets, fine-tuned on the same tasks, and compared."""

@@ -1,0 +1,1 @@
+"""Experiments that show one idea each, with real numbers: `formers try NAME`."""

@@ -1,0 +1,184 @@
+"""Complexity: time and memory of one layer of attention, recurrence and convolution over the length, measured."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..batch import Batch
+from ..nn.attention.attention import Attention
+from ..nn.attention.context import AttentionContext
+from ..nn.recurrent.rnn import PackedSteps, RecurrentLayer
+from ..reports.pictures import draw_curves
+from .page import Page
+
+EXPLANATION = (
+    ("Both axes are logarithmic: a slope of 1 means time in proportion to the length n, a slope of 2 to its square.",
+     "두 축 모두 로그입니다. 기울기 1은 길이 n에, 기울기 2는 n의 제곱에 비례함을 뜻합니다."),
+    ("Attention costs n²·d, recurrence n·d², convolution k·n·d²: while n is below d, attention is the cheapest of the first two.",
+     "어텐션은 n²·d, 순환은 n·d², 합성곱은 k·n·d²입니다. n이 d보다 작은 동안에는 어텐션이 순환보다 쌉니다."),
+    ("The crossing point is the length at which a layer of attention begins to take longer than an LSTM.",
+     "교차점은 어텐션 레이어가 LSTM보다 오래 걸리기 시작하는 길이입니다."),
+    ("Kept for the backward pass, the weights of attention grow with n²; a fused kernel computes them again instead.",
+     "역전파를 위해 저장하는 어텐션 가중치는 n²로 늘어나며, 융합 커널은 저장하는 대신 다시 계산합니다."),
+    ("Steps that must wait for each other are n in recurrence and 1 in attention: on a GPU that decides long before the sums do.",
+     "서로 기다려야 하는 단계는 순환이 n개, 어텐션이 1개입니다. GPU에서는 연산량보다 이것이 먼저 결정적입니다."),
+)  # fmt: skip
+KERNEL_WIDTH = 3
+Layer = Callable[[Tensor, Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of this experiment.
+
+    Attributes:
+        dim: Width of the layers.
+        longest: The longest text; the lengths are powers of two from 32 on.
+        tokens: Tokens of a batch; short texts come in larger batches.
+        repeats: Measurements of each, of which the median counts.
+    """
+
+    dim: int = 64
+    longest: int = 4096
+    tokens: int = 4096
+    repeats: int = 3
+
+
+def build_layers(dim: int) -> dict[str, tuple[Layer, nn.Module, tuple[str, str, str]]]:
+    """Build the layers by name, each with its cost, its steps in a row and its longest path between two tokens."""
+    torch.manual_seed(0)
+    attn, lstm, conv = Attention(dim, 4), RecurrentLayer("lstm", dim, dim), nn.Conv1d(dim, dim, KERNEL_WIDTH, padding=1)
+
+    def run_attention(x: Tensor, batch: Batch) -> Tensor:
+        return attn(x, AttentionContext.start_pass(batch.layout))
+
+    def run_attention_keeping(x: Tensor, batch: Batch) -> Tensor:
+        with sdpa_kernel([SDPBackend.MATH]):
+            return run_attention(x, batch)
+
+    def run_recurrence(x: Tensor, batch: Batch) -> Tensor:
+        return lstm(x, PackedSteps(batch.layout))[0]
+
+    def run_convolution(x: Tensor, batch: Batch) -> Tensor:
+        return conv(batch.layout.unpack(x).transpose(1, 2))
+
+    return {
+        "attention (fused)": (run_attention, attn, ("n²·d", "1", "1")),
+        "attention (weights kept)": (run_attention_keeping, attn, ("n²·d", "1", "1")),
+        "LSTM": (run_recurrence, lstm, ("n·d²", "n", "n")),
+        "convolution": (run_convolution, conv, ("k·n·d²", "1", "n/k")),
+    }
+
+
+def measure_layer(layer: Layer, length: int, settings: Settings) -> tuple[float, float]:
+    """Measure one length: microseconds of forward and backward pass, and bytes kept for the backward pass, per token."""
+    rows = max(1, settings.tokens // length)
+    batch = Batch.from_padded(torch.zeros(rows, length, dtype=torch.long))
+    x = torch.randn(rows * length, settings.dim, requires_grad=True)
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    times = []
+    for turn in range(settings.repeats + 1):
+        hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda t: t) if not turn else contextlib.nullcontext()
+        began = time.process_time()
+        with hooks:
+            y = layer(x, batch)
+        y.sum().backward()
+        times.append(time.process_time() - began)
+    return sorted(times[1:])[len(times[1:]) // 2] * 1e6 / (rows * length), sum(kept.values()) / (rows * length)
+
+
+def find_crossing(first: list[tuple[float, float]], second: list[tuple[float, float]]) -> float | None:
+    """Find where the first line rises above the second, between two measured lengths on logarithmic axes."""
+    gaps = [(x, math.log(max(a, 1e-9)) - math.log(max(b, 1e-9))) for (x, a), (_, b) in zip(first, second, strict=True)]
+    for (x0, g0), (x1, g1) in itertools.pairwise(gaps):
+        if g0 <= 0 < g1:
+            return math.exp(math.log(x0) + (math.log(x1) - math.log(x0)) * -g0 / (g1 - g0))
+    return None
+
+
+def fit_slope(line: list[tuple[float, float]]) -> float:
+    """Fit the slope of a line's last half on logarithmic axes."""
+    points = [(math.log(x), math.log(max(y, 1e-9))) for x, y in line[len(line) // 2 :]]
+    mean_x, mean_y = (sum(p[i] for p in points) / len(points) for i in (0, 1))
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / max(1e-9, sum((x - mean_x) ** 2 for x, _ in points))
+
+
+def run(page: Page, settings: Settings) -> dict[str, float]:
+    """Measure the layers over the lengths."""
+    local, s = page.localise, settings
+    lengths = [2**power for power in range(5, int(math.log2(s.longest)) + 1)]
+    layers = build_layers(s.dim)
+    shown = {"attention (fused)": local("attention, fused", "어텐션(융합)"), "attention (weights kept)": local("attention, weights kept", "어텐션(저장)"),
+             "LSTM": "LSTM", "convolution": local("convolution", "합성곱")}  # fmt: skip
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in layers}
+    memory: dict[str, list[tuple[float, float]]] = {name: [] for name in layers}
+    for number, length in enumerate(lengths):
+        for name, (layer, _, _) in layers.items():
+            page.tell("measuring", number * len(layers), len(lengths) * len(layers), f"{name}, {length} tokens")
+            micros, kept = measure_layer(layer, length, s)
+            times[name].append((length, micros * length / 1000))
+            memory[name].append((length, kept * length / 1024))
+    crossing = find_crossing(times["attention (weights kept)"], times["LSTM"])
+    if crossing is not None:
+        far = f"{crossing:,.0f}"
+    elif times["attention (weights kept)"][-1][1] > times["LSTM"][-1][1]:
+        far = local("the shortest on", "가장 짧은 길이부터")
+    else:
+        far = local("beyond these lengths", "측정 범위 밖")
+    rows = [
+        (shown[name], *facts, fit_slope(times[name]), fit_slope(memory[name])) for name, (_, _, facts) in layers.items()
+    ]
+    head = (local("layer", "레이어"), local("cost", "비용"), local("steps in a row", "순차 단계"), local("longest path", "최장 경로"),
+            local("slope of time", "시간 기울기"), local("slope of memory", "메모리 기울기"))  # fmt: skip
+    page.add_table(local("Of one text: by the paper, and measured", "텍스트 하나: 논문과 측정"), head, rows)
+    cells = [
+        (length, *(times[name][i][1] for name in layers), *(memory[name][i][1] for name in layers))
+        for i, length in enumerate(lengths)
+    ]
+    units = [f"{shown[name]} ms" for name in layers] + [f"{shown[name]} KiB" for name in layers]
+    page.add_table(
+        local("Milliseconds and kibibytes of one text", "텍스트 하나의 시간(ms)과 메모리(KiB)"),
+        (local("length", "길이"), *units),
+        cells,
+    )
+    page.add_table(
+        local("Crossing point", "교차점"),
+        (local("attention takes longer than an LSTM from", "어텐션이 LSTM보다 오래 걸리는 길이"), "d"),
+        [(far, s.dim)],
+    )
+    page.add_picture(
+        draw_curves(
+            {shown[n]: v for n, v in times.items()},
+            local("time of one text, forward and backward (ms)", "텍스트 하나의 순전파·역전파 시간(ms)"),
+            local("length", "길이"),
+            "ms",
+            log_x=True,
+            log_y=True,
+        )
+    )
+    page.add_picture(
+        draw_curves(
+            {shown[n]: v for n, v in memory.items()},
+            local("memory kept for the backward pass (KiB)", "역전파를 위해 저장한 메모리(KiB)"),
+            local("length", "길이"),
+            "KiB",
+            log_x=True,
+            log_y=True,
+        )
+    )
+    return {"crossing": math.nan if crossing is None else crossing,
+            **{f"memory slope, {name}": fit_slope(memory[name]) for name in layers}}  # fmt: skip

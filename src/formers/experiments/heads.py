@@ -1,0 +1,130 @@
+"""Heads: what it costs in loss to remove each attention head, one at a time, and many together."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import Error
+from ..former import Former
+from ..inspection.heads import HeadCosts, make_loss, measure_heads
+from ..inspection.sides import TextInputs, encode_inputs
+from ..reports.pictures import draw_curves, draw_matrix
+from .page import Page
+from .small_models import load_or_train
+
+EXPLANATION = (
+    ("Every cell is a head: how much the loss of validation text rises, in bits for each token, when this head alone is removed.",
+     "각 칸은 헤드이며, 그 헤드만 제거했을 때 검증 텍스트의 손실이 토큰당 몇 비트 늘어나는지를 나타냅니다."),
+    ("A few heads cost much and most cost little: the model has spread its work over more heads than it needs.",
+     "소수의 헤드만 비용이 크고 대부분은 작습니다. 모델은 필요한 것보다 많은 헤드에 일을 나누어 놓았습니다."),
+    ("A negative number, in the other colour, is a head without which this text is predicted better.",
+     "다른 색으로 표시된 음수는 없을 때 오히려 이 텍스트를 더 잘 예측하는 헤드입니다."),
+    ("Together, heads usually cost more than the sum of their single costs, because they stand in for each other.",
+     "헤드는 서로를 대신하므로, 함께 제거하면 대개 하나씩 제거한 비용의 합보다 더 듭니다."),
+    ("Compare the two lines: removing the cheapest heads first keeps the loss low for long, removing the costliest first does not.",
+     "두 선을 비교하십시오. 값싼 헤드부터 제거하면 손실이 오래 낮게 유지되고, 비싼 것부터 제거하면 그렇지 않습니다."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of this experiment.
+
+    Attributes:
+        model: A model of your own with attention heads; a small GPT-2 is trained without one.
+        steps: Training steps of the small model.
+        texts: Validation texts on which the loss is measured.
+        tokens: Tokens of each text.
+    """
+
+    model: str | None = None
+    steps: int = 500
+    texts: int = 24
+    tokens: int = 60
+
+
+def list_texts(page: Page, former: Former, count: int, tokens: int) -> list[TextInputs]:
+    """Encode the user's text, or validation texts, each as long as the model reads."""
+    pieces = [page.text] if page.text else page.load_documents(400_000)[1]
+    assert former.tokenizer is not None
+    words = [" ".join(piece.split())[: 6 * tokens] for piece in pieces[:count]]
+    room = min(tokens, (former.context or tokens) - 2)
+    cut = [former.tokenizer.decode(former.tokenizer.encode(text, special=False)[:room]) for text in words]
+    return [encode_inputs(former, text) for text in cut if text.strip()]
+
+
+def measure_removal(
+    former: Former, texts: list[TextInputs], order: list[tuple[int, int]], shares: list[float]
+) -> list[tuple[float, float]]:
+    """Measure the loss in bits when the first share of heads (layer, head) in an order is removed; each layer keeps one."""
+    curve = []
+    for share in shares:
+        pruned, left = copy.deepcopy(former), {layer: former.config.heads for layer, _ in order}
+        chosen: dict[int, list[int]] = {}
+        for layer, head in order[: round(share * len(order))]:
+            if left[layer] > 1:
+                chosen.setdefault(layer, []).append(head)
+                left[layer] -= 1
+        if chosen:
+            pruned.prune(chosen)
+        costs = measure_baseline(pruned, texts)
+        curve.append((100 * sum(map(len, chosen.values())) / len(order), costs))
+    return curve
+
+
+def measure_baseline(former: Former, texts: list[TextInputs]) -> float:
+    """Measure the loss of texts in bits for each token."""
+    losses = [make_loss(former, text) for text in texts]
+    with torch.inference_mode():
+        return sum(loss({}) for loss in losses if loss is not None) / len(losses)
+
+
+def order_heads(costs: Tensor) -> list[tuple[int, int]]:
+    """Order heads (layer, head) by their cost, the cheapest first."""
+    rows = [(float(cost), layer, head) for layer, row in enumerate(costs) for head, cost in enumerate(row)]
+    return [(layer, head) for _, layer, head in sorted(row for row in rows if not math.isnan(row[0]))]
+
+
+def run(page: Page, settings: Settings) -> dict[str, float]:
+    """Measure every head, then remove them by their cost in either order."""
+    local, s = page.localise, settings
+    former = load_or_train(page, s.model, "gpt2", s.steps)
+    texts = list_texts(page, former, s.texts, s.tokens)
+    page.tell("heads", 0, 1, f"{len(texts)} texts")
+    measured: HeadCosts | None = measure_heads(former, *texts)
+    if measured is None or measured.is_by_stack:
+        raise Error(f"{former.family} has no single stack of heads", fix="give a BERT or a GPT-2, or leave model out")
+    costs = next(iter(measured.costs.values()))
+    order, shares = order_heads(costs), [i / 6 for i in range(6)]
+    lines = {
+        local("cheapest first", "값싼 것부터"): measure_removal(former, texts, order, shares),
+        local("costliest first", "비싼 것부터"): measure_removal(former, texts, order[::-1], shares),
+    }
+    layers = [f"{local('layer', '레이어')} {i}" for i in range(len(costs))]
+    heads = [f"{local('head', '헤드')} {i}" for i in range(costs.shape[1])]
+    page.add_table(local("Rise of the loss without one head (bits for each token)", "헤드 하나를 제거할 때의 손실 증가(토큰당 비트)"), ("", *heads),
+                   [(name, *(f"{x:+.3f}" for x in row)) for name, row in zip(layers, costs.tolist(), strict=True)])  # fmt: skip
+    single = sum(float(costs[layer, head]) for layer, head in order[: len(order) // 2])
+    half = measure_removal(former, texts, order, [0.5])[0][1] - measured.baseline
+    rows = [(local("loss with all heads (bits)", "모든 헤드가 있을 때의 손실(비트)"), measured.baseline),
+            (local("sum of the single costs of the cheaper half", "값싼 절반의 개별 비용 합"), single),
+            (local("cost of removing the cheaper half together", "값싼 절반을 함께 제거한 비용"), half)]  # fmt: skip
+    page.add_table(
+        local("One at a time and together", "하나씩과 함께"), (local("quantity", "항목"), local("bits", "비트")), rows
+    )
+    page.add_picture(draw_matrix(costs, local("cost of each head", "헤드별 비용"), layers, heads, 52, True))
+    page.add_picture(
+        draw_curves(
+            lines,
+            local("loss by the share of removed heads", "제거한 헤드 비율별 손실"),
+            local("removed heads, %", "제거한 헤드(%)"),
+            local("bits", "비트"),
+        )
+    )
+    cheap, dear = (line[3][1] for line in lines.values())
+    return {"baseline": measured.baseline, "cheap": cheap, "dear": dear, "heads": float(len(order))}

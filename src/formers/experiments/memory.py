@@ -1,0 +1,159 @@
+"""Memory (Transformer-XL): segments that are cut off from each other against a memory that is carried on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..batch import Batch
+from ..former import Former
+from ..nn.attention.segment_memory import SegmentMemory
+from ..reports.pictures import draw_curves
+from .page import Page
+from .small_models import prepare_corpus, train_small
+
+EXPLANATION = (
+    ("Text is read in segments; without a memory the first tokens of each segment have hardly any context, and their loss is highest.",
+     "텍스트는 조각으로 나누어 읽습니다. 메모리가 없으면 조각의 앞쪽 토큰은 문맥이 거의 없어 손실이 가장 큽니다."),
+    ("With a memory of earlier states that rise at the start of a segment is gone: this is context fragmentation, repaired.",
+     "이전 상태를 담은 메모리가 있으면 조각 앞부분의 손실 증가가 사라집니다. 문맥 단절이 해소된 것입니다."),
+    ("A longer memory helps up to about the length that the model was trained with, two segments, and no further.",
+     "메모리는 학습할 때의 길이(조각 두 개)까지는 늘릴수록 도움이 되고, 그 이상은 도움이 되지 않습니다."),
+    ("The memory of one layer holds states that had a memory themselves, so the reach is layers × memory.",
+     "한 레이어의 메모리에는 스스로 메모리를 본 상태가 들어 있으므로, 도달 거리는 레이어 수×메모리 길이입니다."),
+    ("The last picture changes one token and looks how far away the output still changes: without a memory, only within the segment.",
+     "마지막 그림은 토큰 하나를 바꾸고 출력이 얼마나 멀리까지 변하는지 봅니다. 메모리가 없으면 조각 안에서만 변합니다."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of this experiment.
+
+    Attributes:
+        steps: Training steps.
+        segment: Tokens of a segment.
+        memories: Lengths of the memory that are compared.
+        layers: Layers of the model.
+        dim: Width of the model.
+        rows: Streams of validation text that are read side by side.
+        characters: Characters of the training text.
+    """
+
+    steps: int = 350
+    segment: int = 16
+    memories: tuple[int, ...] = (0, 8, 16, 32, 64, 128)
+    layers: int = 2
+    dim: int = 96
+    rows: int = 8
+    characters: int = 400_000
+
+
+@torch.no_grad()
+def measure_losses(former: Former, tokens: Tensor, segment: int, memory: int) -> Tensor:
+    """Measure the loss by the place in its segment (segment,), over streams (rows, length) that are read segment by
+    segment; nothing is carried on without a memory. The first segment, which has no past, does not count."""
+    rows, state = tokens.shape[0], SegmentMemory(tokens.shape[0], memory) if memory else None
+    losses = []
+    for low in range(0, tokens.shape[1] - segment, segment):
+        ids, labels = tokens[:, low : low + segment], tokens[:, low + 1 : low + segment + 1]
+        hidden = former.model(Batch.from_padded(ids), **({} if state is None else {"memory": state}))
+        losses.append(
+            F.cross_entropy(former.model.logits(hidden), labels.flatten(), reduction="none").view(rows, segment)
+        )
+    return torch.stack(losses[1:]).mean((0, 1))
+
+
+@torch.no_grad()
+def measure_reach(former: Former, tokens: Tensor, segment: int, memory: int) -> list[tuple[float, float]]:
+    """Change the first token of a stream (1, length) and measure how much the hidden states after it change."""
+    changed = tokens.clone()
+    changed[0, 0] = (tokens[0, 0] + 7) % former.config.vocab
+    outputs = []
+    for ids in (tokens, changed):
+        state = SegmentMemory(1, memory) if memory else None
+        parts = [
+            former.model(Batch.from_padded(ids[:, low : low + segment]), **({} if state is None else {"memory": state}))
+            for low in range(0, ids.shape[1] - segment + 1, segment)
+        ]
+        outputs.append(torch.cat(parts))
+    change = (outputs[0] - outputs[1]).norm(dim=-1) / outputs[0].norm(dim=-1)
+    return [(float(i), float(value)) for i, value in enumerate(change)]
+
+
+def run(page: Page, settings: Settings) -> dict[str, float]:
+    """Train a small Transformer-XL, and read validation text with memories of several lengths."""
+    local, s = page.localise, settings
+    data = prepare_corpus(page, "transformer_xl", max_characters=s.characters)
+    assert data.valid_store is not None
+    sizes = {
+        "dim": s.dim,
+        "embed": s.dim,
+        "heads": 4,
+        "head_dim": s.dim // 4,
+        "ff": 4 * s.dim,
+        "layers": s.layers,
+        "memory": 2 * s.segment,
+        "same_length": False,
+    }
+    trained_model = train_small(page, "transformer_xl", data, s.steps, model=sizes, train={"seq_length": s.segment})
+    stream = torch.as_tensor(np.asarray(data.valid_store.tokens).astype(np.int64))
+    length = min(24 * s.segment + 1, len(stream) // s.rows)
+    tokens = stream[: s.rows * length].view(s.rows, length)
+    by_place = {m: measure_losses(trained_model.former, tokens, s.segment, m) for m in s.memories}
+    reach = {
+        m: measure_reach(trained_model.former, tokens[:1, : 10 * s.segment], s.segment, m)
+        for m in (0, s.segment, 2 * s.segment)
+    }
+
+    def find_reach(line: list[tuple[float, float]]) -> int:
+        return max((int(x) for x, y in line if y > 1e-6), default=0)
+
+    first = max(1, s.segment // 8)
+    rows = [(m, float(v.mean()), float(v[:first].mean()), float(v[-first:].mean())) for m, v in by_place.items()]
+    head = (
+        local("memory", "메모리"),
+        local("loss", "손실"),
+        local("start of a segment", "조각 앞부분"),
+        local("end of a segment", "조각 끝부분"),
+    )
+    page.add_table(local("Loss on validation text", "검증 텍스트의 손실"), head, rows)
+    page.add_table(
+        local("Reach of one changed token", "바꾼 토큰 하나의 도달 거리"),
+        (local("memory", "메모리"), local("tokens", "토큰")),
+        [(m, find_reach(line)) for m, line in reach.items()],
+    )
+    named = {
+        f"{local('memory', '메모리')} {m}": [(i + 1, float(x)) for i, x in enumerate(v)] for m, v in by_place.items()
+    }
+    page.add_picture(
+        draw_curves(
+            named,
+            local("loss by the place in the segment", "조각 내 위치별 손실"),
+            local("place", "위치"),
+            local("loss", "손실"),
+        )
+    )
+    page.add_picture(
+        draw_curves(
+            {local("loss", "손실"): [(float(m), float(v.mean())) for m, v in by_place.items()]},
+            local("loss by the length of the memory", "메모리 길이별 손실"),
+            local("memory", "메모리"),
+            local("loss", "손실"),
+        )
+    )
+    far = {f"{local('memory', '메모리')} {m}": [(x, max(y, 1e-9)) for x, y in line] for m, line in reach.items()}
+    page.add_picture(
+        draw_curves(
+            far,
+            local("change of the output by the distance from a changed token", "바꾼 토큰과의 거리별 출력 변화"),
+            local("distance", "거리"),
+            log_y=True,
+        )
+    )
+    return {"fragmented": rows[0][1], "carried": rows[-1][1], "start": rows[0][2], "start_carried": rows[-1][2],
+            **{f"reach {m}": float(find_reach(line)) for m, line in reach.items()}}  # fmt: skip

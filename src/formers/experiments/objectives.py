@@ -1,0 +1,201 @@
+"""One sentence, eight objectives: what each hides and asks for; mask rates; static and dynamic masks; NSP and SOP."""
+
+from __future__ import annotations
+
+import html
+import itertools
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..batch import IGNORE_INDEX
+from ..data.loader import load_batches
+from ..data.plans import TextObjective, TokenSource, gather_examples
+from ..data.store import Store
+from ..inspection.objective_steps import explain_objectives
+from ..inspection.objective_words import KOREAN_HELP
+from ..objectives.registry import OBJECTIVES, build_objective
+from ..reports.pictures import draw_bars, draw_curves
+from ..training.runs.prepare_data import PreparedData
+from ..training.validation import evaluate
+from .page import Page, render_chips
+from .small_models import SMALL_SIZES, prepare_corpus, train_small
+
+EXPLANATION = (
+    ("Read the last row of each objective: it is what the model is asked for, and the rows above are what it may see.",
+     "각 목표의 마지막 행이 모델이 예측할 것이고, 그 위의 행들이 모델이 볼 수 있는 것입니다."),
+    ("A causal model learns from every token, a masked one from 15 % of them, but sees both sides.",
+     "인과 모델은 모든 토큰에서 학습하고, 마스크 모델은 15%에서만 학습하지만 양쪽을 모두 봅니다."),
+    ("Few masks give few labels to learn from, many leave little to read: in a training as short as this one, the number of labels decides.",
+     "마스크가 적으면 학습할 레이블이 적고, 많으면 읽을 것이 적습니다. 이처럼 짧은 학습에서는 레이블의 수가 결정적입니다."),
+    ("Static masks hide the same tokens in every epoch, dynamic masks reach nearly all of them after some epochs.",
+     "정적 마스크는 에포크마다 같은 토큰을 가리고, 동적 마스크는 여러 에포크가 지나면 거의 모든 토큰을 가립니다."),
+    ("Shared words alone tell a random next text (NSP) better than chance, but not a swapped one (SOP), which has the same words.",
+     "공통 단어만으로도 무작위 다음 글(NSP)은 우연보다 잘 알아낼 수 있지만, 순서가 바뀐 글(SOP)은 단어가 같으므로 알아낼 수 없습니다."),
+)  # fmt: skip
+CHIP_KINDS = {"kept": "", "special": "off", "dropped": "off", "replaced": "warm", "random": "warm", "moved": "warm"}
+LENGTH = 64
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of this experiment.
+
+    Attributes:
+        steps: Training steps of the model of each mask rate.
+        rates: Mask rates that are compared.
+        epochs: Epochs over which static and dynamic masks are compared.
+        pairs: Pairs of texts that NSP and SOP are compared on.
+        characters: Characters of the training text.
+        seed: Random seed of what is hidden.
+    """
+
+    steps: int = 220
+    rates: tuple[float, ...] = (0.05, 0.15, 0.3, 0.45, 0.6)
+    epochs: int = 10
+    pairs: int = 600
+    characters: int = 300_000
+    seed: int = 0
+
+
+def show_objectives(page: Page, text: str, seed: int) -> list[str]:
+    """Show what every objective makes of a text, as chips; return the names."""
+    names = []
+    for explanation in explain_objectives(text, seed=seed):
+        names.append(explanation.name)
+        page.add_heading(f"{explanation.name} ({explanation.family})")
+        page.add_note(page.localise(OBJECTIVES[explanation.name].help, KOREAN_HELP[explanation.name]))
+        for step in explanation.steps:
+            kinds = ("off" if token.text == "·" else CHIP_KINDS.get(token.state, "on") for token in step.tokens)
+            chips = render_chips(
+                [
+                    (page.localise(token.text, token.korean or token.text), kind)
+                    for token, kind in zip(step.tokens, kinds, strict=True)
+                ]
+            )
+            title = page.localise(step.title, step.korean_title)
+            page.body.append(f"<p class='soft'>{html.escape(title)}</p>{chips}")
+    return names
+
+
+def measure_hidden_share(
+    store: Store, objective: TextObjective, epochs: int, dynamic: bool, seed: int = 0
+) -> list[float]:
+    """Measure the share of tokens that were hidden at least once after each epoch; with static masks, the draws are
+    those of the first epoch."""
+    plan = objective.plan(store, seed, 0)
+    numbers = np.arange(min(64, len(plan)))
+    seen: np.ndarray | None = None
+    shares = []
+    for epoch in range(epochs):
+        samples = numbers + (len(plan) * epoch if dynamic else 0)
+        batch = objective.corrupt(gather_examples(store, plan, numbers, samples), seed)
+        hidden = np.zeros(len(batch.ids), bool)
+        hidden[batch.chosen[batch.labels != IGNORE_INDEX]] = True
+        seen = hidden if seen is None else seen | hidden
+        shares.append(float(seen.mean()))
+    return shares
+
+
+def measure_overlap(name: str, data: PreparedData, pairs: int, seed: int = 0) -> tuple[float, int]:
+    """Measure how well shared tokens, rare ones counting more, answer a question about pairs: how often a pair that is
+    as it was shares more than one that is not (the area under the ROC curve; 50 % is chance), and the pairs."""
+    objective = build_objective(name, data.tokenizer, 2 * LENGTH)
+    plan = objective.plan(data.store, seed, 0)
+    count = min(pairs, len(plan))
+    batch = TokenSource(data.store, objective).make_batch(plan.slice_examples(0, count), np.arange(count), seed)
+    tokens, starts = np.asarray(data.store.tokens), data.store.starts
+    documents = Counter(i for low, high in itertools.pairwise(starts.tolist()) for i in set(tokens[low:high].tolist()))
+    shares = []
+    for low, high in itertools.pairwise(batch.starts.tolist()):
+        ids, segments = batch.ids[low:high], batch.segments[low:high]
+        first, second = set(ids[segments == 0].tolist()), set(ids[segments == 1].tolist())
+        shares.append(sum(math.log(len(starts) / documents[i]) for i in first & second if documents[i]))
+    overlap, labels = np.array(shares), np.asarray(batch.document_labels)
+    whole, other = overlap[labels == 0], overlap[labels == 1]
+    if not len(whole) or not len(other):
+        return math.nan, count
+    wins = (whole[:, None] > other[None]).mean() + 0.5 * (whole[:, None] == other[None]).mean()
+    return float(wins), count
+
+
+def compare_rates(page: Page, data: PreparedData, settings: Settings) -> dict[float, float]:
+    """Train a small BERT with each mask rate; return the loss of each on validation text with 15 % masked."""
+    assert data.valid_store is not None
+    judge = build_objective("mlm", data.tokenizer, LENGTH)
+    batches = [
+        batch
+        for batch, _ in itertools.islice(load_batches(TokenSource(data.valid_store, judge), 2048, 1, epochs=1), 12)
+    ]
+    losses = {}
+    for rate in settings.rates:
+        objective = {"name": "mlm", "mask_rate": rate}
+        trained_model = train_small(
+            page,
+            "bert",
+            data,
+            settings.steps,
+            title=f"{rate:.0%}",
+            model={**SMALL_SIZES, "context": LENGTH},
+            objective=objective,
+        )
+        losses[rate] = evaluate(trained_model.former.model, judge, batches).loss
+    return losses
+
+
+def run(page: Page, settings: Settings) -> dict[str, float]:
+    """Show the objectives on the text, then compare mask rates, static and dynamic masks, NSP and SOP."""
+    local, s = page.localise, settings
+    text = page.choose_text(
+        "The President shall give the Congress information of the State of the Union. He shall receive ambassadors and other public ministers.",
+        "현행법은 공공기관의 정보 공개에 관하여 필요한 사항을 정하고 있음. 그러나 정보 공개의 범위가 좁다는 지적이 있음.",
+    )
+    names = show_objectives(page, text, s.seed)
+    data = prepare_corpus(page, "bert", max_characters=s.characters)
+    masked = build_objective("mlm", data.tokenizer, LENGTH)
+    shares = {
+        kind: measure_hidden_share(data.store, masked, s.epochs, kind == "dynamic") for kind in ("static", "dynamic")
+    }
+    overlap = {name: measure_overlap(name, data, s.pairs) for name in ("nsp", "sop")}
+    losses = compare_rates(page, data, s)
+    page.add_heading(local("Compared on the whole text", "전체 텍스트에서의 비교"))
+    page.add_table(
+        local("Mask rates: validation loss at 15 %", "마스크 비율: 15%에서의 검증 손실"), (local("rate", "비율"), local("loss", "손실")),
+        [(f"{rate:.0%}", loss) for rate, loss in losses.items()],
+    )  # fmt: skip
+    page.add_picture(
+        draw_curves(
+            {local("loss", "손실"): [(100 * r, v) for r, v in losses.items()]},
+            local("loss by mask rate", "마스크 비율별 손실"),
+            "%",
+            local("loss", "손실"),
+        )
+    )
+    page.add_table(
+        local("Static and dynamic masks: tokens hidden at least once", "정적·동적 마스크: 한 번 이상 가려진 토큰"), (local("epochs", "에포크"), local("static", "정적"), local("dynamic", "동적")),
+        [(i + 1, f"{a:.0%}", f"{b:.0%}") for i, (a, b) in enumerate(zip(shares["static"], shares["dynamic"], strict=True))],
+    )  # fmt: skip
+    named = {local("static", "정적"): shares["static"], local("dynamic", "동적"): shares["dynamic"]}
+    page.add_picture(
+        draw_curves(
+            {k: [(i + 1, 100 * v) for i, v in enumerate(row)] for k, row in named.items()},
+            local("tokens hidden at least once", "한 번 이상 가려진 토큰"),
+            local("epochs", "에포크"),
+            "%",
+        )
+    )
+    page.add_table(
+        local("How often shared words alone give the answer (50 % is chance)", "공통 단어만으로 답을 맞히는 비율(50%가 우연)"), (local("question", "질문"), local("right", "정답률"), local("pairs", "쌍")),
+        [(name.upper(), f"{gain:.1%}", count) for name, (gain, count) in overlap.items()],
+    )  # fmt: skip
+    page.add_picture(
+        draw_bars(
+            {name.upper(): 100 * gain for name, (gain, _) in overlap.items()},
+            local("right by shared words alone, %", "공통 단어만의 정답률(%)"),
+            1,
+        )
+    )
+    return {"objectives": len(names), "static": shares["static"][-1], "dynamic": shares["dynamic"][-1],
+            "nsp": overlap["nsp"][0], "sop": overlap["sop"][0], **{f"rate {r:g}": v for r, v in losses.items()}}  # fmt: skip

@@ -1,0 +1,173 @@
+"""The experiments by name, with what a list of them shows. Imports no torch, so that `formers try` answers at once."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from ..config import suggest_name
+from ..errors import Error
+
+if TYPE_CHECKING:
+    from .page import Page
+
+
+class ExperimentModule(Protocol):
+    """What the file of an experiment has."""
+
+    EXPLANATION: tuple[tuple[str, str], ...]  # what to look at, in five sentences, each in English and Korean
+    Settings: type
+    run: Callable[[Page, Any], dict[str, float]]  # dynamic: settings of its own class
+
+
+@dataclass(frozen=True)
+class ExperimentEntry:
+    """An experiment in a list: its name, title and one line about it, in English and Korean, and an example."""
+
+    name: str
+    title: tuple[str, str]
+    help: tuple[str, str]
+    example: str
+
+    @property
+    def module_name(self) -> str:
+        """The file that holds it."""
+        return self.name.replace("-", "_")
+
+    def load(self) -> ExperimentModule:
+        """Import the experiment."""
+        return cast(ExperimentModule, importlib.import_module(f"formers.experiments.{self.module_name}"))
+
+
+ENTRIES = (
+    ExperimentEntry(
+        "attention-by-hand",
+        ("Attention by hand", "손으로 계산하는 어텐션"),
+        ("queries, keys, scores, softmax and weighted sum of one head, in numbers",
+         "헤드 하나의 쿼리, 키, 점수, 소프트맥스, 가중합을 숫자로 계산합니다"),
+        'formers try attention-by-hand --text "The law of the land" --layer 1 --head 2',
+    ),
+    ExperimentEntry(
+        "masks",
+        ("Who may see whom", "어떤 토큰이 어떤 토큰을 보는가"),
+        ("padding, causal, two-sided, prefix, band and permutation masks as matrices",
+         "패딩, 인과, 양방향, 접두사, 띠, 순열 마스크를 행렬로 그립니다"),
+        'formers try masks --text "The cat sat on the mat" --window 3',
+    ),
+    ExperimentEntry(
+        "positions",
+        ("Where a token stands", "토큰의 위치"),
+        ("maps of every position scheme, and the loss of a model with each, with none, and concatenated",
+         "위치 방식별 지도와, 각 방식을 쓴 모델, 위치가 없는 모델, 이어 붙인 모델의 손실을 비교합니다"),
+        "formers try positions --file my.txt --steps 300",
+    ),
+    ExperimentEntry(
+        "objectives",
+        ("One sentence, eight objectives", "한 문장, 여덟 가지 학습 목표"),
+        ("what each objective hides and asks for; mask rates, static and dynamic masks, NSP and SOP",
+         "각 학습 목표가 무엇을 가리고 무엇을 묻는지, 마스크 비율, 정적·동적 마스크, NSP와 SOP를 비교합니다"),
+        'formers try objectives --text "The cat sat on the mat. It purred."',
+    ),
+    ExperimentEntry(
+        "decoding",
+        ("Decoding step by step", "단계별로 보는 디코딩"),
+        ("the likeliest tokens of each step, greedy search, the beam tree, top-k, top-p, temperature, label smoothing",
+         "단계별 확률 표, 그리디, 빔 트리, top-k, top-p, 온도, 레이블 스무딩을 보여 줍니다"),
+        'formers try decoding --text "The Government" --beams 4',
+    ),
+    ExperimentEntry(
+        "complexity",
+        ("What a longer text costs", "긴 텍스트의 비용"),
+        ("time and memory of attention, recurrence and convolution over the length, with the crossing point",
+         "길이에 따른 어텐션, 순환, 합성곱의 시간과 메모리를 측정하고 교차점을 찾습니다"),
+        "formers try complexity --dim 128 --longest 2048",
+    ),
+    ExperimentEntry(
+        "input-transformations",
+        ("Every task as one sequence", "모든 과제를 하나의 토큰 열로"),
+        ("how GPT-1 and BERT turn classification, entailment, similarity and multiple choice into one sequence",
+         "GPT-1과 BERT가 분류, 함의, 유사도, 객관식을 하나의 토큰 열로 바꾸는 방법을 보여 줍니다"),
+        'formers try input-transformations --text "It rained | The street is wet" --choices "yes | no"',
+    ),
+    ExperimentEntry(
+        "why-attention",
+        ("Why attention", "어텐션이 필요한 이유"),
+        ("an RNN without and with attention by length, the alignment it learned, gradients over distance",
+         "길이별로 어텐션 없는 RNN과 있는 RNN, 학습된 정렬, 거리별 기울기를 비교합니다"),
+        "formers try why-attention --file pairs.tsv",
+    ),
+    ExperimentEntry(
+        "sharing",
+        ("Sharing and factorising", "공유와 분해"),
+        ("ALBERT's shared block and narrow embedding: what they save, and what they cost in loss",
+         "ALBERT의 공유 블록과 좁은 임베딩이 절약하는 것과 손실로 치르는 대가를 봅니다"),
+        "formers try sharing --layers 6 --narrow 16",
+    ),
+    ExperimentEntry(
+        "experts",
+        ("Experts", "전문가"),
+        ("Switch: loss, load and dropped tokens by the number of experts, capacity and balance loss",
+         "Switch의 전문가 수, 용량, 균형 손실에 따른 손실, 부하, 버려진 토큰을 봅니다"),
+        "formers try experts --experts 4 --experts 16",
+    ),
+    ExperimentEntry(
+        "memory",
+        ("A memory between segments", "조각 사이의 메모리"),
+        ("Transformer-XL: fragmented context against carried memory, and how far the memory reaches",
+         "Transformer-XL에서 끊어진 문맥과 이어지는 메모리, 메모리의 도달 거리를 비교합니다"),
+        "formers try memory --segment 32 --file my.txt",
+    ),
+    ExperimentEntry(
+        "two-streams",
+        ("Two streams", "두 스트림"),
+        ("XLNet: what each stream sees, who leaks and who does not, and the loss by turn",
+         "XLNet의 두 스트림이 보는 것, 정답 누출 여부, 차례별 손실을 봅니다"),
+        'formers try two-streams --text "The Government of the United States"',
+    ),
+    ExperimentEntry(
+        "layers",
+        ("What the layers know", "레이어가 아는 것"),
+        ("probes of every layer of a language model, and the mix of ELMo's layers that each task learns",
+         "언어 모델의 레이어별 프로브와, 과제마다 학습되는 ELMo 레이어의 혼합 가중치를 봅니다"),
+        "formers try layers --file my.txt",
+    ),
+    ExperimentEntry(
+        "heads",
+        ("What a head is worth", "헤드의 가치"),
+        ("the cost in loss of removing each attention head, and of removing many",
+         "어텐션 헤드를 하나씩, 또 여럿 제거할 때 늘어나는 손실을 측정합니다"),
+        "formers try heads --model my-bert --file my.txt",
+    ),
+    ExperimentEntry(
+        "word-senses",
+        ("Bank and bank", "배와 배"),
+        ("contextual vectors of one word in several senses, in two dimensions, beside static vectors",
+         "한 단어의 여러 뜻에 대한 문맥 벡터를 2차원에 그리고 정적 벡터와 비교합니다"),
+        "formers try word-senses --language ko",
+    ),
+    ExperimentEntry(
+        "size-and-quality",
+        ("Size against quality", "크기와 품질"),
+        ("three sizes of GPT on the same text: loss against parameters and compute, with a fitted line",
+         "같은 텍스트에서 세 가지 크기의 GPT를 학습해 파라미터와 연산량에 따른 손실을 봅니다"),
+        "formers try size-and-quality --dims 32 --dims 64 --dims 128 --dims 192",
+    ),
+    ExperimentEntry(
+        "activations-norms-schedules",
+        ("Activations, norms, schedules", "활성화, 정규화, 스케줄"),
+        ("GELU and ReLU, norms before and after by depth, warmup curves and a deep post-norm model",
+         "GELU와 ReLU, 깊이별 pre-norm과 post-norm, 워밍업 곡선과 깊은 post-norm 모델을 비교합니다"),
+        "formers try activations-norms-schedules --depths 2 --depths 16",
+    ),
+)  # fmt: skip
+EXPERIMENTS = {entry.name: entry for entry in ENTRIES}
+
+
+def find_experiment(name: str) -> ExperimentEntry:
+    """Find an experiment by its name; underscores and spaces are accepted."""
+    plain = name.lower().replace("_", "-").replace(" ", "-")
+    if plain not in EXPERIMENTS:
+        raise Error(f"there is no experiment {name!r}", fix=suggest_name(plain, EXPERIMENTS))
+    return EXPERIMENTS[plain]

@@ -1,0 +1,97 @@
+"""Small models of experiments: a tokenizer and token stores of some text, and training by the project's own trainer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from ..config import Settings
+from ..data.store import Store
+from ..former import Former
+from ..interop.model_directory import load
+from ..registry import train_tokenizer
+from ..text.normalise import Language
+from ..training.config_merge import configure_pretraining
+from ..training.distributed.process_group import ProcessGroup
+from ..training.runs.prepare_data import PreparedData
+from ..training.runs.pretrain import PretrainRun
+from ..training.trainer import Trainer
+from .page import Page
+
+VOCAB_SIZE, MAX_CHARACTERS = 1024, 400_000
+SMALL_SIZES: Settings = {"dim": 96, "layers": 2, "heads": 4, "ff": 384}  # where an experiment needs several models
+
+
+@dataclass(frozen=True)
+class SmallModel:
+    """A trained model, its training curve (step, loss), and the metrics on validation text by name."""
+
+    former: Former
+    curve: list[tuple[float, float]]
+    metrics: dict[str, float]
+
+    @property
+    def loss(self) -> float:
+        """The loss on validation text."""
+        return self.metrics["loss"]
+
+
+def prepare_corpus(
+    page: Page, family: str, vocab_size: int = VOCAB_SIZE, max_characters: int | None = None
+) -> PreparedData:
+    """Train a tokenizer of a family and encode the page's training text, or the bundled corpus of its language."""
+    page.tell("tokenizer", 0, 1, family)
+    max_characters = max_characters or MAX_CHARACTERS
+    if page.documents is None:
+        return prepare_bundled_corpus(page.language, family, vocab_size, max_characters)
+    return encode_corpus(family, *page.load_documents(max_characters), vocab_size)
+
+
+@functools.lru_cache(maxsize=8)
+def prepare_bundled_corpus(language: Language, family: str, vocab_size: int, max_characters: int) -> PreparedData:
+    """Encode the beginning of a bundled corpus."""
+    return encode_corpus(family, *Page(language).load_documents(max_characters), vocab_size)
+
+
+def encode_corpus(family: str, train_texts: list[str], valid_texts: list[str], vocab_size: int) -> PreparedData:
+    """Train a tokenizer on documents, and encode them and those that are held out."""
+    letters = {letter for document in train_texts for letter in document}
+    tokenizer = train_tokenizer(family, train_texts, max(vocab_size, len(letters) + 300))
+    stores = [Store.from_documents(texts, tokenizer, sentences="rules") for texts in (train_texts, valid_texts)]
+    return PreparedData(tokenizer, stores[0], stores[1])
+
+
+def train_small(
+    page: Page, family: str, data: PreparedData, steps: int, *, title: str = "", seed: int = 0,
+    model: Mapping[str, object] | None = None, train: Mapping[str, object] | None = None,
+    objective: Mapping[str, object] | None = None, change: Callable[[Former], None] | None = None,
+) -> SmallModel:  # fmt: skip
+    """Train a small model of a family with its quick recipe, or its objective replaced, and evaluate it on validation
+    text. `change` alters the new model before training."""
+    tables = {"model": model or {}, "objective": objective or {}}
+    overrides: Settings = {f"{table}.{key}": value for table, rows in tables.items() for key, value in rows.items()}
+    usual: Settings = {"steps": steps, "batch_tokens": 1024, "eval_batches": 16, "seed": seed, "samples": 0}
+    usual |= {"warmup_steps": max(1, steps // 10), "precision": "fp32"}
+    overrides |= {f"train.{key}": value for key, value in {**usual, **(train or {})}.items()}
+    run = PretrainRun(configure_pretraining(family, None, overrides), data, ProcessGroup())
+    if change is not None:
+        change(run.former)
+        run.trainer = Trainer(run.former.model, run.objectives, run.config.train, run.world)
+    curve = []
+    with torch.enable_grad():
+        for result in run.take_steps():
+            curve.append((float(result.step), result.loss))
+            page.tell(title or family, result.step, steps, f"loss {result.loss:.2f}")
+    run.former.model.eval()
+    return SmallModel(run.former, curve, run.evaluate())
+
+
+def load_or_train(page: Page, model: str | None, family: str, steps: int, seed: int = 0) -> Former:
+    """Load the user's model, or train a small one of a family."""
+    if model is not None:
+        page.tell("loading", 0, 1, model)
+        return load(model)
+    return train_small(page, family, prepare_corpus(page, family), steps, seed=seed).former

@@ -1,0 +1,139 @@
+"""Two streams (XLNet): one that knows its token and one that predicts it, in a random order, on a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..batch import Batch
+from ..errors import Error
+from ..former import Former
+from ..inspection.objective_steps import TokenNames
+from ..nn.attention.context import Capture
+from ..reports.pictures import draw_curves, draw_matrix
+from .page import Page, render_chips
+from .small_models import load_or_train
+
+EXPLANATION = (
+    ("A permutation gives every token its turn; it is predicted from the tokens whose turn came before, on either side of it.",
+     "순열이 토큰마다 차례를 정하며, 각 토큰은 차례가 앞선 토큰들로부터, 왼쪽이든 오른쪽이든, 예측됩니다."),
+    ("The content stream of a token knows the token, because later ones have to read it.",
+     "콘텐츠 스트림은 자기 토큰을 압니다. 뒤 차례의 토큰들이 그것을 읽어야 하기 때문입니다."),
+    ("The query stream knows only where the token stands: otherwise its answer would be in its input.",
+     "쿼리 스트림은 토큰이 서 있는 위치만 압니다. 그렇지 않으면 입력에 정답이 들어 있게 됩니다."),
+    ("The table of leaks is exact: the query stream at a token does not change when that token changes, the content stream does.",
+     "누출 표는 정확한 값입니다. 토큰을 바꾸어도 그 자리의 쿼리 스트림은 변하지 않고, 콘텐츠 스트림은 변합니다."),
+    ("The later a token's turn, the more it may read, and the lower its loss on average.",
+     "차례가 늦을수록 읽을 수 있는 토큰이 많아 평균 손실이 낮아집니다."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of this experiment.
+
+    Attributes:
+        model: An XLNet of your own; a small one is trained without it.
+        steps: Training steps of the small model.
+        orders: Random orders over which the loss is averaged.
+        seed: Random seed of the orders.
+    """
+
+    model: str | None = None
+    steps: int = 300
+    orders: int = 64
+    seed: int = 0
+
+
+@torch.no_grad()
+def score_order(former: Former, ids: Tensor, order: Tensor) -> Tensor:
+    """Compute the loss of every token (T,) predicted by the query stream in an order (T,)."""
+    logits = former.logits(ids[None], order=order[None])[0].float()
+    return -logits.log_softmax(-1).gather(-1, ids[:, None])[:, 0]
+
+
+@torch.no_grad()
+def measure_leak(former: Former, ids: Tensor, order: Tensor) -> tuple[float, float]:
+    """Measure how much a stream at a token changes when this token is changed: query stream, content stream; the
+    largest over all tokens."""
+    body, query, content = former.model.body, 0.0, 0.0
+    batch = Batch.from_rows([ids.tolist()])
+    pairs = order[None, None] <= order[None, :, None]
+    first = body(batch.replace(order=order)), body(batch, visible_pairs=pairs)
+    for at in range(len(ids)):
+        other = ids.clone()
+        other[at] = (ids[at] + 11) % former.config.vocab
+        changed = Batch.from_rows([other.tolist()])
+        query = max(query, float((body(changed.replace(order=order))[at] - first[0][at]).abs().max()))
+        content = max(content, float((body(changed, visible_pairs=pairs)[at] - first[1][at]).abs().max()))
+    return query, content
+
+
+def run(page: Page, settings: Settings) -> dict[str, float]:
+    """Show the streams on the text, and average the loss over many orders."""
+    local, s = page.localise, settings
+    text = page.choose_text(
+        "The Government of the United States is at peace", "현행법은 공공기관의 정보 공개를 정하고 있음"
+    )
+    former = load_or_train(page, s.model, "xlnet", s.steps)
+    if not former.is_two_stream or former.tokenizer is None or former.head != "lm":
+        raise Error(f"{former.family} has one stream", fix="give an XLNet with head lm, or leave model out")
+    ids = torch.tensor(former.tokenizer.encode(text, special=False)[:24])
+    draw = np.random.default_rng(s.seed)
+    order = torch.as_tensor(draw.permutation(len(ids)))
+    names = TokenNames(former.tokenizer).name_all(ids.tolist())
+    capture = Capture(with_attention=True)
+    with torch.no_grad():
+        former.model.body(Batch.from_rows([ids.tolist()]).replace(order=order), capture=capture)
+    streams = {name: layers[0][0] > 0 for name, layers in capture.attention_weights.items()}  # (H, T, T)
+    blind = order == 0  # nothing is visible to the first of the order
+    query_seen = streams["query"].any(0) & ~blind[:, None]
+    losses = score_order(former, ids, order)
+    rows = []
+    for turn, at in enumerate(order.argsort().tolist()):
+        visible = [names[i] for i in range(len(ids)) if order[i] < turn]
+        rows.append((turn + 1, names[at], len(visible), float(losses[at]), f"{float((-losses[at]).exp()):.1%}"))
+        if turn in (0, len(ids) // 2, len(ids) - 1):
+            page.add_note(local(f"turn {turn + 1}: predict “{names[at]}”", f"{turn + 1}번째 차례: “{names[at]}” 예측"))
+            page.body.append(
+                render_chips(
+                    [(names[i], "warm" if i == at else "on" if order[i] < turn else "off") for i in range(len(ids))]
+                )
+            )
+    page.add_table(
+        local("In the order of prediction", "예측 순서대로"),
+        (local("turn", "차례"), local("token", "토큰"), local("visible", "보이는 토큰"), local("loss", "손실"), "p"),
+        rows,
+    )
+    query, content = measure_leak(former, ids, order)
+    page.add_table(local("What a changed token changes at its own place", "토큰을 바꿀 때 그 자리의 변화"), (local("stream", "스트림"), local("change", "변화")),
+                   [(local("query", "쿼리"), query), (local("content", "콘텐츠"), content)])  # fmt: skip
+    page.add_picture(
+        draw_matrix(
+            streams["content"].any(0).float(),
+            local("content stream: who reads whom", "콘텐츠 스트림의 가시성"),
+            names,
+            names,
+        ),
+        draw_matrix(query_seen.float(), local("query stream: who reads whom", "쿼리 스트림의 가시성"), names, names),
+    )
+    totals = torch.zeros(len(ids))
+    for number in range(s.orders):
+        page.tell("orders", number + 1, s.orders, "")
+        one = torch.as_tensor(draw.permutation(len(ids)))
+        totals += score_order(former, ids, one)[one.argsort()]
+    means = (totals / max(1, s.orders)).tolist()
+    page.add_picture(
+        draw_curves(
+            {local("mean loss", "평균 손실"): [(i + 1, v) for i, v in enumerate(means)]},
+            local("loss by turn, over many orders", "차례별 평균 손실"),
+            local("turn", "차례"),
+            local("loss", "손실"),
+        )
+    )
+    half = len(means) // 2
+    return {"query": query, "content": content, "early": sum(means[:half]) / half, "late": sum(means[half:]) / (len(means) - half),
+            "diagonal": float(query_seen.diagonal().sum()), "content_diagonal": float(streams["content"].any(0).diagonal().float().mean())}  # fmt: skip

@@ -1,0 +1,237 @@
+"""Pictures of experiments as SVG: matrices of any sign, curves with logarithmic axes, bars and points."""
+
+from __future__ import annotations
+
+import html
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from .html import (
+    COLOURS as REPORT_COLOURS,
+)
+from .html import (
+    Line,
+    compute_ticks,
+    draw_rule,
+    draw_text,
+    find_label_position,
+    shorten_piece,
+    wrap_figure,
+)
+
+COLOURS = (*REPORT_COLOURS, "#dc2626", "#0891b2", "#9d174d", "#65a30d")
+WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 720, 280, 60, 170, 46, 14
+MAX_MARKERS = 24
+MAX_ROW_NAME = 26  # letters of a matrix row's name
+MAX_NAMES = 12  # of points; more would cover each other, and show their names under the pointer
+
+
+def draw_matrix(
+    values: Tensor, label: str, rows: Sequence[str] = (), columns: Sequence[str] = (), cell: int = 15,
+    with_numbers: bool = False,
+) -> str:  # fmt: skip
+    """Draw a matrix (rows, columns): the darker, the larger; negative numbers have the other colour, and a cell that is
+    not a number stays empty."""
+    room = max(78, *(8 + measure_label(name) for name in rows)) if rows else 4
+    top = 70 if columns else 4
+    width, height = room + cell * values.shape[1] + 4, top + cell * values.shape[0] + 4
+    largest = float(values.nan_to_num().abs().max()) or 1.0
+    digits = 2 if largest >= 0.1 else 3
+    parts = []
+    for i, name in enumerate(rows):
+        parts.append(
+            draw_text(room - 4, top + cell * (i + 0.5) + 4, name[:MAX_ROW_NAME], text_anchor="end", class_="small")
+        )
+    for i, name in enumerate(columns):
+        turned = f"translate({room + cell * (i + 0.5) + 4:.1f} {top - 4}) rotate(-90)"
+        parts.append(draw_text(0, 0, shorten_piece(name), transform=turned, class_="small"))
+    for i, row in enumerate(values.tolist()):
+        for j, value in enumerate(row):
+            if math.isnan(value):
+                continue
+            share, side = abs(value) / largest, cell - (cell > 6)
+            place = f'x="{room + cell * j}" y="{top + cell * i}" width="{side}" height="{side}"'
+            kind = "cell" if value >= 0 else "neg"
+            tip = f"<title>{value:.3f}</title>" if cell > 6 else ""
+            if share > 0.01:
+                parts.append(f'<rect class="{kind}" {place} fill-opacity="{share:.2f}">{tip}</rect>')
+            if with_numbers:
+                x, y = room + cell * (j + 0.5), top + cell * (i + 0.5) + 4
+                parts.append(draw_text(x, y, f"{value:.{digits}f}", text_anchor="middle", class_="small"))
+    return wrap_figure(width, height, "".join(parts), label)
+
+
+def measure_label(name: str) -> int:
+    """Estimate the width of a row's name in pixels; Hangul and the like are twice as wide as letters."""
+    return sum(10 if unicodedata.east_asian_width(letter) in "WF" else 6 for letter in name[:MAX_ROW_NAME])
+
+
+def draw_curves(
+    lines: Mapping[str, Line], label: str, across: str = "", up: str = "", log_x: bool = False, log_y: bool = False,
+    dots: bool = False,
+) -> str:  # fmt: skip
+    """Draw lines over a common axis; `across` and `up` name the axes. With `dots`, points without lines."""
+    points = [p for line in lines.values() for p in line if math.isfinite(p[1])]
+    if not points:
+        return ""
+    (low_x, high_x), (low_y, high_y) = (find_range([p[i] for p in points], log) for i, log in ((0, log_x), (1, log_y)))
+
+    def to_pixels(x: float, y: float) -> tuple[float, float]:
+        x, y = math.log10(x) if log_x else x, math.log10(y) if log_y else y
+        across_share, up_share = (x - low_x) / (high_x - low_x), (y - low_y) / (high_y - low_y)
+        return LEFT + (WIDTH - LEFT - RIGHT) * across_share, HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * up_share
+
+    parts = []
+    for value, name in find_ticks(low_y, high_y, log_y):
+        y = to_pixels(10**low_x if log_x else low_x, value)[1]
+        parts += [
+            draw_rule(LEFT, WIDTH - RIGHT, y, "axis"),
+            draw_text(LEFT - 8, y + 4, name, text_anchor="end", class_="soft"),
+        ]
+    for value, name in find_ticks(low_x, high_x, log_x):
+        x = to_pixels(value, 10**low_y if log_y else low_y)[0]
+        short = shorten_number(name, value) if log_x else name
+        parts.append(draw_text(x, HEIGHT - BOTTOM + 18, short, text_anchor="middle", class_="soft"))
+    parts.append(draw_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, across, text_anchor="middle", class_="soft"))
+    parts.append(
+        draw_text(
+            0, 0, up, transform=f"translate(12 {HEIGHT / 2:.0f}) rotate(-90)", text_anchor="middle", class_="soft"
+        )
+    )
+    taken: list[float] = []
+    for (name, line), colour in zip(lines.items(), COLOURS * 3, strict=False):
+        places = [to_pixels(*p) for p in line if math.isfinite(p[1])]
+        if not places:
+            continue
+        if not dots:
+            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+            parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        shown = places if dots or len(places) <= MAX_MARKERS else ()
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in shown]
+        y = find_label_position(places[-1][1], taken, TOP, HEIGHT - BOTTOM)
+        taken.append(y)
+        parts.append(draw_text(WIDTH - RIGHT + 8, y + 4, name, style=f"fill:{colour}"))
+    return wrap_figure(WIDTH, HEIGHT, "".join(parts), label)
+
+
+def find_range(values: Sequence[float], log: bool) -> tuple[float, float]:
+    """Find the ends of an axis, with some room; of a logarithmic one, the powers of ten."""
+    values = [math.log10(value) for value in values] if log else list(values)
+    low, high = min(values), max(values)
+    room = 0.04 * (high - low) or 0.5
+    return low - room, high + room
+
+
+def find_ticks(low: float, high: float, log: bool) -> list[tuple[float, str]]:
+    """Find places on an axis with their labels; a logarithmic axis has powers of ten, and halves between few of
+    them."""
+    if not log:
+        return compute_ticks(low, high)
+    steps = (1, 2, 5) if high - low < 2 else (1,)
+    values = [step * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for step in steps]
+    ticks = [(v, f"{v:,.0f}" if 1 <= v < 10**7 else f"{v:g}") for v in values if low <= math.log10(v) <= high]
+    return ticks if len(ticks) > 1 else compute_ticks(10**low, 10**high)
+
+
+def draw_bars(values: Mapping[str, float], label: str, digits: int = 3) -> str:
+    """Draw a bar for each name, with its number."""
+    room, height = 190, 24
+    largest = max((abs(v) for v in values.values() if math.isfinite(v)), default=1.0) or 1.0
+    parts = []
+    for i, (name, value) in enumerate(values.items()):
+        long = 380 * abs(value) / largest if math.isfinite(value) else 0.0
+        y = height * i
+        parts.append(draw_text(room - 8, y + 16, name, text_anchor="end"))
+        kind = "cell" if value >= 0 else "neg"
+        parts.append(
+            f'<rect class="{kind}" x="{room}" y="{y + 4}" width="{max(1.0, long):.1f}" height="{height - 8}"/>'
+        )
+        parts.append(draw_text(room + long + 6, y + 16, f"{value:,.{digits}f}", class_="soft"))
+    return wrap_figure(WIDTH, height * len(values) + 4, "".join(parts), label)
+
+
+def draw_points(groups: Mapping[str, Sequence[tuple[float, float, str]]], label: str) -> str:
+    """Draw named points (x, y, name) in the plane, each group in its colour; earlier groups have larger dots, so that
+    equal points of several groups show as rings."""
+    every = [point for group in groups.values() for point in group]
+    (low_x, high_x), (low_y, high_y) = (
+        find_range([p[0] for p in every], False),
+        find_range([p[1] for p in every], False),
+    )
+    width, height, parts = WIDTH, 420, []
+    for number, (group, colour) in enumerate(zip(groups.values(), COLOURS * 3, strict=False)):
+        radius = 4 + 2 * (len(groups) - 1 - number)
+        for x, y, word in group:
+            px = 20 + (width - 240) * (x - low_x) / (high_x - low_x)
+            py = height - 20 - (height - 40) * (y - low_y) / (high_y - low_y)
+            place, title = f'cx="{px:.1f}" cy="{py:.1f}" r="{radius}"', html.escape(word)
+            parts.append(f'<circle {place} fill="{colour}"><title>{title}</title></circle>')
+            if len(every) <= MAX_NAMES:
+                parts.append(draw_text(px + 8, py + 4, word[:24], class_="small"))
+    for i, (name, colour) in enumerate(zip(groups, COLOURS * 3, strict=False)):
+        parts.append(f'<circle cx="{width - 190}" cy="{20 + 20 * i}" r="5" fill="{colour}"/>')
+        parts.append(draw_text(width - 178, 24 + 20 * i, name))
+    return wrap_figure(width, height, "".join(parts), label)
+
+
+def find_frontier(points: Sequence[tuple[float, float, str]], is_cheaper_better: bool) -> list[tuple[float, float]]:
+    """Find the points that no other one beats in both numbers, from left to right: a higher y is better, and a lower x
+    unless `is_cheaper_better` says otherwise."""
+    sign = 1 if is_cheaper_better else -1
+    kept, best = list[tuple[float, float]](), -math.inf
+    for x, y, _ in sorted(points, key=lambda p: (sign * p[0], -p[1])):
+        if y > best:
+            kept.append((x, y))
+            best = y
+    return sorted(kept)
+
+
+def draw_frontier(
+    points: Sequence[tuple[float, float, str]], label: str, across: str, up: str, is_cheaper_better: bool = True
+) -> str:
+    """Draw named points (x, y, name) over a logarithmic axis, and the line through those that no other beats."""
+    (low_x, high_x), (low_y, high_y) = (
+        find_range([p[0] for p in points], True),
+        find_range([p[1] for p in points], False),
+    )
+    width, height, right = WIDTH, 380, 90
+
+    def to_pixels(x: float, y: float) -> tuple[float, float]:
+        x_share, y_share = (math.log10(x) - low_x) / (high_x - low_x), (y - low_y) / (high_y - low_y)
+        return LEFT + (width - LEFT - right) * x_share, height - BOTTOM - (height - BOTTOM - TOP) * y_share
+
+    parts = []
+    for value, name in find_ticks(low_y, high_y, False):
+        y = to_pixels(10**low_x, value)[1]
+        parts += [draw_rule(LEFT, width - right, y, "axis"),
+                  draw_text(LEFT - 8, y + 4, name, text_anchor="end", class_="soft")]  # fmt: skip
+    for value, name in find_ticks(low_x, high_x, True):
+        x = to_pixels(value, low_y)[0]
+        parts.append(
+            draw_text(x, height - BOTTOM + 18, shorten_number(name, value), text_anchor="middle", class_="soft")
+        )
+    parts.append(draw_text((LEFT + width - right) / 2, height - 8, across, text_anchor="middle", class_="soft"))
+    turned = f"translate(12 {height / 2:.0f}) rotate(-90)"
+    parts.append(draw_text(0, 0, up, transform=turned, text_anchor="middle", class_="soft"))
+    line = " ".join("{:.1f},{:.1f}".format(*to_pixels(*p)) for p in find_frontier(points, is_cheaper_better))
+    parts.append(f'<polyline class="level" points="{line}" fill="none" stroke-width="1.5"/>')
+    best = set(find_frontier(points, is_cheaper_better))
+    taken: list[tuple[float, float]] = []
+    for x, y, name in sorted(points, key=lambda p: -p[1]):
+        (px, py), colour = to_pixels(x, y), COLOURS[0] if (x, y) in best else "#98a2b3"
+        parts.append(
+            f'<circle cx="{px:.1f}" cy="{py:.1f}" r="4" fill="{colour}"><title>{html.escape(name)}</title></circle>'
+        )
+        near = [other for at, other in taken if abs(at - px) < 110]
+        place = find_label_position(py, near, TOP, height - BOTTOM)
+        taken.append((px, place))
+        parts.append(draw_text(px + 7, place + 4, name))
+    return wrap_figure(width, height, "".join(parts), label)
+
+
+def shorten_number(name: str, value: float) -> str:
+    """Shorten the label of a large number: 2e17."""
+    return name if value < 1e5 else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")

@@ -1,0 +1,84 @@
+"""The driver of GPU measurements in limited time: it ends in time, loses nothing, and continues where it stopped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from benchmarks import gpu_suite
+from benchmarks.gpu_suite import STAGES, Stage, list_missing_works, read_results, run_stages
+from benchmarks.harness import run_in_turns
+
+
+def build_stage(name, words, works=("a",), seconds=30, key="work"):
+    return Stage(
+        name, works, seconds, lambda left, limit: ["timeit", "-n1", "-r1", words.replace("WORKS", str(left))], key
+    )
+
+
+def test_a_session_continues_and_tries_failures_last(tmp_path, capfd):
+    results = tmp_path / "results.jsonl"
+    one = build_stage("one", "import json; [print(json.dumps({'work': w})) for w in WORKS if w != 'b']", ("a", "b"))
+    two = build_stage("two", 'print(\'{"work": "c", "error": "x"}\'); raise OSError', ("c",))
+    run_stages([one, two], 60, results)
+    rows = read_results(results)
+    assert [(row["stage"], row["works"], row["ended"]) for row in rows if "ended" in row] == [
+        ("one", ["a", "b"], 0), ("two", ["c"], 1), ("two", ["c"], 1),
+    ]  # fmt: skip
+    assert list_missing_works(one, rows) == (["b"], [])
+    assert list_missing_works(two, rows) == ([], ["c"])
+    with results.open("a") as stream:
+        stream.write('{"stage": "one", "work": "b"')  # the machine was taken back in the middle of a line
+    assert list_missing_works(one, read_results(results)) == (["b"], [])
+
+
+def test_a_work_that_hangs_is_ended(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(gpu_suite, "SHORTEST", 0.0)
+    monkeypatch.setattr(gpu_suite, "RESERVE", 0.4)
+    words = (
+        'import signal, time; signal.signal(2, signal.SIG_IGN); print(\'{"work": "a"}\', flush=True); time.sleep(60)'
+    )
+    began = time.monotonic()
+    run_stages([build_stage("slow", words, ("a", "b"), seconds=2)], 4, tmp_path / "results.jsonl")
+    assert time.monotonic() - began < 20  # not 60
+    rows = read_results(tmp_path / "results.jsonl")
+    assert rows[0]["work"] == "a"
+    assert rows[-1]["ended"] == -9
+
+
+def test_processes_take_turns_and_end_in_time():
+    wait = "from benchmarks.harness import wait_for_turn as w; import time; w(); print('timed'); time.sleep({})"
+    commands = [[sys.executable, "-c", wait.format(0)], [sys.executable, "-c", "print('failed')"]]
+    assert sorted(run_in_turns(commands, 2)) == ["failed\n", "timed\n"]
+    began = time.monotonic()
+    assert list(run_in_turns([[sys.executable, "-c", "import time; time.sleep(60)"]], 1, seconds=0.5)) == []
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+def test_every_stage_is_a_command_that_its_script_takes(stage):
+    """The scripts parse their arguments before anything else: a name that they do not know would end them."""
+    module = stage.build_command(stage.works, 100.0)[0]
+    assert module.startswith("benchmarks.")
+    known = {
+        "benchmarks.loop": ("LOOP_CASES", "benchmarks.loop"), "benchmarks.large": ("WORKS", "benchmarks.large"),
+        "benchmarks.equal_learning": ("FAMILIES", "benchmarks.equal_learning"),
+    }  # fmt: skip
+    if module in known:
+        table = getattr(__import__(known[module][1], fromlist=["x"]), known[module][0])
+        assert set(stage.works) <= set(table)
+
+
+def test_a_rehearsal_of_one_work(tmp_path):
+    """A stage runs the code of the GPU on a CPU, with a tiny model."""
+    results = tmp_path / "results.jsonl"
+    command = [sys.executable, "-m", "benchmarks.large", "generate-32k", "--here"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    row = json.loads(done.stdout.splitlines()[-1])
+    assert row["work"] == "generate-32k"
+    assert row["tokens_per_second"] > 0
+    assert not results.exists()

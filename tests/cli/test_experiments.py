@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from formers.experiments.registry import EXPERIMENTS
+from tests.command_line import run_command
+
+
+def test_the_list_has_every_experiment(capsys):
+    code, out, _ = run_command(capsys, "try")
+    assert code == 0
+    for name, entry in EXPERIMENTS.items():
+        assert f"{name} " in out
+        assert entry.help[0][:40] in out
+
+
+def test_help_has_an_example_and_the_settings(capsys):
+    code, out, _ = run_command(capsys, "try", "masks", "--help")
+    assert code == 0
+    assert "formers try masks --text" in out
+    assert "--window" in out
+    assert "--language" in out
+
+
+def test_an_experiment_prints_tables_and_writes_a_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run_command(capsys, "try", "masks", "--text", "하나 둘 셋 넷 다섯 여섯", "--window", "2")
+    assert code == 0
+    assert "인과(GPT-2)" in out
+    page = (tmp_path / "formers-try-masks.html").read_text(encoding="utf-8")
+    assert '<html lang="ko">' in page
+    assert "다섯" in page
+    assert "formers try masks --text &#x27;하나 둘 셋 넷 다섯 여섯&#x27; --language ko --window 2" in page
+    assert run_command(capsys, "try", "masks")[0] == 0, "the page of an earlier run is replaced"
+    code, _, err = run_command(capsys, "try", "masks", "--out", "formers-try-masks.html")
+    assert code == 2
+    assert "exists already" in err
+
+
+@pytest.mark.parametrize("words", [["mask"], ["masks", "--windw", "2"], ["masks", "--out", "page.txt"]])
+def test_what_is_wrong_is_said_in_one_line(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run_command(capsys, "try", *words)
+    assert code == 2
+    assert err.startswith("formers:")
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_leaves_no_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("formers.experiments.masks.list_masks", interrupt)
+    assert run_command(capsys, "try", "masks")[0] == 130
+    assert not list(tmp_path.iterdir())

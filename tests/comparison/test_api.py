@@ -1,0 +1,103 @@
+"""A real race, very small: it is run, continued, extended; every family passes one in the long form."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+import formers
+from formers.comparison.records import RecordFolder
+from formers.data.readers import load_bundled_corpus
+from formers.registry import FAMILIES
+
+ROWS = [{"text": f"a {'lovely' if n % 2 else 'dull'} film", "label": "good" if n % 2 else "bad"} for n in range(60)]
+SMALL = {
+    "budgets": ["epochs:0.02", "flops:gpt2"], "words": 6000, "body_size": 45_000, "layers": 2, "seq_length": 32,
+    "batch_tokens": 512, "vocab_size": 400, "tolerance": 0.25, "lr_factors": [1.0, 2.0], "tune_epochs": 1.0,
+    "score_characters": 400, "masked_characters": 60, "measure_speed": False,
+    "train": {"eval_batches": 1}, "tune": {"seq_length": 16},
+}  # fmt: skip
+TASKS = {"films": {"train": ROWS[:40], "valid": ROWS[40:50], "test": ROWS[50:]}}
+
+
+def read_documents():
+    lines = [line for document in load_bundled_corpus("en")[0][:2] for line in document.split("\n") if line.strip()]
+    return [" ".join(lines[n : n + 8]) for n in range(0, len(lines), 8)]
+
+
+def test_a_race_is_run_continued_and_extended(tmp_path):
+    out = tmp_path / "race"
+    done = formers.compare(["gpt2"], read_documents(), out=out, tasks=TASKS, **SMALL)
+    assert done.is_complete, done.outcome
+    assert not done.outcome.refused
+    records = {record.job: record for record in done.records}
+    first = records["pretrain/epochs-0.02/gpt2/seed0"].result
+    assert first["factor"] in (1.0, 2.0)
+    assert first["flops"] == records["pretrain/flops-gpt2/gpt2/seed0"].result["flops"]
+    assert records["score/epochs-0.02/gpt2/seed0"].result["documents"]["bits_byte"] > 1
+    assert records["tune/epochs-0.02/gpt2/seed0/films"].result["part"] == "test"
+    assert {"bits per byte", "GPT-2", "not yet run"} <= {w for w in ("bits per byte", "GPT-2", "not yet run")
+                                                          if w in done.report.read_text()}  # fmt: skip
+    assert formers.compare(out=out).outcome.done == []
+    more = formers.compare(["albert"], out=out)
+    assert more.is_complete
+    assert more.outcome.done
+    assert not any("/gpt2/" in name for name in more.outcome.done)
+    flops = RecordFolder(out).read_result("pretrain/flops-gpt2/albert/seed0")["flops"]
+    assert flops == pytest.approx(first["flops"], rel=0.35), "whole steps, of which there are few"
+    with pytest.raises(formers.Error, match="begun with body_size"):
+        formers.compare(out=out, body_size=50_000)
+    with pytest.raises(formers.Error, match="other files"):
+        formers.compare(out=out, tasks={"films": "elsewhere.tsv"})
+
+
+def test_a_race_needs_text_and_examples(tmp_path):
+    with pytest.raises(formers.Error, match="no text"):
+        formers.compare(["gpt2"], out=tmp_path / "race", **SMALL)
+    with pytest.raises(formers.Error, match="no training examples"):
+        formers.compare(["gpt2"], ["a"], out=tmp_path / "race", tasks={"films": {"test": ROWS}})
+    (tmp_path / "race" / "comparison.json").write_text("{}")
+    with pytest.raises(formers.Error, match="no comparison"):
+        formers.compare(out=tmp_path / "race")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", [name for name, entry in FAMILIES.items() if entry.is_pretrained])
+def test_every_family_passes_a_race(family, tmp_path):
+    small = {**SMALL, "budgets": ["epochs:0.02", f"flops:{family}"]}
+    done = formers.compare([family], read_documents(), out=tmp_path / "race", tasks=TASKS, **small)
+    assert done.is_complete, done.outcome
+    assert not done.outcome.refused
+
+
+@pytest.mark.full
+def test_a_killed_race_continues(tmp_path):
+    """Killed without a word in the middle of pretraining, workers included, and continued: no finished job is run
+    again, and the run resumes from its checkpoint."""
+    out = tmp_path / "race"
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in read_documents()))
+    small = (
+        "--words 6000 --body-size 45000 --layers 2 --seq-length 32 --batch-tokens 512 --vocab-size 400 --tolerance 0.25"
+    )
+    command = [sys.executable, "-m", "formers", "compare", "gpt2", "bert", "--text", str(corpus), "--out", str(out),
+               "--budget", "epochs:20", "--lr-factors", "1", "--together", "2", "--device", "cpu",
+               "--no-measure-speed", *small.split()]  # fmt: skip
+    process = subprocess.Popen(command)
+    until = time.monotonic() + 300
+    while not list(out.glob("runs/pretrain/*/*/seed0/steps/*")) and time.monotonic() < until:
+        time.sleep(0.2)
+    time.sleep(1)
+    process.kill()
+    process.wait()
+    before = {path: path.stat().st_mtime_ns for path in (out / "records").rglob("*.json")}
+    assert before
+    assert not any("pretrain" in str(path) for path in before)
+    time.sleep(2)
+    assert subprocess.run(command, check=False).returncode == 0
+    assert all(path.stat().st_mtime_ns == then for path, then in before.items()), "what was done is done"
+    assert len(list((out / "records" / "pretrain").rglob("*.json"))) == 2

@@ -1,0 +1,116 @@
+"""Jobs run in the order of their needs, and none is started that cannot end in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from formers.comparison.jobs import Job, build_record, list_jobs
+from formers.comparison.records import RecordFolder
+from formers.comparison.scheduler import Scheduler
+from formers.comparison.settings import CompareConfig
+
+
+class ToyRunner:
+    """Pretends to carry out jobs; `refused` names those that the library cannot do."""
+
+    device = "cpu"
+
+    def __init__(self, folder, refused=(), lost=()):
+        self.folder, self.records, self.refused, self.order = folder, RecordFolder(folder), refused, []
+        self.lost = lost  # jobs whose files are gone
+
+    def has_output(self, job):
+        return job.name not in self.lost
+
+    def count_budget_steps(self, family, budget):
+        return 100, False
+
+    def count_search_steps(self, family):
+        return 10
+
+    def run(self, job, tell=None, together=1):
+        self.order.append(job.name)
+        record = build_record(
+            job, "refused" if job.name in self.refused else "done", 1.0, "", {"seconds_per_step": 0.01}
+        )
+        self.records.write(record)
+        return record
+
+
+CONFIG = CompareConfig(families=("bert", "gpt2"), tasks={}, budgets=("epochs:1", "flops:bert"), headline=("gpt2",))
+
+
+def test_needs_come_first_and_nothing_twice(tmp_path):
+    runner, jobs = ToyRunner(tmp_path), list_jobs(CONFIG)
+    outcome = Scheduler(runner, jobs, together=0).run()
+    assert sorted(runner.order) == sorted(job.name for job in jobs) == sorted(outcome.done)
+    place = {name: number for number, name in enumerate(runner.order)}
+    assert all(place[need] < place[job.name] for job in jobs for need in job.needs)
+    assert sum(name.startswith("pretrain/") for name in runner.order) == 2 * (1 + 3)
+    again = ToyRunner(tmp_path)
+    assert Scheduler(again, jobs, together=0).run().done == []
+    assert again.order == []
+    more = list_jobs(CompareConfig.from_dict({**CONFIG.to_dict(), "families": ("bert", "gpt2", "t5")}))
+    Scheduler(again, more, together=0).run()
+    assert again.order
+    assert all("t5" in name for name in again.order)
+
+
+def test_records_from_elsewhere_are_enough_for_what_is_complete(tmp_path):
+    """The stores are made again for a family that is added, and nothing else of the others."""
+    jobs = list_jobs(CONFIG)
+    Scheduler(ToyRunner(tmp_path), jobs, together=0).run()
+    lost = {job.name for job in jobs if job.kind in ("data", "pretrain")}
+    again = ToyRunner(tmp_path, lost=lost)
+    assert Scheduler(again, jobs, together=0).run().done == []
+    more = list_jobs(CompareConfig.from_dict({**CONFIG.to_dict(), "families": ("bert", "gpt2", "gpt3")}))
+    Scheduler(again, more, together=0).run()
+    assert "data/gpt2-bpe" in again.order, "GPT-3 reads what GPT-2 reads"
+    assert all("gpt3" in name for name in again.order if name != "data/gpt2-bpe")
+
+
+def test_families_are_finished_one_by_one(tmp_path):
+    """So that a comparison that runs out of time has complete families."""
+    runner = ToyRunner(tmp_path)
+    Scheduler(runner, list_jobs(CONFIG), together=0).run()
+    place = {name: number for number, name in enumerate(runner.order)}
+    assert place["score/epochs-1/bert/seed0"] < place["pretrain/epochs-1/gpt2/seed0"]
+
+
+def test_what_needs_a_refused_job_is_blocked(tmp_path):
+    runner = ToyRunner(tmp_path, {"plan/bert", "search/gpt2/x0.5"})
+    outcome = Scheduler(runner, list_jobs(CONFIG), together=0).run()
+    assert outcome.blocked["pretrain/epochs-1/bert/seed0"] == "plan/bert"
+    assert "pretrain/epochs-1/gpt2/seed0" in outcome.done, "two of three learning rates have a result"
+    assert outcome.blocked["pretrain/flops-bert/gpt2/seed0"] == "plan/bert", "the budget is counted by it"
+
+
+@pytest.mark.parametrize(("minutes", "started"), [(0.01, 0), (5.0, 2)])
+def test_nothing_is_started_that_cannot_end_in_time(tmp_path, minutes, started):
+    jobs = [Job("plan/bert", "plan", "bert"), Job("plan/gpt2", "plan", "gpt2")]
+    runner = ToyRunner(tmp_path)
+    outcome = Scheduler(runner, jobs, together=0, minutes=minutes).run()
+    assert len(runner.order) == started
+    assert len(outcome.postponed) == 2 - started
+
+
+def test_estimates_learn_from_records(tmp_path):
+    runner = ToyRunner(tmp_path)
+    runner.records.write(build_record(Job("plan/t5", "plan", "t5"), "done", 90.0, ""))
+    jobs = [Job("plan/bert", "plan", "bert")]
+    assert Scheduler(runner, jobs, together=0, minutes=1.0).run().postponed == ["plan/bert"]
+    assert Scheduler(runner, jobs, together=0, minutes=2.0).run().done == ["plan/bert"]
+
+
+def test_speed_is_measured_alone(tmp_path):
+    jobs = list_jobs(CONFIG)
+    scheduler = Scheduler(ToyRunner(tmp_path), jobs, together=4)
+    for job in jobs:
+        if job.kind in ("data", "plan"):
+            scheduler.finished[job.name] = "done"
+    speed = scheduler.choose_job([])
+    assert speed is not None
+    assert speed.kind == "speed"
+    assert scheduler.choose_job([speed]) is None
+    plan = next(job for job in jobs if job.kind == "plan")
+    assert scheduler.choose_job([plan]) is None, "it waits for its turn"

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import torch
+
+from formers.experiments.activations_norms_schedules import measure_input_share
+
+
+def test_a_new_post_norm_stack_forgets_its_input():
+    ids = torch.randint(50, (4, 32), generator=torch.Generator().manual_seed(0))
+    post, pre = (measure_input_share(family, 12, 48, ids) for family in ("gpt", "gpt2"))
+    assert len(post) == 13
+    assert post[-1] < 0.1 < pre[-1]
+
+
+def test_everything_is_compared(run_experiment):
+    page, found = run_experiment("activations-norms-schedules", steps=1, depths=(1,), dim=16)
+    assert {"relu", "gelu", "pre 1", "post 1", "post, warmup 1"} <= set(found)
+    assert found["relu"] != found["gelu"]
+    assert len(page.tables) == 2

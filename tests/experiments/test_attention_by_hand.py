@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import formers
+from formers.experiments.attention_by_hand import compare_random_heads, compute_head
+from formers.nn.attention.attention import Attention
+
+
+def test_the_formula_gives_the_models_own_weights(run_experiment):
+    page, found = run_experiment("attention-by-hand", layer=1, head=2)
+    assert found["error"] < 1e-5
+    assert found["entropy"] > found["unscaled_entropy"]
+    assert found["plain_likeness"] > found["likeness"], "without the residual, tokens become alike"
+    text = "".join(page.body)
+    assert all(title in text for title in ("queries q", "1. scores q·k", "2. scaled", "3. weights", "4. output"))
+    assert any("model's own weights" in row[0] for block in page.tables for row in block.rows)
+
+
+def test_rows_of_weights_sum_to_one_and_hidden_keys_have_none():
+    torch.manual_seed(0)
+    attn, x = Attention(16, 2), torch.randn(5, 16)
+    visible = torch.ones(5, 5).tril().bool()
+    with torch.no_grad():
+        hand = compute_head(attn, x, 1, visible)
+    torch.testing.assert_close(hand.weights.sum(-1), torch.ones(5))
+    assert not hand.weights[~visible].any()
+
+
+def test_wide_heads_need_the_scaling():
+    lines = compare_random_heads((4, 256))
+    scaled, plain = ([y for _, y in lines[name]] for name in ("q·k / √d", "q·k"))
+    assert abs(scaled[1] - scaled[0]) < 1
+    assert plain[1] < 1 < scaled[1]
+
+
+def test_attention_with_more_than_the_plain_formula_is_refused(run_experiment, tmp_path, monkeypatch):
+    former = formers.build("bloom", vocab=64, dim=32, heads=2, layers=1)
+    monkeypatch.setattr("formers.experiments.attention_by_hand.load_or_train", lambda *_: former)
+    with pytest.raises(formers.Error, match="more than plain attention"):
+        run_experiment("attention-by-hand")

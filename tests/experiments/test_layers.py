@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import torch
+
+from formers.experiments.layers import fit_mix, fit_probe, make_token_labels, make_word_tasks
+
+
+def test_a_probe_reads_what_is_there_and_nothing_else():
+    torch.manual_seed(0)
+    labels = torch.randint(4, (600,))
+    marks = torch.nn.functional.one_hot(labels, 8).float() * 3
+    assert fit_probe(marks + 0.1 * torch.randn(600, 8), labels, 4) > 0.95
+    assert fit_probe(torch.randn(600, 8), labels, 4) < 0.45
+
+
+def test_the_mix_takes_the_layer_that_knows_the_answer():
+    torch.manual_seed(0)
+    labels = torch.randint(2, (300,))
+    useful, noise = torch.randn(300, 8), torch.randn(300, 8)
+    useful[:, 0] += 6 * labels
+    shares, accuracy = fit_mix([noise, useful], labels, 80)
+    assert shares[1] > 0.6
+    assert accuracy > 0.9
+
+
+def test_labels_are_neighbours():
+    rows = torch.tensor([[1, 2, 3, 1, 2, 3, 1, 2]])
+    labels = {name: values for name, (values, _) in make_token_labels(rows).items()}
+    assert labels["before"][1:].tolist() == labels["token"][:-1].tolist()
+    assert labels["after"][:-1].tolist() == labels["token"][1:].tolist()
+    assert labels["before"][0] == labels["after"][-1] == -1
+    tasks = make_word_tasks(["the", "cats", "the", "dogs", "the", "men"])
+    assert tasks["next word"].tolist() == [0, 1, 0, 1, 0, 0]
+    assert tasks["word before"].tolist() == [0, 1, 0, 1, 0, 1]
+
+
+def test_both_models_are_probed(run_experiment):
+    sizes = {"elmo_steps": 1, "tokens": 500, "mix_steps": 3}
+    page, found = run_experiment("layers", steps=1, **sizes)
+    assert found["token 0"] > found["before 0"], "embeddings know their token, not its neighbour"
+    assert len(page.tables[1].rows) == 3

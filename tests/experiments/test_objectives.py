@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import functools
+import random
+
+import pytest
+
+from formers.experiments.objectives import measure_hidden_share, measure_overlap
+from formers.experiments.small_models import encode_corpus, prepare_bundled_corpus
+from formers.inspection.objective_steps import SHOWN_OBJECTIVES, explain_objectives
+from formers.objectives.registry import build_objective
+
+
+def test_one_sentence_gets_every_objective_that_its_tokenizer_allows(run_experiment, monkeypatch):
+    data = prepare_bundled_corpus("en", "bert", 1024, 60_000)
+    quick = functools.partial(explain_objectives, tokenizer=data.tokenizer, trains_tokenizer=False)
+    monkeypatch.setattr("formers.experiments.objectives.explain_objectives", quick)
+    text = "The law of the land is the will of the people. It is made by the Congress of the States."
+    page, found = run_experiment("objectives", text=text, rates=(0.15,), pairs=20, epochs=3)
+    assert len(SHOWN_OBJECTIVES) == 8
+    assert found["objectives"] >= 5, "the others need sentinels or another mask"
+    assert any("[MASK]" in part for part in page.body)
+
+
+def test_static_masks_stay_and_dynamic_masks_move():
+    data = prepare_bundled_corpus("en", "bert", 1024, 60_000)
+    goal = build_objective("mlm", data.tokenizer, 64)
+    static = measure_hidden_share(data.store, goal, 5, dynamic=False)
+    dynamic = measure_hidden_share(data.store, goal, 5, dynamic=True)
+    assert static == [static[0]] * 5
+    assert dynamic[0] == static[0]
+    assert dynamic == sorted(set(dynamic))
+    assert static[0] == pytest.approx(0.15, abs=0.02)
+
+
+def test_shared_words_answer_nsp_and_not_sop():
+    draw, texts = random.Random(0), []
+    for document in range(40):  # each has words of its own
+        words = [f"{letter}{chr(97 + document % 20)}{chr(97 + document // 20)}" for letter in "klmnop"]
+        sentences = (" ".join(draw.choice(words) for _ in range(8)).capitalize() + "." for _ in range(30))
+        texts.append(" ".join(sentences))
+    data = encode_corpus("bert", texts[2:], texts[:2], 400)
+    assert measure_overlap("nsp", data, 300)[0] > 0.9
+    assert measure_overlap("sop", data, 300)[0] == pytest.approx(0.5, abs=0.1)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import formers
+from formers.experiments.page import Page, format_cell
+from formers.experiments.registry import EXPERIMENTS, find_experiment
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_explains_itself_in_five_sentences_twice(name):
+    entry = EXPERIMENTS[name]
+    module = entry.load()
+    assert len(module.EXPLANATION) == 5
+    for english, korean in (*module.EXPLANATION, entry.title, entry.help):
+        assert english.isprintable()
+        assert re.search("[가-힣]", korean)
+    for english, korean in module.EXPLANATION:
+        assert english.endswith(".")
+        assert korean.endswith(("다.", "오."))
+    assert module.Settings.__doc__.startswith("Settings of this experiment")
+    for setting in module.Settings.__dataclass_fields__:
+        assert f"{setting}: " in module.Settings.__doc__, setting
+    assert entry.example.startswith(f"formers try {name}")
+
+
+def test_names_are_found_as_people_type_them():
+    assert find_experiment("Two_Streams").name == "two-streams"
+    with pytest.raises(formers.Error, match="masks"):
+        find_experiment("mask")
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_a_page_needs_no_network_and_escapes_text(language):
+    page = Page(language)
+    page.add_table("<b>", ("a", "b"), [("<script>", 1.5), ("x", 2)])
+    entry = EXPERIMENTS["masks"]
+    made = page.render(entry, entry.load().EXPLANATION, "formers try masks")
+    assert "<script" not in made
+    assert not re.search(r"(src|href)=|https?://|@import", made)
+    assert f'<html lang="{language}">' in made
+    assert "prefers-color-scheme: dark" in made
+    assert made.count("<li>") == 5
+    assert entry.title[language == "ko"] in made
+
+
+def test_cells_are_readable():
+    assert [format_cell(x) for x in (1234, 0.12345, 0.0, 1e-7, "x")] == ["1,234", "0.123", "0", "1.0e-07", "x"]
+    assert [format_cell(x) for x in (18240.0, 823.192, -17.5921)] == ["18,240", "823.2", "-17.592"]
+
+
+def test_a_short_training_text_is_refused():
+    with pytest.raises(formers.Error, match="20 are needed"):
+        Page(documents=["one line\nand another"]).load_documents(1000)
+
+
+def test_own_text_is_taken_and_held_out():
+    lines = [f"line number {i} of a text that is long enough to be cut into parts" for i in range(100)]
+    train, valid = Page(documents=["\n".join(lines)]).load_documents(10_000)
+    assert sum(text.count("line number") for text in (*train, *valid)) == 100
+    assert valid
+    assert not set(train) & set(valid)

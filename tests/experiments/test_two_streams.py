@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import pytest
+
+import formers
+
+
+def test_the_query_stream_does_not_see_its_token(run_experiment):
+    _, found = run_experiment("two-streams", orders=2, text="The law of the land is the will of the people")
+    assert found["query"] == 0
+    assert found["content"] > 1e-3
+    assert found["diagonal"] == 0
+    assert found["content_diagonal"] == 1
+
+
+def test_a_model_of_one_stream_is_refused(run_experiment, monkeypatch):
+    former = formers.build("gpt2", vocab=64, dim=32, heads=2, layers=1)
+    monkeypatch.setattr("formers.experiments.two_streams.load_or_train", lambda *_: former)
+    with pytest.raises(formers.Error, match="one stream"):
+        run_experiment("two-streams")

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import math
+
+import torch
+
+from formers.reports.pictures import draw_curves, draw_matrix, draw_points, find_ticks
+
+
+def test_a_short_logarithmic_axis_has_ticks_too():
+    assert [label for _, label in find_ticks(0, 3, log=True)] == ["1", "10", "100", "1,000"]
+    short = find_ticks(math.log10(6.3), math.log10(6.8), log=True)
+    assert len(short) > 1
+    assert all(6.3 <= value <= 6.8 for value, _ in short)
+
+
+def test_a_matrix_has_room_for_its_names_and_leaves_out_what_is_not_finite():
+    picture = draw_matrix(
+        torch.tensor([[0.01, math.nan]]), "", ["8 experts, no balance loss"], cell=40, with_numbers=True
+    )
+    assert "8 experts, no balance loss" in picture
+    assert "nan" not in picture
+    assert ">0.010<" in picture
+    width = float(picture.split('viewBox="0 0 ')[1].split(" ")[0])
+    assert width > 2 * 40 + 6 * len("8 experts, no balance loss")
+
+
+def test_equal_points_of_two_groups_show_as_rings():
+    picture = draw_points({"a": [(0, 0, "x")], "b": [(0, 0, "y"), (1, 1, "z")]}, "")
+    assert 'r="6"' in picture
+    assert 'r="4"' in picture
+
+
+def test_pictures_show_the_sign_and_escape_names():
+    picture = draw_matrix(torch.tensor([[1.0, -1.0, 0.0]]), "<b>", ["<i>"], ["x", "y", "z"])
+    assert picture.count('class="cell"') == picture.count('class="neg"') == 1
+    assert "<b>" not in picture
+    assert "<i>" not in picture
+    assert "<i>" not in draw_points({"a": [(0, 0, "<i>"), (1, 1, "x")]}, "")
+    assert "<b>" not in draw_curves({"<b>": [(0, 1), (1, math.nan), (2, 3)]}, "")

@@ -1,0 +1,194 @@
+"""What --recipe paper holds: every setting has a source, the values are those of the papers, and every one of them
+trains and resumes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import formers
+from formers.registry import FAMILIES
+from formers.training.config_merge import configure_pretraining
+from formers.training.recipes import list_recipe_rows
+from tests.command_line import run_command
+
+PAPERS = [name for name, member in FAMILIES.items() if member.definition.paper_recipe.settings]
+PRETRAINED = [name for name in PAPERS if FAMILIES[name].definition.objective]
+PRESETS = [(name, preset) for name in PRETRAINED for preset in FAMILIES[name].definition.presets]
+STATED = (
+    "objective.name", "train.optimizer", "train.lr", "train.weight_decay", "train.schedule", "train.warmup_steps",
+    "train.steps", "train.seq_length", "train.batch_tokens", "train.accumulate", "train.grad_clip", "data.vocab_size",
+)  # fmt: skip
+# family or preset: optimizer, lr, schedule, its end, warmup, steps, sequences × length or tokens, clipping, vocabulary
+VALUES = {
+    "rnnsearch": ("adadelta", 1.0, "constant", 0.1, 0, 288_000, 2_400, 1.0, 30_000),
+    "cho-2014": ("adadelta", 1.0, "constant", 0.1, 0, 288_000, 512, 1.0, 15_000),
+    "sutskever-2014": ("sgd", 0.7, "halving", 0.1, 0, 703_125, 3_840, 5.0, 160_000),
+    "luong-global": ("sgd", 1.0, "halving", 0.1, 0, 421_875, 3_840, 5.0, 50_000),
+    "gnmt": ("adam-sgd", 2e-4, "halving", 0.1, 0, 2_000_000, 3_840, 5.0, 32_000),
+    "elmo-original": ("adagrad", 0.2, "constant", 0.1, 0, 1_000_840, 7_680, 10.0, 793_471),
+    "transformer-base": ("adam", (512 * 4000) ** -0.5, "inverse_sqrt", 0.1, 4000, 100_000, 25_000, 0.0, 37_000),
+    "transformer-big": ("adam", (1024 * 4000) ** -0.5, "inverse_sqrt", 0.1, 4000, 300_000, 25_000, 0.0, 37_000),
+    "bert-base": ("adamw", 1e-4, "linear", 0.1, 10_000, 1_000_000, 256 * 512, 1.0, 30_000),
+    "bert-large": ("adamw", 1e-4, "linear", 0.1, 10_000, 1_000_000, 256 * 512, 1.0, 30_000),
+    "roberta-base": ("adamw", 6e-4, "linear", 0.1, 24_000, 500_000, 8192 * 512, 0.0, 50_000),
+    "roberta-large": ("adamw", 4e-4, "linear", 0.1, 30_000, 500_000, 8192 * 512, 0.0, 50_000),
+    "albert-base": ("lamb", 1.76e-3, "linear", 0.1, 3_125, 125_000, 4096 * 512, 1.0, 30_000),
+    "ernie-1.0": ("adamw", 1e-4, "linear", 0.1, 4_000, 1_000_000, 65_536, 1.0, 18_000),
+    "ernie-2.0-base-en": ("adamw", 5e-5, "inverse_sqrt", 0.1, 4_000, 1_000_000, 393_216, 1.0, 30_522),
+    "openai-gpt": ("adamw", 2.5e-4, "cosine", 0.0, 2_000, 2_441_406, 64 * 512, 1.0, 40_000),
+    "gpt2": ("adamw", 6e-4, "cosine", 0.1, 715, 600_000, 512 * 1024, 1.0, 50_257),
+    "gpt3-small": ("adamw", 6e-4, "cosine", 0.1, 4_022, 579_834, 256 * 2048, 1.0, 50_257),
+    "gpt3-175b": ("adamw", 0.6e-4, "cosine", 0.1, 745, 94_667, 1568 * 2048, 1.0, 50_257),
+    "gpt-neo-1.3b": ("adamw", 2e-4, "cosine", 0.1, 3_000, 362_000, 512 * 2048, 1.0, 50_257),
+    "gpt-neo-125m": ("adamw", 6e-4, "cosine", 0.1, 3_000, 572_300, 256 * 2048, 1.0, 50_257),
+    "gpt-j-6b": ("adamw", 1.2e-4, "cosine", 0.1, 3_000, 383_500, 512 * 2048, 1.0, 50_257),
+    "gpt-neox-20b": ("adamw", 0.97e-4, "cosine", 0.1, 1_500, 150_000, 1536 * 2048, 1.0, 50_257),
+    "pythia-160m": ("adamw", 6e-4, "cosine", 0.1, 1_430, 143_000, 1024 * 2048, 1.0, 50_257),
+    "transfo-xl-wt103": ("adam", 2.5e-4, "cosine", 0.0, 16_000, 4_000_000, 128 * 384, 0.25, 267_735),
+    "bloom-560m": ("adamw", 3e-4, "cosine", 1 / 30, 715, 650_406, 256 * 2048, 1.0, 250_680),
+    "bloom": ("adamw", 6e-5, "cosine", 0.1, 89, 87_261, 2048 * 2048, 1.0, 250_680),
+    "xlnet-large": ("adamw", 4e-4, "linear", 0.1, 40_000, 500_000, 8192 * 512, 1.0, 32_000),
+    "bart-large": ("adamw", 4e-4, "linear", 0.1, 30_000, 500_000, 8000 * 512, 0.0, 50_257),
+    "mbart-large-cc25": ("adamw", 4e-4, "linear", 0.1, 30_000, 500_000, 8000 * 512, 0.0, 250_000),
+    "t5-base": ("adafactor", 1e-2, "rsqrt", 0.1, 10_000, 524_288, 128 * 512, 0.0, 32_000),
+    "mt5-small": ("adafactor", 1e-2, "rsqrt", 0.1, 10_000, 1_000_000, 1024 * 1024, 0.0, 250_000),
+    "switch-base-8": ("adafactor", 1e-2, "rsqrt", 0.1, 10_000, 550_000, 2**20, 0.0, 32_000),
+}
+SIZES = {
+    "dim": 16, "embed": 16, "layers": 2, "heads": 2, "ff": 32, "context": 64, "head_dim": 8, "rotary": 4, "cell": 32,
+    "memory": 8, "char_dim": 4, "filters": [[1, 8], [2, 8]], "highways": 1, "cutoffs": [], "window": 8, "experts": 2,
+    "sparse": 1, "readout": None,
+}  # fmt: skip
+
+
+def find_owner(preset):
+    return next(name for name in PRETRAINED if preset in FAMILIES[name].definition.presets)
+
+
+@pytest.mark.parametrize("preset", VALUES)
+def test_values_are_the_papers(preset):
+    asked = configure_pretraining(find_owner(preset), recipe="paper", preset=preset)
+    t = asked.train
+    tokens = t.batch_tokens * t.accumulate
+    made = (t.optimizer, t.lr, t.schedule, t.min_lr_ratio, t.warmup_steps, t.steps, tokens, t.grad_clip)
+    assert (*made, asked.data.vocab_size) == pytest.approx(VALUES[preset])
+
+
+def test_every_family_is_pinned():
+    assert {find_owner(preset) for preset in VALUES} == set(PRETRAINED)
+    assert len(PAPERS) == 23
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_setting_has_a_source(name):
+    paper = FAMILIES[name].definition.paper_recipe
+    for cited in (paper.settings, *paper.by_preset.values()):
+        for field, (_, source) in cited.items():
+            assert source, field
+    assert set(paper.by_preset) <= set(FAMILIES[name].definition.presets)
+    if name in PRETRAINED:
+        assert set(STATED) <= set(paper.settings)
+        assert paper.settings["objective.name"][0] == FAMILIES[name].definition.objective
+
+
+@pytest.mark.parametrize(("name", "preset"), PRESETS, ids=lambda word: word)
+def test_every_preset_has_a_run(name, preset):
+    asked = configure_pretraining(name, recipe="paper", preset=preset)
+    assert asked.train.steps >= 100
+    if preset in FAMILIES[name].definition.paper_recipe.by_preset:
+        for field, value, _ in list_recipe_rows(name, "paper", preset):
+            table, _, key = field.partition(".")
+            found = {**vars(asked), "train": vars(asked.train), "data": vars(asked.data)}[table]
+            assert found[key] == (pytest.approx(value) if isinstance(value, float) else value), field
+
+
+def test_single_facts_of_single_papers():
+    assert configure_pretraining("roberta", recipe="paper").objective["across_documents"], "§4.2: FULL-SENTENCES"
+    albert = configure_pretraining("albert", recipe="paper")
+    assert (albert.train.betas, albert.objective["max_ngram"]) == ((0.9, 0.999), 3)
+    assert configure_pretraining("transformer", recipe="paper").objective["label_smoothing"] == 0.1
+    assert configure_pretraining("transformer", recipe="paper", preset="transformer-big").model["dropout"] == 0.3
+    gnmt = configure_pretraining("gnmt", recipe="paper").train
+    assert (gnmt.switch_step, gnmt.switch_lr, gnmt.decay_start, gnmt.decay_every) == (60_000, 0.5, 1_200_000, 200_000)
+    seq2seq = configure_pretraining("seq2seq", recipe="paper", preset="rnnsearch").train
+    assert (seq2seq.betas[1], seq2seq.eps) == (0.95, 1e-6)
+    luong = configure_pretraining("seq2seq", recipe="paper", preset="luong-local").train
+    assert (luong.decay_start, luong.betas[0]) == (281_250, 0.0)
+    gpt3 = configure_pretraining("gpt3", recipe="paper").train
+    tokens = gpt3.batch_tokens * gpt3.count_batches_between(0, gpt3.steps)
+    assert tokens == pytest.approx(300e9, rel=0.01), "table 2.1"
+    assert gpt3.batch_tokens * gpt3.count_batches_between(0, gpt3.warmup_steps) == pytest.approx(375e6, rel=0.08)
+    assert gpt3.batch_tokens * gpt3.count_batches_between(0, gpt3.decay_steps) == pytest.approx(260e9, rel=0.01)
+    assert configure_pretraining("mt5", recipe="paper").model["dropout"] == 0.0
+
+
+def test_a_smaller_model_and_a_shorter_run_keep_the_shape():
+    small = configure_pretraining("transformer", None, {"model.dim": 256, "model.heads": 4}, recipe="paper").train
+    assert small.lr == pytest.approx((256 * small.warmup_steps) ** -0.5), "equation 3 with its own width"
+    short = configure_pretraining("gnmt", None, {"train.steps": 2_000}, recipe="paper").train
+    assert (short.switch_step, short.decay_start, short.decay_every) == (60, 1_200, 200)
+    kept = configure_pretraining("gnmt", None, {"train.steps": 2_000, "train.switch_step": 7}, recipe="paper").train
+    assert kept.switch_step == 7
+    other = configure_pretraining("bert", None, {"objective.name": "causal"}, recipe="paper")
+    assert other.objective == {"name": "causal"}, "what the paper says of next sentences belongs to another objective"
+
+
+TEXT = [" ".join(f"{w} goes to {v}." for v in ("town", "sea", "bed")) for w in "abcdefghijklmnopqrst"]
+PAIRS = [f"{'abcdefgh'[i % 8]} goes to town {i}\t{'hgfedcba'[i % 8]} town {i}" for i in range(64)]
+
+
+@pytest.mark.parametrize("name", ["seq2seq", "gnmt", "t5", "transformer_xl", "roberta"])
+def test_the_papers_run_resumes_bit_for_bit(name, tmp_path):
+    """Adadelta, Adam then SGD, Adafactor, a cosine with a memory; the switch falls after the checkpoint."""
+    family = FAMILIES[name].definition
+    known = {field.name for field in family.config_class.__dataclass_fields__.values()}
+    sizes = {key: value for key, value in SIZES.items() if key in known} | (
+        {"cell": "gru"} if name == "seq2seq" else {}
+    )
+    text = PAIRS if family.objective == "seq2seq" else TEXT
+    train = {
+        "steps": 6, "batch_tokens": 128, "accumulate": 1, "seq_length": 16, "warmup_steps": 2, "eval_every": 6,
+        "save_every": 3, "samples": 0, **({"switch_step": 4, "decay_start": 5} if name == "gnmt" else {}),
+    }  # fmt: skip
+
+    def run(folder, **more):
+        return formers.pretrain(
+            name,
+            text,
+            recipe="paper",
+            out=tmp_path / folder,
+            model=sizes,
+            data={"vocab_size": 300},
+            train=train,
+            **more,
+        )
+
+    whole = run("whole").former.model.state_dict()
+
+    def stop(line):
+        if line["step"] == 4:
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        run("cut", hook=stop)
+    again = run("cut", resume=True).former.model.state_dict()
+    assert whole.keys() == again.keys()
+    for key, value in whole.items():
+        assert (value == again[key]).all(), key
+
+
+def test_the_command_lists_recipes_with_their_sources(capsys):
+    _, said, _ = run_command(capsys, "recipes")
+    assert all(name in said for name in PRETRAINED)
+    _, said, _ = run_command(capsys, "recipes", "roberta", "--preset", "roberta-large")
+    assert "train.lr" in said
+    assert "table 9: large" in said
+    _, said, _ = run_command(capsys, "recipes", "bert", "--recipe", "quick", "--as-json")
+    assert {row["source"] for row in json.loads(said)} == {"ours"}
+    _, said, _ = run_command(capsys, "recipes", "t5", "--as-json")
+    rows = {row["field"]: row for row in json.loads(said)}
+    assert rows["train.schedule"] == {"field": "train.schedule", "value": "rsqrt", "source": "§3.1.2: 1/√max(n, k)"}
+    code, _, error = run_command(capsys, "recipes", "word2vec")
+    assert (code, "no recipe of a paper" in error) == (2, True)
