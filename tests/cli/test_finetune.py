@@ -146,7 +146,7 @@ def test_a_result_that_is_not_finite_is_no_model(capsys, work_folder):
         (["--train.weight_decay", -0.1], "decay must be at least 0"),
         (["--train.weight_decay", "nan"], "weight_decay' must be float, not nan"),
         (["--train.grad_clip", -1], "clip must be at least 0"),
-        (["--train.warmup_steps", 50], "a warmup of 50 steps does not end within"),
+        (["--train.warmup_steps", 50], "a warmup of 50 steps is longer than the run"),
         (["--train.ema", 1], "ema must be at least 0 and below 1"),
         (["--model.dropout", 1], "dropout must be at least 0 and below 1"),
     ],

@@ -246,7 +246,9 @@ class ShotOptions:
             help="With --shots: how a row is written: 'Review: {text}\\nSentiment: {answer}'. \\n is a new line."
         ),
     ] = None
-    instruction: Annotated[str, Parameter(help="With --shots: what stands once, before all examples.")] = ""
+    instruction: Annotated[
+        str, Parameter(help="With --shots: what stands once, before all examples.", show_default=False)
+    ] = ""
     label_words: Annotated[
         str | None, Parameter(help="With --shots: the words that stand for labels: 0=bad,1=good.")
     ] = None

@@ -107,8 +107,8 @@ class DecodingBatch:
     ):  # fmt: skip
         self.former, self.rows_per_prompt = former, rows_per_prompt
         self.sources = prompts if former.is_encoder_decoder else None
-        begun = [[*begin_sequence(former, row, start), *prefix] for row in prompts]
-        self.sequences = [list(row) for row in begun for _ in range(rows_per_prompt)]
+        beginnings = [[*begin_sequence(former, row, start), *prefix] for row in prompts]
+        self.sequences = [list(row) for row in beginnings for _ in range(rows_per_prompt)]
         self.prompt_lengths = [len(text) for text in self.sequences]
         self.context: int | None = former.context
         longest = max(self.prompt_lengths)

@@ -89,7 +89,7 @@ def encode_blanks(former: Former, text: str) -> list[int]:
 
 
 def check_blank_text(text: object) -> None:
-    """Refuse what is no text."""
+    """Refuse what is not a string."""
     if not isinstance(text, str):
         what = f"a text with blanks must be text, got {format_value(text)}"
         raise Error(what, fix="give a string, or a list of them")

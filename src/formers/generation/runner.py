@@ -35,7 +35,7 @@ class Runner:
     graphs."""
 
     graph_key: GraphKey | None = None
-    graphed_step: GraphedStep | None = None
+    graphed_step: GraphedDecodeStep | None = None
 
     def __init__(
         self, former: Former, rows: int, size: int, sources: Sequence[Sequence[int]] | None = None,
@@ -55,19 +55,19 @@ class Runner:
         self.reread_tokens = 2 if self.is_two_stream else 1  # the newest tokens of a text that are read at each step
         self.live_rows: Sequence[int] | None = None
         self.longest_row = 0  # no text is longer
-        held = take_graph(former.model, self.graph_key)
-        self.state = former.create_state(rows, self.cache_size) if held is None else held.state
+        cached = take_graph(former.model, self.graph_key)
+        self.state = former.create_state(rows, self.cache_size) if cached is None else cached.state
         # The output layer, filled up for many steps.
-        self.padded_output = None if held is None else refresh_padded_output(former, held.padded_output)
-        self.graphed_step = held.graphed_step if held is not None else GraphedStep() if records else None
+        self.padded_output = None if cached is None else refresh_padded_output(former, cached.padded_output)
+        self.graphed_step = cached.graphed_step if cached is not None else GraphedDecodeStep() if records else None
         self.can_chain_steps = records  # steps can follow each other without a host sync
 
     def __del__(self) -> None:
         """Hand the captured graph on to the next runner of the same size."""
         if self.graph_key is None or self.graphed_step is None or sys.is_finalizing():
             return
-        held = CachedGraph(self.graph_key, self.graphed_step, cast(KVCache, self.state), self.padded_output)
-        store_graph(self.former.model, held)
+        cached = CachedGraph(self.graph_key, self.graphed_step, cast(KVCache, self.state), self.padded_output)
+        store_graph(self.former.model, cached)
 
     @torch.inference_mode()
     def score_next(self, new_ids: Sequence[Sequence[int]], capture: Capture | None = None) -> Tensor:
@@ -140,7 +140,7 @@ class Runner:
 
     def reset_graph(self) -> None:
         """Drop the captured graph, which no longer matches the cache."""
-        self.graphed_step = None if self.graphed_step is None else GraphedStep()
+        self.graphed_step = None if self.graphed_step is None else GraphedDecodeStep()
 
     @torch.inference_mode()
     def forget_tokens(self, counts: Sequence[int]) -> None:
@@ -211,7 +211,7 @@ def pad_output_layer(former: Former) -> PaddedOutput | None:
     return pad_outputs(weight, out.bias) if is_slow_width(weight.shape[0]) else None
 
 
-class GraphedStep:
+class GraphedDecodeStep:
     """A step for one token of each row. The first `warm` ones run as usual, then one is recorded; what the graph gives
     is overwritten by the next step. A step that cannot be recorded runs as usual, with one warning."""
 
@@ -244,7 +244,7 @@ class GraphedStep:
             raise
         except Exception as error:  # what is wrong with the step itself, the next one will say
             message = " ".join(str(error).split())[:150]
-            warnings.warn(f"steps are not recorded, and slower for it: {message}", stacklevel=2)
+            warnings.warn(f"decoding steps run without a CUDA graph, slower: {message}", stacklevel=2)
             return False
         self.graph = graph
         return True
@@ -255,7 +255,7 @@ class CachedGraph:
     """A captured step with the tensors that it reads and writes, for the next runner of the same kind."""
 
     key: GraphKey
-    graphed_step: GraphedStep
+    graphed_step: GraphedDecodeStep
     state: KVCache
     padded_output: PaddedOutput | None
 
@@ -269,21 +269,21 @@ def make_graph_key(model: nn.Module, rows: int, size: int) -> GraphKey:
     """Return what a captured step depends on: sizes, the addresses of all weights, and how the model is run."""
     weights = itertools.chain(model.parameters(), model.buffers())
     places = tuple((w.data_ptr(), w.shape, w.dtype) for w in weights)
-    how = model.training, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
-    return rows, size, how, places
+    mode = model.training, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    return rows, size, mode, places
 
 
-def store_graph(model: nn.Module, held: CachedGraph) -> None:
+def store_graph(model: nn.Module, cached: CachedGraph) -> None:
     """Store a captured step in place of the last one, unless it needs much memory or belongs to one beam search."""
-    state = held.state
+    state = cached.state
     tensors = [t for layer in state.layers.values() for t in (layer.keys, layer.values) if t is not None]
     limit = 2**30
     if tensors and tensors[0].device.type == "cuda":
         limit = min(limit, torch.cuda.get_device_properties(tensors[0].device).total_memory // 64)
     is_special = any(x is not None for x in (state.slot_table, state.encoder_output, state.recurrent_state))
-    if held.graphed_step.graph is not None and not is_special and sum(t.nbytes for t in tensors) <= limit:
+    if cached.graphed_step.graph is not None and not is_special and sum(t.nbytes for t in tensors) <= limit:
         with _lock:
-            _cached_graphs[model] = held
+            _cached_graphs[model] = cached
 
 
 def take_graph(model: nn.Module, key: GraphKey | None) -> CachedGraph | None:

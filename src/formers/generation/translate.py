@@ -133,7 +133,7 @@ def resolve_languages(former: Former, source: str | None, to: str | None) -> Lan
     backend = former.output_tokenizer.backend
     for code in (source, to):
         if code is not None and (not LANGUAGE_CODE.fullmatch(code) or backend.token_to_id(code) is None):
-            raise Error(f"{format_value(code)} is no language of this mBART", fix="for example ko_KR")
+            raise Error(f"{format_value(code)} is not a language of this mBART", fix="for example ko_KR")
     arguments: LanguageArguments = {}
     if source is not None and former.tokenizer is not None:
         frame = former.tokenizer.get_template()

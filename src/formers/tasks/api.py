@@ -164,8 +164,8 @@ def tag(
     rows: list[Row] = [{"words": [normalise(word) for word, _ in row]} for row in words]
     data, outputs = compute_task_outputs(former, task, rows, tell)
     results: list[list[TaggedWord]] = []
-    for row, (tags, sure) in zip(words, predict_tags(data, outputs, [len(row) for row in words]), strict=True):
-        each = zip(row, tags.tolist(), sure.tolist(), strict=True)
+    for row, (tags, chances) in zip(words, predict_tags(data, outputs, [len(row) for row in words]), strict=True):
+        each = zip(row, tags.tolist(), chances.tolist(), strict=True)
         results.append([TaggedWord(w, former.labels[max(0, t)], at, at + len(w), p) for (w, at), t, p in each])
     if entities:
         named = [list(group_entities(row, text, scheme)) for row, text in zip(results, text_rows, strict=True)]
@@ -177,9 +177,9 @@ def group_entities(words: Sequence[TaggedWord], text: Words, scheme: str | None)
     """Yield the entities that tagged words make up."""
     whole = text if isinstance(text, str) else " ".join(text)
     for label, first, last in find_entities([word.tag for word in words], suffix=scheme == "suffix"):
-        some = words[first : last + 1]
-        start, end = some[0].start, some[-1].end
-        yield Entity(whole[start:end], label, start, end, sum(word.probability for word in some) / len(some))
+        members = words[first : last + 1]
+        start, end = members[0].start, members[-1].end
+        yield Entity(whole[start:end], label, start, end, sum(word.probability for word in members) / len(members))
 
 
 def split_text(text: Words, number: int, task: Task) -> Iterator[tuple[str, int]]:
@@ -195,7 +195,10 @@ def split_text(text: Words, number: int, task: Task) -> Iterator[tuple[str, int]
     at = 0
     for word in text:
         if not isinstance(word, str) or not word.strip():
-            raise Error(f"text {number + 1} has a word that is none: {format_value(word)}", fix="leave empty words out")
+            raise Error(
+                f"text {number + 1} has an empty word, or one that is not text: {format_value(word)}",
+                fix="leave empty words out",
+            )
         yield word, at
         at += len(word) + 1
 
@@ -213,7 +216,7 @@ def answer(
     task = resolve_task(former, "answer", long)
     task = task if abstain is None else dataclasses.replace(task, allows_no_answer=abstain)
     if best < 1:
-        raise Error(f"there are no {best} best answers", fix="ask for 1 or more")
+        raise Error(f"best must be at least 1, got {best}", fix="ask for 1 or more")
     one = isinstance(question, str)
     pairs = [(question, context)] if one else list_texts(question)
     rows: list[Row] = []
@@ -228,9 +231,9 @@ def answer(
     data, outputs = compute_task_outputs(former, task, rows, tell)
     spans = predict_spans(former, task, data, outputs, [row["context"] for row in rows], max(best, 5))
     results = []
-    for some, pair, origins in zip(spans, pairs, places, strict=True):
-        shares = softmax(np.array([s.score for s in some] or [0.0]))
-        listed = [locate_answer(s, float(p), pair[1], origins) for s, p in zip(some, shares, strict=False)]
+    for candidates, pair, origins in zip(spans, pairs, places, strict=True):
+        shares = softmax(np.array([s.score for s in candidates] or [0.0]))
+        listed = [locate_answer(s, float(p), pair[1], origins) for s, p in zip(candidates, shares, strict=False)]
         results.append(listed[:best] if best > 1 else listed[0] if listed else Answer("", -1, -1, 1.0, 0.0))
     return results[0] if one else results
 
@@ -271,7 +274,7 @@ def resolve_task(former: Former, name: str, long: str | None) -> Task:
     check_verb(former, TASK_VERBS[name])
     task = get_task(former, name)
     if long not in (None, *get_args(LongTextMode)):
-        raise Error(f"long texts cannot be taken as {long!r}", fix="choose windows, cut or error")
+        raise Error(f"long must be windows, cut or error, got {long!r}", fix="choose windows, cut or error")
     return task if long is None else dataclasses.replace(task, long=cast(LongTextMode, long))
 
 
@@ -321,10 +324,10 @@ def make_text_rows(texts: Texts, task: Task) -> tuple[list[Row], bool]:
 
 
 def check_text(number: int, *texts: object) -> None:
-    """Refuse what is no text, or empty."""
+    """Refuse empty texts, and what is not a string."""
     for text in texts:
         if not isinstance(text, str):
-            raise Error(f"text {number + 1} is no text but {format_value(text)}", fix="give strings")
+            raise Error(f"text {number + 1} is not text but {format_value(text)}", fix="give strings")
         if not text.strip():
             raise Error(f"text {number + 1} is empty", fix="leave empty texts out")
 
@@ -356,9 +359,9 @@ def group_examples(
 ) -> Iterator[np.ndarray]:
     """Yield the numbers of examples of similar length, as many as fit into a batch of the model's device."""
     done = 0
-    for some in group_by_length(data.lengths, BATCH_TOKENS.get(former.device.type, BATCH_TOKENS["cpu"])):
-        yield some
-        done += len(some)
+    for group in group_by_length(data.lengths, BATCH_TOKENS.get(former.device.type, BATCH_TOKENS["cpu"])):
+        yield group
+        done += len(group)
         if tell is not None:
             tell(what, done, len(data), unit)
 
@@ -372,17 +375,17 @@ def compute_outputs(
     rows: list[np.ndarray] = [np.zeros(0)] * len(data)
     pools, wraps = former.model.parts[part].spec.pool is not None, former.definition.starts_with_last_token
     with switch_to_eval(former):
-        for some in group_examples(former, data, tell):
-            batch = data.make_batch(some)
+        for group in group_examples(former, data, tell):
+            batch = data.make_batch(group)
             if former.is_encoder_decoder:
                 batch = shift_right(batch, None if wraps else get_start_token(former.config), wraps)
             moved = batch.to(former.device)
             outputs = former.model.logits(former.model(moved), moved, part)
             if on_batch is not None:
                 on_batch(outputs, moved)
-            counts = np.cumsum(np.diff(data.example_starts)[some])
+            counts = np.cumsum(np.diff(data.example_starts)[group])
             edges = counts if pools else batch.starts[counts]
-            for number, one in zip(some, np.split(outputs.float().cpu().numpy(), edges[:-1]), strict=True):
+            for number, one in zip(group, np.split(outputs.float().cpu().numpy(), edges[:-1]), strict=True):
                 rows[number] = one
     return rows
 
@@ -419,12 +422,12 @@ def score_label_words(
     data = encode_examples(task, labelled, TaskEncoder.from_former(former, task))
     totals, start = np.zeros(len(data)), get_start_token(former.config)
     with switch_to_eval(former):
-        for some in group_examples(former, data, tell, unit="labels"):
-            batch = data.make_target_batch(some, start).to(former.device)
+        for group in group_examples(former, data, tell, unit="labels"):
+            batch = data.make_target_batch(group, start).to(former.device)
             scores = former.model.logits(former.model(batch), part="lm").float().log_softmax(-1)
             each = scores.gather(1, batch.labels[:, None])[:, 0]
-            total = torch.zeros(len(some), device=each.device).index_add(0, batch.layout.document_ids, each)
-            totals[some] = total.cpu().numpy()
+            total = torch.zeros(len(group), device=each.device).index_add(0, batch.layout.document_ids, each)
+            totals[group] = total.cpu().numpy()
     return softmax(totals.reshape(len(rows), len(task.labels)))
 
 
@@ -465,8 +468,8 @@ def predict_spans(
         places = data.offsets[data.starts[number] : data.starts[number + 1]]
         candidates[row] += find_candidates(scores, places, contexts[row], task.max_answer_tokens, best)
     answers = []
-    for row, some in enumerate(candidates):
-        unique = {(s.start, s.end): s for s in sorted(some, key=lambda s: s.score)}
+    for row, found_spans in enumerate(candidates):
+        unique = {(s.start, s.end): s for s in sorted(found_spans, key=lambda s: s.score)}
         if task.allows_no_answer and np.isfinite(empty[row]):
             unique[-1, -1] = Answer("", -1, -1, math.nan, empty[row])
         answers.append(sorted(unique.values(), key=lambda s: -s.score)[:best])

@@ -40,7 +40,7 @@ DEFAULT_WINDOW = 1024  # tokens at once, for attention without a limit of its ow
 def require_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
     """Return the tokenizer of a model, which must have one."""
     if tokenizer is None:
-        raise Error("this model has no tokenizer", fix="put its tokenizer.json beside it")
+        raise Error("this model has no tokenizer", fix="put its tokenizer.json into the same folder")
     return tokenizer
 
 
@@ -178,8 +178,8 @@ def find_truncated(task: Task, a: Ids, b: Ids | None, room: int) -> list[str]:
 
 def warn_truncated(lost: Mapping[str, int], encoder: TaskEncoder) -> None:
     """Warn of what was cut off, with how often: nothing is lost in silence."""
-    if some := [f"{count:,} {what}" for what, count in lost.items() if count]:
-        message = f"{' and '.join(some)} are cut to fit into {encoder.max_length} tokens"
+    if cut := [f"{count:,} {what}" for what, count in lost.items() if count]:
+        message = f"{' and '.join(cut)} are cut to fit into {encoder.max_length} tokens"
         warnings.warn(f"{message}: tune.seq_length sets this, and long='error' refuses them", stacklevel=3)
 
 
@@ -189,8 +189,8 @@ def make_label_encoder(task: Task, labels: Sequence[str]) -> Callable[[Mapping[s
 
     def look_up_label(label: object) -> int:
         if str(label) not in index:
-            few = ", ".join(list(index)[:8]) + (" …" if len(index) > 8 else "")
-            raise Error(f"the label {format_value(label)} was not seen in training", fix=f"known labels: {few}")
+            shown = ", ".join(list(index)[:8]) + (" …" if len(index) > 8 else "")
+            raise Error(f"the label {format_value(label)} was not seen in training", fix=f"known labels: {shown}")
         return index[str(label)]
 
     def encode_label(row: Mapping[str, JSONValue]) -> np.ndarray:

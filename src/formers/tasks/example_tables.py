@@ -112,7 +112,7 @@ def find_layout(
     lines: Sequence[str], expect_tags: bool, delimiters: Sequence[str | None] = (None, *DELIMITERS),
     header: bool | None = None,
 ) -> TagLayout | None:  # fmt: skip
-    """Find a file's layout by its first lines; None if these are no tagged words. Without `expect_tags`, tags must be
+    """Find a file's layout by its first lines; None if these are not tagged words. Without `expect_tags`, tags must be
     of the kind B-PER or PER-B. `delimiters` are what may stand between columns, None for tabs or else white space. A
     file with another delimiter could be any table: there must be blank lines between sentences, and no spaces in words
     and tags. `header` says whether the first line names the columns, if that is known."""
@@ -298,8 +298,8 @@ class Table:
     @property
     def header_hint(self) -> str:
         """What to add to an error about the columns, where the first row looks like data."""
-        some = [row for _, row in self.rows[:200]]
-        return readers.suggest_no_header(self.column_names, some) if self.has_assumed_header else ""
+        first_rows = [row for _, row in self.rows[:200]]
+        return readers.suggest_no_header(self.column_names, first_rows) if self.has_assumed_header else ""
 
 
 def read_table(
@@ -316,9 +316,9 @@ def read_table(
     is_conll = path is not None and is_conll_path(path) and path.is_file()
     files = [path] if path is not None and is_conll else readers.find_files(source)
     parts = [read_table_file(path, names, wants, task) for path in files]
-    if odd := next((part for part in parts if part.column_names != parts[0].column_names), None):
-        both = f"{readers.format_names(parts[0].column_names)} and {readers.format_names(odd.column_names)}"
-        raise Error(f"these files have different columns: {both}", where=odd.where, fix="read them one by one")
+    if differing := next((part for part in parts if part.column_names != parts[0].column_names), None):
+        both = f"{readers.format_names(parts[0].column_names)} and {readers.format_names(differing.column_names)}"
+        raise Error(f"these files have different columns: {both}", where=differing.where, fix="read them one by one")
     rows, is_plain = [row for part in parts for row in part.rows], all(part.is_plain_text for part in parts)
     return dataclasses.replace(parts[0], rows=rows, where=source, is_plain_text=is_plain)
 
@@ -496,4 +496,6 @@ def number_rows(rows: Iterable[object], header: Sequence[str] | None, where: obj
             yield number, dict(zip(names, row, strict=True))
         else:
             where = f"{where or 'the examples'}, row {number}"
-            raise Error(f"an example is no {type(row).__name__}", where=where, fix="give dictionaries or tuples")
+            raise Error(
+                f"an example cannot be of type {type(row).__name__}", where=where, fix="give dictionaries or tuples"
+            )

@@ -133,8 +133,9 @@ def parse_columns(columns: Columns) -> tuple[Settings, list[str] | None]:
     """Parse what was said about columns: parts and their columns, or the names of all columns."""
     if isinstance(columns, str):
         pairs = [part.partition("=") for part in columns.replace(",", " ").split()]
-        if odd := [name for name, mark, value in pairs if not mark or not value]:
-            raise Error(f"{odd[0]!r} is no part=column", fix='say for example "text=document label=class"')
+        if malformed := [name for name, mark, value in pairs if not mark or not value]:
+            fix = 'say for example "text=document label=class"'
+            raise Error(f"{malformed[0]!r} is not of the form part=column", fix=fix)
         roles: Settings = {}
         for name, _, value in pairs:  # a part that is named twice has several columns
             roles[name] = [*flatten_names([roles[name]]), value] if name in roles else value
@@ -204,7 +205,7 @@ class ExampleBuilder:
         if not isinstance(value, str):
             if isinstance(value, int | float):
                 return str(value)
-            raise self.make_error(f"the {part} in {column!r} is no text but {type(value).__name__}", place)
+            raise self.make_error(f"the {part} in {column!r} is not text but {type(value).__name__}", place)
         return self.clean_text(value)
 
     def clean_text(self, value: str) -> str:
@@ -223,7 +224,7 @@ class ExampleBuilder:
         if is_missing(value) or str(value).strip() in MISSING_LABELS:
             return None
         if isinstance(value, Mapping | bytes):
-            raise self.make_error(f"the label in {column!r} is no name but {type(value).__name__}", place)
+            raise self.make_error(f"the label in {column!r} is not a name but {type(value).__name__}", place)
         if value == -1 and column in self.table.class_names:  # GLUE's test sets
             return None
         if self.task == "regress":
@@ -314,7 +315,7 @@ class ExampleBuilder:
         if isinstance(value, Mapping):  # ARC: {"text": [...], "label": ["A", ...]}
             marks, value = [str(mark) for mark in value.get("label", [])], value.get("text")
         if not is_list(value) or len(list(value)) < 2:
-            raise self.make_error("there are no two choices", place)
+            raise self.make_error("there are fewer than two choices", place)
         if gap := next((i for i, v in enumerate(value, 1) if is_missing(v)), None):
             raise self.make_error(f"choice {gap} is missing", place)
         choices = [self.clean_text(str(v)) for v in value]
@@ -486,9 +487,9 @@ def check_label_values(values: Iterable[object], label: str, task: str, where: o
     """Refuse a column of labels whose name fits a task and whose values do not."""
     if task == "classify" and has_fractions(values):
         raise Error(f"the labels in {label!r} are numbers with fractions", where=where, fix="take the task regress")
-    odd = next((v for v in values if not is_missing(v) and parse_number(v) is None), None)
-    if task == "regress" and odd is not None:
-        raise Error(f"the label {str(odd)[:40]!r} in {label!r} is not a number", where=where, fix="repair it")
+    not_number = next((v for v in values if not is_missing(v) and parse_number(v) is None), None)
+    if task == "regress" and not_number is not None:
+        raise Error(f"the label {str(not_number)[:40]!r} in {label!r} is not a number", where=where, fix="repair it")
 
 
 def check_columns(table: Table, task: str | None, given: Mapping[str, object]) -> None:
@@ -528,7 +529,7 @@ class TablePreview:
         return [self.by_lower[name] for part in parts for name in COLUMN_NAMES[part] if name in self.by_lower]
 
     def list_wordy(self) -> list[str]:
-        """List the columns with words in them that are no identifiers."""
+        """List the columns with words in them, except identifiers."""
         return [name for name in self.column_names if not ID_COLUMN.fullmatch(name) and self.has_words(name)]
 
     def get_values(self, name: str) -> list[Any]:  # dynamic: cells of a table

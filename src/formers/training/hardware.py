@@ -61,7 +61,7 @@ def use_deterministic(is_on: bool) -> Iterator[None]:
             raise
         message = " ".join(str(error).split())[:120]
         late = "CuBLAS" in str(error)
-        what = "this process has used the GPU before" if late else "not every operation gives the same bits here"
+        what = "this process has used the GPU before" if late else "not every operation is deterministic here"
         fix = "begin a new one, or set CUBLAS_WORKSPACE_CONFIG=:4096:8 for it" if late else "leave deterministic out"
         raise Error(f"{what} ({message})", fix=fix) from None
     finally:

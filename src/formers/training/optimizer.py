@@ -172,7 +172,7 @@ def build_optimizer(
     if name not in OPTIMIZERS:
         raise Error(f"there is no optimizer {name!r}", fix=suggest_name(name, OPTIMIZERS))
     if not (param_groups := build_param_groups(model, weight_decay, lr_scales)):
-        raise Error("there is nothing to train: all weights are frozen", fix="leave some of them free")
+        raise Error("there is nothing to train: all weights are frozen", fix="unfreeze some of them")
     return OPTIMIZERS[name](param_groups, lr, betas, eps)
 
 
@@ -236,7 +236,8 @@ def build_schedule(
     if name not in SCHEDULES:
         raise Error(f"there is no schedule {name!r}", fix=suggest_name(name, SCHEDULES))
     if steps < 1 or warmup < 0:
-        raise Error(f"{steps} steps with {warmup} of warmup make no run", fix="give at least one step")
+        what = f"a schedule needs a step or more, got {steps} steps with {warmup} of warmup"
+        raise Error(what, fix="give at least one step")
     shape, span = SCHEDULES[name], ScheduleSpan(steps, warmup, min_lr_ratio, decay_steps, decay_start, decay_every)
     rising = 0 if name in FLAT_WARMUP_SCHEDULES else warmup
     return lambda step: max(0.0, (step + 1) / max(1, warmup) if step < rising else shape(step, span))

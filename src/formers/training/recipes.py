@@ -99,8 +99,8 @@ def list_recipe_rows(family: str, name: str = "paper", preset: str | None = None
             raise Error(f"there is no recipe of a paper for {member.name}", fix=fix)
         return [(dotted, value, source) for dotted, (value, source) in cited.items()]
     quick = get_recipe(member.name, name, sizes if preset else None, preset=preset)
-    goal: Settings = {"name": member.definition.objective, **quick.objective}
-    tables = {"objective": goal, "train": quick.train, "model": quick.model, "data": quick.data}
+    objective: Settings = {"name": member.definition.objective, **quick.objective}
+    tables = {"objective": objective, "train": quick.train, "model": quick.model, "data": quick.data}
     return [(f"{table}.{key}", value, "ours") for table, values in tables.items() for key, value in values.items()]
 
 
@@ -193,5 +193,5 @@ def scale_paper_recipe(train: Mapping[str, SettingValue], share: float) -> Setti
 def scale_step_settings(train: Mapping[str, SettingValue], factor: float) -> Settings:
     """Return the settings that are counted in steps, for a run that is so many times as long."""
     least = {"decay_steps": 1, "decay_every": 1}
-    some = ((name, train[name]) for name in STEP_SETTINGS if train.get(name) is not None)
-    return {name: max(least.get(name, 0), round(value * factor)) for name, value in some}
+    counted = ((name, train[name]) for name in STEP_SETTINGS if train.get(name) is not None)
+    return {name: max(least.get(name, 0), round(value * factor)) for name, value in counted}

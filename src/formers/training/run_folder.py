@@ -53,7 +53,7 @@ class RunFolder:
 
     @property
     def metrics_path(self) -> Path:
-        """The file of all measurements."""
+        """The file with a row for each step and each evaluation."""
         return self.path / "metrics.jsonl"
 
     @contextmanager
@@ -86,7 +86,7 @@ class RunFolder:
         """Read run.json."""
         where = self.path / "run.json"
         if not where.is_file():
-            raise Error("this is no folder of a run", where=where, fix="formers runs lists them")
+            raise Error("this is not a run folder", where=where, fix="formers runs lists them")
         try:
             about = json.loads(where.read_text(encoding="utf-8"))
             self.refuse_earlier_format(about)
@@ -116,7 +116,7 @@ class RunFolder:
         raise Error(what, where=self.path / "run.json", fix=fix)
 
     def read_history(self) -> list[JSONObject]:
-        """Read the measurements so far; a line that was cut by a crash is left out."""
+        """Read the rows of metrics.jsonl so far; a line that was cut by a crash is left out."""
         return read_rows(self.metrics_path)
 
     def read_samples(self) -> list[JSONObject]:
@@ -124,10 +124,15 @@ class RunFolder:
         return [row for row in read_rows(self.path / "samples.jsonl") if "given" in row and "made" in row]
 
     def truncate_after(self, step: int) -> None:
-        """Forget what was measured after a step: it will be measured again."""
+        """Remove the rows after a step: those steps will be taken again."""
         for file in (self.metrics_path, self.path / "samples.jsonl"):
             kept = [row for row in read_rows(file) if row["step"] <= step]
             write_atomically(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept))
+
+
+def has_run(path: Path) -> bool:
+    """Return whether a run has begun in a folder: its run.json is there."""
+    return (path / "run.json").is_file()
 
 
 @contextmanager
@@ -236,7 +241,7 @@ def read_rows(file: Path) -> list[JSONObject]:
 
 
 def is_valid_row(row: JSONObject) -> bool:
-    """Check that what a line of measurements says of its step is numbers."""
+    """Check that the values of a row of metrics.jsonl are numbers."""
     losses, valid = row.get("losses", {}), row.get("valid", {})
     if not isinstance(losses, dict) or not isinstance(valid, dict):
         return False
@@ -251,14 +256,14 @@ def is_number(value: object) -> bool:
 
 
 class MetricsLog:
-    """The file of measurements, a line each."""
+    """Writes metrics.jsonl, a line for each row."""
 
-    def __init__(self, folder: RunFolder, begun: int, hook: Callable[[JSONObject], None] | None = None):
-        folder.truncate_after(begun)
+    def __init__(self, folder: RunFolder, first_step: int, hook: Callable[[JSONObject], None] | None = None):
+        folder.truncate_after(first_step)
         self.file, self.hook = open(folder.metrics_path, "a", encoding="utf-8"), hook  # noqa: SIM115
 
     def write_row(self, line: JSONObject) -> None:
-        """Write one measurement."""
+        """Write one row."""
         self.file.write(json.dumps(line) + "\n")
         self.file.flush()
         if self.hook is not None:

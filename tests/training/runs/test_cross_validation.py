@@ -78,7 +78,7 @@ def test_seeds_begin_with_the_one_that_is_given(tmp_path):
     for how in ({"sweep": "seed=a", "overrides": SMALL}, {"overrides": {**SMALL, "train.seed": "a"}}):
         with pytest.raises(Error, match=r"train\.seed"):
             compare_settings("textcnn", REVIEWS, out=tmp_path / "d", **how)
-    with pytest.raises(Error, match="a sweep over seeds has its seeds already"):
+    with pytest.raises(Error, match="seeds and a sweep over seed contradict each other"):
         compare_settings("textcnn", REVIEWS, seeds=2, sweep="seed=3,5", out=tmp_path / "d", overrides=SMALL)
 
 

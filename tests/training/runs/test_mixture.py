@@ -209,7 +209,7 @@ TAGS = [{"words": ["Anna", "runs"], "tags": ["B-PER", "O"]}] * 12
         ({"films": REVIEWS}, {"task": "classify"}, "a mixture has tasks of its own"),
         (7, {}, "a mixture is a table of tasks"),
         (["films"], {}, "cannot be read"),
-        (["films", "a=b"], {}, "'films' is no NAME=FILE"),
+        (["films", "a=b"], {}, "'films' is not of the form NAME=FILE"),
         (["a=b", "a=c"], {}, "two tasks of the mixture are called 'a'"),
     ],
 )  # fmt: skip

@@ -277,12 +277,12 @@ def test_settings_are_merged_and_checked(tmp_path):
 @pytest.mark.parametrize(
     ("family", "given", "words"),
     [
-        ("gpt2", {"model.layrs": 2}, "unknown setting 'layrs' of model. Did you mean 'layers'"),
+        ("gpt2", {"model.layrs": 2}, "model: unknown setting 'layrs'. Did you mean 'layers'"),
         ("gpt2", {"train.stepz": 2}, "unknown setting 'stepz'"),
         ("gpt2", {"trian.steps": 2}, "unknown setting 'trian.steps'"),
         ("gpt2", {"model.heads": 3}, "heads"),
         ("gpt2", {"model.layers": "many"}, "must be int"),
-        ("gpt2", {"objective.mask_rate": 0.2}, "unknown setting 'mask_rate' of objective 'causal'"),
+        ("gpt2", {"objective.mask_rate": 0.2}, "objective causal: unknown setting 'mask_rate'"),
         ("gpt2", {"objective.name": "casual"}, "Did you mean 'causal'"),
         ("gpt2", {"train.seq_length": 500}, "longer than the model's context of 64"),
         ("textcnn", {}, "textcnn is not pretrained"),
@@ -322,7 +322,7 @@ def test_what_cannot_begin_leaves_no_run_behind(tmp_path):
         pretrain_toy(out=tmp_path / "other", init=tmp_path / "nothing")
     assert not (tmp_path / "other").exists(), "known before the text is read"
     for odd in ("batch_rampup_steps", "short_length"):
-        with pytest.raises(Error, match=f"train.{odd} does not go with a memory that is carried over"):
+        with pytest.raises(Error, match=f"train.{odd} cannot be combined with train.carry_memory"):
             formers.pretrain(
                 "transformer_xl", TEXT, out=tmp_path / odd, train={**TRAIN_SETTINGS, odd: 4}, data=DATA_SETTINGS
             )

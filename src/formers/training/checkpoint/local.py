@@ -60,10 +60,10 @@ SAFETENSORS_DTYPES = {
 class TrainerState(TypedDict):
     """What state.json holds."""
 
-    step: int  # how many are done
+    step: int  # the number of steps done
     tokens: int  # seen so far
     seconds: float  # spent so far
-    bad_steps: int  # the last so many steps were skipped because their loss or gradient was not finite
+    bad_steps: int  # consecutive steps up to now that were skipped, as their loss or gradient was not finite
     positions: list[int]  # in the data, one for each phase
     recent_norms: list[float]  # of the gradient, by which a spike is recognised
     optimizer: object  # its state_dict with null for each tensor
@@ -416,8 +416,8 @@ def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], scatter: Scatte
     """Set a model's parameters and buffers; `scatter` returns this process's part of each."""
     own = get_weights(model)
     if set(own) != set(tensors):
-        odd = sorted(set(own) ^ set(tensors))
-        raise Error(f"the checkpoint does not fit the model: {odd[0]}", fix="resume with the run's own settings")
+        differing = sorted(set(own) ^ set(tensors))
+        raise Error(f"the checkpoint does not fit the model: {differing[0]}", fix="resume with the run's own settings")
     for name, tensor in own.items():
         if tensor.shape != tensors[name].shape:
             what = f"{name} has shape {tuple(tensors[name].shape)}, the model's {tuple(tensor.shape)}"

@@ -68,7 +68,7 @@ class ProcessGroup:
             return {f"{self.rank}/{name}": tensor for name, tensor in tensors.items()}
         rank_tensors: list[dict[str, Tensor] | None] = [None] * self.size
         dist.gather_object({k: t.cpu() for k, t in tensors.items()}, rank_tensors if self.is_main else None)
-        return {f"{rank}/{k}": t for rank, mine in enumerate(rank_tensors) if mine for k, t in mine.items()}
+        return {f"{rank}/{k}": t for rank, named in enumerate(rank_tensors) if named for k, t in named.items()}
 
     def scatter_tensor(self, whole: Tensor, like: Tensor | None = None) -> Tensor:
         """Return a tensor of the first process in all of them, sharded where `like` is; the others pass an empty one
@@ -120,7 +120,7 @@ def summarise_error(error: BaseException) -> tuple[str, str | None, str | None, 
     """Reduce an error to what the other processes receive: what, where, remedy, exit code."""
     if isinstance(error, Error):
         return error.what, error.where, error.fix, error.exit_code
-    return f"the first process failed ({type(error).__name__}: {error})", None, "see what it said", 2
+    return f"the first process failed ({type(error).__name__}: {error})", None, "see its output", 2
 
 
 @contextlib.contextmanager
@@ -133,8 +133,8 @@ def explain_lost_peer(world: ProcessGroup) -> Iterator[None]:
         if world.size == 1 or not (isinstance(error, dist.DistError) or any(word in text for word in LOST_PEER_WORDS)):
             raise
         text = re.sub(r"\[\S*/\S*\]", "", str(error).partition("\n")[0])[:120].strip()  # without the places in its code
-        what = f"process {world.rank} has lost another one ({text})"
-        raise Error(what, fix="see what that one said, and continue with --resume") from None
+        what = f"process {world.rank} has lost the connection to another one ({text})"
+        raise Error(what, fix="see the output of that one, and continue with --resume") from None
 
 
 def connect_processes(device: torch.device | str | None = None) -> ProcessGroup:
@@ -156,7 +156,7 @@ def connect_processes(device: torch.device | str | None = None) -> ProcessGroup:
         patient = dist.new_group(backend="gloo", timeout=PREPARE_TIMEOUT)
     except (RuntimeError, ValueError) as error:
         message = " ".join(str(error).split())[:150]
-        raise Error(f"the processes do not find each other ({message})", fix="start them with torchrun") from None
+        raise Error(f"the processes cannot connect ({message})", fix="start them with torchrun") from None
     return ProcessGroup(rank, size, device, patient, opened)
 
 
@@ -164,18 +164,18 @@ def open_fresh_store(store: dist.Store, rank: int, size: int) -> dist.Store:
     """Open a part of the store for this start alone. torchrun keeps one store over its restarts, and with it the
     addresses of processes that are gone. So the first process opens a new part, and answers everyone who comes there;
     nobody answers in an old one."""
-    mine = uuid.uuid4().hex
+    token = uuid.uuid4().hex
     if rank == 0:
-        store.set("start", mine)
+        store.set("start", token)
         for other in range(1, size):
-            store.set(f"{mine}/{store.get(f'{mine}/{other}').decode()}", "welcome")
-        return dist.PrefixStore(mine, store)
+            store.set(f"{token}/{store.get(f'{token}/{other}').decode()}", "welcome")
+        return dist.PrefixStore(token, store)
     until = time.monotonic() + RENDEZVOUS_TIMEOUT.total_seconds()
     while True:
         start = store.get("start").decode()
-        store.set(f"{start}/{rank}", mine)
+        store.set(f"{start}/{rank}", token)
         try:
-            store.wait([f"{start}/{mine}"], RETRY_INTERVAL)
+            store.wait([f"{start}/{token}"], RETRY_INTERVAL)
             return dist.PrefixStore(start, store)
         except RuntimeError:  # no answer: an old one, or the first is still busy with others
             if time.monotonic() > until:

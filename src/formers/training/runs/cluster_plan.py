@@ -153,7 +153,7 @@ def plan_pretraining(config: PretrainConfig, cluster: Cluster) -> tuple[list[Str
     s, n = config.train, cluster.gpus
     if s.accumulate % n:
         batches = f"{s.count_batches(s.steps, n)} batches a step are assumed"
-        notes.append(f"train.accumulate {s.accumulate} is no multiple of {n} GPUs: {batches}")
+        notes.append(f"train.accumulate {s.accumulate} is not a multiple of {n} GPUs: {batches}")
     ways: list[Parallel] = ["ddp", "fsdp"]
     if size.num_experts % n == 0 and size.num_experts:
         ways.append("expert")

@@ -28,13 +28,13 @@ from ..config_merge import (
     PretrainConfig,
     PretrainSettings,
     TuneConfig,
+    derive_step_settings,
     flatten_tables,
     read_config,
     resolve_model,
 )
 from ..distributed.process_group import ProcessGroup
 from ..recipes import LR_TIMES_DIM
-from ..run_folder import RunFolder
 from ..train_config import SettingValue
 from ..validation import Score
 from .prepare_data import RunText
@@ -49,11 +49,9 @@ LM_TUNE_SETTINGS = ("tune.epochs", "tune.batch_size", "tune.seq_length", "tune.w
 
 
 def is_text_run(task: str | None, options: RunOptions) -> bool:
-    """Return whether a run is on plain text: one that is begun, or one that is resumed."""
-    path = options.path
-    if task is not None or not options.resume or path is None or not (path / "run.json").is_file():
-        return task == "lm"
-    return "task" not in RunFolder(path).read_info()["config"]
+    """Return whether a run is on plain text: a new one of the task lm, or a resumed one without a task."""
+    settings = options.read_resumed_settings()
+    return task == "lm" if task is not None or settings is None else "task" not in settings
 
 
 def request_text_run(
@@ -61,8 +59,8 @@ def request_text_run(
     options: RunOptions,
 ) -> TextRequest:  # fmt: skip
     """Request pretraining that starts from `model`; settings of `tune` become steps and tokens."""
-    mine = (key for key in given if key not in ("data.train", "data.valid"))
-    single = {PRETRAIN_SETTING_NAMES.get(key, key): given[key] for key in mine}
+    keys = (key for key in given if key not in ("data.train", "data.valid"))
+    single = {PRETRAIN_SETTING_NAMES.get(key, key): given[key] for key in keys}
     if "=" in str(single.get("data.column", "")):  # --columns text=NAME
         single["data.column"] = parse_columns(single["data.column"])[0].get("text")
     if sources.get("test") is not None:
@@ -115,7 +113,7 @@ class TextRequest(PretrainRequest):
             raise Error(what, fix=f"from scratch it learns by: formers pretrain {family} --data FILE")
         former = load(source)
         if former.tokenizer is None:
-            raise Error("this model has no tokenizer", where=source, fix="put its tokenizer.json beside it")
+            raise Error("this model has no tokenizer", where=source, fix="put its tokenizer.json into the same folder")
         settings = PretrainSettings.read(former.family, self.file, self.given, {**self.top, "init": source})
         settings.check()
         return settings, former
@@ -135,15 +133,10 @@ class TextRequest(PretrainRequest):
         data = self.prepare_text(settings, folder, self.choose_tokenizer(settings, inputs))
         count = len(data.store.tokens)
         tokens = max(length, min(round(tune.batch_size * length), count // MIN_EPOCH_STEPS))
-        epoch = max(1.0, count / tokens)
-        steps, evaluation = max(1, round(tune.epochs * epoch)), max(1, round(epoch / tune.evals_per_epoch))
-        derived = {
-            "train.seq_length": length, "train.batch_tokens": tokens, "train.steps": steps,
-            "train.warmup_steps": round(tune.warmup_ratio * steps), "train.eval_every": evaluation,
-            "train.save_every": evaluation, "train.lr": LR_TIMES_DIM / inputs.config.dim,
-            "train.schedule": "linear", **choose_objective(inputs),
-        }  # fmt: skip
-        config = settings.resolve(derived)
+        train = derive_step_settings(tune, max(1.0, count / tokens))
+        train |= {"seq_length": length, "batch_tokens": tokens, "lr": LR_TIMES_DIM / inputs.config.dim}
+        tables = {"train": {**train, "schedule": "linear"}}
+        config = settings.resolve({**flatten_tables(tables), **choose_objective(inputs)})
         check_parallel_settings(config.train, world)
         return config, data
 
@@ -168,6 +161,8 @@ class TextRequest(PretrainRequest):
 
     def render_settings(self) -> str:
         """Return all settings of the pretraining run as YAML, with the tokenizer that it takes."""
+        if self.text is None and "data.source" not in {**flatten_tables(read_config(self.file)), **self.given}:
+            raise Error("the settings of --task lm depend on the text", fix="give --train FILE")
         settings, former = self.configure(None)
         with tempfile.TemporaryDirectory() as folder:
             config, _ = self.prepare_excerpt(settings, former, Path(folder), ProcessGroup())
@@ -190,7 +185,7 @@ def find_shared_documents(text: RunText, valid: RunText) -> list[str]:
     if not all(one.is_text and not isinstance(one.source, Iterator) for one in (text, valid)):
         return []
     documents = (itertools.islice(one.look(), MAX_COMPARED_DOCUMENTS) for one in (text, valid))
-    train_hashes, valid_hashes = ([hash_content({"text": document}) for document in some] for some in documents)
+    train_hashes, valid_hashes = ([hash_content({"text": document}) for document in texts] for texts in documents)
     known = set(train_hashes)
     shared = sum(key in known for key in valid_hashes)
     return format_overlap_warnings([("valid", "train", shared, len(valid_hashes))] if shared else [], "documents")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,12 +14,11 @@ import numpy as np
 from ...config import JSONObject, ProgressCallback, Settings
 from ...data.mixture import Mixture
 from ...errors import Error
-from ...evaluation.task import TaskEvaluation, build_report_tables, format_example
+from ...evaluation.task import TaskEvaluation, build_report_tables
 from ...interop.huggingface import explain_export_limits
 from ...nn.lora import apply_adapters
 from ...protocols import AnySource
 from ...reports.run_report import format_number
-from ...text.normalise import detect_language
 from ..config_merge import (
     MIXTURE_TASK,
     ConfigFile,
@@ -32,8 +30,7 @@ from ..config_merge import (
 )
 from ..distributed.process_group import ProcessGroup
 from ..mixture_config import MixtureSources
-from ..run_folder import RunFolder, to_json_number
-from ..trainer import Trainer
+from ..run_folder import RunFolder
 from .finetune import SPLIT_NAMES, FinetuneRun, delay_progress, find_model, merge_resumed_settings
 from .mixture import (
     MixtureSplits,
@@ -47,7 +44,7 @@ from .mixture import (
     save_mixture_examples,
 )
 from .run import EarlierRun, RunOptions, RunRequest, format_epochs
-from .task_model import build_task_model, compute_lr_scales, list_listeners, refuse_first
+from .task_model import build_task_model, refuse_first
 
 
 def find_unused_tune_settings(tune: TuneConfig) -> Iterator[tuple[bool, str, str]]:
@@ -75,7 +72,7 @@ class MixtureRequest(RunRequest[FinetuneSettings, MixtureSplits, FinetuneSetting
     options: RunOptions
 
     @property
-    def inputs(self) -> object:
+    def protected_paths(self) -> object:
         """The file of settings."""
         return (self.file,)
 
@@ -148,11 +145,7 @@ class MixtureRun(FinetuneRun):
         self.objective = self.mixture.tasks[0].objective  # any task's computes the loss
         self.main_metric, self.latest_value = "average", math.nan
         self.describe_metric = self.describe_latest
-        self.config = self.prepare_model(settings, self.objective.source.data)
-        self.trainer = Trainer(
-            self.former.model, [self.objective], self.config.train, world,
-            compute_lr_scales(self.former, self.tune.layer_decay), list_listeners(self.former),
-        )  # fmt: skip
+        self.config, self.trainer = self.build_trainer(settings)
 
     @cached_property
     def source(self) -> Mixture:
@@ -192,8 +185,8 @@ class MixtureRun(FinetuneRun):
         config, s = self.config, self.config.train
         splits = [
             (f"{name}, {split}", part.summary)
-            for name, some in self.mixture.splits.items()
-            for split, part in some.items()
+            for name, parts in self.mixture.splits.items()
+            for split, part in parts.items()
         ]
         return [
             *splits, ("rates", self.mixture.describe_rates(self.source)),
@@ -222,21 +215,14 @@ class MixtureRun(FinetuneRun):
         apply_adapters(self.former.model.body, self.former.adapters)
         self.former.adapters = {}
         seen = {split: self.mixture.evaluate(split, self.tell) for split in SPLIT_NAMES}
-        metrics = {split: self.mixture.summarise_metrics(some) for split, some in seen.items()}
+        metrics = {split: self.mixture.summarise_metrics(evaluations) for split, evaluations in seen.items()}
         metrics |= {"baseline": {}, "majority": {}}
         if self.tune.baseline:
             metrics |= self.mixture.run_baselines(self.mixture.last_split, self.tell)
-        tables = {"metrics": metrics, "sections": self.build_mixture_sections(metrics, seen)}
-        file = folder.path / "evaluation.json"
-        file.write_text(json.dumps(tables, ensure_ascii=False, indent=1), encoding="utf-8")
         losses = [self.compute_text_loss(task.eval_objectives["valid"]) for task in self.mixture.tasks]
-        every = {name: to_json_number(value) for name, value in metrics["valid"].items()}
-        rows = (row for some in self.mixture.splits.values() for row in some["valid"].rows)
-        return metrics, {
-            "score": {"loss": to_json_number(math.fsum(losses) / len(losses)), "accuracy": None, "metrics": every},
-            "metrics": metrics, "ended": [self.trainer.step, self.config.train.steps],
-            "language": detect_language(format_example(row) for row in rows),
-        }  # fmt: skip
+        rows = (row for splits in self.mixture.splits.values() for row in splits["valid"].rows)
+        sections = {"sections": self.build_mixture_sections(metrics, seen)}
+        return metrics, self.write_evaluation(folder, metrics, sections, math.fsum(losses) / len(losses), rows)
 
     def build_mixture_sections(
         self, metrics: Mapping[str, Mapping[str, float]], seen: Mapping[str, Mapping[str, TaskEvaluation]]

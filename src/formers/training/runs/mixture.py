@@ -33,7 +33,7 @@ from ...tasks.encoding import TaskEncoder, encode_examples, join_pair
 from ...tasks.examples import Examples
 from ..config_merge import FinetuneDataConfig, TuneConfig
 from ..mixture_config import MixtureConfig, MixtureSources, MixtureTaskConfig, describe_strategy
-from ..run_folder import RunFolder
+from ..run_folder import RunFolder, has_run
 from .splits import (
     SPLITS,
     find_overlap,
@@ -45,7 +45,7 @@ from .splits import (
 )
 
 TEXT_TASKS = ("classify", "regress", "translate", "summarise")  # that can be written as text
-POINTS_OF_100 = ("bleu", "chrf")  # metrics that are no shares of 1
+POINTS_OF_100 = ("bleu", "chrf")  # metrics on a scale of 0 to 100
 TASKS_FOLDER = "data/tasks"  # of a run: examples that came out of memory, by task
 NUMBER_STEPS = 25  # numbers that a range is written in: T5 rounds STS-B's 0 to 5 to steps of 0.2
 Splits = dict[str, Examples]  # by split: the examples
@@ -53,18 +53,18 @@ MixtureSplits = dict[str, Splits]  # task → split → examples
 
 
 def read_mixture_splits(
-    config: MixtureConfig, data: FinetuneDataConfig, sources: MixtureSources, begun: Path | None
+    config: MixtureConfig, data: FinetuneDataConfig, sources: MixtureSources, run: Path | None
 ) -> MixtureSplits:
-    """Read the examples of all tasks; of a run that was `begun` in a folder, those that it has kept in memory's place.
-    What a task does not say about its files is as `data` says."""
-    if odd := [name for name in sources if name not in config.tasks]:
-        raise Error(f"the mixture has no task {odd[0]!r}", fix=f"its tasks are {', '.join(config.tasks)}")
+    """Read the examples of all tasks, and of a resumed `run` (its folder) those that it has saved. What a task does not
+    say about its files is as `data` says."""
+    if unknown := [name for name in sources if name not in config.tasks]:
+        raise Error(f"the mixture has no task {unknown[0]!r}", fix=f"its tasks are {', '.join(config.tasks)}")
     known, splits = get_schema(FinetuneDataConfig), MixtureSplits()
-    kinds = {} if begun is None else RunFolder(begun).read_info()["data"].get("tasks", {})  # as they were found then
+    kinds = {} if run is None else RunFolder(run).read_info()["data"].get("tasks", {})  # as they were found then
     for name, task in config.tasks.items():
         table = dataclasses.replace(data, **task.pick_reader_settings(known))
         in_memory = {split: sources.get(name, {}).get(split) for split in SPLITS}
-        saved = None if begun is None else begun / TASKS_FOLDER / name
+        saved = None if run is None else run / TASKS_FOLDER / name
         try:
             parts = read_splits(table, task.task or kinds.get(name), in_memory, None, saved)
             words = {str(label): word for label, word in (task.labels or {}).items()}
@@ -78,8 +78,8 @@ def rename_labels(examples: Examples, words: Mapping[str, str]) -> Examples:
     """Return examples whose labels are the words that a decoder shall write for them."""
     if examples.task != "classify" or examples.multilabel:
         raise Error(f"{examples.task} has no labels to rename", fix="leave labels out")
-    if odd := [label for label in examples.labels if label not in words and label not in words.values()]:
-        raise Error(f"labels has no word for {odd[0]!r}", fix=f"the labels are {', '.join(examples.labels[:8])}")
+    if nameless := [label for label in examples.labels if label not in words and label not in words.values()]:
+        raise Error(f"labels has no word for {nameless[0]!r}", fix=f"the labels are {', '.join(examples.labels[:8])}")
     rows = [{**row, "label": words.get(row["label"], row["label"])} for row in examples.rows]
     return dataclasses.replace(examples, rows=rows, labels=tuple(words.get(one, one) for one in examples.labels))
 
@@ -253,7 +253,7 @@ def summarise_task_metrics(
     main_metrics: Mapping[str, str], values: Mapping[str, Mapping[str, float]]
 ) -> dict[str, float]:
     """Return "average" over the tasks' main metrics, if all tasks have values, and every metric as TASK/METRIC."""
-    every = {f"{name}/{key}": value for name, some in values.items() for key, value in some.items()}
+    every = {f"{name}/{key}": value for name, metrics in values.items() for key, value in metrics.items()}
     if not values or set(values) != set(main_metrics):
         return every
     shares = [values[name][metric] / (100 if metric in POINTS_OF_100 else 1) for name, metric in main_metrics.items()]
@@ -262,12 +262,14 @@ def summarise_task_metrics(
 
 def fingerprint_splits(splits: MixtureSplits) -> dict[str, str]:
     """Return a hash of the examples of each TASK/SPLIT."""
-    return {f"{name}/{key}": fingerprint_examples(part) for name, some in splits.items() for key, part in some.items()}
+    return {
+        f"{name}/{key}": fingerprint_examples(part) for name, parts in splits.items() for key, part in parts.items()
+    }
 
 
 def check_mixture_unchanged(folder: Path, splits: MixtureSplits) -> None:
     """Refuse other examples than those that the run in a folder began with."""
-    if not (folder / "run.json").is_file():
+    if not has_run(folder):
         return
     known = RunFolder(folder).read_info()["data"].get("examples") or {}
     for name, mark in fingerprint_splits(splits).items():

@@ -28,7 +28,7 @@ from ...text.normalise import CleaningReport, detect_language
 from ...text.tokenizer import Tokenizer
 from ...text.tokenizer_kinds import train_by_kind
 from ..config_merge import PretrainDataConfig
-from ..run_folder import RunFolder
+from ..run_folder import RunFolder, has_run
 
 TOKENIZER_TEXT_CHARS = 200_000_000  # characters from which a tokenizer is learned
 EXCERPT_CHARS = 2_000_000  # characters that a dry run reads
@@ -173,7 +173,7 @@ def prepare_data(
     valid_source = get_valid_source(data, valid)
     valid_store = valid_source if isinstance(valid_source, Store) else None
     valid_text = RunText(None if valid_store is not None else valid_source, data)
-    run = folder.parent if (folder.parent / "run.json").is_file() else None
+    run = folder.parent if has_run(folder.parent) else None
 
     def prepare_valid(tokenizer: Tokenizer) -> Store | None:
         if valid_store is None:
@@ -234,7 +234,7 @@ def check_data_unchanged(
     folder: Path, fingerprints: Mapping[str, object], same: Mapping[str, object] | None = None
 ) -> None:
     """Compare the fingerprints of a resumed run's data with run.json, or of a repeated run's with the `same`."""
-    before = RunFolder(folder).read_info()["data"] if (folder / "run.json").is_file() else same or fingerprints
+    before = RunFolder(folder).read_info()["data"] if has_run(folder) else same or fingerprints
     for key, value in fingerprints.items():
         if before.get(key) != value:
             what = {"tokenizer": "the tokenizer", "store": "the text", "valid": "the validation text"}[key]
@@ -264,13 +264,13 @@ def prepare_store(
     run: Path | None,
 ) -> Store:  # fmt: skip
     """Return a store of some text, made now or before; one that an earlier try made of other text is replaced."""
-    how: JSONObject = {
+    options: JSONObject = {
         **data.reader_options, "units": data.units, "validation": share,
         "splitter": None if data.splitter == "none" else data.splitter,
         "deduplicate": None if data.deduplicate == "no" else data.deduplicate,
     }  # fmt: skip
     mark, words = text.fingerprint, {"store": "the text", "valid": "the validation text"}[where.name]
-    request, known = json.dumps({"tokenizer": tokenizer.fingerprint, "text": mark, **how}), read_note(where)
+    request, known = json.dumps({"tokenizer": tokenizer.fingerprint, "text": mark, **options}), read_note(where)
     if run is None and (known != request or mark is None):
         discard_prepared(where)
         if not where.exists():
@@ -284,7 +284,9 @@ def prepare_store(
                 raise make_changed_error(words, run)
             return Store.open(where)
     try:
-        store = prepare(text.source, tokenizer, where, **how, rank=0, ranks=1, tell=tell, phrases=text.learn_phrases)
+        store = prepare(
+            text.source, tokenizer, where, **options, rank=0, ranks=1, tell=tell, phrases=text.learn_phrases
+        )
     except SourceChanged:
         if run is None:
             raise
@@ -342,7 +344,7 @@ def load_or_train_tokenizer(
     discard_prepared(kept)
     if kept.exists():
         fix = f"take it with --tokenizer {kept}, or choose another --out"
-        raise Error("is where a tokenizer is to go, and something else is there", where=kept, fix=fix)
+        raise Error("is needed for the tokenizer, and holds something else", where=kept, fix=fix)
     tell("tokenizer", 0, 1, f"{kind}, {data.vocab_size:,} pieces")
     documents, head, letters = text.look(), list[str](), 0
     if kind in ("wordpiece", "unigram"):  # pieces made of characters must hold the script as well: two for each

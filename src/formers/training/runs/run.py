@@ -45,7 +45,7 @@ from ..hardware import (
 )
 from ..loop import LoopTrainer, run_training_loop
 from ..progress import ProgressMeter
-from ..run_folder import RunFolder, open_run_folder
+from ..run_folder import RunFolder, has_run, open_run_folder
 from ..tracking import Tracker
 from ..train_config import LoopConfig, SettingValue, TrainConfig
 from ..trainer import Diverged, StepResult, Trainer
@@ -81,6 +81,12 @@ class RunOptions:
         """The run's folder, if it is named."""
         return None if self.out is None else Path(self.out)
 
+    def read_resumed_settings(self) -> Settings | None:
+        """Read what the run that is to be resumed was asked to do; None if a new run begins."""
+        if not self.resume or self.path is None or not has_run(self.path):
+            return None
+        return RunFolder(self.path).read_info()["config"]
+
     def report(self, what: str, done: int, total: int, detail: str) -> None:
         """Pass progress on to `tell`, if somebody follows it."""
         if self.tell is not None:
@@ -98,7 +104,7 @@ class EarlierRun:
     def find(options: RunOptions) -> EarlierRun | None:
         """Return the run in the folder, None if there is none; one that may not be resumed is an Error."""
         path = options.path
-        if path is None or options.overwrite or not (path / "run.json").is_file():
+        if path is None or options.overwrite or not has_run(path):
             return None
         earlier = EarlierRun(path, RunFolder(path).read_info())
         if not options.resume:
@@ -285,7 +291,7 @@ class NetworkRun(Run[NetworkConfigT], Protocol[NetworkConfigT]):
         phases = [(low, high) for low, high in ((0, s.long_phase_start), (s.long_phase_start, s.steps)) if low < high]
         measured = [time_steps(self, *phase) for phase in phases]
         taken = [s.count_batches_between(*phase, ranks) for phase in phases]
-        seconds = sum(each * some for (_, each), some in zip(measured, taken, strict=True))
+        seconds = sum(each * count for (_, each), count in zip(measured, taken, strict=True))
         size = s.batch_tokens * s.count_batches(s.batch_rampup_steps, ranks)
         tokens = s.batch_tokens * s.count_batches_between(0, s.steps, ranks)
         return DurationEstimate(measured[0][0], seconds, tokens, size)
@@ -334,8 +340,8 @@ class RunRequest(Protocol[SettingsT, InputT, ReadyT, DataT]):
         return self.options.device
 
     @property
-    def inputs(self) -> object:
-        """Paths that it reads, which --overwrite must not remove."""
+    def protected_paths(self) -> object:
+        """Paths beside those of the settings that it reads, which --overwrite must not remove."""
 
     def configure(self, earlier: EarlierRun | None) -> tuple[SettingsT, InputT]:
         """Merge and check the settings, of a new run or of a resumed one; returns also what had to be read to know
@@ -389,7 +395,7 @@ def carry_out(request: RunRequest[SettingsT, InputT, ReadyT, DataT]) -> tuple[Pa
         stack.enter_context(use_deterministic(settings.is_deterministic))
 
         def prepare() -> tuple[Path, ReadyT, DataT]:
-            protected = (settings.to_dict(), request.inputs)
+            protected = (settings.to_dict(), request.protected_paths)
             opened = open_run_folder(options.path, request.get_stem(settings), options.overwrite, protected)
             folder, remove = stack.enter_context(opened)
             remove_replaced.append(remove)
@@ -405,7 +411,7 @@ def carry_out(request: RunRequest[SettingsT, InputT, ReadyT, DataT]) -> tuple[Pa
 
         def begin() -> None:
             check_disk_space(path, run.config.train, count_trainable(run.former.model))  # now its size is known
-            facts, known = run.record(), folder.read_info() if (path / "run.json").is_file() else {}
+            facts, known = run.record(), folder.read_info() if has_run(path) else {}
             about = {**facts, "machine": describe_hardware(world), **known}
             folder.write_info({**about, "config": run.config.to_dict(), "data": facts["data"]})  # as it is asked now
             for remove in remove_replaced:
@@ -486,12 +492,12 @@ def measure_deterministic_cost(build_run: Callable[[], AnyNetworkRun]) -> str:
     return f"{seconds[1]:.3f} s a step, {seconds[1] / seconds[0]:.2f} times the {seconds[0]:.3f} s without"
 
 
-def check_parallel_settings(train: TrainConfig, world: ProcessGroup, begun: bool = False) -> None:
-    """Check that all processes get equally many batches of a step, which cannot change once a run has `begun`."""
+def check_parallel_settings(train: TrainConfig, world: ProcessGroup, is_resumed: bool = False) -> None:
+    """Check that a step's batches can be shared by all processes, and that they support the optimizer and precision."""
     if train.accumulate % world.size:
         half = train.batch_tokens * train.accumulate // world.size
         fix = f"--train.accumulate {world.size} --train.batch_tokens {half} keeps the size of a step"
-        fix = f"resume with a number of processes that divides {train.accumulate}" if begun else fix
+        fix = f"resume with a number of processes that divides {train.accumulate}" if is_resumed else fix
         raise Error(f"{train.accumulate} batches of a step cannot be shared by {world.size} processes", fix=fix)
     if train.optimizer == "adafactor" and select_strategy(world, train.parallel).is_sharded:
         what = "adafactor needs whole rows and columns, which shards do not have"
@@ -500,9 +506,9 @@ def check_parallel_settings(train: TrainConfig, world: ProcessGroup, begun: bool
         what = "adamw8bit keeps its moments by blocks of whole weights, which shards do not have"
         raise Error(what, fix="--train.optimizer adamw, or --train.parallel ddp")
     if train.precision == "fp8" and world.size > 1 and train.parallel != "ddp":
-        raise Error("8-bit floats are for whole weights, not for shards", fix="--train.precision bf16")
+        raise Error("fp8 does not support sharded weights", fix="--train.precision bf16")
     if train.precision == "fp16" and world.size > 1 and train.parallel == "expert":
-        raise Error("experts are not shared out in fp16", fix="--train.precision bf16 or fp32")
+        raise Error("expert parallelism does not support fp16", fix="--train.precision bf16 or fp32")
 
 
 def check_disk_space(path: Path, train: LoopConfig, parameters: int | None) -> None:

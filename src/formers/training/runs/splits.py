@@ -24,16 +24,16 @@ SHARED_CONTEXTS = {"answer": ("context", 1), "choose": ("text", 20)}
 
 
 def read_splits(
-    data: FinetuneDataConfig, task: str | None, sources: Mapping[str, object], columns: Columns, begun: Path | None
+    data: FinetuneDataConfig, task: str | None, sources: Mapping[str, object], columns: Columns, run: Path | None
 ) -> dict[str, Examples]:
-    """Read the examples of each part; if only training examples are given, some are held out. Of a run that was
-    `begun` in a folder, those that it has kept."""
+    """Read the examples of each part; if only training examples are given, some are held out. A resumed `run` (its
+    folder) has saved those that came from memory."""
     parts: dict[str, Examples] = {}
     settings = {"train": data.train, "valid": data.valid, "test": data.test}
     for name in SPLITS:
         source = sources[name] if sources[name] is not None else settings[name]
-        if source is None and begun is not None:
-            source = load_saved_examples(begun, name, task or "classify")
+        if source is None and run is not None:
+            source = load_saved_examples(run, name, task or "classify")
         if source is None:
             continue
         parts[name] = read_split(source, task, columns or data.columns, data.label_separator, **data.reader_options)
@@ -73,7 +73,7 @@ def format_overlap_warnings(overlaps: Sequence[tuple[str, str, int, int]], what:
     """Return a warning for each pair of parts that share examples, or documents of plain text."""
     return [
         f"warning: {shared:,} of {count:,} {name} {what} are among the {before} {what} too"
-        f" ({shared / count:.0%}): the measures say nothing of new texts"
+        f" ({shared / count:.0%}): these metrics say little about new texts"
         for name, before, shared, count in overlaps
     ]
 
@@ -107,17 +107,17 @@ def sample_examples(examples: Examples, limit: int) -> Examples:
 
 def group_by_context(examples: Examples) -> list[list[int]]:
     """Group places of rows that stay together: all questions about one context; without contexts, each row alone."""
-    (key, few), groups = SHARED_CONTEXTS.get(examples.task, ("", 0)), dict[object, list[int]]()
+    (key, max_shared), groups = SHARED_CONTEXTS.get(examples.task, ("", 0)), dict[object, list[int]]()
     for place, row in enumerate(examples.rows):
         groups.setdefault(row.get(key) or place, []).append(place)
-    return list(groups.values()) if len(groups) > few else [[place] for place in range(len(examples.rows))]
+    return list(groups.values()) if len(groups) > max_shared else [[place] for place in range(len(examples.rows))]
 
 
 def hold_out(examples: Examples, share: float) -> dict[str, Examples]:
-    """Split training examples by chance, the same in every run."""
+    """Split training examples at random, in the same way in every run."""
     rows, size = examples.rows, round(share * len(examples.rows))
     if not 0 < size < len(rows):
-        raise Error(f"of {len(rows)} examples none can be held out", fix="give more, or --valid FILE")
+        raise Error(f"{len(rows)} examples are too few to hold some out", fix="give more, or --valid FILE")
     groups, out = group_by_context(examples), set[int]()
     for number in shuffle_indices(len(groups), 0, 0, 0x4E1D).tolist():
         if len(out) + len(groups[number]) <= size:
@@ -143,12 +143,12 @@ def save_examples(path: Path, sources: Mapping[str, object], parts: Mapping[str,
     (path / "data").mkdir(parents=True, exist_ok=True)
     for name, source in sources.items():
         if source is not None and not is_path_source(source):
-            some = [parts[name]]
+            kept_parts = [parts[name]]
             if name == "train" and sources["valid"] is None and parts["valid"].source_rows:
-                some.append(parts["valid"])  # it was held out: the rows go back to their places
-            rows = [row for part in some for row in part.rows]
-            if len(some) > 1:
-                places = [place for part in some for place in part.source_rows]
+                kept_parts.append(parts["valid"])  # it was held out: the rows go back to their places
+            rows = [row for part in kept_parts for row in part.rows]
+            if len(kept_parts) > 1:
+                places = [place for part in kept_parts for place in part.source_rows]
                 rows = [rows[i] for i in sorted(range(len(rows)), key=places.__getitem__)]
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             (path / "data" / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")

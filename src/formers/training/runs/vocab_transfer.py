@@ -46,7 +46,7 @@ def transfer_vocabulary(
     if old is None:
         if former.config.vocab != len(tokenizer):
             what = f"the checkpoint has no tokenizer and {former.config.vocab} pieces, this tokenizer {len(tokenizer)}"
-            raise Error(what, where=config.init, fix="put its tokenizer.json beside it")
+            raise Error(what, where=config.init, fix="put its tokenizer.json into the same folder")
         former.tokenizer = tokenizer
         return former
     if old.fingerprint != tokenizer.fingerprint:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from ...config import JSONObject, ProgressCallback, Settings, build_config, get_schema, suggest_name
+from ...config import JSONObject, ProgressCallback, Settings, build_config, check_setting_names, get_schema
 from ...data.readers import find_files
 from ...data.readers import read_documents as read_text
 from ...errors import Error
@@ -54,13 +54,13 @@ VECTOR_SETTINGS: dict[str, tuple[str, ...]] = {
     "train": tuple(name for name in get_schema(VectorTrainConfig) if name != "steps"),  # they follow from the text
 }  # fmt: skip
 VECTOR_KEYS = ("family", "method")  # of a file, beside its tables
-# What a resumed run may do otherwise than before.
+# What may change when a run is resumed.
 RESUMABLE_VECTOR_SETTINGS = ("data.source", "train.epochs", "train.lr", "train.threads")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VectorRunConfig(RunConfig):
-    """All that a run of word vectors is asked to do."""
+    """All settings of a run of word vectors."""
 
     method: str
     data: PretrainDataConfig
@@ -87,9 +87,7 @@ def configure_vectors(method: str | None, config: ConfigFile, overrides: Mapping
         raise Error(f"there is no method {method!r}", fix=f"choose {', '.join(METHODS)}")
     usual = METHODS[method]
     for table, values in settings.tables.items():
-        for key in values:
-            if key not in VECTOR_SETTINGS[table]:
-                raise Error(f"unknown setting {key!r} of {table}", fix=suggest_name(key, VECTOR_SETTINGS[table]))
+        check_setting_names(values, VECTOR_SETTINGS[table], table)
     merged = settings.merge_over({"model": {"kind": usual.kinds[0], **usual.model}, "train": {"epochs": usual.epochs}})
     source = merged["data"].get("source") or ()
     merged["data"]["source"] = [source] if isinstance(source, str) else source
@@ -137,7 +135,7 @@ class VectorRequest(RunRequest[VectorRunConfig, None, VectorRunConfig, VectorDat
         return "cpu"
 
     @property
-    def inputs(self) -> object:
+    def protected_paths(self) -> object:
         """The file of settings."""
         return (self.file,)
 
@@ -194,8 +192,8 @@ class VectorRequest(RunRequest[VectorRunConfig, None, VectorRunConfig, VectorDat
         for line in check_texts(text, RunText(None, config.data)):
             self.options.say(line)
         config = choose_ngram_lengths(config, text, self.options.say)
-        digest, count, how = hashlib.sha256(), itertools.count(), config.data.reader_options
-        texts = hash_and_count(read_text(text.source, **how), digest.update, count, self.options.report)
+        digest, count, options = hashlib.sha256(), itertools.count(), config.data.reader_options
+        texts = hash_and_count(read_text(text.source, **options), digest.update, count, self.options.report)
         corpus = Corpus.from_texts(texts, config.model.min_count, config.train.lower)
         return config, VectorData(corpus, digest.hexdigest(), next(count))
 
@@ -311,9 +309,9 @@ def list_neighbour_samples(former: Former) -> list[dict[str, str]]:
     size, unknown = former.config.vocab, former.tokenizer.id("unk")
     names = [former.tokenizer.get_token_text(i) for i in range(size) if i != unknown]
     wordy = [name for name in names if len(name) > 1 and name.isalpha()]
-    some = wordy[min(50, len(wordy) // 3) :][: SHOWN_WORDS * 3 : 3]
+    chosen = wordy[min(50, len(wordy) // 3) :][: SHOWN_WORDS * 3 : 3]
     samples = []
-    for word in some:
+    for word in chosen:
         near = find_nearest_words(former, get_unit_vectors(former, [word])[0], SHOWN_NEIGHBOURS, [word])
         samples.append({"given": word, "made": ", ".join(name for name, _ in near)})
     return samples

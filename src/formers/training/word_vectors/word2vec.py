@@ -82,7 +82,7 @@ class VectorTrainConfig(LoopConfig):
     lr: float | None = None  # None: the method's own
     lower: bool = True  # the words are put into lower case
     seed: int = 0
-    threads: int | None = None  # None: all cores; only one thread gives the same bits again
+    threads: int | None = None  # None: all cores; only one thread is reproducible
     steps: int = 0  # stretches of the text in all epochs; follows from the text
     samples = 0  # nothing is evaluated on the way
     keep_last, keep_best, keep_every = 2, 0, None  # checkpoints
