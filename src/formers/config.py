@@ -193,7 +193,7 @@ def check_sizes(config: object, *names: str, minimum: int = 1) -> None:
 
 
 def check_rates(config: object, *names: str) -> None:
-    """Refuse a configuration in which one of these rates is no probability below 1."""
+    """Refuse a configuration in which one of these rates is not a probability below 1."""
     for name in names:
         value = getattr(config, name)  # dynamic: the caller names the settings
         if value is not None and not 0 <= value < 1:

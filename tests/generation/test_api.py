@@ -107,7 +107,7 @@ def test_banned_words_do_not_come():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda f: f.generate(5), "5 is no text"), (lambda f: f.generate([None]), "a prompt must be text"),
+        (lambda f: f.generate(5), "5 is not text"), (lambda f: f.generate([None]), "a prompt must be text"),
         (lambda f: f.generate("a", 0), "max_new_tokens must be at least 1"),
         (lambda f: f.generate(["a"], stream=True), "one text is streamed at a time"),
         (lambda f: f.generate("a", stream=True, num_beams=2), "one text is streamed at a time"),

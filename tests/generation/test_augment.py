@@ -247,7 +247,7 @@ def test_refusals(bert, gpt):
         (lambda: augment(bert, ROWS, odd=1), "does not take 'odd'"),
         (lambda: augment(bert, ROWS, times=0), "at least 1"),
         (lambda: augment(bert, ROWS, rate=0), "shares"),
-        (lambda: augment(bert, ROWS, label_filter="magic"), "is no label filter"),
+        (lambda: augment(bert, ROWS, label_filter="magic"), "is not a label filter"),
         (lambda: augment(gpt, ROWS, method="fill"), "fills no blanks"),
         (lambda: augment(bert, [{"x": 1}]), "which columns"),
     ):

@@ -203,7 +203,7 @@ def test_errors_name_what_is_there(tmp_path):
         ([{"text": "t", "topic": "a", "sentiment": "b"}], None, {}, "'topic', 'sentiment'"),
         ([{"text": "", "label": "1"}], None, None, "1 without text"),
         ([{"text": "x", "label": "no"}], "regress", {"label": "label"}, "row 1: the label 'no' is not a number"),
-        ([{"text": ["x"], "label": "1"}], "classify", {"text": "text"}, "row 1: the text in 'text' is no text"),
+        ([{"text": ["x"], "label": "1"}], "classify", {"text": "text"}, "row 1: the text in 'text' is not text"),
         ([{"words": ["a"], "tags": []}], "tag", {}, "1 words and 0 tags"),
         ([("a", "b"), ("c",)], "classify", ["text", "label"], "row 2"),
         ({"train": []}, None, None, "several parts"),

@@ -176,7 +176,7 @@ class TuneConfig:
     head: Literal["linear", "bilstm", "cnn"] = "linear"  # bilstm, cnn: such layers over all states before the output
     lora: int = 0  # the rank of adapters that learn in place of the weights (Hu et al. 2021); 0: none
     lora_alpha: float = 16.0
-    lora_merge: bool = True  # the saved model has the adapters merged in; else they are saved beside the weights
+    lora_merge: bool = True  # the saved model has the adapters merged in; else they are saved in a file of their own
     balance: bool = False  # rare classes count as much as frequent ones
     multilabel: bool | None = None  # a text may have several labels; None: as the examples say
     label_smoothing: float = 0.0  # of labels
@@ -188,7 +188,7 @@ class TuneConfig:
     max_answer_tokens: int = 30  # tokens of an answer
     max_output_tokens: int = 128  # tokens of a text that is written
     metric: str | None = None  # which one decides; None: the task's first
-    baseline: bool = True  # a linear model over counted words is evaluated beside it
+    baseline: bool = True  # a linear model over counted words is evaluated as well
     vectors: str | None = None  # word vectors for the embeddings (TextCNN): a formers directory, or a published file
     vectors_frozen: bool = False  # they stay as they are
 
@@ -219,7 +219,7 @@ class PretrainConfig(RunConfig):
     recipe: str = "quick"
     preset: str | None = None
     init: str | None = None  # a checkpoint to start from
-    mixture: MixtureConfig | None = None  # tasks that are learned beside the text
+    mixture: MixtureConfig | None = None  # tasks that are learned along with the text
     model_overrides: Settings = field(default_factory=dict)  # the settings of `init` that were asked for
 
 
@@ -512,7 +512,7 @@ def adjust_recipe_lengths(train: Settings, given: Mapping[str, object]) -> None:
     length, usual = train.get("seq_length"), {"short_length": None, "batch_tokens": TrainConfig.batch_tokens}
     short, tokens = (train.get(name, value) for name, value in usual.items())
     if not is_positive_int(length):
-        return  # the configuration says what is wrong with it
+        return  # an error follows when the configuration is checked
     if is_positive_int(short) and short >= length and "short_length" not in given:
         train["short_length"] = None
     if is_positive_int(tokens) and tokens < length and "seq_length" in given and "batch_tokens" not in given:

@@ -133,7 +133,7 @@ class AdamThenSGD(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "uses_sgd": False})
 
     def choose_method(self, uses_sgd: bool) -> None:
-        """Let the following steps be Adam's or SGD's. SGD keeps no moments, so those of Adam are dropped."""
+        """Choose Adam or SGD for the following steps. SGD keeps no moments, so those of Adam are dropped."""
         for group in self.param_groups:
             group["uses_sgd"] = uses_sgd
         if uses_sgd:
@@ -178,7 +178,7 @@ def build_optimizer(
 
 @dataclass(frozen=True)
 class ScheduleSpan:
-    """The steps that a schedule is stretched over, and how far down it goes."""
+    """The steps of a schedule, and how low the rate falls."""
 
     steps: int  # of the run
     warmup: int
@@ -194,7 +194,7 @@ class ScheduleSpan:
 
     @property
     def share(self) -> Callable[[int], float]:
-        """The share of the decay that lies behind a step, from 0 to 1."""
+        """The share of the decay that is done at a step, from 0 to 1."""
         return lambda step: min(1.0, (step - self.warmup) / max(1, self.end - self.warmup))
 
     def count_halvings(self, step: int) -> int:

@@ -76,7 +76,7 @@ def build_paper_recipe(
 
 
 def format_setting(value: object) -> str:
-    """Format a value of a recipe for people: 65,536 and 0.000699, words without quotation marks."""
+    """Format a value of a recipe: 65,536 and 0.000699, strings without quotation marks."""
     if isinstance(value, tuple | list):
         return ", ".join(map(format_setting, value))
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -109,7 +109,7 @@ def fit_sizes(small: Mapping[str, SettingValue], given: Mapping[str, SettingValu
     are 64 wide from dim 256 on, and weights begin smaller as 1/√dim."""
     own, dim = dict(small), given.get("dim", small.get("dim"))
     if not is_positive_int(dim) or not is_positive_int(given.get("heads", 1)):
-        return own  # the configuration says what is wrong with it
+        return own  # an error follows when the configuration is checked
     wider = dim / small["dim"]
     for key in ("ff", "cell", "embed"):
         if is_positive_int(own.get(key)):  # a seq2seq's cell is a name
@@ -165,7 +165,7 @@ def has_post_norm(family: Family, model: Mapping[str, SettingValue]) -> bool:
 
 
 def compute_size_ratio(published: Mapping[str, SettingValue], sizes: Mapping[str, SettingValue]) -> float:
-    """Return how large a model is beside the published one, by layers · dim²; never more than 1."""
+    """Return the size of a model relative to the published one, by layers · dim², at most 1."""
     both = ({**published, **sizes}, published)
     ours, theirs = (float(values.get("layers", 1)) * float(values.get("dim", 1)) ** 2 for values in both)
     return min(1.0, ours / max(1.0, theirs))
@@ -191,7 +191,7 @@ def scale_paper_recipe(train: Mapping[str, SettingValue], share: float) -> Setti
 
 
 def scale_step_settings(train: Mapping[str, SettingValue], factor: float) -> Settings:
-    """Return the settings that are counted in steps, for a run that is so many times as long."""
+    """Return the settings that are counted in steps, for a run whose length is multiplied by `factor`."""
     least = {"decay_steps": 1, "decay_every": 1}
     counted = ((name, train[name]) for name in STEP_SETTINGS if train.get(name) is not None)
     return {name: max(least.get(name, 0), round(value * factor)) for name, value in counted}

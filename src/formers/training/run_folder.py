@@ -1,9 +1,9 @@
 """A run's folder: how it is claimed and locked, and what its files say.
 
-RUN/run.json         what was asked for, and of what code, data and machine
+RUN/run.json         the settings, the versions, fingerprints of the data, and the machine
 RUN/data/            the tokenizer and the token store, if the run made them
 RUN/metrics.jsonl    one line for each step and each evaluation
-RUN/samples.jsonl    what the model could do on the way
+RUN/samples.jsonl    samples of the model's output during training
 RUN/steps/           checkpoints (training/checkpoint/local.py)
 RUN/model/           at the end, the best of them: formers.load opens it
 RUN/report.html, .md
@@ -69,7 +69,7 @@ class RunFolder:
                     for stale in self.path.glob(name):
                         shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
                 yield self
-        except BrokenPipeError:  # who listened is gone: no matter of this folder
+        except BrokenPipeError:  # of the standard output, not of this folder
             raise
         except OSError as error:
             reason = error.strerror or error
@@ -78,7 +78,7 @@ class RunFolder:
             raise Error(what, where=error.filename or self.path, fix=fix) from None
 
     def write_info(self, about: JSONObject) -> None:
-        """Write run.json, whole or not at all."""
+        """Write run.json atomically."""
         text = json.dumps({"format": RUN_FORMAT, **about}, indent=2, ensure_ascii=False) + "\n"
         write_atomically(self.path / "run.json", text, "backslashreplace")  # half a character of a path: as JSON has it
 
@@ -97,7 +97,7 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             good = False
         if not good:
-            fix = "take the file away and give the run's own command with --resume: text and checkpoints are kept"
+            fix = "remove this file and repeat the run's command with --resume: text and checkpoints are kept"
             raise Error("is damaged", where=where, fix=fix)
         if about.get("format") != RUN_FORMAT:
             what = f"format {format_value(about.get('format'))} is not read here"
@@ -120,7 +120,7 @@ class RunFolder:
         return read_rows(self.metrics_path)
 
     def read_samples(self) -> list[JSONObject]:
-        """Read what the model could do at some steps."""
+        """Read the samples of the model's output."""
         return [row for row in read_rows(self.path / "samples.jsonl") if "given" in row and "made" in row]
 
     def truncate_after(self, step: int) -> None:
@@ -176,7 +176,7 @@ def open_run_folder(
 
 
 def make_folder(path: Path) -> bool:
-    """Make a folder unless there is something of this name already; was it made?"""
+    """Make a folder, unless the name is taken; return whether it was made."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -195,7 +195,7 @@ def find_newest_run(family: str | None) -> Path | None:
 
 
 def summarise_run(folder: RunFolder, name: object) -> tuple[str, ...]:
-    """Summarise a run in a row: name, family, task, steps, the measure that decides, parameters, state."""
+    """Summarise a run in a row: name, family, task, steps, main metric, parameters, state."""
     try:
         about, rows = folder.read_info(), folder.read_history()
     except Error as error:
@@ -230,7 +230,7 @@ def format_main_result(config: JSONObject, result: JSONObject, rows: list[JSONOb
 
 
 def read_rows(file: Path) -> list[JSONObject]:
-    """Read the lines of a file of JSON, without those that a crash has cut or a disk damaged."""
+    """Read the lines of a file of JSON, without damaged ones."""
     rows = []
     for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.is_file() else ():
         with suppress(ValueError, RecursionError):
@@ -251,7 +251,7 @@ def is_valid_row(row: JSONObject) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Check for a finite number that is small enough to compute with."""
+    """Return whether a value is a number, and small enough to compute with."""
     return isinstance(value, int | float) and abs(value) < 1e300
 
 
@@ -275,5 +275,5 @@ class MetricsLog:
 
 
 def to_json_number(value: float) -> float | None:
-    """Replace what is not finite by None: JSON has no word for it."""
+    """Replace a number that is not finite by None: JSON has no other way to write it."""
     return value if math.isfinite(value) else None

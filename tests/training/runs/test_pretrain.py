@@ -506,7 +506,7 @@ def test_a_report_of_samples_with_odd_line_ends_and_a_cut_line(tmp_path):
 def test_the_cost_of_the_same_bits_is_told_and_changes_nothing(tmp_path):
     said = []
     bound = pretrain_toy(out=tmp_path / "bound", train={"deterministic": True}, say=said.append)
-    assert re.search(r"the same bits in every run: [\d.]+ s a step, [\d.]+ times the [\d.]+ s without", said[0])
+    assert re.search(r"bitwise reproducible: [\d.]+ s a step, [\d.]+ times the [\d.]+ s without", said[0])
     assert not torch.are_deterministic_algorithms_enabled()
     assert has_equal_weights(bound, pretrain_toy(out=tmp_path / "free"))
     file = tmp_path / "a.txt"
@@ -527,7 +527,7 @@ def test_torch_is_not_asked_for_what_is_so_already(monkeypatch):
 def test_an_operation_that_never_gives_the_same_bits_is_one_line():
     words = "cumsum_cuda_kernel does not have a deterministic implementation"
     with (
-        pytest.raises(Error, match=r"not every operation gives the same bits here \(cumsum_cuda"),
+        pytest.raises(Error, match=r"not every operation is deterministic here \(cumsum_cuda"),
         use_deterministic(True),
     ):
         raise RuntimeError(words)

@@ -83,7 +83,7 @@ class Cluster:
         return 1e9 * (self.gpu.link if self.gpus <= self.gpus_per_node else min(self.gpu.link, self.gpu.network))
 
     def time_exchange(self, sent: float) -> float:
-        """Return the seconds in which each GPU sends so many bytes, evenly spread over all others."""
+        """Return the seconds in which each GPU sends `sent` bytes, evenly spread over all others."""
         outside = max(0, self.gpus - self.gpus_per_node) / max(1, self.gpus - 1)
         return sent * (1 - outside) / (1e9 * self.gpu.link) + sent * outside / (1e9 * self.gpu.network)
 
@@ -121,7 +121,7 @@ class StrategyPlan:
     activation_bytes: float
     sent_bytes: float  # by each process in a step
     compute_seconds: float  # of a step
-    wait_seconds: float  # for the exchange, where nothing is left to compute meanwhile
+    wait_seconds: float  # for the exchange that does not overlap with computation
     tokens: int  # of a step, all processes
 
     @property

@@ -1,4 +1,4 @@
-"""The task `lm`: pretraining of a checkpoint continued on new text. A pretraining run, asked for as a task."""
+"""The task `lm`: continues the pretraining of a checkpoint on new text, by a pretraining run."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class TextRequest(PretrainRequest):
     tune: Settings = field(default_factory=dict)  # the settings of `tune` that were given, under dotted names
 
     def carry_out(self) -> tuple[Path, Former, RunResult]:
-        """Train; returns the folder, the model, and measures like those of any task."""
+        """Train; returns the folder, the model, and metrics like those of any task."""
         self.options.say("plain text: the model continues its pretraining, as formers pretrain --init does")
         folder, former, (score, baseline) = super().carry_out()
         measures = {"valid": compute_lm_metrics(score), "baseline": compute_lm_metrics(baseline)}
@@ -192,7 +192,7 @@ def find_shared_documents(text: RunText, valid: RunText) -> list[str]:
 
 
 def choose_objective(former: Former) -> Settings:
-    """Keep to masked words where a checkpoint learned them alone, also where its family learns pairs."""
+    """Choose masked words alone for a checkpoint without a head for pairs, even if its family learns pairs."""
     declared = find_family(former.family).definition
     alone = former.head != declared.pretraining_head and "mlm" in former.model.parts
     return {"objective.name": UNPAIRED_OBJECTIVES.get(declared.objective, declared.objective)} if alone else {}
@@ -210,7 +210,7 @@ def check_text_settings(path: Path, given: Mapping[str, object], config: Mapping
 
 
 def compute_lm_metrics(score: Score | None) -> dict[str, float]:
-    """Compute a language model's metrics; of masked ones, the perplexity of what was hidden."""
+    """Compute a language model's metrics; of a masked one, the perplexity of the hidden tokens."""
     if score is None:
         return {}
     right = {} if math.isnan(score.accuracy) else {"accuracy": score.accuracy}

@@ -23,8 +23,8 @@ Rows = list[tuple[str, str]]
 
 
 def dry_run(build_request: Callable[[RunOptions], AnyRequest], device: str | None) -> Rows:
-    """Return rows: what was understood, and how large and long the run would be. Nothing is written. The main process
-    of several has them."""
+    """Return rows: what was understood, and how large and long the run would be. Nothing is written. Of several
+    processes, only the main one returns rows."""
     notes: list[str] = []
     request = build_request(RunOptions(device=device, say=notes.append))
     settings, inputs = request.configure(None)
@@ -77,7 +77,7 @@ def measure_step_seconds(
     family: str, text: object, valid: object, folder: Path, *, tell: ProgressCallback = lambda *_: None,
     **tables: Mapping[str, object],
 ) -> float:  # fmt: skip
-    """Return the seconds that a training step of a run takes on this machine, from a few steps that are then forgotten.
+    """Return the seconds that a training step of a run takes on this machine, from a few steps that are not kept.
     What a run in `folder` needs of the text (tokenizer and stores) is made there, and kept for it."""
     overrides = {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
     # Compiling would take longer than the steps.

@@ -149,7 +149,7 @@ def finetune(
     {name: examples}, or {"tasks": {name: {"train": …, "prefix": …}}, "strategy": "equal"}. Settings are those of
     training/config_merge.py: single ones by their names (epochs=3, batch_size=32, lr=1e-3, seed=1, lora=8), any by
     `overrides` ({"train.grad_clip": 0.5}) or a `config` file. With `resume`, a run in `out` resumes where it stopped;
-    with `overwrite`, a new one takes its place. `tell`, `say` and `hook` are those of formers.pretrain.
+    with `overwrite`, a new one replaces it. `tell`, `say` and `hook` are those of formers.pretrain.
     """
     began = time.perf_counter()
     options = RunOptions(out, resume, overwrite, device, tell, say, hook)
@@ -197,7 +197,7 @@ def is_mixture_run(options: RunOptions) -> bool:
 
 @dataclass(frozen=True)
 class FinetuneRequest(RunRequest[FinetuneSettings, Splits, FinetuneSettings, Splits]):
-    """A fine-tuning run that was asked for."""
+    """A request for a fine-tuning run."""
 
     model: str | Path | None
     task: str | None
@@ -239,7 +239,7 @@ class FinetuneRequest(RunRequest[FinetuneSettings, Splits, FinetuneSettings, Spl
         return settings, splits
 
     def prepare(self, settings: FinetuneSettings, inputs: Splits, folder: Path, world: ProcessGroup) -> Prepared:
-        """Say what was read, and compare the examples of a resumed run with those that it began with."""
+        """Report what was read, and check that the examples of a resumed run have not changed."""
         for name, part in inputs.items():
             self.options.say(f"{name}: {part.summary}")
         for line in format_overlap_warnings(find_overlap(inputs)):
@@ -430,10 +430,10 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         return ((drop_dummy_documents(batch), position) for batch, position in batches)
 
     def evaluate(self) -> dict[str, float]:
-        """Return loss and metrics on the validation examples; "cost" is what the run is after, the lower the better."""
+        """Return loss and metrics on the validation examples; the lowest "cost" makes the best checkpoint."""
         with self.trainer.use_ema_weights():
             seen = {"loss": self.compute_text_loss(self.eval_objectives["valid"])} if self.task.kind == "text" else {}
-            if not seen or self.task.label_as_text or self.main_metric != "loss":  # to write texts takes long
+            if not seen or self.task.label_as_text or self.main_metric != "loss":  # writing texts takes long
                 evaluation = evaluate_task(
                     self.former, self.task, self.eval_objectives["valid"], self.splits["valid"].rows,
                     delay_progress(self.tell), self.trainer.executor.autocast,
@@ -455,7 +455,7 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         ]
 
     def describe_latest(self) -> str:
-        """Return the main metric of the last evaluation, in words."""
+        """Describe the main metric of the last evaluation."""
         return "" if math.isnan(self.latest_value) else f"validation {self.main_metric} {self.latest_value:.3f}"
 
     def update_early_stopping(self, cost: float, loss: float) -> None:
@@ -526,12 +526,12 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         return {"data": data, "explicit_train": list(self.config.explicit_train)}
 
     def finalise(self, former: Former) -> None:
-        """Merge adapters, or part them from the weights."""
+        """Merge the adapters, or separate them from the weights."""
         finalise_model(former, self.tune)
 
     def compute_result(self, folder: RunFolder, best: int) -> tuple[dict[str, dict[str, float]], JSONObject]:
-        """Evaluate the best model on all examples that it did not learn from, beside the baselines; evaluation.json
-        gets the tables of the report."""
+        """Evaluate the best model and the baselines on the validation and test examples; evaluation.json gets the
+        tables of the report."""
         apply_adapters(self.former.model.body, self.former.adapters)
         self.former.adapters = {}
         seen, autocast = dict[str, TaskEvaluation](), self.trainer.executor.autocast

@@ -63,7 +63,7 @@ def find_unused_tune_settings(tune: TuneConfig) -> Iterator[tuple[bool, str, str
 
 @dataclass(frozen=True)
 class MixtureRequest(RunRequest[FinetuneSettings, MixtureSplits, FinetuneSettings, MixtureSplits]):
-    """A fine-tuning run on a mixture that was asked for."""
+    """A request for a fine-tuning run on a mixture."""
 
     model: str | Path | None
     file: ConfigFile
@@ -100,7 +100,7 @@ class MixtureRequest(RunRequest[FinetuneSettings, MixtureSplits, FinetuneSetting
     def prepare(
         self, settings: FinetuneSettings, inputs: MixtureSplits, folder: Path, world: ProcessGroup
     ) -> tuple[FinetuneSettings, MixtureSplits]:
-        """Say what was read, and compare the examples of a resumed run with those that it began with."""
+        """Report what was read, and check that the examples of a resumed run have not changed."""
         report_splits(inputs, self.options.say)
         check_mixture_unchanged(folder, inputs)
         return settings, inputs
@@ -210,8 +210,8 @@ class MixtureRun(FinetuneRun):
         return {"data": data, "explicit_train": list(self.config.explicit_train)}
 
     def compute_result(self, folder: RunFolder, best: int) -> tuple[dict[str, dict[str, float]], JSONObject]:
-        """Evaluate the best model on all examples that it did not learn from, task by task, beside the baselines;
-        evaluation.json gets the tables of the report."""
+        """Evaluate the best model and the baselines on the validation and test examples, task by task; evaluation.json
+        gets the tables of the report."""
         apply_adapters(self.former.model.body, self.former.adapters)
         self.former.adapters = {}
         seen = {split: self.mixture.evaluate(split, self.tell) for split in SPLIT_NAMES}

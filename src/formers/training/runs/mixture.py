@@ -75,7 +75,7 @@ def read_mixture_splits(
 
 
 def rename_labels(examples: Examples, words: Mapping[str, str]) -> Examples:
-    """Return examples whose labels are the words that a decoder shall write for them."""
+    """Return examples whose labels are replaced by the words that a decoder writes for them."""
     if examples.task != "classify" or examples.multilabel:
         raise Error(f"{examples.task} has no labels to rename", fix="leave labels out")
     if nameless := [label for label in examples.labels if label not in words and label not in words.values()]:
@@ -121,7 +121,7 @@ def list_number_labels(numbers: list[float]) -> tuple[str, ...]:
 
 
 def choose_task_metric(name: str, config: MixtureTaskConfig, task: Task, valid: Examples) -> str:
-    """Return the metric of a task that counts in the average of all: one that is higher where a model is better."""
+    """Return the metric of a task that counts in the average of all: one whose higher values are better."""
     known = [metric for metric in list_metric_names(task, valid.rows) if metric not in LOWER_IS_BETTER]
     if config.metric not in (None, *known):
         what = f"task {name}: {config.metric!r} cannot be averaged with other tasks' metrics"
@@ -191,8 +191,8 @@ class TaskMixture:
         return {task.name: len(task.objective.source.data) for task in self.tasks}
 
     def mix(self, *others: AnySource, counts: tuple[int, ...] = ()) -> Mixture:
-        """Mix the tasks, and `others` of so many examples before them, at the rates of the settings. An epoch is
-        Σ min(e_m, K) examples."""
+        """Mix the tasks, and before them `others`, which have `counts` examples, at the rates of the settings. An epoch
+        is Σ min(e_m, K) examples."""
         sources, limit = (*others, *self.sources), self.config.size_limit
         sizes = (*counts, *self.count_examples().values())
         rates = (1.0,) * len(sources) if self.config.strategy == "equal" else None
@@ -200,7 +200,7 @@ class TaskMixture:
         return Mixture(sources, rates, self.config.exponent_temperature, limit, epoch)
 
     def describe_rates(self, mixture: Mixture, **others: int) -> str:
-        """Say how the tasks are mixed: the rate of each beside its examples; `others` stand before the tasks."""
+        """Describe how the tasks are mixed: rate and number of examples of each; `others` come before the tasks."""
         counts = {**others, **self.count_examples()}
         rates = mixture.compute_rates(np.array([*counts.values()]))
         parts = [f"{name} {rate:.1%} ({count:,})" for (name, count), rate in zip(counts.items(), rates, strict=True)]
@@ -245,7 +245,7 @@ class TaskMixture:
         return {task.name: task.task.name for task in self.tasks}
 
     def fingerprint(self) -> dict[str, str]:
-        """Return what tells whether the examples of a resumed run are the same, by TASK/SPLIT."""
+        """Return hashes that show whether the examples of a resumed run are the same, by TASK/SPLIT."""
         return fingerprint_splits(self.splits)
 
 

@@ -1,4 +1,4 @@
-"""What a run trains on: a tokenizer, a token store and its validation part, made or found."""
+"""What a run trains on: a tokenizer, a token store and its validation part, made now or before."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class PreparedData:
 
     @property
     def fingerprints(self) -> JSONObject:
-        """What tells whether a run resumes with the same text."""
+        """Hashes that show whether a run resumes with the same text."""
         valid = None if self.valid_store is None else self.valid_store.content_hash
         return {"tokenizer": self.tokenizer.fingerprint, "store": self.store.content_hash, "valid": valid}
 
 
 class Lookahead(Iterator[T]):
-    """An iterator whose beginning can be looked at before it is read: what a look takes comes again."""
+    """An iterator whose beginning can be looked at before it is read: items of a look are given again."""
 
     def __init__(self, items: Iterator[T]):
         self.items, self.seen = items, deque[T]()
@@ -106,8 +106,8 @@ class RunText:
             yield text
 
     def check(self) -> list[str]:
-        """Read the first documents, so that what is wrong with them is said before the work: a column that cannot be
-        found, text without pairs where they are wanted. Return what was chosen in reading them, such as the column."""
+        """Read the first documents, so that errors are found before the work: a column that is not there, text without
+        pairs where they are needed. Return what was chosen in reading them, such as the column."""
         if not self.is_text:
             return []
         pairs = self.data.splitter == "tabs"
@@ -133,7 +133,7 @@ class RunText:
 
     @cached_property
     def fingerprint(self) -> list[JSONObject] | str | None:
-        """What tells texts apart: of files what is seen at once, of text in memory a hash; of a stream nothing."""
+        """What identifies the text: size and time of files, a hash of text in memory, None for a stream."""
         if is_path_source(self.source):
             return [{**stamp_file(path), "time": path.stat().st_mtime_ns} for path in find_files(self.source)]
         if not self.is_sized:
@@ -147,7 +147,7 @@ class RunText:
         self.state = "kept" if self.state == "kept" else "finished"
 
     def keep_beginning(self, characters: int) -> None:
-        """Keep the documents up to so many characters, so that a look gives them again when all has been read."""
+        """Keep the first documents, up to a number of characters, so that a look gives them again at the end."""
         self.first, self.state = list(limit_characters(self.look(), characters)), "kept"
 
     def learn_phrases(self) -> list[str]:
@@ -157,7 +157,7 @@ class RunText:
 
 
 def check_texts(text: RunText, valid: RunText) -> list[str]:
-    """Check the first documents of text and validation text; what was chosen where nothing was said, in words."""
+    """Check the first documents of text and validation text; return notes on what was chosen without a setting."""
     notes = {"text": text.check(), "validation text": valid.check()}
     return [f"{name}: {', '.join(remarks)}" for name, remarks in notes.items() if remarks]
 
@@ -167,9 +167,9 @@ def prepare_data(
     valid: object = None, tell: ProgressCallback = lambda *_: None,
     look: Callable[[RunText, RunText], object] = check_texts,
 ) -> PreparedData:  # fmt: skip
-    """Open a finished store, or make tokenizer and store in the run's folder; what an earlier try made is kept. `text`
-    is text in memory (a list, DataFrame or dataset) or a Store, used instead of files, and so is `valid`; `tokenizer`
-    is one that is loaded. `look` may see both texts before the work."""
+    """Open a finished store, or make tokenizer and store in the run's folder; what an earlier attempt made is kept.
+    `text` is text in memory (a list, DataFrame or dataset) or a Store, used instead of files, and so is `valid`;
+    `tokenizer` is one that is loaded. `look` may see both texts before the work."""
     valid_source = get_valid_source(data, valid)
     valid_store = valid_source if isinstance(valid_source, Store) else None
     valid_text = RunText(None if valid_store is not None else valid_source, data)
@@ -242,7 +242,7 @@ def check_data_unchanged(
 
 
 def make_changed_error(what: str, run: Path | None) -> Error:
-    """Make the error of a resumed run with other data."""
+    """Make the error of a resumed run whose data has changed."""
     fix = "give it as it was, or begin a new run: choose another --out"
     return Error(f"{what} has changed since the run began", where=run, fix=fix)
 
@@ -263,7 +263,7 @@ def prepare_store(
     data: PretrainDataConfig, where: Path, text: RunText, tokenizer: Tokenizer, share: float, tell: ProgressCallback,
     run: Path | None,
 ) -> Store:  # fmt: skip
-    """Return a store of some text, made now or before; one that an earlier try made of other text is replaced."""
+    """Return a store of some text, made now or before; one that an earlier attempt made of other text is replaced."""
     options: JSONObject = {
         **data.reader_options, "units": data.units, "validation": share,
         "splitter": None if data.splitter == "none" else data.splitter,
@@ -306,7 +306,7 @@ def read_note(where: Path) -> str | None:
 
 
 def discard_prepared(where: Path) -> None:
-    """Remove what an earlier try made here; what has no note is somebody else's, and stays."""
+    """Remove what an earlier attempt made here; anything without a note is not ours, and stays."""
     if get_note_path(where).is_file():
         shutil.rmtree(where, ignore_errors=True)
         get_note_path(where).unlink()
@@ -324,7 +324,7 @@ def open_valid_part(where: Path) -> Store | None:
 def load_or_train_tokenizer(
     family: str, data: PretrainDataConfig, folder: Path, text: RunText, tell: ProgressCallback, run: Path | None
 ) -> Tokenizer:
-    """Return the tokenizer that was asked for, the run's, or what an earlier try trained for the same; or train one."""
+    """Return the tokenizer that was asked for, the run's, or what an earlier attempt trained; else train one."""
     if data.tokenizer is not None:
         return load_tokenizer(data.tokenizer)
     kept, store = folder / "tokenizer", folder / "store"
@@ -360,7 +360,7 @@ def load_or_train_tokenizer(
 
 
 def limit_characters(documents: Iterator[str], most: int) -> Iterator[str]:
-    """Yield documents until there are so many characters."""
+    """Yield documents until they have `most` characters."""
     size = 0
     for document in documents:
         yield document
@@ -370,7 +370,7 @@ def limit_characters(documents: Iterator[str], most: int) -> Iterator[str]:
 
 
 def read_excerpt(data: PretrainDataConfig) -> tuple[list[str] | None, float]:
-    """Return some documents of the text, and how many times as much there is; a prepared store is taken as it is."""
+    """Return the first documents of the text, and the size of the text relative to them; None for a prepared store."""
     if not data.source or (Path(data.source[0]) / "store.json").is_file():
         return None, 1.0
     files = find_files(list(data.source))

@@ -116,11 +116,11 @@ def pretrain(
     Settings come from the recipe, the preset, the `config` (a YAML file or a table), then `overrides` ({"train.steps":
     100}) or the same as tables (train={"steps": 100}). `init` starts from a checkpoint. `valid` is validation text
     (a list, DataFrame or dataset; files are named by data.valid). With `resume`, a run in `out` resumes where it
-    stopped; with `overwrite`, a new one takes its place. `tell` hears of the progress, `hook` gets each line of
-    metrics.jsonl (a function, or one of training/tracking.py's), `say` gets words for people. `same` are the
-    fingerprints (run.json's `data`) of a run that is to be repeated: other data is refused. `mixture` names tasks that
-    an encoder-decoder learns text to text beside its text (training/mixture_config.py): a YAML file, {name: examples},
-    or {"tasks": {name: {"train": …, "prefix": …}}, "strategy": "equal"}.
+    stopped; with `overwrite`, a new one replaces it. `tell` is called with the progress, `hook` with each row of
+    metrics.jsonl (a function, or one of training/tracking.py's), `say` with messages. `same` are the fingerprints
+    (run.json's `data`) of a run that is to be repeated: other data is refused. `mixture` names tasks that an
+    encoder-decoder learns text to text along with its text (training/mixture_config.py): a YAML file,
+    {name: examples}, or {"tasks": {name: {"train": …, "prefix": …}}, "strategy": "equal"}.
     """
     began = time.perf_counter()
     path = find_newest_run(family) if out is None and resume else out
@@ -150,7 +150,7 @@ def get_request_class(family: Family) -> type[PretrainRequest] | type[VectorRequ
 
 @dataclass(frozen=True)
 class PretrainRequest(RunRequest[RunSettings, Former | None, PretrainConfig, PreparedData]):
-    """A pretraining run that was asked for; `text` and `valid` are texts in memory, None for those of the settings."""
+    """A request for a pretraining run; `text` and `valid` are texts in memory, None for those of the settings."""
 
     family: str | None
     text: object
@@ -229,7 +229,7 @@ class PretrainRequest(RunRequest[RunSettings, Former | None, PretrainConfig, Pre
         return data
 
     def look_at(self, text: RunText, valid: RunText) -> None:
-        """Check the first documents, and say what was chosen in reading them."""
+        """Check the first documents, and report what was chosen in reading them."""
         for line in check_texts(text, valid):
             self.options.say(line)
 
@@ -295,7 +295,7 @@ class PretrainRun(NetworkRun[PretrainConfig]):
         return build_objective(name, self.data.tokenizer, length, **options)
 
     def build_mixture(self, say: Callable[[str], None]) -> TaskMixture | None:
-        """Encode the tasks that are learned beside the text, and give them to the model; None without a mixture."""
+        """Encode the tasks that are learned along with the text, and add them to the model; None without a mixture."""
         self.former.task, self.former.tasks = {}, {}  # those of a checkpoint are not learned here
         if (mixture := self.config.mixture) is None:
             return None
@@ -465,7 +465,7 @@ class PretrainRun(NetworkRun[PretrainConfig]):
         return {"data": {**self.data.fingerprints, **size, **tasks}}
 
     def begin(self, folder: RunFolder) -> None:
-        """Choose the validation batches; on the main process, get ready to show samples and to notice a plateau."""
+        """Choose the validation batches; on the main process, prepare the samples and the plateau monitor."""
         self.prepare_evaluation()
         # Validation text may be short: it has an objective of its own.
         length = self.config.train.seq_length
@@ -545,7 +545,7 @@ def get_tokenizer_config(tokenizer: Tokenizer, objective: TextObjective) -> dict
 
 
 def check_first_batch(path: Path, run: PretrainRun) -> None:
-    """Fail before the first step what would fail at the last."""
+    """Check the ids of the first batch against the vocabulary, before the first step."""
     first = run.iter_batches(run.config.train.get_phase(0), 0)
     batch, _ = next(first)
     close_batches(first)
@@ -561,7 +561,7 @@ MAX_SHOWN_TOKENS = 60  # tokens of an example that are shown
 
 
 class SampleWriter:
-    """Asks the model the same at every time, and keeps the answers in samples.jsonl."""
+    """Writes the model's output for the same prompt at several steps into samples.jsonl."""
 
     def __init__(self, former: Former, objective: TextObjective, data: PreparedData, folder: Path):
         self.former, self.objective, self.file = former, objective, folder / "samples.jsonl"
@@ -569,7 +569,7 @@ class SampleWriter:
         self.tokenizer = data.tokenizer
 
     def write_sample(self, step: int) -> None:
-        """Write one sample; what a family cannot do is left out."""
+        """Write one sample, if the family can make one."""
         was, state = self.former.model.training, torch.random.get_rng_state()
         self.former.model.eval()
         try:
@@ -593,7 +593,7 @@ class SampleWriter:
 
     @torch.no_grad()
     def predict_hidden(self) -> dict[str, str] | None:
-        """Return what was asked in a validation example, and what the model predicts."""
+        """Return a validation example, and the model's predictions for its hidden tokens."""
         source = TokenSource(self.store, self.objective)
         batches = itertools.islice(load_batches(source, self.objective.length * 2, 1, epochs=1), 1)
         batch, _ = next(batches, (None, 0))

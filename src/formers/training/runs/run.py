@@ -1,9 +1,9 @@
 """One program for every training run: settings, folder, data, model, steps, result and report.
 
-A `RunRequest` is a run that was asked for: it merges the settings, prepares the data and builds the run. A `Run` has a
-model and a trainer. Pretraining, fine-tuning and word vectors implement both; `carry_out` is the rest. A run of a
-network (`NetworkRun`) has a Trainer and batches of examples. Word vectors bring a trainer of their own, because their
-steps update single rows of shared tables, without a batch, a backward pass or an optimizer.
+A `RunRequest` merges the settings of a run, prepares its data and builds it. A `Run` has a model and a trainer.
+Pretraining, fine-tuning and word vectors implement both; `carry_out` is the rest. A run of a network (`NetworkRun`) has
+a Trainer and batches of examples. Word vectors bring a trainer of their own, because their steps update single rows of
+shared tables, without a batch, a backward pass or an optimizer.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SettingsT = TypeVar("SettingsT", bound=RunConfig | FinetuneSettings | PretrainSe
 ReadyT = TypeVar("ReadyT")  # and when it is prepared
 InputT = TypeVar("InputT")  # what had to be read to know the settings
 DataT = TypeVar("DataT")  # what a run learns from, when it is prepared
-RunResult = Any  # dynamic: what the caller of a verb gets beside the model, by the verb
+RunResult = Any  # dynamic: what the caller of a verb gets besides the model, by the verb
 MOVABLE_SETTINGS = ("data.source", "data.train", "data.valid", "data.test")  # files may move: their content is compared
 
 
@@ -88,7 +88,7 @@ class RunOptions:
         return RunFolder(self.path).read_info()["config"]
 
     def report(self, what: str, done: int, total: int, detail: str) -> None:
-        """Pass progress on to `tell`, if somebody follows it."""
+        """Pass progress on to `tell`, if there is one."""
         if self.tell is not None:
             self.tell(what, done, total, detail)
 
@@ -208,7 +208,7 @@ class Run(Protocol[ConfigT]):
     world: ProcessGroup
     has_validation: bool = True
     write_sample: Callable[[int], None] | None = None  # (step): keep an example of what the model can do
-    describe_metric: Callable[[], str] | None = None  # the metric beside the loss on screen; None: the perplexity
+    describe_metric: Callable[[], str] | None = None  # the metric after the loss on screen; None: the perplexity
 
     def take_steps(self, until: int | None = None) -> Iterator[StepResult]:
         """Take steps from where the trainer stands, to the last one or to step `until`."""
@@ -226,7 +226,7 @@ class Run(Protocol[ConfigT]):
         return None
 
     def list_estimates(self) -> list[tuple[str, str]]:
-        """List what a dry run shows beside speed and memory."""
+        """List what a dry run shows besides speed and memory."""
 
     def estimate_duration(self) -> DurationEstimate:
         """Take a few steps for a dry run, and return how long all of them would take."""
@@ -235,7 +235,7 @@ class Run(Protocol[ConfigT]):
         """Return what run.json keeps of the data, under "data" and other keys of its own."""
 
     def begin(self, folder: RunFolder) -> None:
-        """Get ready for the first step, when run.json is written; of a run that resumes, its history is there."""
+        """Prepare for the first step, after run.json is written; a resumed run has its history in the folder."""
         return
 
     def record_step(self, step: StepResult) -> None:
@@ -254,7 +254,7 @@ class Run(Protocol[ConfigT]):
         return
 
     def compute_result(self, folder: RunFolder, best: int) -> tuple[RunResult, JSONObject]:
-        """Evaluate the model of the best step; return what the caller gets, and what run.json keeps."""
+        """Evaluate the model of the best step; return the caller's result, and what run.json keeps."""
 
 
 AnyRun = Run[Any]  # dynamic: the class of its config, of which these functions read RunConfig alone
@@ -330,7 +330,7 @@ AnyNetworkRun = NetworkRun[Any]  # dynamic: the class of its config, of which th
 
 
 class RunRequest(Protocol[SettingsT, InputT, ReadyT, DataT]):
-    """A run that was asked for. Only the main process configures and prepares; all processes build."""
+    """A request for a run. Only the main process configures and prepares; all processes build."""
 
     options: RunOptions
 
@@ -341,14 +341,14 @@ class RunRequest(Protocol[SettingsT, InputT, ReadyT, DataT]):
 
     @property
     def protected_paths(self) -> object:
-        """Paths beside those of the settings that it reads, which --overwrite must not remove."""
+        """Paths that it reads besides those in the settings; --overwrite must not remove them."""
 
     def configure(self, earlier: EarlierRun | None) -> tuple[SettingsT, InputT]:
         """Merge and check the settings, of a new run or of a resumed one; returns also what had to be read to know
         them, so that preparing need not read it again."""
 
     def get_stem(self, settings: SettingsT) -> str:
-        """Return what the run's folder is called if nobody names it, before its number."""
+        """Return the name of the run's folder, without its number, if the user gives none."""
 
     def estimate_parameters(self, settings: SettingsT) -> int | None:
         """Return about how many parameters will be trained; None if that is not known yet."""
@@ -476,7 +476,7 @@ def time_steps(run: AnyNetworkRun, low: int, high: int) -> tuple[float, float]:
 
 
 def measure_deterministic_cost(build_run: Callable[[], AnyNetworkRun]) -> str:
-    """Return what deterministic algorithms cost here: a few steps of the run with and without, then forgotten."""
+    """Measure what deterministic algorithms cost here, by a few steps of the run with and without them."""
     seconds: list[float] = []
     for is_deterministic in (False, True):
         torch.use_deterministic_algorithms(is_deterministic)
@@ -512,7 +512,7 @@ def check_parallel_settings(train: TrainConfig, world: ProcessGroup, is_resumed:
 
 
 def check_disk_space(path: Path, train: LoopConfig, parameters: int | None) -> None:
-    """Refuse to begin where the disk cannot take the checkpoints."""
+    """Refuse to begin if the disk has no room for the checkpoints."""
     if parameters is None:
         return
     kept = max(2, train.keep_last + train.keep_best) + 1
@@ -525,7 +525,7 @@ def check_disk_space(path: Path, train: LoopConfig, parameters: int | None) -> N
 
 
 def collect_training_facts(folder: RunFolder, step: int) -> JSONObject:
-    """Return what the run knows of the model of one step, for a model card from its formers.json: names, no paths."""
+    """Collect facts about the model of one step for its formers.json and model card: names, no paths."""
     about = folder.read_info()
     config, data = about["config"], about.get("data") or {}
     looks = (row["valid"] for row in folder.read_history() if row["step"] == step and "valid" in row)
@@ -548,7 +548,7 @@ def save_best_model(folder: RunFolder, run: AnyRun) -> tuple[Former, int]:
     """Save the best checkpoint as a formers directory; returns the model and its step."""
     kept = Checkpoints(folder.path / "steps", remove_stale=False)
     if (checkpoint := kept.load_best()) is None:
-        raise Error("no checkpoint is whole", where=kept.folder, fix="check the disk; --resume trains again")
+        raise Error("no checkpoint is intact", where=kept.folder, fix="check the disk; --resume trains again")
     best, groups, _ = checkpoint
     former = run.build_model(groups)
     if not all(bool(weight.isfinite().all()) for weight in former.model.state_dict().values()):

@@ -62,7 +62,7 @@ def find_overlap(parts: Mapping[str, Examples]) -> list[tuple[str, str, int, int
 
 
 def hash_content(row: Mapping[str, JSONValue]) -> bytes:
-    """Hash a row's texts without case and spaces, which tells whether two rows ask the same."""
+    """Hash a row's texts without case and spaces, to find rows with the same content."""
     fields = [row.get(key) for key in ("text", "other", "question", "context")]
     parts = [str(field or "") for field in (*fields, *(row.get("choices") or ()), "".join(row.get("words") or ()))]
     text = "\0".join("".join(part.casefold().split()) for part in parts)
@@ -96,7 +96,7 @@ def wrap_labels_in_lists(examples: Examples) -> Examples:
 
 
 def sample_examples(examples: Examples, limit: int) -> Examples:
-    """Return so many of the examples, drawn from all of them and in their order: a file may be sorted by its labels."""
+    """Return `limit` of the examples, drawn at random, in their order: a file may be sorted by its labels."""
     count = len(examples.rows)
     if count <= limit:
         return examples
@@ -106,7 +106,7 @@ def sample_examples(examples: Examples, limit: int) -> Examples:
 
 
 def group_by_context(examples: Examples) -> list[list[int]]:
-    """Group places of rows that stay together: all questions about one context; without contexts, each row alone."""
+    """Group the numbers of rows that stay together: all questions about one context; without contexts, single rows."""
     (key, max_shared), groups = SHARED_CONTEXTS.get(examples.task, ("", 0)), dict[object, list[int]]()
     for place, row in enumerate(examples.rows):
         groups.setdefault(row.get(key) or place, []).append(place)
@@ -155,7 +155,7 @@ def save_examples(path: Path, sources: Mapping[str, object], parts: Mapping[str,
 
 
 def load_saved_examples(run: Path, name: str, task: str, labels: Sequence[str] = ()) -> Examples | None:
-    """Load the examples that a run has kept of a part, row by row as they were; None if there are none."""
+    """Load the examples of a part that a run has saved; None if there are none."""
     file = run / "data" / f"{name}.jsonl"
     if not file.is_file():
         return None

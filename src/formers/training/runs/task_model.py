@@ -172,7 +172,7 @@ def attach_task_head(settings: FinetuneSettings, head: str, labels: tuple[str, .
             return replace_head(add_task_tokens(former), head, labels, settings.seed)
     if "@" in head:
         return replace_head(load(settings.source, head="none"), head, labels, settings.seed)
-    if own is not None and own.partition("+")[0] == head.partition("+")[0]:  # a language model beside it or not
+    if own is not None and own.partition("+")[0] == head.partition("+")[0]:  # with or without a language model
         former = load(settings.source)
         if labels and former.labels != labels:
             return replace_head(former, head, labels, settings.seed)
@@ -254,7 +254,7 @@ def load_or_train_task_tokenizer(
 
 
 def collect_row_texts(row: Settings) -> list[str]:
-    """Return all texts of a row."""
+    """Return all texts of a row, for the tokenizer."""
     texts = [row.get(key) for key in ("text", "other", "target", "question", "context")]
     return [str(t) for t in (*texts, *row.get("choices", ()), " ".join(row.get("words", ()))) if t]
 
@@ -344,7 +344,7 @@ def find_unused_settings(settings: FinetuneSettings, task: Task) -> Iterator[tup
 
 
 def check_length(former: Former, length: int | None) -> None:
-    """Refuse a length that the model's positions do not have."""
+    """Refuse a length beyond the model's context."""
     most = former.context
     if length is not None and most is not None and length > most:
         fix = f"--tune.seq_length {most} or less; longer texts are read in windows"
@@ -353,7 +353,7 @@ def check_length(former: Former, length: int | None) -> None:
 
 @torch.no_grad()
 def initialise_number_head(former: Former, part: str, numbers: np.ndarray) -> None:
-    """Start a new head for numbers at their mean, with outputs of about their deviation."""
+    """Initialise a new head for numbers, so that its outputs have about their mean and deviation."""
     out, values = former.model.parts[part].out, numbers[numbers[:, 1] > 0, 0]
     assert isinstance(out, OutputLayer)
     assert out.weight is not None  # only a vocabulary's is tied
@@ -382,8 +382,8 @@ def select_trainable(former: Former, tune: TuneConfig) -> None:
 
 
 def finalise_model(former: Former, tune: TuneConfig) -> None:
-    """Return a trained model as it is saved: adapters merged in, or in a file beside the weights; a language model
-    that only helped to learn has gone."""
+    """Prepare a trained model for saving: adapters are merged, or moved to a file of their own, and the head of an
+    auxiliary language-model loss is removed."""
     if "+lm" in former.head:
         former.head = former.head.replace("+lm", "")
         del former.model.heads["lm"]
@@ -429,6 +429,6 @@ class WeightRule:
 
 
 def list_listeners(former: Former) -> list[Listener]:
-    """List what follows the weights of a model in training because its family says so."""
+    """List the listeners that a family declares for its models in training."""
     rule = former.definition.after_step
     return [] if rule is None else [WeightRule(former, rule)]

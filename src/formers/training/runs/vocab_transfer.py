@@ -60,7 +60,7 @@ def transfer_vocabulary(
 
 
 def resize_vocabulary(former: Former, old: Tokenizer, new: Tokenizer, changes: Settings) -> Former:
-    """Return a model of the new vocabulary: tensors with a row for each piece are made anew, others are taken over."""
+    """Return a model of the new vocabulary: tensors with a row for each token are made new, the others are copied."""
     values: Settings = {**dataclasses.asdict(former.config), **changes}
     following = set[str]()
     if old.fingerprint != new.fingerprint:  # else rows that pad the vocabulary stay too

@@ -117,7 +117,7 @@ Prepared = tuple[VectorRunConfig, VectorData]
 
 @dataclass(frozen=True)
 class VectorRequest(RunRequest[VectorRunConfig, None, VectorRunConfig, VectorData]):
-    """A run of word vectors that was asked for. One that resumes reads its text again: only the vectors are saved."""
+    """A request for a run of word vectors. A resumed one reads its text again: only the vectors are saved."""
 
     method: str | None  # or "vectors": the file of settings says which
     text: object  # documents in memory; None: the files of the settings
