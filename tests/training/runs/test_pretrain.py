@@ -358,7 +358,7 @@ def test_a_failed_try_takes_nothing_that_is_not_its_own(tmp_path):
         (tmp_path / "data" / name).mkdir(parents=True)
         (tmp_path / "data" / name / "mine.txt").write_text("mine")
     for _ in range(2):
-        with pytest.raises(Error, match="something else is there"):
+        with pytest.raises(Error, match="holds something else"):
             pretrain_toy(out=tmp_path)
     with pytest.raises(Error, match=r"is not empty \(mine.txt\)"):
         pretrain_toy(

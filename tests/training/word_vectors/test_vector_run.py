@@ -234,7 +234,7 @@ def test_vectors_that_do_not_fit_are_refused(capsys, tmp_path, vectors):
         (["textcnn", "--vectors", rows], "rows.tsv"),
         (["textcnn", "--vectors", tmp_path / "other.vec"], "words of the examples has a vector (for example"),
         (["textcnn", "--vectors", vectors / "run", "--model.embed", 9], "the vectors have 6 numbers, the embedding 9"),
-        (["textcnn", "--freeze-vectors"], "there are no vectors to hold still. Give --vectors PATH"),
+        (["textcnn", "--freeze-vectors"], "tune.vectors_frozen has no vectors to freeze. Give --vectors PATH"),
         (["elmo", "--vectors", vectors / "run"], "elmo does not take word vectors"),
     ):
         code, _, error = run_command(capsys, "finetune", *words, "--train", rows, "--out", tmp_path / "run")
