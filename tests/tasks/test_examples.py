@@ -198,7 +198,7 @@ def test_errors_name_what_is_there(tmp_path):
         (two, "classify", {"text": "nope"}, "there is no column 'nope'; there are 'x'"),
         (two, "classify", {"words": "x"}, "no part 'words'"),
         (two, "sing", None, "no task"),
-        (two, None, "text", "no part=column"),
+        (two, None, "text", "not of the form part=column"),
         ([], None, None, "no examples"),
         ([{"text": "t", "topic": "a", "sentiment": "b"}], None, {}, "'topic', 'sentiment'"),
         ([{"text": "", "label": "1"}], None, None, "1 without text"),

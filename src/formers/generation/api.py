@@ -40,7 +40,7 @@ def generate(
     check_verb(former, "generate")
     options = make_options(settings, max_new_tokens=max_new_tokens)
     if draft is not None and stream:
-        raise Error("a text with a draft is not streamed", fix="leave stream out, or the draft")
+        raise Error("stream cannot be combined with a draft", fix="leave one of them out")
     if not stream:
         return generate_texts(former, prompts, options, draft=draft)
     if not isinstance(prompts, str) or options.num_samples > 1 or options.num_beams > 1:

@@ -1,6 +1,6 @@
 """More training examples out of few: words hidden and refilled by a masked model (Wu et al. 2018), texts continued by a
-decoder (Anaby-Tavor et al. 2019), both after learning how each label speaks (Kumar et al. 2020), and only those kept
-to which a classifier still gives their label."""
+decoder (Anaby-Tavor et al. 2019), both after training on the texts of each label (Kumar et al. 2020), and only those
+kept to which a classifier still gives their label."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class AugmentConfig:
 
     def __post_init__(self) -> None:
         if self.method not in ("fill", "continue"):
-            raise Error(f"examples are not made by {self.method!r}", fix="choose fill or continue")
+            raise Error(f"there is no method {self.method!r}", fix="choose fill or continue")
         if self.times < 1 or self.top_k < 1 or self.max_new_tokens < 1:
             raise Error("times, top_k and max_new_tokens are at least 1", fix="leave them out")
         check_sizes(self, "seed", minimum=0)
@@ -67,7 +67,7 @@ class AugmentConfig:
 
 
 @dataclass(frozen=True)
-class Augmented:
+class AugmentResult:
     """New examples, each with the number of its source ("from"), and how many were skipped for which reason."""
 
     rows: list[Row]
@@ -80,7 +80,7 @@ def augment(
     label_filter: Former | str | None = "linear",
     column: str | None = None, encoding: str = "utf-8", skip: bool = False, delimiter: str | None = None,
     header: bool | None = None, tell: ProgressCallback | None = None, overwrite: bool = False, **how: object,
-) -> Augmented:  # fmt: skip
+) -> AugmentResult:  # fmt: skip
     """Make new examples for classification out of a file, rows or a dataset, with a masked model or a decoder.
 
     `label_filter` is what checks the labels of new examples: "linear" (learned from the same examples), a fine-tuned
@@ -112,7 +112,7 @@ def augment(
     words = ", ".join(f"{count:,} {SKIP_REASONS[why]}" for why, count in skipped.items() if count)
     total = sum(map(len, texts))
     summary = f"{len(rows):,} new examples out of {len(examples):,}; left out of {total:,}: {words or 'none'}"
-    return Augmented(rows, skipped, summary)
+    return AugmentResult(rows, skipped, summary)
 
 
 def build_config(former: Former, settings: Settings) -> AugmentConfig:

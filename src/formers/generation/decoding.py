@@ -53,7 +53,7 @@ def continue_ids(
 def build_id_constraints(former: Former, options: Options, max_new_tokens: int) -> Constraints:
     """Build the constraints for up to `max_new_tokens` ids; stop strings need text and are refused."""
     if options.stop:
-        raise Error("stop strings are of texts, not of ids", fix="use generate, which works with texts")
+        raise Error("stop strings apply to texts, not to ids", fix="use generate, which works with texts")
     return build_constraints(former, dataclasses.replace(options, max_new_tokens=max_new_tokens))
 
 

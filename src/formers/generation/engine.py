@@ -113,8 +113,8 @@ class Engine:
             raise Error(what, fix="make an engine with a larger cache_size")
         if isinstance(choose, Options):
             if choose.rows_per_prompt > 1:
-                fix = "submit one for each sample, with seeds of their own; no beams"
-                raise Error("a request is one text", fix=fix)
+                fix = "submit one for each sample, with its own seed; without beams"
+                raise Error("a request generates one text", fix=fix)
             choose = make_chooser(build_id_constraints(self.former, choose, max_new_tokens))
         request = Request(ids, begin_sequence(self.former, ids), max_new_tokens, choose, listener)
         self.waiting_requests.put(request)

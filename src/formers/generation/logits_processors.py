@@ -130,7 +130,7 @@ def read_search_options(former: Former, prefix: str | None = None) -> Settings:
     options: Settings = {name: value for name, value in named.items() if value is not None}
     for name, value in options.items():
         if not isinstance(value, int | float) and (name, value) != ("early_stopping", "never"):
-            raise Error(f"{name}: {format_value(value)} makes no sense", where=CONFIG_FILES[0], fix="correct it")
+            raise Error(f"{name}: {format_value(value)} is not a valid value", where=CONFIG_FILES[0], fix="correct it")
     longest = options["max_new_tokens"] = max(1, options.get("max_new_tokens", 65) - 1)
     shortest = max(0, options.get("min_new_tokens", 1) - 1)
     options["min_new_tokens"] = shortest if shortest <= longest else 0

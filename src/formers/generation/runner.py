@@ -41,10 +41,10 @@ class Runner:
         self, former: Former, rows: int, size: int, sources: Sequence[Sequence[int]] | None = None,
         rows_per_source: int = 1,
     ):  # fmt: skip
-        records = can_capture_graph(former)
+        can_capture = can_capture_graph(former)
         self.former, self.cache_size = former, size
-        if records:
-            self.cache_size = -(-size // 64) * 64  # few sizes are recorded, and reused
+        if can_capture:
+            self.cache_size = -(-size // 64) * 64  # few sizes are captured, and reused
             if not former.is_encoder_decoder:
                 self.graph_key = make_graph_key(former.model, rows, self.cache_size)
         if sources is not None and isinstance(former.model.body, RecurrentEncoderDecoder):  # a state for each row
@@ -59,8 +59,8 @@ class Runner:
         self.state = former.create_state(rows, self.cache_size) if cached is None else cached.state
         # The output layer, filled up for many steps.
         self.padded_output = None if cached is None else refresh_padded_output(former, cached.padded_output)
-        self.graphed_step = cached.graphed_step if cached is not None else GraphedDecodeStep() if records else None
-        self.can_chain_steps = records  # steps can follow each other without a host sync
+        self.graphed_step = cached.graphed_step if cached is not None else GraphedDecodeStep() if can_capture else None
+        self.can_chain_steps = can_capture  # steps can follow each other without a host sync
 
     def __del__(self) -> None:
         """Hand the captured graph on to the next runner of the same size."""
@@ -71,7 +71,7 @@ class Runner:
 
     @torch.inference_mode()
     def score_next(self, new_ids: Sequence[Sequence[int]], capture: Capture | None = None) -> Tensor:
-        """Return the logits (rows, vocab) after these tokens, a list for each row; of an empty list, anything.
+        """Return the logits (rows, vocab) after these tokens, a list for each row; of an empty list, undefined.
 
         Of two streams (XLNet), the query stream at one more place answers, which no other sees. Its states and those
         of the token before it are forgotten: that token is read again with its successor (two by two, as transformers
@@ -151,8 +151,8 @@ class Runner:
         self.state.drop_newest(torch.tensor(counts, device=self.former.device))
 
     def limit_slots(self, longest: int) -> None:
-        """Say that no row holds more than `longest` tokens, so that attention looks at no more slots: the bound that
-        the cache keeps grows with every step, also when the longest rows have ended."""
+        """Set the bound on the tokens of a row to `longest`, so that attention reads no more slots: the cache's own
+        bound grows with every step, even when the longest rows have ended."""
         if isinstance(self.state, KVCache) and not self.state.is_static:
             self.state.used_slots = min(self.state.used_slots, longest)
 
@@ -212,8 +212,8 @@ def pad_output_layer(former: Former) -> PaddedOutput | None:
 
 
 class GraphedDecodeStep:
-    """A step for one token of each row. The first `warm` ones run as usual, then one is recorded; what the graph gives
-    is overwritten by the next step. A step that cannot be recorded runs as usual, with one warning."""
+    """A step for one token of each row. The first `warm` ones run as usual, then one is captured; the next step
+    overwrites the output. A step that cannot be captured runs as usual, with one warning."""
 
     def __init__(self, warm: int = 1) -> None:
         self.warmup_left = warm

@@ -1,7 +1,7 @@
-"""The verbs of fine-tuned models: text in, answers out, one or many at once. A model is handed in.
+"""The verbs of fine-tuned models: text in, answers out, one or many at once.
 
-Below them, what the verbs share with evaluation: what a model's head says of encoded examples, in batches of similar
-length, and what that means for their rows.
+Below them, what the verbs share with evaluation: the outputs of a model's head for encoded examples, in batches of
+similar length, and the answers that follow from them.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def read_numbers(labels: Sequence[str], shares: np.ndarray) -> list[float]:
 
 
 def predict_rows(former: Former, task: Task, rows: list[Row], tell: ProgressCallback | None) -> np.ndarray:
-    """(rows, width) what a head that reads whole texts says, or a decoder that writes labels."""
+    """Compute (rows, width) outputs of a head over whole texts, or a decoder's shares of the labels."""
     if task.label_as_text:
         return check_finite(score_label_words(former, task, rows, tell))
     return average_windows(task, *compute_task_outputs(former, task, rows, tell))
@@ -138,7 +138,7 @@ def predict_rows(former: Former, task: Task, rows: list[Row], tell: ProgressCall
 def compute_task_outputs(
     former: Former, task: Task, rows: Sequence[Row], tell: ProgressCallback | None
 ) -> tuple[EncodedExamples, list[np.ndarray]]:
-    """Encode rows, and compute what the head of a task says of each example, all of it finite."""
+    """Encode rows, and compute the outputs of the task's head for each example, which must be finite."""
     data = encode_examples(task, rows, TaskEncoder.from_former(former, task), former.labels)
     return data, check_finite(compute_outputs(former, data, get_head_part(former, task), tell))
 
@@ -164,8 +164,8 @@ def tag(
     rows: list[Row] = [{"words": [normalise(word) for word, _ in row]} for row in words]
     data, outputs = compute_task_outputs(former, task, rows, tell)
     results: list[list[TaggedWord]] = []
-    for row, (tags, chances) in zip(words, predict_tags(data, outputs, [len(row) for row in words]), strict=True):
-        each = zip(row, tags.tolist(), chances.tolist(), strict=True)
+    for row, (tags, probabilities) in zip(words, predict_tags(data, outputs, [len(row) for row in words]), strict=True):
+        each = zip(row, tags.tolist(), probabilities.tolist(), strict=True)
         results.append([TaggedWord(w, former.labels[max(0, t)], at, at + len(w), p) for (w, at), t, p in each])
     if entities:
         named = [list(group_entities(row, text, scheme)) for row, text in zip(results, text_rows, strict=True)]
@@ -270,7 +270,7 @@ def choose(
 
 
 def resolve_task(former: Former, name: str, long: str | None) -> Task:
-    """Return the model's task, with another way to take long texts if one is asked for."""
+    """Return the model's task, with another `long` if one is given."""
     check_verb(former, TASK_VERBS[name])
     task = get_task(former, name)
     if long not in (None, *get_args(LongTextMode)):
@@ -279,7 +279,7 @@ def resolve_task(former: Former, name: str, long: str | None) -> Task:
 
 
 def get_task(former: Former, name: str) -> Task:
-    """Return a loaded model's task, which must have that name; one that came from elsewhere gets the usual values."""
+    """Return a loaded model's task, which must have that name; a model of another library gets the default values."""
     if saved := former.task or find_mixture_task(former, name):
         if saved["name"] != name:
             raise Error(f"this model was trained to {saved['name']}", fix=f"use {TASK_VERBS[saved['name']]}")
@@ -304,7 +304,7 @@ def find_mixture_task(former: Former, name: str) -> JSONObject:
 
 
 def make_text_rows(texts: Texts, task: Task) -> tuple[list[Row], bool]:
-    """Return texts and pairs as rows, and whether it was one alone."""
+    """Return texts and pairs as rows, and whether a single one was given."""
     one = isinstance(texts, str | tuple | Mapping)
     rows = []
     for number, text in enumerate([texts] if one else list_texts(texts)):
@@ -344,7 +344,7 @@ def get_head_part(former: Former, task: Task) -> str:
 
 @contextmanager
 def switch_to_eval(former: Former) -> Iterator[None]:
-    """Run a model without dropout and gradients, and leave it as it was."""
+    """Run a model without dropout and gradients within the block; its mode is restored."""
     was = former.model.training
     former.model.eval()
     try:
@@ -370,8 +370,8 @@ def compute_outputs(
     former: Former, data: EncodedExamples, part: str, tell: ProgressCallback | None = None,
     on_batch: Callable[[Tensor, Batch], None] | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
-    """Of each example what the head's part says: (documents, width), or (tokens, width) if it does not pool. `on_batch`
-    gets what it says of each batch, and the batch."""
+    """Compute the outputs of a head's part for each example: (documents, width), or (tokens, width) without
+    pooling. `on_batch` is called with the outputs of each batch, and the batch."""
     rows: list[np.ndarray] = [np.zeros(0)] * len(data)
     pools, wraps = former.model.parts[part].spec.pool is not None, former.definition.starts_with_last_token
     with switch_to_eval(former):
@@ -391,20 +391,20 @@ def compute_outputs(
 
 
 def check_finite(outputs: Outputs) -> Outputs:
-    """Return what a head says; raise NonFinite if it holds NaN or infinity."""
+    """Return the outputs of a head; raise NonFinite if they hold NaN or infinity."""
     if not all(np.isfinite(one).all() for one in outputs):
-        raise NonFinite("what its head says")
+        raise NonFinite("outputs of its head")
     return outputs
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
     """Normalise along the last axis."""
-    raised = np.exp(scores - scores.max(-1, keepdims=True))
-    return raised / raised.sum(-1, keepdims=True)
+    exponentials = np.exp(scores - scores.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
 
 
 def average_windows(task: Task, data: EncodedExamples, outputs: Sequence[np.ndarray]) -> np.ndarray:
-    """(rows, width): probabilities of classes or labels, or the number; the mean over the windows of a row."""
+    """Compute (rows, width) probabilities of classes or labels, or the number: the mean over the windows of a row."""
     scores = np.stack([one.sum(0) for one in outputs]).astype(np.float64)
     if task.kind != "number":
         scores = softmax(scores) if task.kind == "class" else 1 / (1 + np.exp(-scores))
@@ -417,7 +417,7 @@ def average_windows(task: Task, data: EncodedExamples, outputs: Sequence[np.ndar
 def score_label_words(
     former: Former, task: Task, rows: Sequence[Row], tell: ProgressCallback | None = None
 ) -> np.ndarray:
-    """(rows, labels) how likely a decoder is to write each label of the task after a text, as shares of all labels."""
+    """Compute (rows, labels) how likely a decoder is to write each label after a text, as shares of all labels."""
     labelled = [{**row, "label": label} for row in rows for label in task.labels]
     data = encode_examples(task, labelled, TaskEncoder.from_former(former, task))
     totals, start = np.zeros(len(data)), get_start_token(former.config)
@@ -462,8 +462,8 @@ def predict_spans(
     pads_left = former.tokenizer is not None and former.tokenizer.is_left_padded
     for number, scores in enumerate(outputs):
         row = int(data.row_index[number])
-        nowhere = len(scores) - 1 if pads_left else 0
-        empty[row] = min(empty[row], float(scores[nowhere, 0] + scores[nowhere, 1]))
+        no_answer = len(scores) - 1 if pads_left else 0
+        empty[row] = min(empty[row], float(scores[no_answer, 0] + scores[no_answer, 1]))
         assert data.offsets is not None
         places = data.offsets[data.starts[number] : data.starts[number + 1]]
         candidates[row] += find_candidates(scores, places, contexts[row], task.max_answer_tokens, best)

@@ -38,7 +38,7 @@ LABEL_NAMES = (
     "label", "labels", "class", "category", "gold_label", "sentiment", "intent", "emotion", "topic", "rating", "stars",
     "y", "target", "레이블", "라벨", "분류", "감정", "등급", "평점", "평가",
 )  # fmt: skip
-EXACT_LABEL_NAMES = ("label", "labels", "class", "gold_label")  # these are meant, whatever stands beside them
+EXACT_LABEL_NAMES = ("label", "labels", "class", "gold_label")  # these are labels, whatever the other columns are
 # The names that a column has by what it holds, the likeliest first.
 COLUMN_NAMES: dict[str, tuple[str, ...]] = {
     "plain text": TEXT_COLUMN_NAMES,
@@ -101,7 +101,7 @@ class TagLayout:
         return [known.get(column, str(column)) for column in range(self.num_columns)]
 
     def describe(self) -> str:
-        """Describe the layout in words."""
+        """Describe the layout for a note."""
         where = "" if self.tag_column is None else f", the tag in column {self.tag_column} of {self.num_columns}"
         mark = self.delimiter
         between = "" if mark is None else f", a {readers.name_delimiter(mark)} stands between columns"
@@ -231,7 +231,7 @@ def read_tagged_sentences(
     path: Path, layout: TagLayout, wants: readers.TableOptions, names: Sequence[str]
 ) -> Iterator[TableRow]:
     """Read sentences of a file with a word in each line: the number of the first line, and a list for each column under
-    its name. Blank lines and -DOCSTART- end a sentence, comments are passed over."""
+    its name. Blank lines and -DOCSTART- end a sentence, comments are skipped."""
     columns: list[list[str]] = [[] for _ in names]
     start, waiting = 1, bool(layout.header)
     for number, line in readers.number_lines(path, wants):
@@ -244,7 +244,7 @@ def read_tagged_sentences(
             columns = [[] for _ in names]
         elif not is_comment(line, parts, layout):
             if len(parts) != layout.num_columns or not parts[layout.word_column] or not parts[layout.tag_column or -1]:
-                what = f"a line has a word and its tag: {layout.num_columns} columns are wanted, here are {len(parts)}"
+                what = f"a line has a word and its tag in {layout.num_columns} columns, and this one has {len(parts)}"
                 wants.report_broken_row(what, path, number)
                 continue
             start = start if columns[0] else number
@@ -290,7 +290,7 @@ class Table:
     column_names: list[str] = field(default_factory=list)
     class_names: dict[str, list[str]] = field(default_factory=dict)  # a HF dataset's names of numbered labels
     is_plain_text: bool = False  # running text, which has no columns
-    has_assumed_header: bool = False  # the first row was taken for the names of the columns, and nobody said so
+    has_assumed_header: bool = False  # the first row was taken for the names of the columns, without a setting
 
     def __post_init__(self) -> None:
         self.column_names = self.column_names or list(dict.fromkeys(str(name) for _, row in self.rows for name in row))

@@ -30,7 +30,7 @@ class CarriedState:
 
     def __init__(self, rows: int, size: int):
         if type(rows) is not int or type(size) is not int or rows < 1 or size < 0:
-            what = f"a {type(self).__name__} of {size!r} states for {rows!r} rows makes no sense"
+            what = f"a {type(self).__name__} of {size!r} states for {rows!r} rows is not possible"
             raise Error(what, fix="give at least one row, and a length of 0 or more")
 
     def bind_model(self, model: Mapping[str, object]) -> None:
@@ -195,7 +195,7 @@ class KVCache(CarriedState):
         assert self.lengths is not None
         assert self.written_lengths is not None
         if self.recurrent_state is not None:
-            raise Error("a recurrent decoder cannot forget", fix="make a new cache, and read again")
+            raise Error("a recurrent decoder cannot drop tokens", fix="make a new cache, and read again")
         if self.slot_table is not None:
             self.materialise_rows(self.slot_table.clone(), self.lengths.clone())
         self.lengths.sub_(counts)

@@ -107,7 +107,7 @@ def run_steps(steps: PackedSteps, x: Tensor, state: RNNState, step: StepFunction
 
 @contextlib.contextmanager
 def ignore_chunk_warning() -> Iterator[None]:
-    """Say nothing of weights that are not one piece of memory: cuDNN copies them, which costs next to nothing."""
+    """Ignore the warning about weights that are not contiguous: cuDNN copies them, at hardly any cost."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
         yield
