@@ -117,6 +117,12 @@ def format_value(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def count_noun(count: float, noun: str) -> str:
+    """Format a number of things: "1 label", "2,048 labels", "2.5 epochs"."""
+    number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
+    return f"{number} {noun}{'s' * (count != 1)}"
+
+
 def parse_json_object(text: str, where: object = None) -> JSONObject:
     """Parse a JSON object from untrusted text: no key twice, no half characters, not absurdly deep."""
 

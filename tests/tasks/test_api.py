@@ -53,7 +53,7 @@ def test_pairs_and_long_texts():
     with pytest.raises(Error, match=r"text 1 has [\d,]+ tokens, and 30 fit"):
         former.classify(long, long="error")
     assert former.classify(("Anna", long)).label in ("no", "yes")
-    with pytest.warns(UserWarning, match="1 shorter sides of pairs are cut to fit into 32 tokens"):
+    with pytest.warns(UserWarning, match="1 shorter side cut to fit into 32 tokens"):
         assert former.classify((long, long)).label in ("no", "yes")
 
 

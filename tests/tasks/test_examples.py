@@ -204,7 +204,7 @@ def test_errors_name_what_is_there(tmp_path):
         ([{"text": "", "label": "1"}], None, None, "1 without text"),
         ([{"text": "x", "label": "no"}], "regress", {"label": "label"}, "row 1: the label 'no' is not a number"),
         ([{"text": ["x"], "label": "1"}], "classify", {"text": "text"}, "row 1: the text in 'text' is not text"),
-        ([{"words": ["a"], "tags": []}], "tag", {}, "1 words and 0 tags"),
+        ([{"words": ["a"], "tags": []}], "tag", {}, "1 word and 0 tags"),
         ([("a", "b"), ("c",)], "classify", ["text", "label"], "row 2"),
         ({"train": []}, None, None, "several parts"),
         (3, None, None, "cannot be read from int"),

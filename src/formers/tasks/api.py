@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch
-from ..config import JSONObject, ProgressCallback, build_config, format_value
+from ..config import JSONObject, ProgressCallback, build_config, count_noun, format_value
 from ..data.encoded_examples import EncodedExamples, group_by_length, shift_right
 from ..errors import Error, NonFinite
 from ..former import Former
@@ -289,7 +289,8 @@ def get_task(former: Former, name: str) -> Task:
         what = f"this {former.family} has the head {former.head!r}, which does not {name}"
         raise Error(what, fix=f"fine-tune it first: formers finetune MODEL --task {name} --train FILE")
     if name in ("classify", "regress") and (len(former.labels) == 1) != (name == "regress"):
-        raise Error(f"this model has {len(former.labels)} labels", fix="use classify" if name == "regress" else "score")
+        what = f"this model has {count_noun(len(former.labels), 'label')}"
+        raise Error(what, fix="use classify" if name == "regress" else "use score")
     return Task(name=name, kind=kinds[0], length=choose_length(former.context))
 
 

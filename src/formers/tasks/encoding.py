@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..batch import IGNORE_INDEX
-from ..config import JSONValue, format_value
+from ..config import JSONValue, count_noun, format_value
 from ..data.encoded_examples import EncodedExamples, ExampleCollector
 from ..errors import Error
 from ..former import Former
@@ -172,14 +172,14 @@ def find_truncated(task: Task, a: Ids, b: Ids | None, room: int) -> list[str]:
     if len(a) + len(() if b is None else b) <= room:
         return []
     if task.long == "cut":
-        return ["texts"]
-    return ["shorter sides of pairs"] if b is not None and min(len(a), len(b)) > room // 2 else []
+        return ["text"]
+    return ["shorter side"] if b is not None and min(len(a), len(b)) > room // 2 else []
 
 
 def warn_truncated(lost: Mapping[str, int], encoder: TaskEncoder) -> None:
     """Warn about texts that were cut, with their number."""
-    if cut := [f"{count:,} {what}" for what, count in lost.items() if count]:
-        message = f"{' and '.join(cut)} are cut to fit into {encoder.max_length} tokens"
+    if cut := [count_noun(count, what) for what, count in lost.items() if count]:
+        message = f"{' and '.join(cut)} cut to fit into {encoder.max_length} tokens"
         warnings.warn(f"{message}: tune.seq_length sets this, and long='error' refuses them", stacklevel=3)
 
 
@@ -240,12 +240,14 @@ def encode_choices(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequenc
     for number, row in enumerate(rows):
         choices = list(row["choices"])
         if len(choices) < 2:
-            raise Error(f"question {number + 1} has {len(choices)} choice(s)", fix="give two choices or more")
+            raise Error(
+                f"question {number + 1} has {count_noun(len(choices), 'choice')}", fix="give two choices or more"
+            )
         pieces = encoder.tokenize([str(choice) for choice in choices])
         longest = max(map(len, pieces))
         check_fits(task, number, len(first[number]) + longest, room, "question")
-        lost["questions"] += len(first[number]) + longest > room
-        lost["choices"] += sum(len(b) >= room for b in pieces)
+        lost["question"] += len(first[number]) + longest > room
+        lost["choice"] += sum(len(b) >= room for b in pieces)
         for turn, b in enumerate(pieces):
             b = b[: room - 1]
             a = first[number][max(0, len(first[number]) + len(b) - room) :]
@@ -307,7 +309,7 @@ def encode_questions(task: Task, rows: Rows, encoder: TaskEncoder, labels: Seque
     contexts = encoder.tokenize_with_offsets([row["context"] for row in rows])
     for number, (row, (ids, offsets)) in enumerate(zip(rows, contexts, strict=True)):
         check_fits(task, number, len(questions[number]) + len(ids), whole, "question, with its context,")
-        lost["questions"] += len(questions[number]) > whole // 2
+        lost["question"] += len(questions[number]) > whole // 2
         question = questions[number][: whole // 2]
         room = whole - len(question)
         spans = [(a["start"], a["start"] + len(a["text"])) for a in row.get("answers") or () if a["text"]]

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, Unpack, cast
 
-from ..config import Settings
+from ..config import Settings, count_noun
 from ..data.readers import NUMBER_CHARACTERS, format_names, resolve_column
 from ..errors import Error
 from ..text.normalise import CleaningReport, compose_and_count, compose_nfc, scrub_text
@@ -263,7 +263,9 @@ class ExampleBuilder:
         """Make a row of tag; words without a character are left out with their tags."""
         words, tags = (self.split_words(record.get(self.roles[part]), place) for part in ("words", "tags"))
         if len(words) != len(tags):
-            raise self.make_error(f"there are {len(words)} words and {len(tags)} tags", place)
+            raise self.make_error(
+                f"there are {count_noun(len(words), 'word')} and {count_noun(len(tags), 'tag')}", place
+            )
         names = [self.to_label_name(tag, self.roles["tags"]) for tag in tags]
         pairs = [(w, t) for w, t in zip((self.clean_text(str(w)) for w in words), names, strict=True) if w.strip()]
         self.skip_counts["words of spaces alone"] += len(words) - len(pairs)
@@ -347,12 +349,12 @@ class ExampleBuilder:
         parts = [
             f"{part} = column {' + '.join(map(repr, flatten_names([column])))}" for part, column in self.roles.items()
         ]
-        kinds = f": {len(labels):,} {'tags' if self.task == 'tag' else 'labels'}" if labels else ""
+        kinds = f": {count_noun(len(labels), 'tag' if self.task == 'tag' else 'label')}" if labels else ""
         if self.task == "regress" and (values := [row["label"] for row in rows if row["label"] is not None]):
             kinds = f": {min(values):g} to {max(values):g}"
         left = f"; left out: {self.describe_skipped()}" if self.skip_counts else ""
         more = "".join(f"; {text}" for text in (*self.changes.describe_losses(), *self.changes.notes))
-        return f"{self.task}: {', '.join(parts)}{kinds}, {len(rows):,} examples{left}{more}"
+        return f"{self.task}: {', '.join(parts)}{kinds}, {count_noun(len(rows), 'example')}{left}{more}"
 
 
 EXAMPLE_BUILDERS: dict[str, Callable[[ExampleBuilder, int, Row], Row | None]] = {

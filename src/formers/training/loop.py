@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from ..config import JSONObject
+from ..config import JSONObject, count_noun
 from ..errors import Error
 from .checkpoint.local import SHARD_FOLDER, BackgroundWriter, Checkpoints, Tensors
 from .distributed.process_group import ProcessGroup
@@ -184,7 +184,7 @@ def run_training_loop(
             if trainer.should_stop and saves:
                 break
     if trainer.bad_steps:
-        bad = f"{trainer.bad_steps} steps with a loss or gradient that is not finite"
+        bad = f"{count_noun(trainer.bad_steps, 'step')} with a loss or gradient that is not finite"
         say(f"note: the run ended with {bad}; the model may be unusable")
     world.barrier()
     return first_step

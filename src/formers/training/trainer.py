@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Batch
+from ..config import count_noun
 from ..errors import Error
 from ..model import Model
 from ..nn.block import BlockStack
@@ -269,11 +270,9 @@ class Trainer:
             if self.bad_steps < limit:
                 return
         low, high = step.example_range
-        raise Diverged(
-            f"{self.bad_steps} steps in a row had a loss or gradient that is not finite, the last at step {step.step}, "
-            f"examples {low} to {high}",
-            fix="continue with --resume and a lower train.lr; it goes back to a checkpoint before them",
-        )
+        what = f"{count_noun(self.bad_steps, 'step')} in a row had a loss or gradient that is not finite"
+        fix = "continue with --resume and a lower train.lr; it goes back to a checkpoint before them"
+        raise Diverged(f"{what}, the last at step {step.step}, examples {low} to {high}", fix=fix)
 
     def use_ema_weights(self) -> AbstractContextManager[None]:
         """Replace the model's weights by their moving average within the block, if there is one."""

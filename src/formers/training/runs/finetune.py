@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...batch import Batch
-from ...config import JSONObject, ProgressCallback, Settings, coerce_value
+from ...config import JSONObject, ProgressCallback, Settings, coerce_value, count_noun
 from ...data.encoded_examples import EncodedExamples
 from ...data.loader import load_batches
 from ...data.readers import is_path_source
@@ -179,7 +179,7 @@ def request_finetuning(
     sources = {"train": train, "valid": valid_part if valid is None else valid, "test": test}
     overrides_by_name = collect_settings(settings or {}, overrides, sources, columns)
     tasks, memory = read_mixture(mixture)
-    if tasks or file_settings.get("mixture") or is_mixture_run(options):
+    if tasks or file_settings.get("mixture") or "mixture" in (options.read_resumed_settings() or {}):
         from .finetune_mixture import MixtureRequest
 
         if task not in (None, MIXTURE_TASK):
@@ -188,11 +188,6 @@ def request_finetuning(
     if is_text_run(task, options):
         return request_text_run(model, sources, overrides_by_name, config, options)
     return FinetuneRequest(model, task, sources, columns, config, overrides_by_name, options)
-
-
-def is_mixture_run(options: RunOptions) -> bool:
-    """Return whether the run that is resumed is one of a mixture."""
-    return "mixture" in (options.read_resumed_settings() or {})
 
 
 @dataclass(frozen=True)
@@ -206,11 +201,6 @@ class FinetuneRequest(RunRequest[FinetuneSettings, Splits, FinetuneSettings, Spl
     file: ConfigFile
     given: Settings  # dotted settings
     options: RunOptions
-
-    @property
-    def protected_paths(self) -> object:
-        """The file of settings."""
-        return (self.file,)
 
     def get_stem(self, settings: FinetuneSettings) -> str:
         """Return the family and the task."""
@@ -485,7 +475,7 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
             yield describe_random_start(config.family, config.preset)
         name = config.source or config.preset or config.family
         length = f"{s.steps:,} steps of {s.batch_tokens * s.accumulate:,} tokens"
-        examples = f"{len(self.objective.source.data):,} examples"
+        examples = count_noun(len(self.objective.source.data), "example")
         yield f"{name}: {self.describe_parameters()} learn to {self.task.name}; {examples}, {length}"
         if self.world.is_main and (why := explain_export_limits(self.former)) is not None:
             yield f"export: {why}"

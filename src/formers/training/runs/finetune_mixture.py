@@ -71,11 +71,6 @@ class MixtureRequest(RunRequest[FinetuneSettings, MixtureSplits, FinetuneSetting
     memory: MixtureSources  # examples of the tasks that are not in files
     options: RunOptions
 
-    @property
-    def protected_paths(self) -> object:
-        """The file of settings."""
-        return (self.file,)
-
     def get_stem(self, settings: FinetuneSettings) -> str:
         """Return the family, and that it is a mixture."""
         return f"{settings.family}-{MIXTURE_TASK}"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...config import JSONObject, ProgressCallback, Settings, get_schema
+from ...config import JSONObject, ProgressCallback, Settings, count_noun, get_schema
 from ...data.encoded_examples import EncodedSource
 from ...data.mixture import Mixture
 from ...errors import Error
@@ -97,7 +97,9 @@ def build_text_task(name: str, config: MixtureTaskConfig, examples: Examples, tu
     if kind == "classify":
         labels = examples.labels
         if len(labels) < 2:
-            raise Error(f"task {name}: the training examples have {len(labels)} label(s)", fix="give two or more")
+            raise Error(
+                f"task {name}: the training examples have {count_noun(len(labels), 'label')}", fix="give two or more"
+            )
     elif kind == "regress":
         labels = list_number_labels([float(row["label"]) for row in examples.rows])
     usual = f"{name}: " if not labels else f"{name} sentence: " if takes_pairs is False else f"{name} sentence1: "

@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ...batch import IGNORE_INDEX, Batch
-from ...config import JSONObject, ProgressCallback, Settings
+from ...config import JSONObject, ProgressCallback
 from ...data.loader import blank_batch, load_batches
 from ...data.plans import TextObjective, TokenSource
 from ...data.readers import is_path_source
@@ -52,7 +52,7 @@ from ..config_merge import (
     read_mixture,
 )
 from ..distributed.process_group import ProcessGroup
-from ..mixture_config import TEXT_TASK, MixtureSources
+from ..mixture_config import TEXT_TASK
 from ..plateau_monitor import PlateauMonitor, format_english
 from ..run_folder import RunFolder, find_newest_run, has_run, to_json_number
 from ..train_config import RESUMABLE_SETTINGS
@@ -71,6 +71,7 @@ from .prepare_data import PreparedData, RunText, check_data_unchanged, check_tex
 from .run import (
     EarlierRun,
     NetworkRun,
+    PretrainArguments,
     RunOptions,
     RunRequest,
     check_disk_space,
@@ -136,9 +137,7 @@ def pretrain(
     if isinstance(tokenizer, str | Path):
         tokenizer, overrides_by_name = None, {**overrides_by_name, "data.tokenizer": str(tokenizer)}
     kind = PretrainRequest if family is None else get_request_class(find_pretrained_family(family).definition)
-    request = kind(family, text, valid, config, overrides_by_name, top, tokenizer, same, options)
-    if memory and isinstance(request, PretrainRequest):
-        request = dataclasses.replace(request, memory=memory)
+    request = kind(family, text, valid, config, overrides_by_name, top, tokenizer, same, options, memory)
     folder, former, (score, baseline) = request.carry_out()
     return PretrainResult(folder, former, score, baseline, time.perf_counter() - began)
 
@@ -148,20 +147,8 @@ def get_request_class(family: Family) -> type[PretrainRequest] | type[VectorRequ
     return VectorRequest if family.is_static else PretrainRequest
 
 
-@dataclass(frozen=True)
-class PretrainRequest(RunRequest[RunSettings, Former | None, PretrainConfig, PreparedData]):
-    """A request for a pretraining run; `text` and `valid` are texts in memory, None for those of the settings."""
-
-    family: str | None
-    text: object
-    valid: object
-    file: ConfigFile
-    given: Settings  # dotted settings
-    top: dict[str, str | None]  # recipe, preset, init
-    tokenizer: Tokenizer | None
-    same: Mapping[str, object] | None  # fingerprints of data that is to be the same again
-    options: RunOptions
-    memory: MixtureSources = field(default_factory=dict)  # examples of a mixture's tasks that are not in files
+class PretrainRequest(PretrainArguments, RunRequest[RunSettings, Former | None, PretrainConfig, PreparedData]):
+    """A request for a pretraining run."""
 
     @property
     def protected_paths(self) -> object:

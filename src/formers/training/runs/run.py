@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -23,7 +23,7 @@ import torch
 
 from ...atomic_files import TAKEN_HINT, check_overwrite
 from ...batch import Batch
-from ...config import JSONObject, ProgressCallback, Settings
+from ...config import JSONObject, ProgressCallback, Settings, count_noun
 from ...data.loader import load_batches
 from ...errors import Error
 from ...former import Former, build, count_trainable
@@ -31,8 +31,9 @@ from ...interop.model_directory import save
 from ...model import estimate_flops_per_token
 from ...protocols import AnySource
 from ...reports.run_report import write_report
+from ...text.tokenizer import Tokenizer
 from ..checkpoint.local import Checkpoints, Tensors, set_weights
-from ..config_merge import FinetuneConfig, FinetuneSettings, PretrainConfig, PretrainSettings, RunConfig
+from ..config_merge import ConfigFile, FinetuneConfig, FinetuneSettings, PretrainConfig, PretrainSettings, RunConfig
 from ..distributed.process_group import ProcessGroup, connect_processes, explain_lost_peer
 from ..distributed.strategies import select_strategy
 from ..hardware import (
@@ -44,6 +45,7 @@ from ..hardware import (
     use_deterministic,
 )
 from ..loop import LoopTrainer, run_training_loop
+from ..mixture_config import MixtureSources
 from ..progress import ProgressMeter
 from ..run_folder import RunFolder, has_run, open_run_folder
 from ..tracking import Tracker
@@ -138,7 +140,7 @@ class EarlierRun:
         settings = configure(overlay(lambda key: key in free), {k: v for k, v in given.items() if k in free})
         kept, now = settings.to_dict(), configure(overlay(lambda key: True), given).to_dict()
         if self.done_steps > (steps := kept["train"]["steps"]):
-            what = f"{self.done_steps:,} steps are done, more than {steps:,}"
+            what = f"{count_noun(self.done_steps, 'step')} done, more than {steps:,}"
             raise Error(what, where=self.path, fix=f"--train.steps {self.done_steps} or more")
         names = ", ".join(name.removeprefix("train.") for name in free)
         for name in {**tables, **{name: True for name in now if name == "mixture"}}:
@@ -180,13 +182,13 @@ def describe_run_length(info: Mapping[str, SettingValue]) -> tuple[str, str]:
     config = info["config"]
     epochs = (config.get("tune") or config["train"]).get("epochs")
     if epochs is None or "steps" in info.get("explicit_train", ()):
-        return f"{config['train']['steps']:,} steps", f"--train.steps above {config['train']['steps']:,}"
+        return count_noun(config["train"]["steps"], "step"), f"--train.steps above {config['train']['steps']:,}"
     return format_epochs(epochs), f"--epochs above {epochs:g}"
 
 
 def format_epochs(epochs: float) -> str:
     """Format a number of epochs: 1 epoch, 2.5 epochs."""
-    return f"{epochs:g} epoch{'s' * (epochs != 1)}"
+    return count_noun(epochs, "epoch")
 
 
 @dataclass(frozen=True)
@@ -332,6 +334,7 @@ AnyNetworkRun = NetworkRun[Any]  # dynamic: the class of its config, of which th
 class RunRequest(Protocol[SettingsT, InputT, ReadyT, DataT]):
     """A request for a run. Only the main process configures and prepares; all processes build."""
 
+    file: ConfigFile  # of settings
     options: RunOptions
 
     @property
@@ -342,6 +345,7 @@ class RunRequest(Protocol[SettingsT, InputT, ReadyT, DataT]):
     @property
     def protected_paths(self) -> object:
         """Paths that it reads besides those in the settings; --overwrite must not remove them."""
+        return (self.file,)
 
     def configure(self, earlier: EarlierRun | None) -> tuple[SettingsT, InputT]:
         """Merge and check the settings, of a new run or of a resumed one; returns also what had to be read to know
@@ -370,6 +374,22 @@ class RunRequest(Protocol[SettingsT, InputT, ReadyT, DataT]):
     def carry_out(self) -> tuple[Path, Former, RunResult]:
         """Train; returns the folder, the model, and its result."""
         return carry_out(self)
+
+
+@dataclass(frozen=True)
+class PretrainArguments:
+    """The arguments of formers.pretrain, which requests for word vectors share with those for networks."""
+
+    family: str | None  # or the method of word vectors; None: the file of settings says which
+    text: object  # in memory; None: that of the settings
+    valid: object
+    file: ConfigFile
+    given: Settings  # dotted settings
+    top: dict[str, str | None]  # recipe, preset, init
+    tokenizer: Tokenizer | None
+    same: Mapping[str, object] | None  # fingerprints of data that is to be the same again
+    options: RunOptions
+    memory: MixtureSources = field(default_factory=dict)  # examples of a mixture's tasks that are not in files
 
 
 AnyRequest = RunRequest[Any, Any, Any, Any]  # dynamic: its four types belong together, and the caller needs none

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from ...config import JSONValue
+from ...config import JSONValue, count_noun
 from ...data.counter_rng import shuffle_indices
 from ...data.readers import is_path_source
 from ...errors import Error
@@ -117,7 +117,7 @@ def hold_out(examples: Examples, share: float) -> dict[str, Examples]:
     """Split training examples at random, in the same way in every run."""
     rows, size = examples.rows, round(share * len(examples.rows))
     if not 0 < size < len(rows):
-        raise Error(f"{len(rows)} examples are too few to hold some out", fix="give more, or --valid FILE")
+        raise Error(f"{count_noun(len(rows), 'example')}: too few to hold some out", fix="give more, or --valid FILE")
     groups, out = group_by_context(examples), set[int]()
     for number in shuffle_indices(len(groups), 0, 0, 0x4E1D).tolist():
         if len(out) + len(groups[number]) <= size:
@@ -164,7 +164,7 @@ def load_saved_examples(run: Path, name: str, task: str, labels: Sequence[str] =
     except ValueError as error:
         raise Error(f"the run's own examples cannot be read ({error})", where=file, fix="begin a new run") from None
     several = task == "classify" and any(isinstance(row["label"], list) for row in rows)
-    summary = f"{task}: {len(rows):,} examples that the run has kept"
+    summary = f"{task}: {count_noun(len(rows), 'example')} that the run has saved"
     return Examples(task, rows, summary, tuple(labels) or order_labels(rows, task, None), several)
 
 

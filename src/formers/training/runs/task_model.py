@@ -15,7 +15,7 @@ import tokenizers
 import torch
 from torch import nn
 
-from ...config import ProgressCallback, Settings, get_schema
+from ...config import ProgressCallback, Settings, count_noun, get_schema
 from ...errors import Error
 from ...family import Family, ModelConfig
 from ...former import Former, build, build_empty
@@ -51,7 +51,8 @@ def get_labels(settings: FinetuneSettings, examples: Examples) -> tuple[str, ...
         return ()
     if len(examples.labels) < 2:
         only = f" ({examples.labels[0]!r})" if examples.labels else ""
-        raise Error(f"the training examples have {len(examples.labels)} label(s){only}", fix="give two or more")
+        count = count_noun(len(examples.labels), "label")
+        raise Error(f"the training examples have {count}{only}", fix="give two or more")
     return examples.labels
 
 
@@ -373,7 +374,7 @@ def select_trainable(former: Former, tune: TuneConfig) -> None:
         former.model.freeze_body()
         return
     if tune.freeze > count_layers(former):
-        what = f"this {former.family} has {count_layers(former)} layers: {tune.freeze} cannot be frozen"
+        what = f"this {former.family} has {count_noun(count_layers(former), 'layer')}: {tune.freeze} cannot be frozen"
         raise Error(what, fix="give a smaller tune.freeze, or -1 for all of them")
     if tune.freeze:
         for name, weight in former.model.named_parameters():

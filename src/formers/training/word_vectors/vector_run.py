@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from ...config import JSONObject, ProgressCallback, Settings, build_config, check_setting_names, get_schema
+from ...config import JSONObject, ProgressCallback, build_config, check_setting_names, get_schema
 from ...data.readers import find_files
 from ...data.readers import read_documents as read_text
 from ...errors import Error
@@ -24,7 +24,6 @@ from ...interop.word_vectors import build_vectors_model
 from ...models.vectors import METHODS, VectorsConfig
 from ...reports.run_report import write_text_file
 from ...tasks.word_vectors import find_nearest_words, get_unit_vectors
-from ...text.tokenizer import Tokenizer
 from ..checkpoint.local import Tensors
 from ..config_merge import ConfigFile, GivenSettings, PretrainDataConfig, RunConfig, read_config_tables, to_plain
 from ..distributed.process_group import ProcessGroup
@@ -34,8 +33,8 @@ from ..runs.run import (
     TIMED_STEPS,
     DurationEstimate,
     EarlierRun,
+    PretrainArguments,
     Run,
-    RunOptions,
     RunRequest,
     format_epochs,
     measure_steps,
@@ -115,29 +114,13 @@ class VectorData:
 Prepared = tuple[VectorRunConfig, VectorData]
 
 
-@dataclass(frozen=True)
-class VectorRequest(RunRequest[VectorRunConfig, None, VectorRunConfig, VectorData]):
+class VectorRequest(PretrainArguments, RunRequest[VectorRunConfig, None, VectorRunConfig, VectorData]):
     """A request for a run of word vectors. A resumed one reads its text again: only the vectors are saved."""
-
-    method: str | None  # or "vectors": the file of settings says which
-    text: object  # documents in memory; None: the files of the settings
-    valid: object
-    file: ConfigFile
-    given: Settings
-    top: dict[str, str | None]
-    tokenizer: Tokenizer | None
-    same: Mapping[str, object] | None
-    options: RunOptions
 
     @property
     def device(self) -> str:
         """The processor: word vectors are not trained on a GPU."""
         return "cpu"
-
-    @property
-    def protected_paths(self) -> object:
-        """The file of settings."""
-        return (self.file,)
 
     def configure(self, earlier: EarlierRun | None) -> tuple[VectorRunConfig, None]:
         """Merge the settings, of a new run or of a resumed one, and refuse what word vectors do not have."""
@@ -145,7 +128,7 @@ class VectorRequest(RunRequest[VectorRunConfig, None, VectorRunConfig, VectorDat
         for name, value in other.items():
             if value is not None:
                 raise Error(f"{name} does not apply to word vectors", fix="leave it out")
-        config = configure_vectors(self.method, self.file, self.given) if earlier is None else self.merge_with(earlier)
+        config = configure_vectors(self.family, self.file, self.given) if earlier is None else self.merge_with(earlier)
         if self.text is None and not config.data.source:
             fix = "give --data FILES" if earlier is None else "give the text that the run began with: it is read again"
             raise Error("there is no text to learn from", fix=fix)
@@ -154,7 +137,7 @@ class VectorRequest(RunRequest[VectorRunConfig, None, VectorRunConfig, VectorDat
     def merge_with(self, earlier: EarlierRun) -> VectorRunConfig:
         """Merge the settings of a resumed run with those that may change."""
         file_tables, before = read_config_tables(self.file, tuple(VECTOR_SETTINGS), VECTOR_KEYS), earlier.settings
-        method = self.method if self.method in METHODS else file_tables.get("method")
+        method = self.family if self.family in METHODS else file_tables.get("method")
         known = before.get("method", before["family"])
         if known not in METHODS or method not in (None, known):
             what = f"is a run of {known}, not of {method or 'word vectors'}"
