@@ -51,10 +51,10 @@ class WindowMask:
 def build_document_mask(query: Tensor, key: Tensor) -> IndexFunction:
     """Let a query see the keys of its own document only, by the document numbers (N,) of both sides."""
 
-    def see(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    def is_visible(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return query[q] == key[k]
 
-    return see
+    return is_visible
 
 
 class TableMask(RowMask):

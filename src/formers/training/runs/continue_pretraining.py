@@ -59,8 +59,8 @@ def request_text_run(
     options: RunOptions,
 ) -> TextRequest:  # fmt: skip
     """Request pretraining that starts from `model`; settings of `tune` become steps and tokens."""
-    keys = (key for key in given if key not in ("data.train", "data.valid"))
-    single = {PRETRAIN_SETTING_NAMES.get(key, key): given[key] for key in keys}
+    names = (key for key in given if key not in ("data.train", "data.valid"))
+    single = {PRETRAIN_SETTING_NAMES.get(key, key): given[key] for key in names}
     if "=" in str(single.get("data.column", "")):  # --columns text=NAME
         single["data.column"] = parse_columns(single["data.column"])[0].get("text")
     if sources.get("test") is not None:
@@ -75,8 +75,8 @@ def request_text_run(
         text, plain["data.source"] = None, [str(text)]
     if is_path_source(valid):
         valid, plain["data.valid"] = None, [str(valid)]
-    top = dict.fromkeys(("recipe", "preset", "init"))
-    return TextRequest(None, text, valid, config, plain, top, None, None, options, model=model, tune=tune)
+    keys = dict.fromkeys(("recipe", "preset", "init"))
+    return TextRequest(None, text, valid, config, plain, keys, None, None, options, model=model, tune=tune)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class TextRequest(PretrainRequest):
         former = load(source)
         if former.tokenizer is None:
             raise Error("this model has no tokenizer", where=source, fix="put its tokenizer.json into the same folder")
-        settings = PretrainSettings.read(former.family, self.file, self.given, {**self.top, "init": source})
+        settings = PretrainSettings.read(former.family, self.file, self.given, {**self.keys, "init": source})
         settings.check()
         return settings, former
 
@@ -145,9 +145,9 @@ class TextRequest(PretrainRequest):
         text = [Path(one) for one in settings.data.source] if self.text is None else self.text
         return None if is_store(text) or settings.data.tokenizer is not None else former.tokenizer
 
-    def look_at(self, text: RunText, valid: RunText) -> None:
+    def report_texts(self, text: RunText, valid: RunText) -> None:
         """Check the first documents, and warn of validation documents that are among those to learn from."""
-        super().look_at(text, valid)
+        super().report_texts(text, valid)
         for line in find_shared_documents(text, valid):
             self.options.say(line)
 

@@ -178,13 +178,13 @@ def request_finetuning(
     train, valid_part = split_source(train)
     sources = {"train": train, "valid": valid_part if valid is None else valid, "test": test}
     overrides_by_name = collect_settings(settings or {}, overrides, sources, columns)
-    tasks, memory = read_mixture(mixture)
+    tasks, task_sources = read_mixture(mixture)
     if tasks or file_settings.get("mixture") or "mixture" in (options.read_resumed_settings() or {}):
         from .finetune_mixture import MixtureRequest
 
         if task not in (None, MIXTURE_TASK):
             raise Error(f"a mixture has tasks of its own, not {task}", fix="leave --task out")
-        return MixtureRequest(model, config, {**tasks, **overrides_by_name}, memory, options)
+        return MixtureRequest(model, config, {**tasks, **overrides_by_name}, task_sources, options)
     if is_text_run(task, options):
         return request_text_run(model, sources, overrides_by_name, config, options)
     return FinetuneRequest(model, task, sources, columns, config, overrides_by_name, options)
@@ -455,7 +455,7 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         if not self.tune.patience:
             return
 
-        def no_better() -> bool:
+        def has_stalled() -> bool:
             rows = [row["valid"] for row in RunFolder(self.path).read_history() if "valid" in row]
             costs, losses = (
                 [row.get(name) for row in (*rows, {"cost": cost, "loss": loss})] for name in ("cost", "loss")
@@ -466,7 +466,7 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
             decisive = losses if self.config.source is None and len(set(costs)) == 1 else costs
             return len(decisive) - 1 - decisive.index(min(decisive)) >= self.tune.patience
 
-        self.trainer.should_stop = self.world.broadcast_from_main(no_better)  # the first one writes the history
+        self.trainer.should_stop = self.world.broadcast_from_main(has_stalled)  # the first one writes the history
 
     def describe(self) -> Iterator[str]:
         """Yield the run in a few lines: where it starts, its size, and what to know of its export."""
@@ -475,10 +475,13 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
             yield describe_random_start(config.family, config.preset)
         name = config.source or config.preset or config.family
         length = f"{s.steps:,} steps of {s.batch_tokens * s.accumulate:,} tokens"
-        examples = count_noun(len(self.objective.source.data), "example")
-        yield f"{name}: {self.describe_parameters()} learn to {self.task.name}; {examples}, {length}"
+        yield f"{name}: {self.describe_parameters()} learn {self.describe_task()}, {length}"
         if self.world.is_main and (why := explain_export_limits(self.former)) is not None:
             yield f"export: {why}"
+
+    def describe_task(self) -> str:
+        """Say what is learned, and from how many examples."""
+        return f"to {self.task.name}; {count_noun(len(self.objective.source.data), 'example')}"
 
     def describe_parameters(self) -> str:
         """Say how many parameters are trained, and of how many."""

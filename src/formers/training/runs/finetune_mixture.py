@@ -11,11 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...config import JSONObject, ProgressCallback, Settings
+from ...config import JSONObject, ProgressCallback, Settings, count_noun
 from ...data.mixture import Mixture
 from ...errors import Error
 from ...evaluation.task import TaskEvaluation, build_report_tables
-from ...interop.huggingface import explain_export_limits
 from ...nn.lora import apply_adapters
 from ...protocols import AnySource
 from ...reports.run_report import format_number
@@ -25,7 +24,6 @@ from ..config_merge import (
     FinetuneSettings,
     TuneConfig,
     configure_finetuning,
-    describe_random_start,
     read_known_settings,
 )
 from ..distributed.process_group import ProcessGroup
@@ -68,7 +66,7 @@ class MixtureRequest(RunRequest[FinetuneSettings, MixtureSplits, FinetuneSetting
     model: str | Path | None
     file: ConfigFile
     given: Settings  # dotted settings, those of the mixture among them
-    memory: MixtureSources  # examples of the tasks that are not in files
+    task_sources: MixtureSources  # examples of the tasks that are not in files
     options: RunOptions
 
     def get_stem(self, settings: FinetuneSettings) -> str:
@@ -90,7 +88,9 @@ class MixtureRequest(RunRequest[FinetuneSettings, MixtureSplits, FinetuneSetting
         assert mixture is not None
         if (data.train, data.valid, data.test) != (None, None, None):
             raise Error("the examples of a mixture are those of its tasks", fix="leave --train, --valid and --test out")
-        return settings, read_mixture_splits(mixture, data, self.memory, None if earlier is None else earlier.path)
+        return settings, read_mixture_splits(
+            mixture, data, self.task_sources, None if earlier is None else earlier.path
+        )
 
     def prepare(
         self, settings: FinetuneSettings, inputs: MixtureSplits, folder: Path, world: ProcessGroup
@@ -110,7 +110,7 @@ class MixtureRequest(RunRequest[FinetuneSettings, MixtureSplits, FinetuneSetting
         self, settings: FinetuneSettings, data: MixtureSplits, folder: Path, world: ProcessGroup
     ) -> MixtureRun:  # fmt: skip
         """Build the model and the trainer."""
-        return MixtureRun(settings, data, folder, world, self.options.report, self.options.say, self.memory)
+        return MixtureRun(settings, data, folder, world, self.options.report, self.options.say, self.task_sources)
 
     def render_settings(self) -> str:
         """Return all settings of the run as YAML."""
@@ -122,9 +122,9 @@ class MixtureRun(FinetuneRun):
 
     def __init__(
         self, settings: FinetuneSettings, splits: MixtureSplits, path: Path, world: ProcessGroup,
-        tell: ProgressCallback, say: Callable[[str], None], memory: MixtureSources | None = None,
+        tell: ProgressCallback, say: Callable[[str], None], task_sources: MixtureSources | None = None,
     ):  # fmt: skip
-        self.world, self.path, self.tell, self.memory = world, path, tell, memory or {}
+        self.world, self.path, self.tell, self.task_sources = world, path, tell, task_sources or {}
         mixture = settings.mixture
         assert mixture is not None
         self.tune, named = settings.tune, mixture.tasks.items()
@@ -163,17 +163,13 @@ class MixtureRun(FinetuneRun):
         return {"loss": loss, **seen, **own_losses, "cost": cost}
 
     def describe(self) -> Iterator[str]:
-        """Yield the run in a few lines: where it starts, its size, the rates of its tasks, and its export."""
-        config, s = self.config, self.config.train
-        if config.source is None:
-            yield describe_random_start(config.family, config.preset)
-        name, tasks = config.source or config.preset or config.family, len(self.mixture.tasks)
-        length = f"{s.steps:,} steps of {s.batch_tokens * s.accumulate:,} tokens"
-        examples = f"{self.source.epoch_examples:,} examples an epoch"
-        yield f"{name}: {self.describe_parameters()} learn {tasks} tasks; {examples}, {length}"
+        """Yield the run in a few lines: where it starts, its size, its export, and the rates of its tasks."""
+        yield from super().describe()
         yield self.mixture.describe_rates(self.source)
-        if self.world.is_main and (why := explain_export_limits(self.former)) is not None:
-            yield f"export: {why}"
+
+    def describe_task(self) -> str:
+        """Say how many tasks are learned, and from how many examples."""
+        return f"{count_noun(len(self.mixture.tasks), 'task')}; {self.source.epoch_examples:,} examples an epoch"
 
     def list_estimates(self) -> list[tuple[str, str]]:
         """List tasks, rates, model and steps for a dry run."""
@@ -192,7 +188,7 @@ class MixtureRun(FinetuneRun):
 
     def record(self) -> JSONObject:
         """Return the fingerprints of the examples, and the rates; examples that came out of memory are saved."""
-        save_mixture_examples(self.path, self.memory, self.mixture.splits)
+        save_mixture_examples(self.path, self.task_sources, self.mixture.splits)
         marks, counts = self.mixture.fingerprint(), self.mixture.count_examples()
         tokenizer = self.former.tokenizer
         rates = self.source.compute_rates(np.array([*counts.values()])).tolist()

@@ -165,11 +165,11 @@ def check_texts(text: RunText, valid: RunText) -> list[str]:
 def prepare_data(
     family: str, data: PretrainDataConfig, folder: Path, text: object = None, tokenizer: Tokenizer | None = None,
     valid: object = None, tell: ProgressCallback = lambda *_: None,
-    look: Callable[[RunText, RunText], object] = check_texts,
+    inspect: Callable[[RunText, RunText], object] = check_texts,
 ) -> PreparedData:  # fmt: skip
     """Open a finished store, or make tokenizer and store in the run's folder; what an earlier attempt made is kept.
     `text` is text in memory (a list, DataFrame or dataset) or a Store, used instead of files, and so is `valid`;
-    `tokenizer` is one that is loaded. `look` may see both texts before the work."""
+    `tokenizer` is one that is loaded. `inspect` may see both texts before the work."""
     valid_source = get_valid_source(data, valid)
     valid_store = valid_source if isinstance(valid_source, Store) else None
     valid_text = RunText(None if valid_store is not None else valid_source, data)
@@ -187,7 +187,7 @@ def prepare_data(
         other = Store.open(beside) if (beside / "store.json").is_file() else open_valid_part(kept)
         return PreparedData(store.tokenizer, store, other)
     if isinstance(text, Store):
-        look(RunText(None, data), valid_text)
+        inspect(RunText(None, data), valid_text)
         tokenizer = tokenizer or text.tokenizer
         text.check_tokenizer(tokenizer)
         return PreparedData(tokenizer, text, prepare_valid(tokenizer))
@@ -197,13 +197,13 @@ def prepare_data(
     if text is None and (first / "store.json").is_file():
         if len(data.source) > 1:
             raise Error("only one store can be trained on", where=data.source[1], fix="prepare the texts together")
-        look(RunText(None, data), valid_text)
+        inspect(RunText(None, data), valid_text)
         store = Store.open(first)
         if tokenizer is not None or data.tokenizer is not None:
             store.check_tokenizer(tokenizer or load_tokenizer(str(data.tokenizer)))
         return PreparedData(store.tokenizer, store, prepare_valid(store.tokenizer) or open_valid_part(first))
     source = RunText(text if text is not None else find_files(list(data.source)), data)
-    look(source, valid_text)
+    inspect(source, valid_text)
     if data.units == "auto":
         data = replace(data, units=choose_units(source.first))
     folder.mkdir(parents=True, exist_ok=True)

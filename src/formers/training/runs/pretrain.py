@@ -126,10 +126,10 @@ def pretrain(
     began = time.perf_counter()
     path = find_newest_run(family) if out is None and resume else out
     options = RunOptions(path, resume, overwrite, device, tell, say, hook)
-    top = {"recipe": recipe, "preset": preset, "init": None if init is None else str(init)}
+    keys = {"recipe": recipe, "preset": preset, "init": None if init is None else str(init)}
     others = ("valid", "out", "init", "resume")
     overrides_by_name = collect_overrides("pretrain", tables, overrides, PRETRAIN_TABLES, arguments=others)
-    task_settings, memory = read_mixture(mixture)
+    task_settings, task_sources = read_mixture(mixture)
     overrides_by_name = {**task_settings, **overrides_by_name}
     if is_path_source(text):
         paths = [str(one) for one in (text if isinstance(text, list | tuple) else [text])]
@@ -137,7 +137,7 @@ def pretrain(
     if isinstance(tokenizer, str | Path):
         tokenizer, overrides_by_name = None, {**overrides_by_name, "data.tokenizer": str(tokenizer)}
     kind = PretrainRequest if family is None else get_request_class(find_pretrained_family(family).definition)
-    request = kind(family, text, valid, config, overrides_by_name, top, tokenizer, same, options, memory)
+    request = kind(family, text, valid, config, overrides_by_name, keys, tokenizer, same, options, task_sources)
     folder, former, (score, baseline) = request.carry_out()
     return PretrainResult(folder, former, score, baseline, time.perf_counter() - began)
 
@@ -159,7 +159,7 @@ class PretrainRequest(PretrainArguments, RunRequest[RunSettings, Former | None, 
     def configure(self, earlier: EarlierRun | None) -> tuple[RunSettings, Former | None]:
         """Merge the settings, of a new run or of a resumed one; no model has to be read for them."""
         if earlier is None:
-            config = configure_pretraining(self.family, self.file, self.given, **self.top)
+            config = configure_pretraining(self.family, self.file, self.given, **self.keys)
             if config.init is not None:
                 check_checkpoint_family(config)
             return config, None
@@ -167,7 +167,7 @@ class PretrainRequest(PretrainArguments, RunRequest[RunSettings, Former | None, 
         family, path = self.family or file_tables.get("family"), earlier.path
         if family is not None and find_family(family).name != before["family"]:
             raise Error(f"is a run of {before['family']}, not of {family}", where=path, fix="choose another --out")
-        for key, value in self.top.items():
+        for key, value in self.keys.items():
             now = file_tables.get(key) if value is None else value
             if now is not None and now != before.get(key):
                 what = f"is a run with {f'{key} {before[key]}' if before.get(key) else f'no {key}'}, not {now}"
@@ -202,20 +202,22 @@ class PretrainRequest(PretrainArguments, RunRequest[RunSettings, Former | None, 
         if config.mixture is None:
             return data
         run = folder if has_run(folder) else None
-        splits = read_mixture_splits(config.mixture, FinetuneDataConfig(), self.memory, run)
+        splits = read_mixture_splits(config.mixture, FinetuneDataConfig(), self.task_sources, run)
         report_splits(splits, self.options.say)
         check_mixture_unchanged(folder, splits)
-        save_mixture_examples(folder, self.memory, splits)
+        save_mixture_examples(folder, self.task_sources, splits)
         return dataclasses.replace(data, tasks=splits)
 
     def prepare_text(self, settings: RunSettings, folder: Path, tokenizer: Tokenizer | None) -> PreparedData:
         """Make tokenizer and token stores, or open those that are there; refuse other data than a resumed run had."""
         texts = self.text, tokenizer, self.valid
-        data = prepare_data(settings.family, settings.data, folder / "data", *texts, self.options.report, self.look_at)
+        data = prepare_data(
+            settings.family, settings.data, folder / "data", *texts, self.options.report, self.report_texts
+        )
         check_data_unchanged(folder, data.fingerprints, self.same)
         return data
 
-    def look_at(self, text: RunText, valid: RunText) -> None:
+    def report_texts(self, text: RunText, valid: RunText) -> None:
         """Check the first documents, and report what was chosen in reading them."""
         for line in check_texts(text, valid):
             self.options.say(line)

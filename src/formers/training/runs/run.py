@@ -385,11 +385,11 @@ class PretrainArguments:
     valid: object
     file: ConfigFile
     given: Settings  # dotted settings
-    top: dict[str, str | None]  # recipe, preset, init
+    keys: dict[str, str | None]  # recipe, preset, init
     tokenizer: Tokenizer | None
     same: Mapping[str, object] | None  # fingerprints of data that is to be the same again
     options: RunOptions
-    memory: MixtureSources = field(default_factory=dict)  # examples of a mixture's tasks that are not in files
+    task_sources: MixtureSources = field(default_factory=dict)  # examples of a mixture's tasks that are not in files
 
 
 AnyRequest = RunRequest[Any, Any, Any, Any]  # dynamic: its four types belong together, and the caller needs none
@@ -411,7 +411,7 @@ def carry_out(request: RunRequest[SettingsT, InputT, ReadyT, DataT]) -> tuple[Pa
     with ExitStack() as stack:
         stack.enter_context(explain_lost_peer(world))
         settings = world.broadcast_from_main(configure)
-        memory = stack.enter_context(explain_out_of_memory(world.device, request.estimate_parameters(settings)))
+        memory_use = stack.enter_context(explain_out_of_memory(world.device, request.estimate_parameters(settings)))
         stack.enter_context(use_deterministic(settings.is_deterministic))
 
         def prepare() -> tuple[Path, ReadyT, DataT]:
@@ -423,9 +423,9 @@ def carry_out(request: RunRequest[SettingsT, InputT, ReadyT, DataT]) -> tuple[Pa
 
         path, ready, data = world.broadcast_from_main(prepare)  # the other processes map the same files
         if isinstance(ready, RunConfig):  # what fine-tuning needs is known once its examples are encoded
-            memory.train = ready.train
+            memory_use.train = ready.train
         folder, run = RunFolder(path), request.build(ready, data, path, world)
-        memory.train = run.config.train
+        memory_use.train = run.config.train
         for line in run.describe():
             say(line)
 
@@ -454,12 +454,12 @@ def carry_out(request: RunRequest[SettingsT, InputT, ReadyT, DataT]) -> tuple[Pa
         if first == run.config.train.steps:
             length, option = describe_run_length(folder.read_info())
             say(f"this run was finished before, after {length}; raise {option} to continue")
-        result = world.broadcast_from_main(lambda: conclude(folder, run, meter))
+        result = world.broadcast_from_main(lambda: finish_run(folder, run, meter))
         world.close()
     return path, run.former, result
 
 
-def conclude(folder: RunFolder, run: AnyRun, meter: ProgressMeter) -> RunResult:
+def finish_run(folder: RunFolder, run: AnyRun, meter: ProgressMeter) -> RunResult:
     """Save the best checkpoint, evaluate it, and write the result and the report."""
     run.check_finite(folder)
     run.former, best = save_best_model(folder, run)

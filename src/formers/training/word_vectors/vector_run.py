@@ -124,7 +124,7 @@ class VectorRequest(PretrainArguments, RunRequest[VectorRunConfig, None, VectorR
 
     def configure(self, earlier: EarlierRun | None) -> tuple[VectorRunConfig, None]:
         """Merge the settings, of a new run or of a resumed one, and refuse what word vectors do not have."""
-        other = {**self.top, "tokenizer": self.tokenizer or self.given.get("data.tokenizer"), "valid": self.valid}
+        other = {**self.keys, "tokenizer": self.tokenizer or self.given.get("data.tokenizer"), "valid": self.valid}
         for name, value in other.items():
             if value is not None:
                 raise Error(f"{name} does not apply to word vectors", fix="leave it out")
