@@ -296,7 +296,7 @@ def test_words_of_a_command(words, expected):
     (["tokenizer", "trian"], "there is no command 'tokenizer trian'. did you mean train?"),
     (["generate", "m", "x", "--nonsense", "3"], "unknown option --nonsense. see formers generate --help"),
     (["generate", "m", "x", "--temprature=3"], "unknown option --temprature. did you mean --temperature?"),
-    (["pretrain", "gpt2", "--nonsense", "3"], "unknown option --nonsense. see --help"),
+    (["pretrain", "gpt2", "--nonsense", "3"], "unknown option --nonsense. see formers pretrain family --help"),
     (["pretrain", "gpt2", "--kep-best=3"], "unknown option --kep-best. did you mean --train.keep_best?"),
     (["pretrain", "gpt2", "stray"], "unexpected argument 'stray'"),
     (["generate", "m", "x", "stray"], "unexpected argument 'stray'"),

@@ -308,7 +308,9 @@ def suggest_option(
         return f"it is a setting: {by_name[name]}"
     by_name |= {one.removeprefix("--").replace("-", "_"): one for one in known}
     near = find_nearest(name, by_name)
-    return "see --help; settings have a dot: --train.lr 0.01" if near is None else f"did you mean {by_name[near]}?"
+    words = "pretrain FAMILY" if command.__name__ == "pretrain" else command.__name__
+    fix = f"see formers {words} --help; settings have a dot: --train.lr 0.01"
+    return fix if near is None else f"did you mean {by_name[near]}?"
 
 
 @cache
