@@ -465,7 +465,7 @@ def test_types_and_paths_of_load(tmp_path):
     formers.save(build_model("gpt2"), tmp_path / "m")
     assert formers.load(tmp_path / "m", dtype="bfloat16").dtype == torch.bfloat16
     for dtype in (torch.int8, "int8", "nonsense", 5):
-        with pytest.raises(Error, match="is no floating-point type"):
+        with pytest.raises(Error, match="is not a floating-point type"):
             formers.load(tmp_path / "m", dtype=dtype)
     for path in (None, 5, b"x", [tmp_path]):
         with pytest.raises(Error, match="is not a path"):

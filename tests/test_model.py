@@ -175,10 +175,10 @@ def test_a_frozen_model_teaches_a_bilstm_to_tag(tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"task": "tag", "pool": "mean"}, "tune.pool makes one vector of a text, and tag does not answer by one"),
+        ({"task": "tag", "pool": "mean"}, "tune.pool does not apply to tag"),
         ({"model": "gpt2", "pool": "first"}, "the first token of a gpt2 sees none of the text after it"),
-        ({"model": "gpt2", "head": "cnn", "lm_loss_weight": 0.5}, "does not go with a head that is a cnn"),
-        ({"model": "t5", "task": "translate", "head": "bilstm"}, "translate is written by the model itself"),
+        ({"model": "gpt2", "head": "cnn", "lm_loss_weight": 0.5}, "cannot be combined with tune.head cnn"),
+        ({"model": "t5", "task": "translate", "head": "bilstm"}, "tune.head bilstm does not apply to translate"),
     ],
 )
 def test_a_choice_that_does_nothing_is_refused(tmp_path, given, said):

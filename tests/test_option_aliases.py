@@ -182,19 +182,28 @@ def test_every_argument_of_transformers_is_answered():
     assert not [name for name in sorted(generation - {"do_sample"}) if not has_answer(name, "generate")]
 
 
-# Options of peft, fairseq, sentence-transformers, llama.cpp, vLLM and text-embeddings-inference, by command.
+# Options of peft, fairseq, sentence-transformers, llama.cpp, vLLM, text-embeddings-inference, Axolotl, LLaMA-Factory,
+# PyTorch Lightning and fastText, by command.
 FOREIGN_OPTIONS = {
     "finetune": """lora_r lora_alpha lora_dropout target_modules use_dora use_rslora modules_to_save load_in_4bit
         max_seq_len max_seq_length cutoff_len logging_first_step show_progress_bar group_by_length cache_dir
-        use_fast_tokenizer ignore_mismatched_sizes attn_implementation neftune_noise_alpha""",
+        use_fast_tokenizer ignore_mismatched_sizes attn_implementation neftune_noise_alpha task_type lora_target
+        sequence_len sample_packing val_set_size saves_per_epoch adapter train_on_inputs flash_attention
+        version_2_with_negative max_query_length ignore_pad_token_for_loss label2id multi_label threshold llrd
+        class_weight freeze_encoder head_learning_rate monitor ckpt_path check_val_every_n_epoch fast_dev_run
+        quantization_bit wandb_run_name special_tokens""",
     "pretrain": """arch tokens_per_sample max_tokens update_freq clip_norm max_update warmup_updates
         save_interval_updates lr_scheduler adam_betas log_format no_progress_bar tensorboard_logdir wandb_project
         restore_file dropout
         attention_dropout relu_dropout encoder_embed_dim encoder_ffn_embed_dim decoder_layers max_source_positions
-        share_decoder_input_output_embed memory_efficient_fp16 distributed_world_size devices precision""",
+        share_decoder_input_output_embed memory_efficient_fp16 distributed_world_size devices precision
+        keep_linebreaks wandb_log backend dataset reset_optimizer rms_norm_eps rope_theta num_key_value_heads rotary_pct
+        use_parallel_residual router_jitter_noise num_hidden_groups clamp_len tie_embeddings tokenizer_dir""",
+    "word2vec": "hs ns_exponent min_alpha minCount minn maxn bucket ws neg thread lrUpdateRate",
     "generate": """penalty_alpha n_predict temp repeat_penalty mirostat tfs_z grammar logit_bias n_threads ignore_eos
         model_draft sampling_topk sampling_topp lenpen beam nbest max_len_b max_tokens best_of logprobs echo
-        guided_json use_beam_search return_full_text""",
+        guided_json use_beam_search return_full_text skip_special_tokens stop_token_ids chat_template prompt_logprobs
+        truncate_prompt_tokens remove_bpe""",
     "embed": """show_progress_bar convert_to_numpy convert_to_tensor normalize_embeddings output_value batch
         truncate_dim prompt_name cache_folder trust_remote_code""",
     "serve": """api_key hostname max_model_len max_num_seqs max_num_batched_tokens gpu_memory_utilization quantization
@@ -287,7 +296,7 @@ def test_words_of_a_command(words, expected):
     (["tokenizer", "trian"], "there is no command 'tokenizer trian'. did you mean train?"),
     (["generate", "m", "x", "--nonsense", "3"], "unknown option --nonsense. see formers generate --help"),
     (["generate", "m", "x", "--temprature=3"], "unknown option --temprature. did you mean --temperature?"),
-    (["pretrain", "gpt2", "--nonsense", "3"], "unknown option --nonsense. see --help"),
+    (["pretrain", "gpt2", "--nonsense", "3"], "unknown option --nonsense. see formers pretrain family --help"),
     (["pretrain", "gpt2", "--kep-best=3"], "unknown option --kep-best. did you mean --train.keep_best?"),
     (["pretrain", "gpt2", "stray"], "unexpected argument 'stray'"),
     (["generate", "m", "x", "stray"], "unexpected argument 'stray'"),

@@ -72,26 +72,30 @@ def test_no_helper_of_tests_is_named_by_a_bare_participle_or_adjective():
 
 # Participles that say that there is something, not what. Fields that a reader of several files meets may have them.
 BARE_LOCALS = {"asked", "found", "given", "judged", "learnt", "made", "said", "told", "wanted"}
+# More words of this kind, which these rooms do without.
+PLAIN_ROOMS = ("training", "tasks", "generation", "nn")
+BARE_LOCALS_OF_PLAIN_ROOMS = {"begun", "few", "goal", "held", "how", "mine", "odd", "some", "sure", "twice"}
 
 
-def list_bare_locals(source: str) -> Iterator[tuple[int, str]]:
-    """List the lines and names of variables of functions that are assigned under one of BARE_LOCALS."""
+def list_bare_locals(source: str, words: set[str]) -> Iterator[tuple[int, str]]:
+    """List the lines and names of variables of functions that are assigned under one of these words."""
     for function in ast.walk(ast.parse(source)):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             for node in ast.walk(function):
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in BARE_LOCALS:
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in words:
                     yield node.lineno, node.id
 
 
 def test_values_have_nouns():
-    bad = [
-        f"{path.relative_to(ROOT)}:{line} {name}"
-        for path in FILES
-        for line, name in sorted(set(list_bare_locals(path.read_text(encoding="utf-8"))))
-    ]
+    bad = []
+    for path in FILES:
+        is_plain = path.relative_to(ROOT).parts[0] in PLAIN_ROOMS
+        words = BARE_LOCALS | BARE_LOCALS_OF_PLAIN_ROOMS if is_plain else BARE_LOCALS
+        names = sorted(set(list_bare_locals(path.read_text(encoding="utf-8"), words)))
+        bad += [f"{path.relative_to(ROOT)}:{line} {name}" for line, name in names]
     assert not bad, "say what it is:\n" + "\n".join(bad)
     source = "def f():\n    found = 1\n    return [made for made in g(asked=1) if (told := made.given)]"
-    assert {name for _, name in list_bare_locals(source)} == {"found", "made", "told"}
+    assert {name for _, name in list_bare_locals(source, BARE_LOCALS)} == {"found", "made", "told"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -13,7 +13,7 @@ import sys
 import types
 import typing
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -35,14 +35,19 @@ MAX_YAML_VALUES = 100_000  # values of a YAML file, aliases written out
 def build_config(cls: type[ConfigType], values: Mapping[str, object], *, where: object = None) -> ConfigType:
     """Make a configuration of class `cls`; an unknown key or a value of the wrong type is an Error naming it."""
     known = get_schema(cls)
-    for key in values:
-        if key not in known:
-            raise Error(f"unknown setting {key!r}", where=where, fix=suggest_name(key, known))
+    check_setting_names(values, known, where)
     typed = {key: coerce_value(value, known[key], key, where) for key, value in values.items()}
     try:
         return cls(**typed)
     except Error as error:  # a class that checks its values does not know where they come from
         raise Error(error.what, where=where if error.where is None else error.where, fix=error.fix) from None
+
+
+def check_setting_names(names: Iterable[str], known: Collection[str], where: object = None) -> None:
+    """Refuse the first name that is not known; `where` is the table or the file that has it."""
+    for name in names:
+        if name not in known:
+            raise Error(f"unknown setting {name!r}", where=where, fix=suggest_name(name, known))
 
 
 def get_schema(cls: type) -> dict[str, object]:
@@ -110,6 +115,12 @@ def format_value(value: object) -> str:
     """Format a value for an error message: short, on one line."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def count_noun(count: float, noun: str) -> str:
+    """Format a number of things: "1 label", "2,048 labels", "2.5 epochs"."""
+    number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
+    return f"{number} {noun}{'s' * (count != 1)}"
 
 
 def parse_json_object(text: str, where: object = None) -> JSONObject:
@@ -188,7 +199,7 @@ def check_sizes(config: object, *names: str, minimum: int = 1) -> None:
 
 
 def check_rates(config: object, *names: str) -> None:
-    """Refuse a configuration in which one of these rates is no probability below 1."""
+    """Refuse a configuration in which one of these rates is not a probability below 1."""
     for name in names:
         value = getattr(config, name)  # dynamic: the caller names the settings
         if value is not None and not 0 <= value < 1:

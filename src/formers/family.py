@@ -86,6 +86,12 @@ class ModelConfig:
         depths = {"layers": depth} | ({"decoder_layers": depth} if self.num_decoder_layers else {})
         return widths | rates | depths
 
+    @classmethod
+    def fit_recipe_sizes(cls, sizes: Settings, given: Settings) -> Settings:
+        """Return what changes in a recipe's `sizes` because of those that were `given`; a family overrides this if one
+        of its settings is bounded by another."""
+        return {}
+
     @property
     def output_vocab(self) -> int:
         """The number of tokens that the output layer chooses from."""
@@ -247,8 +253,8 @@ class Family:
     is_static: bool = False  # a table of vectors: words are looked up, whatever their context
     can_be_causal: bool = False  # reads both ways, unless `config.causal` says otherwise
     starts_with_last_token: bool = False  # a text shifted right begins with its own last token, its language (mBART)
-    state_class: type | None = None  # what keeps earlier tokens; None: a cache of keys and values
-    has_carried_state: bool = False  # pretraining carries that state from batch to batch
+    # Keeps earlier tokens, and is carried from batch to batch in pretraining; None: a KV cache, which is not carried.
+    state_class: type | None = None
     # A constraint on the weights after each step, by (model, config).
     after_step: Callable[[Any, AnyConfig], None] | None = None  # dynamic: model.Model, which stands above this file
     norm_order: Literal["pre", "post"] = "pre"  # of its blocks, where the config does not choose: norms first or last
@@ -276,3 +282,8 @@ class Family:
     onnx_refusal: str = ""  # why it has no ONNX graph with free lengths; empty: it has one
     h200_speed: GpuSpeed | None = None  # None: not measured
     export_remedy: str = ""  # without `hf_format`: what to do instead, as the remedy of an error
+
+    @property
+    def has_carried_state(self) -> bool:
+        """Whether pretraining carries a state from batch to batch."""
+        return self.state_class is not None

@@ -20,7 +20,7 @@ from . import config as settings
 from . import inputs as model_inputs
 from . import registry
 from .batch import Batch
-from .config import AnyConfig, JSONObject
+from .config import AnyConfig, JSONObject, count_noun
 from .errors import Error
 from .family import Family, ModelConfig, replace_settings
 from .inputs import PERMUTATION_INPUTS, ModelInputs, ModelState, TensorLike
@@ -76,7 +76,7 @@ class Former:
     def __repr__(self) -> str:
         """Describe the model in three lines: family and size, tokenizer, verbs."""
         where = f"{str(self.dtype)[6:]} on {self.device}"
-        labels = f", {len(self.labels)} labels" if self.labels else ""
+        labels = f", {count_noun(len(self.labels), 'label')}" if self.labels else ""
         task = f", trained to {self.task['name']}" if self.task else ""
         if self.tasks and not self.task:
             task = f", trained on {', '.join(self.tasks)}"

@@ -168,7 +168,7 @@ def pack_target(
 def list_texts(texts: object) -> list[Any]:  # dynamic: what a caller gives, checked where it is read
     """Return several texts as a list; refuse a single value or a table."""
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
-        what = f"{format_value(texts)} is no text, and there are none in it"
+        what = f"{format_value(texts)} is not text, and holds none"
         raise Error(what, fix="give a string, or a list of them")
     names = getattr(texts, "column_names", None)  # dynamic: a dataset of HF, which need not be installed
     if (names := getattr(texts, "columns", names)) is not None:  # dynamic: a DataFrame

@@ -150,6 +150,29 @@ train.seq_length: max_target_positions
 tune.freeze: freeze_layers num_frozen_layers
 train.samples: sample_every
 train.ema: ema_decay use_ema
+# Axolotl, LLaMA-Factory, PyTorch Lightning and fine-tuning scripts
+tune.seq_length train.seq_length: sequence_len train_max_seq_length
+tune.evals_per_epoch train.eval_every: check_val_every_n_epoch val_check_interval
+train.save_every: saves_per_epoch
+train.eval_batches: limit_val_batches
+data.valid_fraction: val_set_size
+tune.epochs train.steps: n_train_epochs
+tune.metric: monitor
+tune.freeze: freeze_embeddings freeze_encoder unfreeze_layers
+tune.layer_decay: layerwise_learning_rate_decay llrd
+tune.balance=true: class_weight
+tune.multilabel: multi_label
+columns: label_column text_field label_field
+train data: dataset datasets
+valid data.valid: eval_split
+test: test_split
+resume: ckpt_path
+out: default_root_dir
+device: accelerator
+dry_run: fast_dev_run
+tokenizer data.tokenizer: tokenizer_dir
+objective.name: mlm whole_word_mask
+lora tune.lora: adapter finetuning_type
 # Adapters: peft, litgpt
 tune.lora_alpha: alpha lora_scaling
 lora tune.lora: r rank use_lora use_peft
@@ -176,6 +199,13 @@ labels: num_labels id2label
 model.dim: dim decoder_embed_dim; model.layers: layers; model.heads: heads; model.context: context_length ctx_len
 model.dropout: dropout; model.attention_dropout: attn_dropout; model.act_dropout: relu_dropout
 model.decoder_layers: decoder_layers; model.tied: share_decoder_input_output_embed weight_tying
+model.eps: rms_norm_eps; model.rotary: rotary_dim; model.rotary_fraction: rotary_pct
+model.base: rope_theta rotary_emb_base; model.parallel: use_parallel_residual parallel_residual
+model.experts: num_local_experts; model.jitter: router_jitter_noise; model.far: relative_attention_max_distance
+model.act: feed_forward_proj; model.clamp: clamp_len; model.reuse: reuse_len; model.summary: summary_type
+model.groups: num_hidden_groups; model.inner: inner_group_num; model.tied: tie_embeddings
+model.min_n: minn; model.max_n: maxn word_ngrams wordNgrams; model.buckets: bucket; model.window: ws
+model.negatives: neg; model.min_count: minCount
 model.negatives: num_negatives ns; model.sample: downsampling subsample; model.window: window_size
 # Generation: transformers, vLLM, fairseq, and our own earlier names
 min_new_tokens: min_length min_tokens min_len
@@ -204,7 +234,7 @@ num_beams: beam_size generation_num_beams eval_beams
 num_samples: num_outputs num_generations
 draft: model_draft prompt_lookup_num_tokens num_speculative_tokens
 bad_words: suppress_tokens begin_suppress_tokens
-stop: stop_token eos_string reverse_prompt
+stop: stop_token stop_token_ids eos_string reverse_prompt
 prompt: input_text starting_prompt
 # Servers: vLLM, text-embeddings-inference, llama.cpp
 host: hostname; token: api_key api_token; max_sequences: max_num_seqs parallel_sequences
@@ -263,7 +293,8 @@ SENTENCES = parse_sentences("""
   report_to project tensorboard_logdir wandb_project logger_name trackio_space_id trackio_bucket_id
   trackio_static_space_id
 > leave it out: progress is drawn on a terminal only
-  disable_tqdm show_progress_bar no_progress_bar progress_bar log_level log_level_replica log_format log_disable
+  disable_tqdm enable_progress_bar show_progress_bar no_progress_bar progress_bar log_level log_level_replica
+  log_format log_disable
 > leave it out: pretrain and finetune train, and evaluate as they go
   do_train
 > leave it out: pretrain and finetune evaluate as they go
@@ -277,7 +308,7 @@ SENTENCES = parse_sentences("""
   greater_is_better maximize_best_checkpoint_metric
 > leave it out: a checkpoint holds all that --resume needs, and the folder model of a run holds the model alone
   save_only_model save_on_each_node enable_jit_checkpoint restore_callback_states_from_checkpoint ignore_data_skip
-  no_epoch_checkpoints no_last_checkpoints
+  no_epoch_checkpoints no_last_checkpoints enable_checkpointing
 > leave it out: weights are always written as safetensors
   save_safetensors safe_serialization
 > formers export writes a folder, which the tools of the hub upload
@@ -288,8 +319,8 @@ SENTENCES = parse_sentences("""
   ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_timeout
   average_tokens_across_devices find_unused_parameters
 > leave it out: batches are packed by tokens, without padding
-  group_by_length packing pad_to_max_length train_sampling_strategy length_column_name sortish_sampler dynamic_padding
-  pad_to_multiple_of padding
+  group_by_length packing sample_packing pad_to_sequence_len max_tokens_per_batch pad_to_max_length padding
+  train_sampling_strategy length_column_name sortish_sampler dynamic_padding pad_to_multiple_of
 > leave it out: train.workers is the only setting of the data loader
   dataloader_drop_last dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
   dataloader_multiprocessing_context dataloader_in_order
@@ -305,20 +336,82 @@ SENTENCES = parse_sentences("""
   optim_args optim_target_modules use_old_adam
 > leave it out: the kernel is chosen by what the machine has (formers doctor lists it)
   attn_implementation use_flash_attention_2 use_flash_attn flash_attn use_liger_kernel liger_kernel_config
-  enforce_eager use_sdpa
+  enforce_eager use_sdpa flash_attention xformers_attention benchmark
+> leave it out: the training examples say whether a question may have no answer
+  version_2_with_negative null_score_diff_threshold
+> leave it out: a question has at most half of tune.seq_length
+  max_query_length
+> leave it out: padding never counts in a loss
+  ignore_pad_token_for_loss
+> leave it out: give the files of the subset
+  dataset_config_name
+> data.unit says what a document is: a line, a block or a file
+  keep_linebreaks
+> leave it out: the head is chosen by --task
+  task_type inference_mode fan_in_fan_out adapter_name
+> say --wandb, and set WANDB_NAME or WANDB_PROJECT in the environment
+  wandb_log wandb_run_name
+> leave it out: torchrun starts the processes, and the backend follows from their device
+  backend
+> leave it out: the loss is that of the answers; tune.lm_loss_weight adds that of the texts (GPT)
+  train_on_inputs
+> leave it out: special tokens are those of the tokenizer
+  special_tokens skip_special_tokens spaces_between_special_tokens add_special_tokens unk_token
+  continuing_subword_prefix add_prefix_space
+> leave it out: a prompt is read as it is
+  chat_template
+> leave it out: a text ends before its stop string
+  include_stop_str_in_output
+> leave it out: a prompt that is too long is read from its end
+  handle_long_generation truncate_prompt_tokens
+> leave it out: key and value heads are as many as query heads
+  num_key_value_heads
+> leave it out: positions follow from the family
+  position_embedding_type attn_type bi_data
+> leave it out: the loss follows from the objective or the task
+  loss loss_type
+> leave it out: any improvement counts (tune.patience)
+  early_stopping_threshold
+> leave it out: the rate of the head is that of the body; tune.layer_decay lowers it layer by layer
+  learning_rate_head head_learning_rate
+> leave it out: labels have names, and formers numbers them itself
+  label2id
+> leave it out: a label counts from a probability of 0.5 on
+  threshold
+> try a run with --dry-run
+  num_sanity_val_steps overfit_batches limit_train_batches detect_anomaly
+> leave it out: a resumed run continues with its own optimizer state; --init starts with a new one
+  reset_optimizer
+> leave it out: texts are decoded without marks of sub-words
+  remove_bpe bpe
+> leave it out: written texts are evaluated by BLEU, chrF or ROUGE, with their signatures
+  sacrebleu
+> not implemented: rare classes get more weight by tune.balance
+  focal_loss_gamma
+> of word vectors: --train.threads
+  thread
+> leave it out: only negative sampling is implemented, with the exponent 0.75
+  hs ns_exponent
+> leave it out: the rate falls linearly to almost 0
+  min_alpha lrUpdateRate
+> not implemented: formers tokenizer train --help lists the options; --alphabet bounds the number of characters
+  character_coverage byte_fallback split_digits normalization_rule_name user_defined_symbols
+> a tokenizer is trained by: formers tokenizer train KIND FILES --vocab-size N --out FOLDER
+  model_prefix input_sentence_size
 > adapters are on the linear layers of every block, without dropout; lora is their rank, tune.lora_alpha their scale
-  lora_dropout target_modules lora_target_modules layers_to_transform layers_pattern rank_pattern alpha_pattern
+  lora_dropout lora_target target_modules lora_target_modules layers_to_transform layers_pattern rank_pattern
+  alpha_pattern
   lora_query lora_key lora_value lora_projection lora_mlp lora_head
 > not implemented: adapters are plain LoRA (--lora RANK)
   use_dora use_rslora init_lora_weights modules_to_save loftq_config peft_type num_virtual_tokens lora_bias
 > 4-bit weights are not implemented: --dtype int8 generates and scores on a CPU, and --lora trains with less memory
-  load_in_4bit quantization quantization_config bnb_4bit_compute_dtype quantize
+  load_in_4bit quantization_bit quantization quantization_config bnb_4bit_compute_dtype quantize
 > not implemented: regularise with model.dropout, train.weight_decay or tune.label_smoothing
   neftune_noise_alpha r_drop mixup
 > leave it out: torch manages the memory
   torch_empty_cache_steps empty_cache_freq low_cpu_mem_usage mlock no_mmap gpu_memory_utilization swap_space
 > leave it out: text is read piece by piece, and nothing of it is cached between runs
-  overwrite_cache streaming keep_in_memory
+  overwrite_cache streaming keep_in_memory dataset_prepared_path
 > set the environment variable HF_HOME
   cache_dir cache_folder
 > leave it out: a model is read from the disk, unless it is named hub:owner/name
@@ -365,7 +458,8 @@ SENTENCES = parse_sentences("""
   max_matching_ngram_size speculation_type assistant_early_exit assistant_lookbehind target_lookbehind
   assistant_ensemble_weight is_assistant use_mtp
 > formers inspect shows attention, hidden states and predictions; formers score gives log-probabilities
-  output_attentions output_hidden_states output_scores output_logits return_dict_in_generate logprobs echo
+  output_attentions output_hidden_states output_scores output_logits return_dict_in_generate logprobs prompt_logprobs
+  echo
 > vectors are written to a .npy or .jsonl file, and are tensors in Python
   convert_to_numpy convert_to_tensor encoding_format
 > not implemented: take fewer columns of the vectors yourself, and normalise them again

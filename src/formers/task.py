@@ -36,7 +36,7 @@ class Task:
     stride: int = 128  # tokens that two windows share at most
     takes_pairs: bool | None = None  # texts come in pairs, or alone; None: both, or nobody knows
     both_orders: bool = False  # a pair is read in both orders, and the answers are added (GPT, §3.3)
-    prefix: str = ""  # in front of every text (T5),
+    prefix: str = ""  # before every text (T5),
     other_prefix: str = ""  # and in front of the second text of a pair that is read as one text
     label_as_text: bool = False  # the label, or a number, is written as a word by the decoder (T5),
     labels: tuple[str, ...] = ()  # one of these

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from .config import AnyConfig, JSONObject
+from .config import AnyConfig, JSONObject, count_noun
 from .errors import Error
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def check_verb(former: LoadedModel, name: str) -> None:
         return
     names = dict.fromkeys(str(task["name"]) for task in list_active_tasks(former))
     trained = f"was trained to {', '.join(names)}, and " if names else ""
-    labels = f" of {len(former.labels)} label{'s' * (len(former.labels) != 1)}" if former.labels else ""
+    labels = f" of {count_noun(len(former.labels), 'label')}" if former.labels else ""
     what = f"this {former.family} with head {former.head!r}{labels} {trained}does not {name}"
     raise Error(what, fix=f"it can {', '.join(known)}; {VERB_HINTS.get(name, '')}".rstrip("; "))
 

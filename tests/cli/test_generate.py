@@ -152,7 +152,7 @@ def test_fill_shows_every_blank(capsys, models):
         (("generate", "gpt2", "x", "--file", "y"), "two sources"),
         (("generate", "gpt2", "--file", "nowhere.txt"), "nowhere.txt"),
         (("generate", "bert", "x"), "does not generate"),
-        (("generate", "gpt2", "x", "--draft", "gpt2", "--num-beams", 2), "not for a search with beams"),
+        (("generate", "gpt2", "x", "--draft", "gpt2", "--num-beams", 2), "a draft cannot be combined with beam search"),
         (("generate", "gpt2", "x", "--draft", "t5"), "a draft must be of the model's kind"),
         (("generate", "nothing", "x"), "nothing"),
         (("translate", "gpt2", "x"), "needs the language"),

@@ -197,8 +197,8 @@ def test_runs_and_report(capsys, trained_run, tmp_path):
     assert "steps: 6" in (folder / "report.md").read_text(encoding="utf-8")
     for words, message in (
         (["runs", tmp_path / "no"], "no such folder"),
-        (["report", tmp_path], "this is no folder of a run"),
-        (["rerun", tmp_path, "--out", tmp_path / "x"], "this is no folder of a run"),
+        (["report", tmp_path], "this is not a run folder"),
+        (["rerun", tmp_path, "--out", tmp_path / "x"], "this is not a run folder"),
     ):
         code, _, err = run_command(capsys, *words)
         assert code == 2

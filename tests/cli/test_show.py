@@ -94,7 +94,7 @@ def test_options_and_errors(capsys, tokenizer):
         (("mlm", "--text", " "), "the text is empty"),
         (("mlm", *where, "--data", "x.txt"), "two sources"),
         (("mlm", *where, "--examples", "0"), "cannot show 0"),
-        (("seq2seq", *where), "1 texts are no pairs"),
+        (("seq2seq", *where), "1 text cannot be paired"),
     ):
         code, _, err = run_show(capsys, *words)
         assert code == 2, words

@@ -163,7 +163,7 @@ def test_refusals():
 def test_what_is_no_text_is_refused():
     bert = build_language_model("bert")
     for call in (lambda: bert.score(None), lambda: bert.fill(7), lambda: bert.score(b"cat"), lambda: bert.embed({})):
-        with pytest.raises(Error, match="is no text"):
+        with pytest.raises(Error, match="is not text"):
             call()
 
 

@@ -76,7 +76,7 @@ def test_told_to_stop_then_killed_then_alone(tmp_path):
     both[1].kill()
     codes, said = ranks.wait_for_all(both)
     assert codes == [2, -9], said
-    assert "process 0 has lost another one" in said[0].splitlines()[-1]
+    assert "process 0 has lost the connection to another one" in said[0].splitlines()[-1]
     assert "Traceback" not in said[0]
     steps = Checkpoints(tmp_path / "run" / "steps", remove_stale=False).list_steps()[-1] + 10
     for out in ("run", "whole"):

@@ -243,11 +243,11 @@ def test_the_command(bert, tmp_path, capsys):
 
 def test_refusals(bert, gpt):
     for call, word in (
-        (lambda: augment(bert, ROWS, method="sing"), "not made by"),
+        (lambda: augment(bert, ROWS, method="sing"), "there is no method"),
         (lambda: augment(bert, ROWS, odd=1), "does not take 'odd'"),
         (lambda: augment(bert, ROWS, times=0), "at least 1"),
         (lambda: augment(bert, ROWS, rate=0), "shares"),
-        (lambda: augment(bert, ROWS, label_filter="magic"), "is no label filter"),
+        (lambda: augment(bert, ROWS, label_filter="magic"), "is not a label filter"),
         (lambda: augment(gpt, ROWS, method="fill"), "fills no blanks"),
         (lambda: augment(bert, [{"x": 1}]), "which columns"),
     ):

@@ -123,7 +123,7 @@ def test_what_cannot_be_continued():
         (lambda: continue_ids(f, [[]], 3), "a prompt is empty"),
         (lambda: continue_ids(f, [[999]], 3), "outside the vocabulary"),
         (lambda: continue_ids(f, [[1]], 0), "max_new_tokens must be at least 1"),
-        (lambda: continue_ids(f, [[1]], 3, Options(stop="x")), "stop strings are of texts"),
+        (lambda: continue_ids(f, [[1]], 3, Options(stop="x")), "stop strings apply to texts"),
         (lambda: continue_ids(f, [[1]], 3, Options(bad_words=range(300))), "all 300 tokens are banned"),
         (
             lambda: continue_ids(formers.build("bert", vocab=9, dim=8, heads=2, ff=8, layers=1), [[1]], 2),

@@ -107,7 +107,7 @@ def test_what_cannot_be_asked():
     for how, said in (
         (Options(num_beams=2), "one text"),
         (Options(num_samples=2), "one text"),
-        (Options(stop="x"), "of texts"),
+        (Options(stop="x"), "apply to texts"),
     ):
         with pytest.raises(Error, match=said):
             engine.submit([1], 3, how)

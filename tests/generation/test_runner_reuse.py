@@ -80,7 +80,7 @@ def graphs(monkeypatch):
         self.graph = Choice(self, run) if kept is None else Graph(self, run, kept)
         return True
 
-    monkeypatch.setattr(runner.GraphedStep, "capture_graph", record)
+    monkeypatch.setattr(runner.GraphedDecodeStep, "capture_graph", record)
     monkeypatch.setattr(runner, "can_capture_graph", lambda former: True)
     Graph.made = Choice.made = 0
     return Graph

@@ -106,9 +106,9 @@ def test_what_is_left_out_is_never_drawn():
 
 def test_what_cannot_be_a_draft():
     large, _ = build_relatives("gpt2")
-    with pytest.raises(Error, match="not for a search with beams"):
+    with pytest.raises(Error, match="a draft cannot be combined with beam search"):
         SpeculativeDecoder(large, large).continue_ids([[1]], 3, Options(num_beams=2))
-    with pytest.raises(Error, match="stop strings are of texts"):
+    with pytest.raises(Error, match="stop strings apply to texts"):
         SpeculativeDecoder(large, large).continue_ids([[1]], 3, Options(stop="x"))
     with pytest.raises(Error, match="65 tokens are more than the context of 64"):
         SpeculativeDecoder(large, large).continue_ids([[1] * 65], 3)

@@ -174,7 +174,7 @@ def test_nothing_replaced_is_the_text_bit_for_bit():
 def test_refusals():
     f = model("gpt2", "lm")
     for how, word in (
-        ({"target": "the cat sat"}, "is not one token but"), ({"target": -1}, "is no token"),
+        ({"target": "the cat sat"}, "is not one token but"), ({"target": -1}, "is not a token"),
         ({"position": 0}, "is not predicted"), ({"position": 99}, "is not predicted"),
         ({"methods": ["shap"]}, "no attribution 'shap'"),
     ):  # fmt: skip

@@ -108,7 +108,7 @@ def test_long_texts_are_read_in_windows(gpt, bert):
 def test_refusals(bert, gpt):
     for call, word in (
         (lambda: bert.embed("x", level="letter"), "no level"),
-        (lambda: bert.embed(None), "None is no text"),
+        (lambda: bert.embed(None), "None is not text"),
         (lambda: bert.embed("x", pool="best"), "no pool"),
         (lambda: bert.embed("x", layers="sum0"), "no layers"),
         (lambda: bert.embed("x", layers=[]), "no layers"),

@@ -286,7 +286,7 @@ def test_paddle_tasks_and_a_newer_config(tmp_path):
         ({"x": Call()}, "'x' is not an array"),
         ({"x": np.array(["a"])}, "array 'x' is not made of plain numbers"),
         ({"x": np.array([{}])}, "array 'x' is not made of plain numbers"),
-        ({3: np.zeros(2)}, "a name in it is no text"),
+        ({3: np.zeros(2)}, "a name in it is not text"),
     ],
 )
 def test_paddle_files_that_hold_something_else(tmp_path, content, message):

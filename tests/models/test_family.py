@@ -250,7 +250,7 @@ def test_a_state_belongs_to_one_kind_of_model(name):
             with pytest.raises(formers.Error, match="is of a model with pruned"):
                 f.logits(**given, memory=state)
     for rows, size in ((-1, 5), (2, "a"), (None, 3), (2, -1), (1.0, 2)):
-        with pytest.raises(formers.Error, match="makes no sense"):
+        with pytest.raises(formers.Error, match="is not possible"):
             f.create_state(rows, size)
 
 

@@ -121,7 +121,7 @@ def test_it_is_refused_where_there_is_none(monkeypatch):
 
 
 def test_shards_are_refused():
-    with pytest.raises(Error, match="8-bit floats are for whole weights"):
+    with pytest.raises(Error, match="fp8 does not support sharded weights"):
         check_parallel_settings(
             TrainConfig(steps=1, accumulate=2, precision="fp8", parallel="fsdp"), ProcessGroup(size=2)
         )

@@ -225,7 +225,7 @@ def test_other_families_are_refused():
         value = 0.5 if option == "teacher_forcing" else "linear"
         with pytest.raises(Error, match=f"objective.{option} does not apply to transformer: only a recurrent decoder"):
             configure_pretraining(family, overrides={f"objective.{option}": value})
-    with pytest.raises(Error, match="unknown setting 'teacher_forcing' of objective 'causal'"):
+    with pytest.raises(Error, match="objective causal: unknown setting 'teacher_forcing'"):
         configure_pretraining("gpt2", overrides={"objective.teacher_forcing": 0.5})
     f, objective = formers.build("transformer", vocab=len(TOKENIZER), dim=8, heads=2, layers=1, ff=8), make_objective()
     batch = dataclasses.replace(objective, teacher_forcing=0.5).prepare_step_batch(make_batch(objective), 0)

@@ -94,7 +94,7 @@ def test_the_end_mark_of_a_generation_config(tmp_path):
     assert f.config.eos not in (want[4], [want[4], 59])
     assert continue_ids(f, [[9, 8]], 9, Options(temperature=0))[0] == want[: want.index(want[4])]
     f.source_files["generation_config.json"] = b'{"eos_token_id": ["x"]}'
-    with pytest.raises(formers.Error, match="is no token"):
+    with pytest.raises(formers.Error, match="is not a token"):
         continue_ids(f, [[9, 8]], 9)
 
 

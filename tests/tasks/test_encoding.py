@@ -58,7 +58,7 @@ def test_windows_cover_a_long_text_and_nothing_is_lost():
     parts = [data.ids[a + 1 : b - 1].tolist() for a, b in zip(data.starts[1:], data.starts[2:], strict=False)]
     joined = parts[0] + [token for part in parts[1:] for token in part[4:]]
     assert joined == whole
-    with pytest.warns(UserWarning, match="1 texts are cut"):
+    with pytest.warns(UserWarning, match="1 text cut"):
         cut = encode_examples(Task(length=16, long="cut"), [{"text": text}], read, ())
     assert len(cut) == 1
     assert cut.ids.tolist()[1:-1] == whole[:14]
@@ -150,22 +150,22 @@ def test_portions_hold_every_example_once():
 
 LONG = " ".join(TEXT * 3)
 CUT = [
-    (Task(length=16), {"text": LONG, "other": LONG}, "1 shorter sides of pairs"),
-    (Task(length=16, long="cut"), {"text": LONG}, "1 texts"),
-    (Task(name="choose", kind="choice", length=16), {"text": LONG, "choices": ["a", "b"]}, "1 questions"),
+    (Task(length=16), {"text": LONG, "other": LONG}, "1 shorter side"),
+    (Task(length=16, long="cut"), {"text": LONG}, "1 text"),
+    (Task(name="choose", kind="choice", length=16), {"text": LONG, "choices": ["a", "b"]}, "1 question"),
     (
         Task(name="choose", kind="choice", length=16),
         {"text": "Anna", "choices": [LONG, "b"]},
-        "1 questions and 1 choices",
+        "1 question and 1 choice",
     ),
-    (Task(name="answer", kind="span", length=16), {"question": LONG, "context": "Anna"}, "1 questions"),
+    (Task(name="answer", kind="span", length=16), {"question": LONG, "context": "Anna"}, "1 question"),
 ]
 
 
 @pytest.mark.parametrize(("task", "row", "said"), CUT)
 def test_nothing_is_cut_in_silence(task, row, said):
     read = build_encoder(task=task)
-    with pytest.warns(UserWarning, match=f"{said} are cut to fit into 16 tokens"):
+    with pytest.warns(UserWarning, match=f"{said} cut to fit into 16 tokens"):
         assert encode_examples(task, [row], read).longest <= 16
     with pytest.raises(Error, match=r"(text|question|question, with its context,) 1 has [\d,]+ tokens, and \d+ fit"):
         encode_examples(replace(task, long="error"), [row], read)

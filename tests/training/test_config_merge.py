@@ -42,21 +42,21 @@ def small_checkpoint(tmp_path_factory):
 
 
 WRONG = [
-    ({"lora": 4, "features": "mix"}, "tune.lora learns beside layers that tune.features does not let learn"),
-    ({"lora": 4, "freeze": 1}, "with tune.lora all weights stay as they are already"),
-    ({"features": "mix", "freeze": 1}, "with tune.features all layers stay as they are already"),
-    ({"freeze": -5}, "-5 layers cannot be held still"),
-    ({"freeze": 99}, "has 2 layers: 99 cannot be held still"),
+    ({"lora": 4, "features": "mix"}, "tune.lora trains adapters in layers that tune.features freezes"),
+    ({"lora": 4, "freeze": 1}, "with tune.lora all weights are frozen already"),
+    ({"features": "mix", "freeze": 1}, "with tune.features all layers are frozen already"),
+    ({"freeze": -5}, "-5 layers cannot be frozen"),
+    ({"freeze": 99}, "has 2 layers: 99 cannot be frozen"),
     ({"features": "concat4"}, "'concat4' reads 4 layers, and this model has 2"),
     ({"features": "sum4"}, "'sum4' reads 4 layers, and this model has 2"),
-    ({"lm_loss_weight": 0.5}, "roberta is no language model that reads from left to right"),
+    ({"lm_loss_weight": 0.5}, "roberta is not a left-to-right language model"),
     ({"seq_length": 200}, "this roberta reads 64 tokens at once, not 200"),
     ({"task": "regress", "balance": True}, "there are no classes to balance in regress"),
-    ({"task": "regress", "label_smoothing": 0.1}, "tune.label_smoothing has no meaning where regress is learned"),
-    ({"task": "regress", "label_as_text": True}, "tune.label_as_text writes labels, and regress has none to write"),
+    ({"task": "regress", "label_smoothing": 0.1}, "tune.label_smoothing does not apply where regress is learned"),
+    ({"task": "regress", "label_as_text": True}, "tune.label_as_text does not apply to regress"),
     ({"task": "tag", "long_texts": "cut"}, "tag reads long texts in windows, or refuses them"),
-    ({"model": "textcnn", "features": "mix"}, "a model from scratch has learned no features yet"),
-    ({"model": "gpt2", "task": "tag", "lm_loss_weight": 0.5}, "tune.lm_loss_weight does not go with tag"),
+    ({"model": "textcnn", "features": "mix"}, "a model from scratch has no features to read yet"),
+    ({"model": "gpt2", "task": "tag", "lm_loss_weight": 0.5}, "tune.lm_loss_weight does not apply to tag"),
 ]
 
 

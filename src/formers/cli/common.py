@@ -308,7 +308,9 @@ def suggest_option(
         return f"it is a setting: {by_name[name]}"
     by_name |= {one.removeprefix("--").replace("-", "_"): one for one in known}
     near = find_nearest(name, by_name)
-    return "see --help; settings have a dot: --train.lr 0.01" if near is None else f"did you mean {by_name[near]}?"
+    words = "pretrain FAMILY" if command.__name__ == "pretrain" else command.__name__
+    fix = f"see formers {words} --help; settings have a dot: --train.lr 0.01"
+    return fix if near is None else f"did you mean {by_name[near]}?"
 
 
 @cache
@@ -369,7 +371,7 @@ def read_stdin(encoding: str) -> str:
 
         raise make_encoding_error(guess_encoding(error.object), encoding, "the standard input") from None
     except LookupError as error:
-        raise Error(f"the standard input is no text ({error})", fix="say --encoding") from None
+        raise Error(f"the standard input is not text ({error})", fix="say --encoding") from None
     if not text.strip():
         raise Error("the standard input is empty", fix="give some text")
     return text
@@ -423,7 +425,7 @@ def read_file_texts(file: Path, reading: TextFileOptions, unit: TextUnit = "line
 
 
 def print_skipped(file: Path, changes: CleaningReport) -> None:
-    """Say on the standard error what of a file was left out: bytes that are no text, broken rows."""
+    """Say on the standard error what of a file was left out: bytes that are not text, broken rows."""
     if losses := changes.describe_losses():
         SafeConsole(stderr=True).print(f"{escape_line(file)}: {', '.join(losses)}")
 

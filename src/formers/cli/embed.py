@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from ..config import Settings
+from ..config import Settings, count_noun
 from ..errors import Error
 from . import common
 from .common import FileOption, ModelArgument, OverwriteFlag, Placement, TextFileOptions
@@ -82,7 +82,7 @@ def embed(
                 output.write_records(*(format_record(t, v, array) for t, v in zip(some, vectors, strict=True)))
                 tell("texts", output.records_done, len(texts), f"to {out}")
             output.finish(save_npy if array else None)
-    SafeConsole().print(f"{escape_line(out)}: {len(texts):,} texts")
+    SafeConsole().print(f"{escape_line(out)}: {count_noun(len(texts), 'text')}")
 
 
 def neighbours(

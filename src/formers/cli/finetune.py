@@ -98,12 +98,12 @@ def finetune(
     options: Settings = {"task": task, "columns": columns, "config": run.config, "overrides": overrides, "test": test}
     if mixture:
         if folds or seeds or sweep:
-            raise Error("--mixture does not go with --folds, --seeds or --sweep", fix="leave them out")
+            raise Error("--mixture cannot be combined with --folds, --seeds or --sweep", fix="leave them out")
         options["mixture"] = mixture
     if run.print_config:
-        from ..training.runs.finetune import render_settings
+        from ..training.runs.finetune import request_finetuning
 
-        print_text(render_settings(model, train, valid, **options), end="")
+        print_text(request_finetuning(model, train, valid, **options).render_settings(), end="")
     elif run.dry_run:
         from ..training.runs.cross_validation import expand_sweep
         from ..training.runs.dry_run import dry_run_finetuning

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from ..config import JSONObject
+from ..config import JSONObject, count_noun
 from ..errors import Error
 from . import common
 from .common import (
@@ -246,7 +246,9 @@ class ShotOptions:
             help="With --shots: how a row is written: 'Review: {text}\\nSentiment: {answer}'. \\n is a new line."
         ),
     ] = None
-    instruction: Annotated[str, Parameter(help="With --shots: what stands once, before all examples.")] = ""
+    instruction: Annotated[
+        str, Parameter(help="With --shots: what stands once, before all examples.", show_default=False)
+    ] = ""
     label_words: Annotated[
         str | None, Parameter(help="With --shots: the words that stand for labels: 0=bad,1=good.")
     ] = None
@@ -377,7 +379,7 @@ def evaluate(
             {"kind": evaluation.kind, "examples": evaluation.num_examples, **evaluation.metrics, **quoted}
         )
     console = SafeConsole()
-    console.print(f"{evaluation.kind}, {evaluation.num_examples:,} examples ({evaluation.summary})")
+    console.print(f"{evaluation.kind}, {count_noun(evaluation.num_examples, 'example')} ({evaluation.summary})")
     for name, value in evaluation.metrics.items():
         number = f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if value > 1e4 else f"{value:.4f}"
         console.print(f"{escape_line(name):<26} {number}")
@@ -396,7 +398,7 @@ def print_few_shot(result: FewShotResult, as_json: bool) -> None:
         fields = {"task": result.task, "examples": result.num_examples, "prompt": result.prompt}
         return print_json({**fields, "majority": result.majority, "scores": scores, "notes": result.notes})
     console = SafeConsole()
-    console.print(f"{result.task}, {result.num_examples:,} examples ({result.summary})")
+    console.print(f"{result.task}, {count_noun(result.num_examples, 'example')} ({result.summary})")
     console.print("a prompt:")
     for line in result.prompt.splitlines():
         console.print(f"  | {escape_line(line)}")
@@ -497,7 +499,7 @@ def finetune_suite(
         train, valid = (read_suite_rows(options.suite, group, data, split) for split in ("train", "dev"))
         if train is None or valid is None or (out / "model").is_dir():
             continue
-        console.print(f"fine-tuning to {group}: {len(train):,} examples, into {escape_line(out)}")
+        console.print(f"fine-tuning to {group}: {count_noun(len(train), 'example')}, into {escape_line(out)}")
         parts = [name for name in SUITE_COLUMNS[task.task] if train[0].get(name) is not None]
         rows = [[{name: row[name] for name in parts} for row in side] for side in (train, valid)]
         with show_progress(console, group) as tell, common.summarise_warnings():

@@ -65,7 +65,7 @@ def show_shipped_models(console: SafeConsole, where: Path, seed: int) -> None:
 
 
 def load_quietly(name: str) -> Former:
-    """Load a model for inference; what it says about missing parts is no matter here."""
+    """Load a model for inference; what it says about missing parts does not matter here."""
     from ..interop.model_directory import load
 
     with warnings.catch_warnings():

@@ -138,7 +138,7 @@ def parse_option(text: str) -> tuple[str, JSONValue]:
         raise Error(f"{text!r} is not a setting", fix="write name=value")
     name = name.strip().replace("-", "_")
     if name in RESERVED_OPTIONS:
-        raise Error(f"{name} is no setting of the objective", fix=RESERVED_OPTIONS[name])
+        raise Error(f"{name} is not a setting of the objective", fix=RESERVED_OPTIONS[name])
     try:
         return name, parse_yaml(value)
     except ValueError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from ..config import Settings, parse_byte_size
+from ..config import Settings, count_noun, parse_byte_size
 from ..errors import Error, get_reason
 from .common import OverwriteFlag, TextFileOptions, check_output_file
 from .terminal import SafeConsole, escape_line, print_table, show_progress
@@ -98,7 +98,7 @@ def show(where: str, text: str, /) -> None:
     console.print(line)
     rows = [(str(i), repr(encoder.get_token_text(i)), "begins" if b else "") for i, b in zip(ids, begins, strict=True)]
     print_table(rows, ("id", "piece", "word"))
-    console.print(f"{len(ids):,} pieces for {len(text):,} characters")
+    console.print(f"{count_noun(len(ids), 'piece')} for {count_noun(len(text), 'character')}")
     for note in encoder.notes:
         console.print(f"Note: {note}")
 
@@ -292,7 +292,7 @@ def print_store_summary(store: Store | None, out: Path) -> None:
         return
     for part, about in store.directory.parts.items():
         sizes = ", ".join(f"{about[name]:,} {name}" for name in ("documents", "sentences", "tokens") if name in about)
-        console.print(f"{where} ({part}): {sizes} in {len(about['shards'])} shards")
+        console.print(f"{where} ({part}): {sizes} in {count_noun(len(about['shards']), 'shard')}")
     counts = {**store.directory.metadata["counts"]}
     notes, seen = counts.pop("notes", []), counts.pop("tests", None)
     if remarks := [f"{count:,} {words.get(name, name)}" for name, count in counts.items() if count] + list(notes):

@@ -68,7 +68,7 @@ def read_chunks(path: Path, hashes: dict[Path, str] | None = None) -> Iterator[b
                 done += len(chunk)
                 if done > most:
                     what = f"unpacks to more than {done - len(chunk):,} bytes, over {MAX_EXPANSION[1]:,} times its size"
-                    raise Error(what, where=path, fix="this is no text; if it is, unpack it first")
+                    raise Error(what, where=path, fix="this is not text; if it is, unpack it first")
                 yield chunk
             if isinstance(raw, HashingReader) and hashes is not None:
                 while raw.read(READ_BYTES):  # what follows the end of a packed text
@@ -133,9 +133,9 @@ def import_optional(module: str, what: str) -> Any:  # dynamic: a package that n
 def decode_chunks(
     parts: Iterable[bytes], changes: CleaningReport, encoding: str = "utf-8", where: object = None
 ) -> Iterator[str]:
-    """Yield clean text with \\n as its only line end. Bytes that are no text are left out and counted; where they
+    """Yield clean text with \\n as its only line end. Bytes that are not text are left out and counted; where they
     are too many for damage, the text has another encoding, and that is an error which names the likely one."""
-    # A byte that is no text becomes half a character (U+DC80 and on), whatever the encoding.
+    # A byte that is not text becomes half a character (U+DC80 and on), whatever the encoding.
     handler = "surrogateescape" if encoding == "utf-8" else SURROGATE_HANDLER
     decoder = codecs.getincrementaldecoder(check_encoding_name(encoding))(handler)
     ends = io.IncrementalNewlineDecoder(None, translate=True)
@@ -176,7 +176,7 @@ def make_encoding_error(seems: str | None, encoding: str, where: object) -> Erro
         return Error(f"{what}: it seems to be some other encoding, or no text", where=where, fix="turn it into UTF-8")
     if seems == "utf-8":
         damaged = is_utf_8(encoding)
-        reason = "bytes in it are no text" if damaged else f"{what}: it seems to be utf-8"
+        reason = "bytes in it are not text" if damaged else f"{what}: it seems to be utf-8"
         return Error(reason, where=where, fix="take them out" if damaged else "leave the encoding out")
     fix = f"turn it into UTF-8, or say --encoding {seems}, or encoding={seems!r}"
     return Error(f"{what}: it seems to be {seems}", where=where, fix=fix)

@@ -40,7 +40,7 @@ def generate(
     check_verb(former, "generate")
     options = make_options(settings, max_new_tokens=max_new_tokens)
     if draft is not None and stream:
-        raise Error("a text with a draft is not streamed", fix="leave stream out, or the draft")
+        raise Error("stream cannot be combined with a draft", fix="leave one of them out")
     if not stream:
         return generate_texts(former, prompts, options, draft=draft)
     if not isinstance(prompts, str) or options.num_samples > 1 or options.num_beams > 1:
@@ -129,7 +129,7 @@ def make_watcher(former: Former, constraints: Constraints, prompt: Sequence[int]
 
 
 class StopWatcher:
-    """A growing text: `push` ids and get whole characters that are no part of a stop string.
+    """A growing text: `push` ids and get whole characters that are not part of a stop string.
 
     As soon as a stop string is complete the text `is_stopped`: it ends before it. Where several are complete at once,
     it ends before the longest. What `push` and `flush` give, joined, is the text; how its tokens are cut does not
@@ -147,7 +147,7 @@ class StopWatcher:
         return "" if self.is_stopped else self.add_text(self.stream.push(index))
 
     def flush(self) -> str:
-        """End the text; returns what was held back and is no stop string."""
+        """End the text; returns what was held back and did not become a stop string."""
         if self.is_stopped:
             return ""
         piece = self.add_text(self.stream.flush())

@@ -1,6 +1,6 @@
 """More training examples out of few: words hidden and refilled by a masked model (Wu et al. 2018), texts continued by a
-decoder (Anaby-Tavor et al. 2019), both after learning how each label speaks (Kumar et al. 2020), and only those kept
-to which a classifier still gives their label."""
+decoder (Anaby-Tavor et al. 2019), both after training on the texts of each label (Kumar et al. 2020), and only those
+kept to which a classifier still gives their label."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class AugmentConfig:
 
     def __post_init__(self) -> None:
         if self.method not in ("fill", "continue"):
-            raise Error(f"examples are not made by {self.method!r}", fix="choose fill or continue")
+            raise Error(f"there is no method {self.method!r}", fix="choose fill or continue")
         if self.times < 1 or self.top_k < 1 or self.max_new_tokens < 1:
             raise Error("times, top_k and max_new_tokens are at least 1", fix="leave them out")
         check_sizes(self, "seed", minimum=0)
@@ -67,7 +67,7 @@ class AugmentConfig:
 
 
 @dataclass(frozen=True)
-class Augmented:
+class AugmentResult:
     """New examples, each with the number of its source ("from"), and how many were skipped for which reason."""
 
     rows: list[Row]
@@ -80,7 +80,7 @@ def augment(
     label_filter: Former | str | None = "linear",
     column: str | None = None, encoding: str = "utf-8", skip: bool = False, delimiter: str | None = None,
     header: bool | None = None, tell: ProgressCallback | None = None, overwrite: bool = False, **how: object,
-) -> Augmented:  # fmt: skip
+) -> AugmentResult:  # fmt: skip
     """Make new examples for classification out of a file, rows or a dataset, with a masked model or a decoder.
 
     `label_filter` is what checks the labels of new examples: "linear" (learned from the same examples), a fine-tuned
@@ -112,62 +112,63 @@ def augment(
     words = ", ".join(f"{count:,} {SKIP_REASONS[why]}" for why, count in skipped.items() if count)
     total = sum(map(len, texts))
     summary = f"{len(rows):,} new examples out of {len(examples):,}; left out of {total:,}: {words or 'none'}"
-    return Augmented(rows, skipped, summary)
+    return AugmentResult(rows, skipped, summary)
 
 
-def build_config(former: Former, how: Settings) -> AugmentConfig:
+def build_config(former: Former, settings: Settings) -> AugmentConfig:
     """Build the settings; the default method is what the model can do."""
     known = AugmentConfig.__dataclass_fields__
-    if odd := [name for name in how if name not in known]:
-        raise Error(f"augment does not take {odd[0]!r}", fix=suggest_name(odd[0], known))
-    return AugmentConfig(**{"method": "fill" if can_fill(former) else "continue", **how})
+    if unknown := [name for name in settings if name not in known]:
+        raise Error(f"augment does not take {unknown[0]!r}", fix=suggest_name(unknown[0], known))
+    return AugmentConfig(**{"method": "fill" if can_fill(former) else "continue", **settings})
 
 
 def generate_candidates(
-    former: Former, rows: Sequence[Row], how: AugmentConfig, done: int = 0
+    former: Former, rows: Sequence[Row], config: AugmentConfig, done: int = 0
 ) -> Iterator[list[list[str]]]:
     """Yield `times` new texts for each example, chunk by chunk, from number `done` on."""
-    every = make_keys(rows, how)
+    every = make_keys(rows, config)
     for low in range(done, len(rows), CHUNK_SIZE):
         chunk, keys = rows[low : low + CHUNK_SIZE], every[low : low + CHUNK_SIZE]
-        fronts = [make_label_prefix(row, how.label_names) if how.conditional else "" for row in chunk]
-        if how.method == "fill":
-            texts = [row["text"] for row in chunk for _ in range(how.times)]
-            fronts = [front for front in fronts for _ in range(how.times)]
+        fronts = [make_label_prefix(row, config.label_names) if config.conditional else "" for row in chunk]
+        if config.method == "fill":
+            texts = [row["text"] for row in chunk for _ in range(config.times)]
+            fronts = [front for front in fronts for _ in range(config.times)]
             flat = [key for own in keys for key in own]
-            new = infill_texts(former, texts, fronts, flat, how.rate, how.top_k, how.temperature)
+            new = infill_texts(former, texts, fronts, flat, config.rate, config.top_k, config.temperature)
         else:
-            new = continue_texts(former, chunk, fronts, keys, how)
-        yield [new[i : i + how.times] for i in range(0, len(new), how.times)]
+            new = continue_texts(former, chunk, fronts, keys, config)
+        yield [new[i : i + config.times] for i in range(0, len(new), config.times)]
 
 
-def make_keys(rows: Sequence[Row], how: AugmentConfig) -> list[list[RandomKey]]:
+def make_keys(rows: Sequence[Row], config: AugmentConfig) -> list[list[RandomKey]]:
     """Make the random keys of each example from its text (wherever it stands) and how often it occurred before."""
     before: Counter[str] = Counter()
     keys = []
     for row in rows:
-        first = before[row["text"]] * how.times
-        keys.append([(how.seed, hash_text(row["text"]), first + turn) for turn in range(how.times)])
+        first = before[row["text"]] * config.times
+        keys.append([(config.seed, hash_text(row["text"]), first + turn) for turn in range(config.times)])
         before[row["text"]] += 1
     return keys
 
 
 def continue_texts(
-    former: Former, rows: Sequence[Row], fronts: Sequence[str], keys: Sequence[Sequence[RandomKey]], how: AugmentConfig
-) -> list[str]:
+    former: Former, rows: Sequence[Row], fronts: Sequence[str], keys: Sequence[Sequence[RandomKey]],
+    config: AugmentConfig,
+) -> list[str]:  # fmt: skip
     """Continue the beginnings of texts, which lack the last `rate` of their words; with rate 1 and a conditional model,
     write whole texts after the label."""
     words = [row["text"].split() for row in rows]
-    begun = [" ".join(own[: math.floor(len(own) * (1 - how.rate))]) for own in words]
-    prompts = [(f + b).strip() or b for f, b in zip(fronts, begun, strict=True)]
+    beginnings = [" ".join(own[: math.floor(len(own) * (1 - config.rate))]) for own in words]
+    prompts = [(f + b).strip() or b for f, b in zip(fronts, beginnings, strict=True)]
     options = Options(
-        max_new_tokens=how.max_new_tokens, num_samples=how.times, top_k=how.top_k, temperature=how.temperature,
-        seed=how.seed, stop=("\n",),
+        max_new_tokens=config.max_new_tokens, num_samples=config.times, top_k=config.top_k,
+        temperature=config.temperature, seed=config.seed, stop=("\n",),
     )  # fmt: skip
     # Many prompts are equal, and their texts should not be.
     results = generate_texts(former, prompts, options, rng_streams=[[int(draw_bits(*k)) for k in one] for one in keys])
     several = [texts if isinstance(texts, list) else [texts] for texts in results]
-    return [" ".join(f"{b}{text}".split()) for b, texts in zip(begun, several, strict=True) for text in texts]
+    return [" ".join(f"{b}{text}".split()) for b, texts in zip(beginnings, several, strict=True) for text in texts]
 
 
 def filter_candidates(
@@ -221,7 +222,7 @@ def make_label_filter(judge: Former | str | None, rows: Sequence[Row], min_proba
     if judge is None:
         return lambda new: [True] * len(new)
     if not isinstance(judge, Former) and judge != "linear":
-        raise Error(f"{judge!r} is no label filter", fix="take 'linear', a fine-tuned model, or None")
+        raise Error(f"{judge!r} is not a label filter", fix="take 'linear', a fine-tuned model, or None")
     multilabel = any(isinstance(row["label"], list) for row in rows)
     score = make_model_scorer(judge, rows, multilabel) if isinstance(judge, Former) else make_linear_scorer(rows)
 

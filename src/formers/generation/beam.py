@@ -11,7 +11,7 @@ from ..errors import Error
 from ..nn.attention.context import Capture
 from .decoding import STEPS_AHEAD, DecodingBatch, Hypothesis, are_finite, check_rows_finite
 from .logits_processors import Constraints
-from .runner import GraphedStep
+from .runner import GraphedDecodeStep
 
 DEAD_SCORE = -1e9  # the score of a beam that does not count
 NO_SCORE = -math.inf  # of a complete text that is not there
@@ -34,7 +34,7 @@ class BeamState:
         self.open_prompts = torch.ones(self.num_prompts, dtype=torch.bool, device=device)
         self.first_rows = torch.arange(self.num_prompts, device=device)[:, None] * self.num_beams  # (prompts, 1)
         self.end_token_mask: Tensor | None = None  # (vocab,) whether a token ends a text
-        self.graphed_step = None if batch.runner.graphed_step is None else GraphedStep()
+        self.graphed_step = None if batch.runner.graphed_step is None else GraphedDecodeStep()
         self.log_probs: Tensor | None = None  # (rows, vocab) the newest log-probabilities
         self.live_rows: list[int] = []  # of each row, whether it counts; as of the last sync with the host
         self.pending_steps: list[Tensor] = []  # (2, rows) tokens and parents of steps not yet copied to the host
@@ -148,7 +148,7 @@ class BeamState:
         """Append the tokens of all steps since `step` to the batch, and finish the rows of closed prompts."""
         assert self.log_probs is not None
         check_rows_finite(are_finite(self.log_probs).tolist(), self.live_rows)
-        batch, keys = self.batch, {tuple(one) for some in self.complete_keys.tolist() for one in some}
+        batch, keys = self.batch, {tuple(one) for prompt_keys in self.complete_keys.tolist() for one in prompt_keys}
         self.complete_texts = {one: text for one, text in self.complete_texts.items() if one in keys}
         for at, (tokens, parents) in enumerate(torch.stack(self.pending_steps).tolist(), step):
             for end, row, last in keys:

@@ -53,7 +53,7 @@ def continue_ids(
 def build_id_constraints(former: Former, options: Options, max_new_tokens: int) -> Constraints:
     """Build the constraints for up to `max_new_tokens` ids; stop strings need text and are refused."""
     if options.stop:
-        raise Error("stop strings are of texts, not of ids", fix="use generate, which works with texts")
+        raise Error("stop strings apply to texts, not to ids", fix="use generate, which works with texts")
     return build_constraints(former, dataclasses.replace(options, max_new_tokens=max_new_tokens))
 
 
@@ -107,8 +107,8 @@ class DecodingBatch:
     ):  # fmt: skip
         self.former, self.rows_per_prompt = former, rows_per_prompt
         self.sources = prompts if former.is_encoder_decoder else None
-        begun = [[*begin_sequence(former, row, start), *prefix] for row in prompts]
-        self.sequences = [list(row) for row in begun for _ in range(rows_per_prompt)]
+        beginnings = [[*begin_sequence(former, row, start), *prefix] for row in prompts]
+        self.sequences = [list(row) for row in beginnings for _ in range(rows_per_prompt)]
         self.prompt_lengths = [len(text) for text in self.sequences]
         self.context: int | None = former.context
         longest = max(self.prompt_lengths)

@@ -113,8 +113,8 @@ class Engine:
             raise Error(what, fix="make an engine with a larger cache_size")
         if isinstance(choose, Options):
             if choose.rows_per_prompt > 1:
-                fix = "submit one for each sample, with seeds of their own; no beams"
-                raise Error("a request is one text", fix=fix)
+                fix = "submit one for each sample, with its own seed; without beams"
+                raise Error("a request generates one text", fix=fix)
             choose = make_chooser(build_id_constraints(self.former, choose, max_new_tokens))
         request = Request(ids, begin_sequence(self.former, ids), max_new_tokens, choose, listener)
         self.waiting_requests.put(request)
@@ -163,12 +163,8 @@ class Engine:
             if len(request.token_ids) - request.window_start > self.context:
                 request.window_start = len(request.token_ids) - (self.context // 2 or 1)
                 new.append(slot)
-        while free and not self.waiting_requests.empty():
-            request = self.waiting_requests.get()
-            if request.is_cancelled:
-                request.put_token(None)
-                continue
-            slot = free.pop(0)
+        while free and (waiting := self.take_waiting_request()) is not None:
+            slot, request = free.pop(0), waiting
             self.active_requests[slot] = request
             request.window_start = max(0, len(request.token_ids) - self.context)
             new.append(slot)
@@ -178,6 +174,15 @@ class Engine:
             del new[: len(group)]
             logits_by_slot |= self.try_prefill(group)
         return logits_by_slot
+
+    def take_waiting_request(self) -> Request | None:
+        """Return the next waiting request that was not cancelled; None if there is none."""
+        while not self.waiting_requests.empty():
+            request = self.waiting_requests.get()
+            if not request.is_cancelled:
+                return request
+            request.put_token(None)
+        return None
 
     def try_prefill(self, slots: Sequence[int]) -> dict[int, Tensor]:
         """Prefill slots together; if that fails, each alone, so that only the request at fault gets the error."""
@@ -289,11 +294,7 @@ class SequentialEngine(Engine):
 
     def admit_requests(self) -> dict[int, Tensor]:
         """Admit the next waiting request if none is active, and compute the logits of the active one's next token."""
-        while not self.active_requests and not self.waiting_requests.empty():
-            request = self.waiting_requests.get()
-            if request.is_cancelled:
-                request.put_token(None)
-                continue
+        if not self.active_requests and (request := self.take_waiting_request()) is not None:
             self.active_requests[0] = request
             self.batch = DecodingBatch(self.former, [request.prompt_ids], request.max_new_tokens)
         if self.batch is None:

@@ -69,8 +69,9 @@ def fill(former: Former, texts: str | Sequence[str], top_k: int = 5) -> Guesses:
     rows = [encode_blanks(former, text) for text in several]
     for row in rows:
         check_length(len(row), former.context)
-    chances = [p for at in range(0, len(rows), BATCH_ROWS) for p in predict_blanks(former, rows[at : at + BATCH_ROWS])]
-    guesses = [make_guesses(former, text, p, top_k) for text, p in zip(several, chances, strict=True)]
+    batches = [rows[at : at + BATCH_ROWS] for at in range(0, len(rows), BATCH_ROWS)]
+    probabilities = [p for batch in batches for p in predict_blanks(former, batch)]
+    guesses = [make_guesses(former, text, p, top_k) for text, p in zip(several, probabilities, strict=True)]
     results = [blanks[0] if len(blanks) == 1 else blanks for blanks in guesses]
     return results[0] if isinstance(texts, str) else results
 
@@ -89,7 +90,7 @@ def encode_blanks(former: Former, text: str) -> list[int]:
 
 
 def check_blank_text(text: object) -> None:
-    """Refuse what is no text."""
+    """Refuse what is not a string."""
     if not isinstance(text, str):
         what = f"a text with blanks must be text, got {format_value(text)}"
         raise Error(what, fix="give a string, or a list of them")
@@ -101,18 +102,18 @@ def predict_blanks(former: Former, rows: list[list[int]]) -> list[Tensor]:
     assert former.tokenizer is not None
     batch, mask = Batch.from_rows(rows, former.device), former.tokenizer.id("mask")
     hidden = former.model(batch)[batch.ids == mask]  # the output layer answers at the blanks alone
-    chances = former.model.logits(hidden, part="mlm").float().softmax(-1)
-    if not chances.isfinite().all():
+    probabilities = former.model.logits(hidden, part="mlm").float().softmax(-1)
+    if not probabilities.isfinite().all():
         raise NonFinite("probabilities of pieces")
-    return list(chances.split([sum(token == mask for token in row) for row in rows]))
+    return list(probabilities.split([sum(token == mask for token in row) for row in rows]))
 
 
-def make_guesses(former: Former, text: str, chances: Tensor, top: int) -> list[list[Guess]]:
+def make_guesses(former: Former, text: str, probabilities: Tensor, top: int) -> list[list[Guess]]:
     """Make the `top` guesses for each blank; the rest of the text stays as it was written."""
     tokenizer = former.tokenizer
     assert tokenizer is not None
     between = text.replace(tokenizer.special["mask"], BLANK).split(BLANK)
-    known = chances[:, : len(tokenizer)]  # a model may have more rows than there are pieces
+    known = probabilities[:, : len(tokenizer)]  # a model may have more rows than there are pieces
     values, pieces = (t.tolist() for t in known.topk(min(top, known.shape[-1]), -1))
     words = [[decode_piece(tokenizer, piece) for piece in row] for row in pieces]
     likeliest = [row[0] for row in words]
@@ -157,22 +158,22 @@ def fill_spans(former: Former, text: str, top: int) -> list[list[Guess]]:
             raise Error(what, fix="give fewer blanks, or load the tokenizer that the model was pretrained with")
         marked = between[0] + "".join(f"<extra_id_{i}>{part}" for i, part in enumerate(between[1:]))
         source = tokenizer.encode(marked)
-        write: SentinelSpans | RestoredSpans = SentinelSpans([i for i in sentinels if i is not None])
+        target: SentinelSpans | RestoredSpans = SentinelSpans([i for i in sentinels if i is not None])
     else:
         source = encode_blanks(former, text)
         between = text.replace(tokenizer.special["mask"], BLANK).split(BLANK)
-        write = RestoredSpans(between)
+        target = RestoredSpans(between)
     (row,) = check_prompts(former, [source], MAX_SPAN_TOKENS)
     candidates: list[list[tuple[str, float]]] = []
     for blank in range(len(between) - 1):
-        candidates.append(write.search(former, row, [spans[0][0] for spans in candidates], max(top, MIN_BEAMS)))
+        candidates.append(target.search(former, row, [spans[0][0] for spans in candidates], max(top, MIN_BEAMS)))
         if not candidates[-1]:
             what = f"this {former.family} writes nothing into blank {blank + 1}"
             raise Error(what, fix="load one that was pretrained by denoising; fine-tuned ones forget it")
     best = [spans[0][0] for spans in candidates]
     return [
-        [Guess(span, chance, fill_blanks(between, [(one, False) for one in (*best[:blank], span, *best[blank + 1 :])]))
-         for span, chance in spans[:top]]
+        [Guess(span, p, fill_blanks(between, [(one, False) for one in (*best[:blank], span, *best[blank + 1 :])]))
+         for span, p in spans[:top]]
         for blank, spans in enumerate(candidates)
     ]  # fmt: skip
 
@@ -193,14 +194,14 @@ def search_spans(
     )  # fmt: skip
     assert constraints.tokenizer is not None
     batch = DecodingBatch(former, [source], MAX_SPAN_TOKENS, beams, prefix=prefix)
-    span_chances: dict[bool, dict[str, float]] = {True: {}, False: {}}  # by whether a span ends
+    span_probabilities: dict[bool, dict[str, float]] = {True: {}, False: {}}  # by whether a span ends
     for hypothesis in decode_batch(batch, constraints)[0]:
         text = constraints.tokenizer.decode(hypothesis.ids)
         has_end = len(hypothesis.ids) < MAX_SPAN_TOKENS or constraints.has_stop_string(hypothesis.ids)
         span = (text.split(stop)[0] if stop else text).strip()
         if span and math.isfinite(hypothesis.score):
-            span_chances[has_end][span] = span_chances[has_end].get(span, 0.0) + math.exp(hypothesis.score)
-    return sorted((span_chances[True] or span_chances[False]).items(), key=lambda one: -one[1])
+            span_probabilities[has_end][span] = span_probabilities[has_end].get(span, 0.0) + math.exp(hypothesis.score)
+    return sorted((span_probabilities[True] or span_probabilities[False]).items(), key=lambda one: -one[1])
 
 
 @dataclass(frozen=True)
@@ -268,8 +269,8 @@ def infill_texts(
     infills = [InfillText(former, normalise(front), normalise(text), key, rate) for front, text, key in each]
     allowed = make_piece_mask(former)
     while unfinished := [one for one in infills if one.open_slots]:
-        for one, chances in zip(unfinished, predict_blanks(former, [one.ids for one in unfinished]), strict=True):
-            one.fill_next(chances[0].cpu(), top, temperature, allowed)
+        for one, probabilities in zip(unfinished, predict_blanks(former, [one.ids for one in unfinished]), strict=True):
+            one.fill_next(probabilities[0].cpu(), top, temperature, allowed)
     return [one.build_text() for one in infills]
 
 
@@ -325,11 +326,11 @@ class InfillText:
         count = max(1, round(rate * len(words)))
         return [words[i] for i in sorted(np.argsort(draws, kind="stable")[:count].tolist())]
 
-    def fill_next(self, chances: Tensor, top: int, temperature: float, allowed: Tensor) -> None:
+    def fill_next(self, probabilities: Tensor, top: int, temperature: float, allowed: Tensor) -> None:
         """Fill the first mask by sampling from the likeliest allowed tokens."""
         slot = self.open_slots.pop(0)
         mask = allowed[:, int(self.word_start_flags[slot])]
-        best = (chances * mask if mask.any() else chances).topk(min(top, len(chances)))
+        best = (probabilities * mask if mask.any() else probabilities).topk(min(top, len(probabilities)))
         weights = best.values.double().clamp(min=1e-30).log().div(temperature).softmax(0)
         draw = float(draw_uniform(*self.key, PIECE_STREAM, slot))
         self.ids[slot] = int(best.indices[int((weights.cumsum(0) <= draw).sum().clamp(max=len(weights) - 1))])

@@ -80,7 +80,7 @@ def build_constraints(former: Former, options: Options, forced_first: int | None
     bad_words = file_config.get("bad_words_ids") or []
     are_lists = isinstance(bad_words, list) and all(isinstance(word, list) and word for word in bad_words)
     if not are_lists or not all(type(i) is int for word in bad_words for i in word):
-        what = f"bad_words_ids: {format_value(bad_words)} are no rows of tokens"
+        what = f"bad_words_ids: {format_value(bad_words)} is not a list of token lists"
         raise Error(what, where=CONFIG_FILES[0], fix="correct it")
     ends = tuple(get_end_ids(former))
     known = [tuple(row) for row in bad_words if all(0 <= i < vocab for i in row)]  # others cannot occur
@@ -104,7 +104,7 @@ def to_token_ids(value: JSONValue, name: str) -> list[int]:
     """Return a value of a config file, one token or a list of them, as a list; refuse anything else."""
     ids = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
     if not all(type(one) is int for one in ids):
-        raise Error(f"{name}: {format_value(value)} is no token", where=CONFIG_FILES[0], fix="correct it")
+        raise Error(f"{name}: {format_value(value)} is not a token", where=CONFIG_FILES[0], fix="correct it")
     return ids
 
 
@@ -130,7 +130,7 @@ def read_search_options(former: Former, prefix: str | None = None) -> Settings:
     options: Settings = {name: value for name, value in named.items() if value is not None}
     for name, value in options.items():
         if not isinstance(value, int | float) and (name, value) != ("early_stopping", "never"):
-            raise Error(f"{name}: {format_value(value)} makes no sense", where=CONFIG_FILES[0], fix="correct it")
+            raise Error(f"{name}: {format_value(value)} is not a valid value", where=CONFIG_FILES[0], fix="correct it")
     longest = options["max_new_tokens"] = max(1, options.get("max_new_tokens", 65) - 1)
     shortest = max(0, options.get("min_new_tokens", 1) - 1)
     options["min_new_tokens"] = shortest if shortest <= longest else 0
@@ -158,7 +158,7 @@ def encode_bad_word(former: Former, word: BadWord, vocab: int) -> list[tuple[int
     else:
         rows = [(word,)] if isinstance(word, int) else [tuple(word)] if word else []
     if not rows or not all(type(i) is int and 0 <= i < vocab for row in rows for i in row):
-        what = f"{format_value(word)} cannot be banned: it is no token of {vocab}"
+        what = f"{format_value(word)} cannot be banned: the vocabulary has {vocab} tokens"
         raise Error(what, fix="give a word, an id or ids")
     return rows
 

@@ -158,5 +158,5 @@ def check_bounds(name: str, value: object, least: float, most: float, low: bool,
         bounds += " and finite"
     elif most != float("inf"):
         bounds += f" and {'at most' if high else 'below'} {most}"
-    fix = OPTION_HINTS.get(name, "leave it out for the usual")
+    fix = OPTION_HINTS.get(name, "leave it out for the default")
     raise Error(f"{name} must be {bounds}, got {format_value(value)}", fix=fix)

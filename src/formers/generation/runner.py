@@ -35,16 +35,16 @@ class Runner:
     graphs."""
 
     graph_key: GraphKey | None = None
-    graphed_step: GraphedStep | None = None
+    graphed_step: GraphedDecodeStep | None = None
 
     def __init__(
         self, former: Former, rows: int, size: int, sources: Sequence[Sequence[int]] | None = None,
         rows_per_source: int = 1,
     ):  # fmt: skip
-        records = can_capture_graph(former)
+        can_capture = can_capture_graph(former)
         self.former, self.cache_size = former, size
-        if records:
-            self.cache_size = -(-size // 64) * 64  # few sizes are recorded, and reused
+        if can_capture:
+            self.cache_size = -(-size // 64) * 64  # few sizes are captured, and reused
             if not former.is_encoder_decoder:
                 self.graph_key = make_graph_key(former.model, rows, self.cache_size)
         if sources is not None and isinstance(former.model.body, RecurrentEncoderDecoder):  # a state for each row
@@ -55,23 +55,23 @@ class Runner:
         self.reread_tokens = 2 if self.is_two_stream else 1  # the newest tokens of a text that are read at each step
         self.live_rows: Sequence[int] | None = None
         self.longest_row = 0  # no text is longer
-        held = take_graph(former.model, self.graph_key)
-        self.state = former.create_state(rows, self.cache_size) if held is None else held.state
+        cached = take_graph(former.model, self.graph_key)
+        self.state = former.create_state(rows, self.cache_size) if cached is None else cached.state
         # The output layer, filled up for many steps.
-        self.padded_output = None if held is None else refresh_padded_output(former, held.padded_output)
-        self.graphed_step = held.graphed_step if held is not None else GraphedStep() if records else None
-        self.can_chain_steps = records  # steps can follow each other without a host sync
+        self.padded_output = None if cached is None else refresh_padded_output(former, cached.padded_output)
+        self.graphed_step = cached.graphed_step if cached is not None else GraphedDecodeStep() if can_capture else None
+        self.can_chain_steps = can_capture  # steps can follow each other without a host sync
 
     def __del__(self) -> None:
         """Hand the captured graph on to the next runner of the same size."""
         if self.graph_key is None or self.graphed_step is None or sys.is_finalizing():
             return
-        held = CachedGraph(self.graph_key, self.graphed_step, cast(KVCache, self.state), self.padded_output)
-        store_graph(self.former.model, held)
+        cached = CachedGraph(self.graph_key, self.graphed_step, cast(KVCache, self.state), self.padded_output)
+        store_graph(self.former.model, cached)
 
     @torch.inference_mode()
     def score_next(self, new_ids: Sequence[Sequence[int]], capture: Capture | None = None) -> Tensor:
-        """Return the logits (rows, vocab) after these tokens, a list for each row; of an empty list, anything.
+        """Return the logits (rows, vocab) after these tokens, a list for each row; of an empty list, undefined.
 
         Of two streams (XLNet), the query stream at one more place answers, which no other sees. Its states and those
         of the token before it are forgotten: that token is read again with its successor (two by two, as transformers
@@ -140,7 +140,7 @@ class Runner:
 
     def reset_graph(self) -> None:
         """Drop the captured graph, which no longer matches the cache."""
-        self.graphed_step = None if self.graphed_step is None else GraphedStep()
+        self.graphed_step = None if self.graphed_step is None else GraphedDecodeStep()
 
     @torch.inference_mode()
     def forget_tokens(self, counts: Sequence[int]) -> None:
@@ -151,8 +151,8 @@ class Runner:
         self.state.drop_newest(torch.tensor(counts, device=self.former.device))
 
     def limit_slots(self, longest: int) -> None:
-        """Say that no row holds more than `longest` tokens, so that attention looks at no more slots: the bound that
-        the cache keeps grows with every step, also when the longest rows have ended."""
+        """Set the bound on the tokens of a row to `longest`, so that attention reads no more slots: the cache's own
+        bound grows with every step, even when the longest rows have ended."""
         if isinstance(self.state, KVCache) and not self.state.is_static:
             self.state.used_slots = min(self.state.used_slots, longest)
 
@@ -211,9 +211,9 @@ def pad_output_layer(former: Former) -> PaddedOutput | None:
     return pad_outputs(weight, out.bias) if is_slow_width(weight.shape[0]) else None
 
 
-class GraphedStep:
-    """A step for one token of each row. The first `warm` ones run as usual, then one is recorded; what the graph gives
-    is overwritten by the next step. A step that cannot be recorded runs as usual, with one warning."""
+class GraphedDecodeStep:
+    """A step for one token of each row. The first `warm` ones run as usual, then one is captured; the next step
+    overwrites the output. A step that cannot be captured runs as usual, with one warning."""
 
     def __init__(self, warm: int = 1) -> None:
         self.warmup_left = warm
@@ -244,7 +244,7 @@ class GraphedStep:
             raise
         except Exception as error:  # what is wrong with the step itself, the next one will say
             message = " ".join(str(error).split())[:150]
-            warnings.warn(f"steps are not recorded, and slower for it: {message}", stacklevel=2)
+            warnings.warn(f"decoding steps run without a CUDA graph, slower: {message}", stacklevel=2)
             return False
         self.graph = graph
         return True
@@ -255,7 +255,7 @@ class CachedGraph:
     """A captured step with the tensors that it reads and writes, for the next runner of the same kind."""
 
     key: GraphKey
-    graphed_step: GraphedStep
+    graphed_step: GraphedDecodeStep
     state: KVCache
     padded_output: PaddedOutput | None
 
@@ -269,21 +269,21 @@ def make_graph_key(model: nn.Module, rows: int, size: int) -> GraphKey:
     """Return what a captured step depends on: sizes, the addresses of all weights, and how the model is run."""
     weights = itertools.chain(model.parameters(), model.buffers())
     places = tuple((w.data_ptr(), w.shape, w.dtype) for w in weights)
-    how = model.training, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
-    return rows, size, how, places
+    mode = model.training, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    return rows, size, mode, places
 
 
-def store_graph(model: nn.Module, held: CachedGraph) -> None:
+def store_graph(model: nn.Module, cached: CachedGraph) -> None:
     """Store a captured step in place of the last one, unless it needs much memory or belongs to one beam search."""
-    state = held.state
+    state = cached.state
     tensors = [t for layer in state.layers.values() for t in (layer.keys, layer.values) if t is not None]
     limit = 2**30
     if tensors and tensors[0].device.type == "cuda":
         limit = min(limit, torch.cuda.get_device_properties(tensors[0].device).total_memory // 64)
     is_special = any(x is not None for x in (state.slot_table, state.encoder_output, state.recurrent_state))
-    if held.graphed_step.graph is not None and not is_special and sum(t.nbytes for t in tensors) <= limit:
+    if cached.graphed_step.graph is not None and not is_special and sum(t.nbytes for t in tensors) <= limit:
         with _lock:
-            _cached_graphs[model] = held
+            _cached_graphs[model] = cached
 
 
 def take_graph(model: nn.Module, key: GraphKey | None) -> CachedGraph | None:

@@ -55,7 +55,7 @@ class SpeculativeDecoder:
     def generate_ids(self, prompt: list[int], constraints: Constraints, sample: int = 0) -> list[int]:
         """Generate one sequence; it ends at the smaller context of the two models, with a warning."""
         if constraints.options.num_beams > 1:
-            raise Error("a draft is for draws, not for a search with beams", fix="leave the draft out, or num_beams")
+            raise Error("a draft cannot be combined with beam search", fix="leave the draft out, or num_beams")
         text, sources = begin_sequence(self.former, prompt), [prompt] if self.former.is_encoder_decoder else None
         prompt_length, tokens = len(text), constraints.options.max_new_tokens
         limits = [f.context or prompt_length + tokens + self.draft_length for f in (self.former, self.draft)]

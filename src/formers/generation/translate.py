@@ -42,9 +42,9 @@ def translate(
         prompts = [make_translation_prompt(text, to, source or "English", examples) for text in list_prompts(texts)]
         return answer_prompts(former, texts, prompts, settings, stop="\n")
     if examples:
-        raise Error("examples are for decoders, that are prompted", fix="leave examples out")
+        raise Error("examples apply only to decoders, which are prompted", fix="leave examples out")
     if (to or source) and not (former.definition.task_prefixes or former.definition.has_language_codes):
-        what = f"{former.family} knows its languages, and does not take {format_value(to or source)}"
+        what = f"{former.family} has fixed languages, and does not take {format_value(to or source)}"
         raise Error(what, fix="leave the languages out")
     prefix = find_learned_prefix(former, "translate") if prefix is None and to is None else prefix
     if prefix is None and to is not None and (own := former.definition.task_prefixes.get("translate")):
@@ -133,7 +133,7 @@ def resolve_languages(former: Former, source: str | None, to: str | None) -> Lan
     backend = former.output_tokenizer.backend
     for code in (source, to):
         if code is not None and (not LANGUAGE_CODE.fullmatch(code) or backend.token_to_id(code) is None):
-            raise Error(f"{format_value(code)} is no language of this mBART", fix="for example ko_KR")
+            raise Error(f"{format_value(code)} is not a language of this mBART", fix="for example ko_KR")
     arguments: LanguageArguments = {}
     if source is not None and former.tokenizer is not None:
         frame = former.tokenizer.get_template()
@@ -155,7 +155,7 @@ def make_few_shot_prompt(
 ) -> str:  # fmt: skip
     """Write a prompt of a task, examples with answers, and a question; stop generation at the `separator`."""
     if not separator:
-        raise Error("nothing stands between two examples", fix="take an empty line: separator='\\n\\n'")
+        raise Error("separator must not be empty", fix="take an empty line: separator='\\n\\n'")
     shots = [f"{question_prefix}{question}\n{answer_prefix} {answer}" for question, answer in check_pairs(examples)]
     return separator.join([*([task] if task else []), *shots, f"{question_prefix}{query}\n{answer_prefix}"])
 

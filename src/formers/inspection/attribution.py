@@ -219,7 +219,7 @@ def resolve_token(former: Former, token: str | int | None) -> int:
     if type(token) is int and 0 <= token < size:
         return token
     if not isinstance(token, str) or tokenizer is None:
-        raise Error(f"{format_value(token)} is no token", fix=f"give its text, or an id from 0 to {size - 1}")
+        raise Error(f"{format_value(token)} is not a token", fix=f"give its text, or an id from 0 to {size - 1}")
     if former.definition.reads_characters:
         index = tokenizer.backend.token_to_id(token)
         ids = [] if index is None else [index]

@@ -263,7 +263,7 @@ def embed(
     rows: list[str | TokenizedText] = [texts] if isinstance(texts, str) else list_texts(texts)
     kind = TokenizedText if rows and isinstance(rows[0], TokenizedText) else str
     if odd := [i for i, text in enumerate(rows, 1) if not isinstance(text, kind)]:
-        raise Error(f"text {odd[0]} is no string", fix="give strings")
+        raise Error(f"text {odd[0]} is not a string", fix="give strings")
     if level == "sentence" and batch_size is None and layer == -1 and rows and can_embed_packed(former):
         whole = embed_packed(former, rows, pool, special, window, tell=tell)
         whole = F.normalize(whole, dim=-1) if normalise else whole

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..batch import IGNORE_INDEX, Batch
-from ..config import JSONObject
+from ..config import JSONObject, count_noun
 from ..data.plans import RawExamples, TextObjective, gather_examples
 from ..data.preparation.document_encoder import build_unit_finder, learn_phrases
 from ..data.readers import load_bundled_corpus
@@ -240,7 +240,8 @@ def build_pair_store(documents: list[str], tokenizer: Tokenizer) -> Store:
     """Tokenize sources and targets, in turn or separated by tabs, as documents of two sentences."""
     sides = [side for d in documents for line in d.split("\n") for side in line.split("\t") if side.strip()]
     if len(sides) % 2:
-        raise Error(f"{len(sides)} texts are no pairs", fix="give sources and targets in turn, or with a tab between")
+        what = f"{count_noun(len(sides), 'text')} cannot be paired"
+        raise Error(what, fix="give sources and targets in turn, or with a tab between")
     rows = tokenizer.encode_batch(sides, special=False, parse_special=False)
     edges = np.cumsum([0, *map(len, rows)])
     tokens = np.array([i for row in rows for i in row], np.int64)

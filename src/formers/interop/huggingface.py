@@ -353,7 +353,7 @@ def prepare_for_export(former: Former) -> Former:
     """Give a model with a task's head a tokenizer that reads texts as the task did, also where formers adds the marks.
 
     Where a tokenizer has no template (GPT-2), the heads of tasks read an end mark after each text: the written
-    template has it too. A classifier reads the last token that is no padding: where the end mark would have to be the
+    template has it too. A classifier reads the last token that is not padding: where the end mark would have to be the
     padding as well, the vocabulary gets a pad token of its own."""
     tokenizer, c = former.tokenizer, former.config
     if tokenizer is None or former.head not in END_MARKED_HEADS or "tokenizer_config.json" in former.source_files:

@@ -165,7 +165,8 @@ def parse_float_dtype(dtype: object) -> torch.dtype | None:
         return kind
     if dtype is None:
         return None
-    raise Error(f"dtype {dtype!r} is no floating-point type", fix="take torch.float32, torch.bfloat16 or torch.float16")
+    fix = "take torch.float32, torch.bfloat16 or torch.float16"
+    raise Error(f"dtype {dtype!r} is not a floating-point type", fix=fix)
 
 
 def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, ...]) -> tuple[Former, LoadPlan]:
@@ -428,7 +429,7 @@ def list_checksums(folder: Path) -> Iterator[tuple[Path, str]]:
     safe_files.check_tensor_count(len(files), about)
     for name, digest in files.items():
         if not isinstance(digest, str):
-            what = f"the checksum of {format_value(name)} is no text"
+            what = f"the checksum of {format_value(name)} is not text"
             raise Error(what, where=about, fix="the file is damaged")
         home = folder / ORIGINALS_FOLDER if name.startswith(f"{ORIGINALS_FOLDER}/") else folder
         path = safe_files.resolve_file(home, name.removeprefix(f"{ORIGINALS_FOLDER}/"))

@@ -69,7 +69,7 @@ class PaddedLayout(Layout):
         return self.row_numbers * self.longest
 
     def get_last_slots(self) -> Tensor:
-        """(rows,) the slot of each row's last token that is no padding."""
+        """(rows,) the slot of each row's last token that is not padding."""
         return self.get_first_slots() + self.lengths - 1
 
 

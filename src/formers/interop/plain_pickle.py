@@ -117,7 +117,7 @@ def extract_arrays(table: dict[Any, Any]) -> dict[str, np.ndarray]:  # dynamic: 
     arrays: dict[str, np.ndarray] = {}
     for name, value in table.items():
         if not isinstance(name, str):
-            raise Error("a name in it is no text")
+            raise Error("a name in it is not text")
         if name.endswith("@@"):
             continue
         if isinstance(value, tuple) and len(value) == 2:

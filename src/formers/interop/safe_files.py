@@ -257,7 +257,7 @@ def check_output_folder(out: str | Path, overwrite: bool = False) -> None:
         raise Error("exists already", where=target, fix=OCCUPIED_HINT)
     is_folder = target.is_dir() and not target.is_symlink()
     if strange := [p for p in target.iterdir() if not is_model_file(p)] if is_folder else [target]:
-        what = f"is not overwritten: {strange[0].name!r} is no file of a model"
+        what = f"is not overwritten: {strange[0].name!r} does not belong to a model"
         raise Error(what, where=target, fix="choose another name, or remove it first")
 
 

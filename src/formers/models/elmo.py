@@ -218,7 +218,7 @@ STYLE = TokenizerStyle("elmo", SPECIAL_TOKENS, tuple(SPECIAL_TOKENS.values()), d
 FAMILY = Family(
     ELMoConfig, ELMo, build_heads, pretraining_head="lm", counted_head="none", build_init_rules=build_init_rules,
     presets=PRESETS, tokenizer="characters", tokenizer_style=STYLE, objective="bidirectional",
-    lr_falls_with_dim=True, reads_characters=True, state_class=LSTMState, has_carried_state=True,
+    lr_falls_with_dim=True, reads_characters=True, state_class=LSTMState,
     quick_recipe=Recipe(
         {"batch_tokens": 512, "seq_length": 16, "lr": 1e-3},
         {"dim": 64, "layers": 2, "filters": ((1, 16), (2, 16), (3, 32), (4, 64)), "highways": 1},

@@ -69,6 +69,13 @@ class SwitchConfig(t5.T5Config):
         sparse = {k: max(min(1, n), n * depth // self.layers) for k, n in counts.items() if n is not None}
         return super().shrink_settings(narrowed, depth) | sparse | {"experts": min(self.experts, 8)}
 
+    @classmethod
+    def fit_recipe_sizes(cls, sizes: Settings, given: Settings) -> Settings:
+        """Return fewer sparse layers where fewer layers were given than the recipe has sparse ones."""
+        layers, sparse = sizes.get("layers", cls.layers), sizes.get("sparse", cls.sparse)
+        is_bounded = "layers" in given and "sparse" not in given and isinstance(layers, int)
+        return {"sparse": min(sparse, layers)} if is_bounded else {}
+
     @property
     def num_decoder_sparse(self) -> int:
         """The number of the decoder's sparse layers."""

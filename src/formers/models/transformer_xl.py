@@ -271,7 +271,7 @@ STYLE = TokenizerStyle(
 FAMILY = Family(
     TransformerXLConfig, TransformerXL, build_heads, pretraining_head="lm", counted_head="lm",
     build_init_rules=build_init_rules, presets=PRESETS, tokenizer="words", tokenizer_style=STYLE,
-    objective="causal", norm_order="post", state_class=SegmentMemory, has_carried_state=True,
+    objective="causal", norm_order="post", state_class=SegmentMemory,
     quick_recipe=Recipe({"lr": 1e-3}, {"layers": 2}),  # it stalls at higher rates
     paper_recipe=PAPER,
     hub_checkpoints=("transfo-xl/transfo-xl-wt103",),

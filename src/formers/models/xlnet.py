@@ -300,7 +300,7 @@ STYLE = TokenizerStyle(
 FAMILY = Family(
     XLNetConfig, XLNet, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
     tokenizer="unigram", tokenizer_style=STYLE, objective="plm", norm_order="post", is_two_stream=True,
-    can_be_causal=True, state_class=SegmentMemory, has_carried_state=True,
+    can_be_causal=True, state_class=SegmentMemory,
     quick_recipe=Recipe({"lr": 1.5e-3}, {"layers": 2}),  # it stalls at higher rates
     paper_recipe=PAPER,
     hub_checkpoints=("xlnet/xlnet-base-cased", "xlnet/xlnet-large-cased"),

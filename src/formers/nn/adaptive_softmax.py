@@ -84,8 +84,8 @@ class AdaptiveEmbedding(nn.Module):
         for (first, end), table, up in zip(self.clusters.id_ranges, self.tables, self.ups, strict=True):
             # Every token is looked up in every table and masked where it is not in it: shapes do not depend on the
             # ids, and the tables after the first are narrow.
-            mine = (ids >= first) & (ids < end)
-            parts.append(up(table(torch.where(mine, ids - first, 0)) * mine[:, None]))
+            is_inside = (ids >= first) & (ids < end)
+            parts.append(up(table(torch.where(is_inside, ids - first, 0)) * is_inside[:, None]))
         return torch.stack(parts).sum(0)
 
 

@@ -61,12 +61,14 @@ class Block(nn.Module):
         if self.norm_order == "parallel":
             attended = self.attn(self.attn_norm(x), attn_context, layer, memory_states)
             return x + self.dropout(attended) + self.dropout(self.ff(self.ff_norm(x)))
-        few = is_decode_pass(self, attn_context, x.dtype)
-        x = self.add_residual(x, self.attn_norm, lambda n: self.attn(n, attn_context, layer, memory_states), few)
+        is_decoding = is_decode_pass(self, attn_context, x.dtype)
+        x = self.add_residual(
+            x, self.attn_norm, lambda n: self.attn(n, attn_context, layer, memory_states), is_decoding
+        )
         if self.cross is not None and cross_context is not None:
             cross, norm = self.cross, cast(nn.Module, self.cross_norm)
-            x = self.add_residual(x, norm, lambda n: cross(n, cross_context, layer), few)
-        return self.add_residual(x, self.ff_norm, lambda n: self.run_feed_forward(n, attn_context), few)
+            x = self.add_residual(x, norm, lambda n: cross(n, cross_context, layer), is_decoding)
+        return self.add_residual(x, self.ff_norm, lambda n: self.run_feed_forward(n, attn_context), is_decoding)
 
     def run_checkpointed(
         self, x: Tensor, attn_context: AttentionContext, cross_context: AttentionContext | None, layer: int
@@ -107,11 +109,13 @@ class Block(nn.Module):
         y = self.run_feed_forward(normed, attn_context)
         return (x + y, x) if after is None else add_norm(x, y, after)
 
-    def add_residual(self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor], few: bool = False) -> Tensor:
+    def add_residual(
+        self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor], is_decoding: bool = False
+    ) -> Tensor:
         """Run a layer with a residual connection; the norm comes before the layer, before both, or after the sum."""
         if self.norm_order == "post":
             y = self.dropout(layer(x))
-            return add_norm(x, y, norm)[1] if few else norm(x + y)
+            return add_norm(x, y, norm)[1] if is_decoding else norm(x + y)
         normed = norm(x)
         return (normed if self.norm_order == "normed" else x) + self.dropout(layer(normed))
 

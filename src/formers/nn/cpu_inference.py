@@ -108,10 +108,12 @@ class QuantisedLinear(nn.Module):
             if not has_amx():
                 return
             self.own_kernel_max_rows = OWN_MAX_ROWS_WITH_AMX
-        few, many = can_use_fbgemm(), can_use_onednn()
-        kernel = FBGEMMKernel if few else OneDNNKernel if many else PlainKernel
+        has_fbgemm, has_onednn = can_use_fbgemm(), can_use_onednn()
+        kernel = FBGEMMKernel if has_fbgemm else OneDNNKernel if has_onednn else PlainKernel
         self.few_rows_kernel = build_kernel(kernel, small, self.scale)
-        self.many_rows_kernel = build_kernel(OneDNNKernel, small, self.scale) if few and many else self.few_rows_kernel
+        self.many_rows_kernel = (
+            build_kernel(OneDNNKernel, small, self.scale) if has_fbgemm and has_onednn else self.few_rows_kernel
+        )
 
     def forward(self, x: Tensor, tied: object = None) -> Tensor:
         """(…, in) → (…, out)"""

@@ -82,7 +82,7 @@ class Fp8Linear(nn.Linear):
 
 def use_fp8_linear(model: nn.Module) -> int:
     """Make the linear layers of all blocks compute in 8-bit floats, in place; return how many. Weights and names stay.
-    Embeddings, heads and the output layer remain as they are, and layers whose sides are no multiple of 16."""
+    Embeddings, heads and the output layer remain as they are, and layers whose sides are not multiples of 16."""
     count = 0
     for block in model.modules():
         for layer in block.modules() if isinstance(block, Block) else ():

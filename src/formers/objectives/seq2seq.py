@@ -93,7 +93,7 @@ class DecoderEnds:
         if end is None or begin is None:
             raise Error("this tokenizer has no end mark or no token to start with", fix="train one with pad and eos")
         if begin >= len(tokenizer):
-            what = f"start={begin} is no token of this tokenizer, which has {len(tokenizer):,}"
+            what = f"start={begin} is not a token of this tokenizer, which has {len(tokenizer):,}"
             raise Error(what, fix="give the id of one of them, or leave start out")
         return DecoderEnds(begin, end)
 

@@ -1,7 +1,7 @@
-"""The verbs of fine-tuned models: text in, answers out, one or many at once. A model is handed in.
+"""The verbs of fine-tuned models: text in, answers out, one or many at once.
 
-Below them, what the verbs share with evaluation: what a model's head says of encoded examples, in batches of similar
-length, and what that means for their rows.
+Below them, what the verbs share with evaluation: the outputs of a model's head for encoded examples, in batches of
+similar length, and the answers that follow from them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch
-from ..config import JSONObject, ProgressCallback, build_config, format_value
+from ..config import JSONObject, ProgressCallback, build_config, count_noun, format_value
 from ..data.encoded_examples import EncodedExamples, group_by_length, shift_right
 from ..errors import Error, NonFinite
 from ..former import Former
@@ -129,7 +129,7 @@ def read_numbers(labels: Sequence[str], shares: np.ndarray) -> list[float]:
 
 
 def predict_rows(former: Former, task: Task, rows: list[Row], tell: ProgressCallback | None) -> np.ndarray:
-    """(rows, width) what a head that reads whole texts says, or a decoder that writes labels."""
+    """Compute (rows, width) outputs of a head over whole texts, or a decoder's shares of the labels."""
     if task.label_as_text:
         return check_finite(score_label_words(former, task, rows, tell))
     return average_windows(task, *compute_task_outputs(former, task, rows, tell))
@@ -138,7 +138,7 @@ def predict_rows(former: Former, task: Task, rows: list[Row], tell: ProgressCall
 def compute_task_outputs(
     former: Former, task: Task, rows: Sequence[Row], tell: ProgressCallback | None
 ) -> tuple[EncodedExamples, list[np.ndarray]]:
-    """Encode rows, and compute what the head of a task says of each example, all of it finite."""
+    """Encode rows, and compute the outputs of the task's head for each example, which must be finite."""
     data = encode_examples(task, rows, TaskEncoder.from_former(former, task), former.labels)
     return data, check_finite(compute_outputs(former, data, get_head_part(former, task), tell))
 
@@ -164,8 +164,8 @@ def tag(
     rows: list[Row] = [{"words": [normalise(word) for word, _ in row]} for row in words]
     data, outputs = compute_task_outputs(former, task, rows, tell)
     results: list[list[TaggedWord]] = []
-    for row, (tags, sure) in zip(words, predict_tags(data, outputs, [len(row) for row in words]), strict=True):
-        each = zip(row, tags.tolist(), sure.tolist(), strict=True)
+    for row, (tags, probabilities) in zip(words, predict_tags(data, outputs, [len(row) for row in words]), strict=True):
+        each = zip(row, tags.tolist(), probabilities.tolist(), strict=True)
         results.append([TaggedWord(w, former.labels[max(0, t)], at, at + len(w), p) for (w, at), t, p in each])
     if entities:
         named = [list(group_entities(row, text, scheme)) for row, text in zip(results, text_rows, strict=True)]
@@ -177,9 +177,9 @@ def group_entities(words: Sequence[TaggedWord], text: Words, scheme: str | None)
     """Yield the entities that tagged words make up."""
     whole = text if isinstance(text, str) else " ".join(text)
     for label, first, last in find_entities([word.tag for word in words], suffix=scheme == "suffix"):
-        some = words[first : last + 1]
-        start, end = some[0].start, some[-1].end
-        yield Entity(whole[start:end], label, start, end, sum(word.probability for word in some) / len(some))
+        members = words[first : last + 1]
+        start, end = members[0].start, members[-1].end
+        yield Entity(whole[start:end], label, start, end, sum(word.probability for word in members) / len(members))
 
 
 def split_text(text: Words, number: int, task: Task) -> Iterator[tuple[str, int]]:
@@ -195,7 +195,10 @@ def split_text(text: Words, number: int, task: Task) -> Iterator[tuple[str, int]
     at = 0
     for word in text:
         if not isinstance(word, str) or not word.strip():
-            raise Error(f"text {number + 1} has a word that is none: {format_value(word)}", fix="leave empty words out")
+            raise Error(
+                f"text {number + 1} has an empty word, or one that is not text: {format_value(word)}",
+                fix="leave empty words out",
+            )
         yield word, at
         at += len(word) + 1
 
@@ -213,7 +216,7 @@ def answer(
     task = resolve_task(former, "answer", long)
     task = task if abstain is None else dataclasses.replace(task, allows_no_answer=abstain)
     if best < 1:
-        raise Error(f"there are no {best} best answers", fix="ask for 1 or more")
+        raise Error(f"best must be at least 1, got {best}", fix="ask for 1 or more")
     one = isinstance(question, str)
     pairs = [(question, context)] if one else list_texts(question)
     rows: list[Row] = []
@@ -228,9 +231,9 @@ def answer(
     data, outputs = compute_task_outputs(former, task, rows, tell)
     spans = predict_spans(former, task, data, outputs, [row["context"] for row in rows], max(best, 5))
     results = []
-    for some, pair, origins in zip(spans, pairs, places, strict=True):
-        shares = softmax(np.array([s.score for s in some] or [0.0]))
-        listed = [locate_answer(s, float(p), pair[1], origins) for s, p in zip(some, shares, strict=False)]
+    for candidates, pair, origins in zip(spans, pairs, places, strict=True):
+        shares = softmax(np.array([s.score for s in candidates] or [0.0]))
+        listed = [locate_answer(s, float(p), pair[1], origins) for s, p in zip(candidates, shares, strict=False)]
         results.append(listed[:best] if best > 1 else listed[0] if listed else Answer("", -1, -1, 1.0, 0.0))
     return results[0] if one else results
 
@@ -267,16 +270,16 @@ def choose(
 
 
 def resolve_task(former: Former, name: str, long: str | None) -> Task:
-    """Return the model's task, with another way to take long texts if one is asked for."""
+    """Return the model's task, with another `long` if one is given."""
     check_verb(former, TASK_VERBS[name])
     task = get_task(former, name)
     if long not in (None, *get_args(LongTextMode)):
-        raise Error(f"long texts cannot be taken as {long!r}", fix="choose windows, cut or error")
+        raise Error(f"long must be windows, cut or error, got {long!r}", fix="choose windows, cut or error")
     return task if long is None else dataclasses.replace(task, long=cast(LongTextMode, long))
 
 
 def get_task(former: Former, name: str) -> Task:
-    """Return a loaded model's task, which must have that name; one that came from elsewhere gets the usual values."""
+    """Return a loaded model's task, which must have that name; a model of another library gets the default values."""
     if saved := former.task or find_mixture_task(former, name):
         if saved["name"] != name:
             raise Error(f"this model was trained to {saved['name']}", fix=f"use {TASK_VERBS[saved['name']]}")
@@ -286,7 +289,8 @@ def get_task(former: Former, name: str) -> Task:
         what = f"this {former.family} has the head {former.head!r}, which does not {name}"
         raise Error(what, fix=f"fine-tune it first: formers finetune MODEL --task {name} --train FILE")
     if name in ("classify", "regress") and (len(former.labels) == 1) != (name == "regress"):
-        raise Error(f"this model has {len(former.labels)} labels", fix="use classify" if name == "regress" else "score")
+        what = f"this model has {count_noun(len(former.labels), 'label')}"
+        raise Error(what, fix="use classify" if name == "regress" else "use score")
     return Task(name=name, kind=kinds[0], length=choose_length(former.context))
 
 
@@ -301,7 +305,7 @@ def find_mixture_task(former: Former, name: str) -> JSONObject:
 
 
 def make_text_rows(texts: Texts, task: Task) -> tuple[list[Row], bool]:
-    """Return texts and pairs as rows, and whether it was one alone."""
+    """Return texts and pairs as rows, and whether a single one was given."""
     one = isinstance(texts, str | tuple | Mapping)
     rows = []
     for number, text in enumerate([texts] if one else list_texts(texts)):
@@ -321,10 +325,10 @@ def make_text_rows(texts: Texts, task: Task) -> tuple[list[Row], bool]:
 
 
 def check_text(number: int, *texts: object) -> None:
-    """Refuse what is no text, or empty."""
+    """Refuse empty texts, and what is not a string."""
     for text in texts:
         if not isinstance(text, str):
-            raise Error(f"text {number + 1} is no text but {format_value(text)}", fix="give strings")
+            raise Error(f"text {number + 1} is not text but {format_value(text)}", fix="give strings")
         if not text.strip():
             raise Error(f"text {number + 1} is empty", fix="leave empty texts out")
 
@@ -341,7 +345,7 @@ def get_head_part(former: Former, task: Task) -> str:
 
 @contextmanager
 def switch_to_eval(former: Former) -> Iterator[None]:
-    """Run a model without dropout and gradients, and leave it as it was."""
+    """Run a model without dropout and gradients within the block; its mode is restored."""
     was = former.model.training
     former.model.eval()
     try:
@@ -356,9 +360,9 @@ def group_examples(
 ) -> Iterator[np.ndarray]:
     """Yield the numbers of examples of similar length, as many as fit into a batch of the model's device."""
     done = 0
-    for some in group_by_length(data.lengths, BATCH_TOKENS.get(former.device.type, BATCH_TOKENS["cpu"])):
-        yield some
-        done += len(some)
+    for group in group_by_length(data.lengths, BATCH_TOKENS.get(former.device.type, BATCH_TOKENS["cpu"])):
+        yield group
+        done += len(group)
         if tell is not None:
             tell(what, done, len(data), unit)
 
@@ -367,41 +371,41 @@ def compute_outputs(
     former: Former, data: EncodedExamples, part: str, tell: ProgressCallback | None = None,
     on_batch: Callable[[Tensor, Batch], None] | None = None,
 ) -> list[np.ndarray]:  # fmt: skip
-    """Of each example what the head's part says: (documents, width), or (tokens, width) if it does not pool. `on_batch`
-    gets what it says of each batch, and the batch."""
+    """Compute the outputs of a head's part for each example: (documents, width), or (tokens, width) without
+    pooling. `on_batch` is called with the outputs of each batch, and the batch."""
     rows: list[np.ndarray] = [np.zeros(0)] * len(data)
     pools, wraps = former.model.parts[part].spec.pool is not None, former.definition.starts_with_last_token
     with switch_to_eval(former):
-        for some in group_examples(former, data, tell):
-            batch = data.make_batch(some)
+        for group in group_examples(former, data, tell):
+            batch = data.make_batch(group)
             if former.is_encoder_decoder:
                 batch = shift_right(batch, None if wraps else get_start_token(former.config), wraps)
             moved = batch.to(former.device)
             outputs = former.model.logits(former.model(moved), moved, part)
             if on_batch is not None:
                 on_batch(outputs, moved)
-            counts = np.cumsum(np.diff(data.example_starts)[some])
+            counts = np.cumsum(np.diff(data.example_starts)[group])
             edges = counts if pools else batch.starts[counts]
-            for number, one in zip(some, np.split(outputs.float().cpu().numpy(), edges[:-1]), strict=True):
+            for number, one in zip(group, np.split(outputs.float().cpu().numpy(), edges[:-1]), strict=True):
                 rows[number] = one
     return rows
 
 
 def check_finite(outputs: Outputs) -> Outputs:
-    """Return what a head says; raise NonFinite if it holds NaN or infinity."""
+    """Return the outputs of a head; raise NonFinite if they hold NaN or infinity."""
     if not all(np.isfinite(one).all() for one in outputs):
-        raise NonFinite("what its head says")
+        raise NonFinite("outputs of its head")
     return outputs
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
     """Normalise along the last axis."""
-    raised = np.exp(scores - scores.max(-1, keepdims=True))
-    return raised / raised.sum(-1, keepdims=True)
+    exponentials = np.exp(scores - scores.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
 
 
 def average_windows(task: Task, data: EncodedExamples, outputs: Sequence[np.ndarray]) -> np.ndarray:
-    """(rows, width): probabilities of classes or labels, or the number; the mean over the windows of a row."""
+    """Compute (rows, width) probabilities of classes or labels, or the number: the mean over the windows of a row."""
     scores = np.stack([one.sum(0) for one in outputs]).astype(np.float64)
     if task.kind != "number":
         scores = softmax(scores) if task.kind == "class" else 1 / (1 + np.exp(-scores))
@@ -414,17 +418,17 @@ def average_windows(task: Task, data: EncodedExamples, outputs: Sequence[np.ndar
 def score_label_words(
     former: Former, task: Task, rows: Sequence[Row], tell: ProgressCallback | None = None
 ) -> np.ndarray:
-    """(rows, labels) how likely a decoder is to write each label of the task after a text, as shares of all labels."""
+    """Compute (rows, labels) how likely a decoder is to write each label after a text, as shares of all labels."""
     labelled = [{**row, "label": label} for row in rows for label in task.labels]
     data = encode_examples(task, labelled, TaskEncoder.from_former(former, task))
     totals, start = np.zeros(len(data)), get_start_token(former.config)
     with switch_to_eval(former):
-        for some in group_examples(former, data, tell, unit="labels"):
-            batch = data.make_target_batch(some, start).to(former.device)
+        for group in group_examples(former, data, tell, unit="labels"):
+            batch = data.make_target_batch(group, start).to(former.device)
             scores = former.model.logits(former.model(batch), part="lm").float().log_softmax(-1)
             each = scores.gather(1, batch.labels[:, None])[:, 0]
-            total = torch.zeros(len(some), device=each.device).index_add(0, batch.layout.document_ids, each)
-            totals[some] = total.cpu().numpy()
+            total = torch.zeros(len(group), device=each.device).index_add(0, batch.layout.document_ids, each)
+            totals[group] = total.cpu().numpy()
     return softmax(totals.reshape(len(rows), len(task.labels)))
 
 
@@ -459,14 +463,14 @@ def predict_spans(
     pads_left = former.tokenizer is not None and former.tokenizer.is_left_padded
     for number, scores in enumerate(outputs):
         row = int(data.row_index[number])
-        nowhere = len(scores) - 1 if pads_left else 0
-        empty[row] = min(empty[row], float(scores[nowhere, 0] + scores[nowhere, 1]))
+        no_answer = len(scores) - 1 if pads_left else 0
+        empty[row] = min(empty[row], float(scores[no_answer, 0] + scores[no_answer, 1]))
         assert data.offsets is not None
         places = data.offsets[data.starts[number] : data.starts[number + 1]]
         candidates[row] += find_candidates(scores, places, contexts[row], task.max_answer_tokens, best)
     answers = []
-    for row, some in enumerate(candidates):
-        unique = {(s.start, s.end): s for s in sorted(some, key=lambda s: s.score)}
+    for row, found_spans in enumerate(candidates):
+        unique = {(s.start, s.end): s for s in sorted(found_spans, key=lambda s: s.score)}
         if task.allows_no_answer and np.isfinite(empty[row]):
             unique[-1, -1] = Answer("", -1, -1, math.nan, empty[row])
         answers.append(sorted(unique.values(), key=lambda s: -s.score)[:best])

@@ -1,8 +1,8 @@
 """Step 3 of a task's data: `Examples` become `EncodedExamples`, from which batches are made.
 
-`encode_examples(task, rows, encoder)` writes each row of step 2 (examples.py) as tokens, with the family's marks around
-them, and as numbers what is asked of the model; texts that are too long become windows. A `TaskEncoder` is what one
-model needs for that. The result (data/encoded_examples.py) makes batches: `make_batch(examples)`.
+`encode_examples(task, rows, encoder)` turns each row of step 2 (examples.py) into tokens, with the family's marks
+around them, and its answer into numbers; texts that are too long become windows. A `TaskEncoder` does that for one
+model. The result (data/encoded_examples.py) makes batches: `make_batch(examples)`.
 
 Texts without a task, whose tokens are looked at one by one, become `TokenizedText` by `tokenize_texts`.
 """
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..batch import IGNORE_INDEX
-from ..config import JSONValue, format_value
+from ..config import JSONValue, count_noun, format_value
 from ..data.encoded_examples import EncodedExamples, ExampleCollector
 from ..errors import Error
 from ..former import Former
@@ -40,13 +40,13 @@ DEFAULT_WINDOW = 1024  # tokens at once, for attention without a limit of its ow
 def require_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
     """Return the tokenizer of a model, which must have one."""
     if tokenizer is None:
-        raise Error("this model has no tokenizer", fix="put its tokenizer.json beside it")
+        raise Error("this model has no tokenizer", fix="put its tokenizer.json into the same folder")
     return tokenizer
 
 
 @dataclass(frozen=True)
 class TaskEncoder:
-    """What one model needs to read texts."""
+    """Encodes the texts of a task for one model: tokenizer, marks, length and segments."""
 
     tokenizer: Tokenizer | None  # a model that reads characters can do without
     single_frame: Template  # around a text
@@ -68,7 +68,7 @@ class TaskEncoder:
         return TaskEncoder(tokenizer, single, pair, length, former.can_read_segments, slots, task.prefix)
 
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
-        """Return the tokens of texts, without marks; a text of no tokens is one unknown one."""
+        """Return the tokens of texts, without marks; a text without tokens becomes one placeholder."""
         texts = [self.prefix + text for text in texts]
         if self.slots:
             words = [WORD_PATTERN.findall(text) or ["?"] for text in texts]
@@ -94,7 +94,7 @@ class TaskEncoder:
 
     @property
     def placeholder_id(self) -> int:
-        """What stands for a text of no tokens."""
+        """The id that stands for a text without tokens."""
         tokenizer = require_tokenizer(self.tokenizer)
         return next((i for r in ("unk", "eos", "pad") if (i := tokenizer.id(r)) is not None), 0)
 
@@ -120,7 +120,7 @@ class TaskEncoder:
         return ids, np.array([*segments, *after], np.int64) if self.has_segments else None, begin, then
 
     def list_windows(self, count: int, room: int, stride: int) -> list[Span]:
-        """List stretches of at most `room` tokens over so many, sharing up to `stride` with the next one."""
+        """List windows of at most `room` out of `count` tokens, each sharing up to `stride` with the next one."""
         step = room - min(stride, room // 2)
         return [(low, min(count, low + room)) for low in range(0, max(1, count - room + step), step)]
 
@@ -132,15 +132,15 @@ def make_character_frame(slots: int) -> Template:
 
 
 def encode_examples(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str] = ()) -> EncodedExamples:
-    """Encode the rows of some examples; of a row without what is asked (label, tags, answers, target), the text alone.
+    """Encode the rows of some examples; of a row without an answer (label, tags, answers, target), the text alone.
     `labels` are those that the model knows, in their order."""
-    ways = {"tags": encode_tags, "span": encode_questions, "choice": encode_choices, "text": encode_targets}
-    return ways.get(task.kind, encode_classification)(task, rows, encoder, labels)
+    encoders = {"tags": encode_tags, "span": encode_questions, "choice": encode_choices, "text": encode_targets}
+    return encoders.get(task.kind, encode_classification)(task, rows, encoder, labels)
 
 
 def encode_classification(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
-    """Encode texts, or pairs of them, of which one thing is asked: a class, several, or a number."""
-    answer, sheet, lost = make_label_encoder(task, labels), ExampleCollector(), Counter[str]()
+    """Encode texts, or pairs of them, that have one label: a class, several classes, or a number."""
+    answer, collector, lost = make_label_encoder(task, labels), ExampleCollector(), Counter[str]()
     first = encoder.tokenize([str(row["text"]) for row in rows])
     has_second = [i for i, row in enumerate(rows) if row.get("other") is not None]
     others = dataclasses.replace(encoder, prefix="").tokenize([str(rows[i]["other"]) for i in has_second])
@@ -151,35 +151,35 @@ def encode_classification(task: Task, rows: Rows, encoder: TaskEncoder, labels: 
         check_fits(task, number, len(first[number]) + len(second.get(number, ())), room)
         lost.update(find_truncated(task, first[number], second.get(number), room))
         for a, b in split_windows(task, encoder, first[number], second.get(number)):
-            ways = [(a, b)] if b is None or not task.both_orders else [(a, b), (b, a)]
-            for turn, (one, two) in enumerate(ways):
+            orders = [(a, b)] if b is None or not task.both_orders else [(a, b), (b, a)]
+            for turn, (one, two) in enumerate(orders):
                 ids, segments, *_ = encoder.build_inputs(one, two)
-                sheet.add_document(ids, segments, label if not turn else ignore_label(label))
-            sheet.add_example(number, len(ways))
+                collector.add_document(ids, segments, label if not turn else ignore_label(label))
+            collector.add_example(number, len(orders))
     warn_truncated(lost, encoder)
-    return sheet.pack()
+    return collector.pack()
 
 
 def check_fits(task: Task, number: int, size: int, room: int, what: str = "text") -> None:
-    """Refuse what is too long, where the task wants that."""
+    """Refuse a text that is too long, if the task asks for it."""
     if size > room and task.long == "error":
         fix = "take shorter texts, or let long='windows' read them in parts"
         raise Error(f"{what} {number + 1} has {size:,} tokens, and {room} fit", fix=fix)
 
 
 def find_truncated(task: Task, a: Ids, b: Ids | None, room: int) -> list[str]:
-    """Find what of a text or a pair no window will show."""
+    """Find what of a text or a pair is in no window."""
     if len(a) + len(() if b is None else b) <= room:
         return []
     if task.long == "cut":
-        return ["texts"]
-    return ["shorter sides of pairs"] if b is not None and min(len(a), len(b)) > room // 2 else []
+        return ["text"]
+    return ["shorter side"] if b is not None and min(len(a), len(b)) > room // 2 else []
 
 
 def warn_truncated(lost: Mapping[str, int], encoder: TaskEncoder) -> None:
-    """Warn of what was cut off, with how often: nothing is lost in silence."""
-    if some := [f"{count:,} {what}" for what, count in lost.items() if count]:
-        message = f"{' and '.join(some)} are cut to fit into {encoder.max_length} tokens"
+    """Warn about texts that were cut, with their number."""
+    if cut := [count_noun(count, what) for what, count in lost.items() if count]:
+        message = f"{' and '.join(cut)} cut to fit into {encoder.max_length} tokens"
         warnings.warn(f"{message}: tune.seq_length sets this, and long='error' refuses them", stacklevel=3)
 
 
@@ -189,8 +189,8 @@ def make_label_encoder(task: Task, labels: Sequence[str]) -> Callable[[Mapping[s
 
     def look_up_label(label: object) -> int:
         if str(label) not in index:
-            few = ", ".join(list(index)[:8]) + (" …" if len(index) > 8 else "")
-            raise Error(f"the label {format_value(label)} was not seen in training", fix=f"known labels: {few}")
+            shown = ", ".join(list(index)[:8]) + (" …" if len(index) > 8 else "")
+            raise Error(f"the label {format_value(label)} was not seen in training", fix=f"known labels: {shown}")
         return index[str(label)]
 
     def encode_label(row: Mapping[str, JSONValue]) -> np.ndarray:
@@ -235,31 +235,33 @@ def join_pair(row: Mapping[str, JSONValue], other_prefix: str = "") -> str:
 
 def encode_choices(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
     """Encode a text with each of its choices; one of them is right. What does not fit loses its beginning."""
-    sheet, room, lost = ExampleCollector(), encoder.compute_capacity(True), Counter[str]()
+    collector, room, lost = ExampleCollector(), encoder.compute_capacity(True), Counter[str]()
     first = encoder.tokenize([join_pair(row) for row in rows])
     for number, row in enumerate(rows):
         choices = list(row["choices"])
         if len(choices) < 2:
-            raise Error(f"question {number + 1} has {len(choices)} choice(s)", fix="give two choices or more")
+            raise Error(
+                f"question {number + 1} has {count_noun(len(choices), 'choice')}", fix="give two choices or more"
+            )
         pieces = encoder.tokenize([str(choice) for choice in choices])
         longest = max(map(len, pieces))
         check_fits(task, number, len(first[number]) + longest, room, "question")
-        lost["questions"] += len(first[number]) + longest > room
-        lost["choices"] += sum(len(b) >= room for b in pieces)
+        lost["question"] += len(first[number]) + longest > room
+        lost["choice"] += sum(len(b) >= room for b in pieces)
         for turn, b in enumerate(pieces):
             b = b[: room - 1]
             a = first[number][max(0, len(first[number]) + len(b) - room) :]
             ids, segments, *_ = encoder.build_inputs(a, b)
             label = row.get("label")
-            sheet.add_document(ids, segments, np.int64(IGNORE_INDEX if label is None else int(label) == turn))
-        sheet.add_example(number, len(choices))
+            collector.add_document(ids, segments, np.int64(IGNORE_INDEX if label is None else int(label) == turn))
+        collector.add_example(number, len(choices))
     warn_truncated(lost, encoder)
-    return sheet.pack()
+    return collector.pack()
 
 
 def encode_tags(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
     """Encode words of which each has a tag; the first piece of a word answers for it. `offsets` names that word."""
-    index, sheet = {label: i for i, label in enumerate(labels)}, ExampleCollector()
+    index, collector = {label: i for i, label in enumerate(labels)}, ExampleCollector()
     texts = [" ".join(row["words"]) for row in rows]
     for number, (row, (ids, offsets)) in enumerate(zip(rows, encoder.tokenize_with_offsets(texts), strict=True)):
         word = find_first_pieces(row["words"], offsets)
@@ -272,18 +274,18 @@ def encode_tags(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[s
         check_fits(task, number, count, room)
         for low, high in encoder.list_windows(count, room, task.stride):
             text = ids[low:high] if count else np.array([encoder.placeholder_id])
-            laid, segments, begin, _ = encoder.build_inputs(text)
-            marks = np.full(len(laid), IGNORE_INDEX)
-            where = np.full((len(laid), 2), -1)
+            input_ids, segments, begin, _ = encoder.build_inputs(text)
+            marks = np.full(len(input_ids), IGNORE_INDEX)
+            where = np.full((len(input_ids), 2), -1)
             # Of the tokens that two windows share, each window answers for the half that is nearer to its middle.
             shared = min(task.stride, room // 2)
             left = low + (shared // 2 if low else 0)
             right = high if high == count else high - (shared - shared // 2)
             here = slice(begin + left - low, begin + right - low)
             marks[here], where[here, 0] = token_labels[left:right], word[left:right]
-            sheet.add_document(laid, segments, labels=marks, offsets=where)
-            sheet.add_example(number)
-    return sheet.pack()
+            collector.add_document(input_ids, segments, labels=marks, offsets=where)
+            collector.add_example(number)
+    return collector.pack()
 
 
 def find_first_pieces(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
@@ -301,33 +303,33 @@ def find_first_pieces(words: Sequence[str], offsets: Sequence[tuple[int, int]]) 
 def encode_questions(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
     """Encode a question and its context in windows; the answer is a span of tokens, or none: at the first mark (of
     XLNet the last). `offsets` says where in the context a token stands."""
-    sheet, whole, lost = ExampleCollector(), encoder.compute_capacity(True), Counter[str]()
+    collector, whole, lost = ExampleCollector(), encoder.compute_capacity(True), Counter[str]()
     pads_left = encoder.tokenizer is not None and encoder.tokenizer.is_left_padded
     questions = encoder.tokenize([str(row["question"]) for row in rows])
     contexts = encoder.tokenize_with_offsets([row["context"] for row in rows])
     for number, (row, (ids, offsets)) in enumerate(zip(rows, contexts, strict=True)):
         check_fits(task, number, len(questions[number]) + len(ids), whole, "question, with its context,")
-        lost["questions"] += len(questions[number]) > whole // 2
+        lost["question"] += len(questions[number]) > whole // 2
         question = questions[number][: whole // 2]
         room = whole - len(question)
         spans = [(a["start"], a["start"] + len(a["text"])) for a in row.get("answers") or () if a["text"]]
         edges = np.array(offsets, np.int64).reshape(-1, 2)
         for low, high in encoder.list_windows(len(ids), room, task.stride):
-            laid, segments, _, then = encoder.build_inputs(question, ids[low:high])
-            where = np.full((len(laid), 2), -1)
+            input_ids, segments, _, then = encoder.build_inputs(question, ids[low:high])
+            where = np.full((len(input_ids), 2), -1)
             where[then : then + high - low] = edges[low:high]
-            nowhere = len(laid) - 1 if pads_left else 0
-            answer = np.array([nowhere, nowhere], np.int64)
+            no_answer = len(input_ids) - 1 if pads_left else 0
+            answer = np.array([no_answer, no_answer], np.int64)
             if spans:
                 inside = np.flatnonzero((edges[low:high, 1] > spans[0][0]) & (edges[low:high, 0] < spans[0][1]))
                 if len(inside) and edges[low:high, 0].min() <= spans[0][0] and edges[high - 1, 1] >= spans[0][1]:
                     answer = np.array([then + inside[0], then + inside[-1]], np.int64)
             elif "answers" not in row:
                 answer = ignore_label(answer)
-            sheet.add_document(laid, segments, answer, offsets=where)
-            sheet.add_example(number)
+            collector.add_document(input_ids, segments, answer, offsets=where)
+            collector.add_example(number)
     warn_truncated(lost, encoder)
-    return sheet.pack()
+    return collector.pack()
 
 
 def encode_targets(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
@@ -337,7 +339,7 @@ def encode_targets(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequenc
     end = next((i for role in ("eos", "sep") if (i := other.id(role)) is not None), None)
     if end is None:
         raise Error("this tokenizer has no end mark", fix="train one with eos")
-    sheet, room = ExampleCollector(), encoder.compute_capacity()
+    collector, room = ExampleCollector(), encoder.compute_capacity()
     sources = encoder.tokenize([join_pair(row, task.other_prefix) for row in rows])
     if task.label_as_text:
         target_texts = ["" if row.get("label") is None else task.format_label(row["label"]) for row in rows]
@@ -351,9 +353,9 @@ def encode_targets(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequenc
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
         check_fits(task, number, len(source), room)
         ids, segments, *_ = encoder.build_inputs(source[:room])
-        sheet.add_document(ids, segments, target=[*target[: task.max_output_tokens - 1], end])
-        sheet.add_example(number)
-    return sheet.pack()
+        collector.add_document(ids, segments, target=[*target[: task.max_output_tokens - 1], end])
+        collector.add_example(number)
+    return collector.pack()
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ LABEL_NAMES = (
     "label", "labels", "class", "category", "gold_label", "sentiment", "intent", "emotion", "topic", "rating", "stars",
     "y", "target", "레이블", "라벨", "분류", "감정", "등급", "평점", "평가",
 )  # fmt: skip
-EXACT_LABEL_NAMES = ("label", "labels", "class", "gold_label")  # these are meant, whatever stands beside them
+EXACT_LABEL_NAMES = ("label", "labels", "class", "gold_label")  # these are labels, whatever the other columns are
 # The names that a column has by what it holds, the likeliest first.
 COLUMN_NAMES: dict[str, tuple[str, ...]] = {
     "plain text": TEXT_COLUMN_NAMES,
@@ -101,7 +101,7 @@ class TagLayout:
         return [known.get(column, str(column)) for column in range(self.num_columns)]
 
     def describe(self) -> str:
-        """Describe the layout in words."""
+        """Describe the layout for a note."""
         where = "" if self.tag_column is None else f", the tag in column {self.tag_column} of {self.num_columns}"
         mark = self.delimiter
         between = "" if mark is None else f", a {readers.name_delimiter(mark)} stands between columns"
@@ -112,7 +112,7 @@ def find_layout(
     lines: Sequence[str], expect_tags: bool, delimiters: Sequence[str | None] = (None, *DELIMITERS),
     header: bool | None = None,
 ) -> TagLayout | None:  # fmt: skip
-    """Find a file's layout by its first lines; None if these are no tagged words. Without `expect_tags`, tags must be
+    """Find a file's layout by its first lines; None if these are not tagged words. Without `expect_tags`, tags must be
     of the kind B-PER or PER-B. `delimiters` are what may stand between columns, None for tabs or else white space. A
     file with another delimiter could be any table: there must be blank lines between sentences, and no spaces in words
     and tags. `header` says whether the first line names the columns, if that is known."""
@@ -231,7 +231,7 @@ def read_tagged_sentences(
     path: Path, layout: TagLayout, wants: readers.TableOptions, names: Sequence[str]
 ) -> Iterator[TableRow]:
     """Read sentences of a file with a word in each line: the number of the first line, and a list for each column under
-    its name. Blank lines and -DOCSTART- end a sentence, comments are passed over."""
+    its name. Blank lines and -DOCSTART- end a sentence, comments are skipped."""
     columns: list[list[str]] = [[] for _ in names]
     start, waiting = 1, bool(layout.header)
     for number, line in readers.number_lines(path, wants):
@@ -244,7 +244,7 @@ def read_tagged_sentences(
             columns = [[] for _ in names]
         elif not is_comment(line, parts, layout):
             if len(parts) != layout.num_columns or not parts[layout.word_column] or not parts[layout.tag_column or -1]:
-                what = f"a line has a word and its tag: {layout.num_columns} columns are wanted, here are {len(parts)}"
+                what = f"a line has a word and its tag in {layout.num_columns} columns, and this one has {len(parts)}"
                 wants.report_broken_row(what, path, number)
                 continue
             start = start if columns[0] else number
@@ -290,7 +290,7 @@ class Table:
     column_names: list[str] = field(default_factory=list)
     class_names: dict[str, list[str]] = field(default_factory=dict)  # a HF dataset's names of numbered labels
     is_plain_text: bool = False  # running text, which has no columns
-    has_assumed_header: bool = False  # the first row was taken for the names of the columns, and nobody said so
+    has_assumed_header: bool = False  # the first row was taken for the names of the columns, without a setting
 
     def __post_init__(self) -> None:
         self.column_names = self.column_names or list(dict.fromkeys(str(name) for _, row in self.rows for name in row))
@@ -298,8 +298,8 @@ class Table:
     @property
     def header_hint(self) -> str:
         """What to add to an error about the columns, where the first row looks like data."""
-        some = [row for _, row in self.rows[:200]]
-        return readers.suggest_no_header(self.column_names, some) if self.has_assumed_header else ""
+        first_rows = [row for _, row in self.rows[:200]]
+        return readers.suggest_no_header(self.column_names, first_rows) if self.has_assumed_header else ""
 
 
 def read_table(
@@ -316,9 +316,9 @@ def read_table(
     is_conll = path is not None and is_conll_path(path) and path.is_file()
     files = [path] if path is not None and is_conll else readers.find_files(source)
     parts = [read_table_file(path, names, wants, task) for path in files]
-    if odd := next((part for part in parts if part.column_names != parts[0].column_names), None):
-        both = f"{readers.format_names(parts[0].column_names)} and {readers.format_names(odd.column_names)}"
-        raise Error(f"these files have different columns: {both}", where=odd.where, fix="read them one by one")
+    if differing := next((part for part in parts if part.column_names != parts[0].column_names), None):
+        both = f"{readers.format_names(parts[0].column_names)} and {readers.format_names(differing.column_names)}"
+        raise Error(f"these files have different columns: {both}", where=differing.where, fix="read them one by one")
     rows, is_plain = [row for part in parts for row in part.rows], all(part.is_plain_text for part in parts)
     return dataclasses.replace(parts[0], rows=rows, where=source, is_plain_text=is_plain)
 
@@ -496,4 +496,6 @@ def number_rows(rows: Iterable[object], header: Sequence[str] | None, where: obj
             yield number, dict(zip(names, row, strict=True))
         else:
             where = f"{where or 'the examples'}, row {number}"
-            raise Error(f"an example is no {type(row).__name__}", where=where, fix="give dictionaries or tuples")
+            raise Error(
+                f"an example cannot be of type {type(row).__name__}", where=where, fix="give dictionaries or tuples"
+            )

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, Unpack, cast
 
-from ..config import Settings
+from ..config import Settings, count_noun
 from ..data.readers import NUMBER_CHARACTERS, format_names, resolve_column
 from ..errors import Error
 from ..text.normalise import CleaningReport, compose_and_count, compose_nfc, scrub_text
@@ -39,7 +39,7 @@ TASK_COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }  # fmt: skip
 
 Row = Settings  # a row of a table by its columns, or an example in the form of its task
-Columns = Mapping[str, object] | Sequence[str] | str | None  # what was said about columns (`read_examples`)
+Columns = Mapping[str, object] | Sequence[str] | str | None  # which column is what (`read_examples`)
 Roles = Settings  # part of an example (text, label, …) → its column, or several
 CHOICE_COLUMN = re.compile(r"(?:choice|option|ending|answer|sol|alternative)_?\d+", re.IGNORECASE)
 LANGUAGE_COLUMN = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?")
@@ -49,7 +49,7 @@ MISSING_LABELS = ("", "-")  # labels of those that have none: an empty field, SN
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows in one form, what they are for, what was understood, and the labels in order (of classify and tag)."""
+    """Rows in the form of a task, a summary of them, and the labels in order (of classify and tag)."""
 
     task: str
     rows: list[Row]
@@ -130,11 +130,12 @@ def check_labels(examples: Examples) -> None:
 
 
 def parse_columns(columns: Columns) -> tuple[Settings, list[str] | None]:
-    """Parse what was said about columns: parts and their columns, or the names of all columns."""
+    """Parse `columns`: parts and their columns, or the names of all columns."""
     if isinstance(columns, str):
         pairs = [part.partition("=") for part in columns.replace(",", " ").split()]
-        if odd := [name for name, mark, value in pairs if not mark or not value]:
-            raise Error(f"{odd[0]!r} is no part=column", fix='say for example "text=document label=class"')
+        if malformed := [name for name, mark, value in pairs if not mark or not value]:
+            fix = 'say for example "text=document label=class"'
+            raise Error(f"{malformed[0]!r} is not of the form part=column", fix=fix)
         roles: Settings = {}
         for name, _, value in pairs:  # a part that is named twice has several columns
             roles[name] = [*flatten_names([roles[name]]), value] if name in roles else value
@@ -204,11 +205,11 @@ class ExampleBuilder:
         if not isinstance(value, str):
             if isinstance(value, int | float):
                 return str(value)
-            raise self.make_error(f"the {part} in {column!r} is no text but {type(value).__name__}", place)
+            raise self.make_error(f"the {part} in {column!r} is not text but {type(value).__name__}", place)
         return self.clean_text(value)
 
     def clean_text(self, value: str) -> str:
-        """Return one text without odd characters, in NFC."""
+        """Return one text without control characters, in NFC."""
         return compose_and_count(scrub_text(value, self.changes), self.changes)
 
     def get_label(self, record: Row, place: int) -> str | float | list[str] | None:
@@ -223,7 +224,7 @@ class ExampleBuilder:
         if is_missing(value) or str(value).strip() in MISSING_LABELS:
             return None
         if isinstance(value, Mapping | bytes):
-            raise self.make_error(f"the label in {column!r} is no name but {type(value).__name__}", place)
+            raise self.make_error(f"the label in {column!r} is not a name but {type(value).__name__}", place)
         if value == -1 and column in self.table.class_names:  # GLUE's test sets
             return None
         if self.task == "regress":
@@ -262,7 +263,9 @@ class ExampleBuilder:
         """Make a row of tag; words without a character are left out with their tags."""
         words, tags = (self.split_words(record.get(self.roles[part]), place) for part in ("words", "tags"))
         if len(words) != len(tags):
-            raise self.make_error(f"there are {len(words)} words and {len(tags)} tags", place)
+            raise self.make_error(
+                f"there are {count_noun(len(words), 'word')} and {count_noun(len(tags), 'tag')}", place
+            )
         names = [self.to_label_name(tag, self.roles["tags"]) for tag in tags]
         pairs = [(w, t) for w, t in zip((self.clean_text(str(w)) for w in words), names, strict=True) if w.strip()]
         self.skip_counts["words of spaces alone"] += len(words) - len(pairs)
@@ -295,7 +298,7 @@ class ExampleBuilder:
         return {"id": name, "question": question, "context": context, "answers": answers, "possible": possible}
 
     def locate_answer(self, text: str, start: int | None, raw: str, context: str) -> Settings | None:
-        """Return an answer and where it begins in the clean text: where it was said, else the nearest place."""
+        """Return an answer and where it begins in the clean text: at its given start, else at the nearest one."""
         text = self.clean_text(text)
         if not text.strip():
             return None
@@ -314,7 +317,7 @@ class ExampleBuilder:
         if isinstance(value, Mapping):  # ARC: {"text": [...], "label": ["A", ...]}
             marks, value = [str(mark) for mark in value.get("label", [])], value.get("text")
         if not is_list(value) or len(list(value)) < 2:
-            raise self.make_error("there are no two choices", place)
+            raise self.make_error("there are fewer than two choices", place)
         if gap := next((i for i, v in enumerate(value, 1) if is_missing(v)), None):
             raise self.make_error(f"choice {gap} is missing", place)
         choices = [self.clean_text(str(v)) for v in value]
@@ -342,16 +345,16 @@ class ExampleBuilder:
         return {"text": text} if text.strip() else self.skip_row("without text")
 
     def describe(self, rows: list[Row], labels: tuple[str, ...]) -> str:
-        """Describe what was understood, in one line."""
+        """Summarise the columns, labels and counts in one line."""
         parts = [
             f"{part} = column {' + '.join(map(repr, flatten_names([column])))}" for part, column in self.roles.items()
         ]
-        kinds = f": {len(labels):,} {'tags' if self.task == 'tag' else 'labels'}" if labels else ""
+        kinds = f": {count_noun(len(labels), 'tag' if self.task == 'tag' else 'label')}" if labels else ""
         if self.task == "regress" and (values := [row["label"] for row in rows if row["label"] is not None]):
             kinds = f": {min(values):g} to {max(values):g}"
         left = f"; left out: {self.describe_skipped()}" if self.skip_counts else ""
         more = "".join(f"; {text}" for text in (*self.changes.describe_losses(), *self.changes.notes))
-        return f"{self.task}: {', '.join(parts)}{kinds}, {len(rows):,} examples{left}{more}"
+        return f"{self.task}: {', '.join(parts)}{kinds}, {count_noun(len(rows), 'example')}{left}{more}"
 
 
 EXAMPLE_BUILDERS: dict[str, Callable[[ExampleBuilder, int, Row], Row | None]] = {
@@ -388,7 +391,7 @@ def parse_position(value: object) -> int | None:
 
 
 def find_choice_index(label: object, choices: list[str], marks: list[str]) -> int | None:
-    """Find which choice a label means."""
+    """Find the number of the choice that a label names."""
     word = str(label).strip()
     if word in marks:
         return marks.index(word)
@@ -426,32 +429,32 @@ def find_roles(
     0. Without `plain_text`, the task lm is taken only if it is named."""
     columns_by_role = {part: resolve_columns(column, table.column_names) for part, column in columns_by_role.items()}
     check_columns(table, task, columns_by_role)
-    look = TablePreview(
+    preview = TablePreview(
         table, [name for name in table.column_names if name not in set(flatten_names(columns_by_role.values()))]
     )
     for name in (task,) if task else (name for name in FINDERS if plain_text or name != "lm"):
         if not set(columns_by_role) <= set(flatten_names(TASK_COLUMNS[name])):
             continue
-        rest: dict[str, Callable[[], Roles]] = {  # where the label is said, the text is looked for, and so on
-            "label": lambda: find_texts(look, []), "target": lambda: find_source(look),
-            "tags": lambda: drop_missing(words=look.find_first("words")),
-            "words": lambda: drop_missing(tags=look.find_first("tags")),
+        rest: dict[str, Callable[[], Roles]] = {  # if the label is given, find the text, and so on
+            "label": lambda: find_texts(preview, []), "target": lambda: find_source(preview),
+            "tags": lambda: drop_missing(words=preview.find_first("words")),
+            "words": lambda: drop_missing(tags=preview.find_first("tags")),
         }  # fmt: skip
         alone = next(
             (find() for part, find in rest.items() if part in columns_by_role and "text" not in columns_by_role), {}
         )
-        roles = {**FINDERS[name](look), **alone, **columns_by_role}
+        roles = {**FINDERS[name](preview), **alone, **columns_by_role}
         if all(part in roles for part in TASK_COLUMNS[name][0]):
             return name, roles
-    if task == "lm" and set(text_roles := find_unlabelled(look)) == {"text"}:  # where it is said, labels do not matter
+    if task == "lm" and set(text_roles := find_unlabelled(preview)) == {"text"}:  # then labels do not matter
         return task, text_roles
-    if task in ("classify", "regress") and (label := look.find_first("score", "label")):
-        check_label_values(look.get_values(label), label, task, table.where)
+    if task in ("classify", "regress") and (label := preview.find_first("score", "label")):
+        check_label_values(preview.get_values(label), label, task, table.where)
     task = task or ("tag" if "words" in table.column_names else None)
     what = f"which columns are {' and '.join(TASK_COLUMNS[task][0])}" if task else "what are these columns for"
     known = ",".join(f"{part}=COLUMN" for part in TASK_COLUMNS[task or "classify"][0])
     if task is None and not plain_text:
-        what, known = describe_missing(look, known)
+        what, known = describe_missing(preview, known)
     fix = f"name them, for example --columns {known}, or columns={{...}}; a number counts columns from 0"
     if table.is_plain_text and task != "lm":
         fix = "this is plain text: give a csv, tsv or jsonl file, or say what parts its columns: --delimiter tab"
@@ -466,16 +469,16 @@ def drop_missing(**roles: str | list[str] | None) -> Roles:
 
 
 def resolve_columns(column: object, names: list[str]) -> Any:  # dynamic: what was given, where no column has its name
-    """Name a column where a number was given; a list of them likewise. What is not there stays as it is."""
+    """Replace the number of a column, or each of a list, by its name; what is not a column stays as it is."""
     if isinstance(column, list | tuple):
         return [resolve_columns(one, names) for one in column]
     return resolve_column(str(column), names) or column
 
 
-def describe_missing(look: TablePreview, known: str) -> tuple[str, str]:
+def describe_missing(preview: TablePreview, known: str) -> tuple[str, str]:
     """Describe a table that fits no task, and which columns to name where only one choice is left."""
-    texts = find_lm(look)
-    rest = [name for name in look.column_names if name not in texts.values() and not ID_COLUMN.fullmatch(name)]
+    texts = find_lm(preview)
+    rest = [name for name in preview.column_names if name not in texts.values() and not ID_COLUMN.fullmatch(name)]
     if not texts:
         return "what are these columns for", known
     label = rest[0] if len(rest) == 1 else "COLUMN"
@@ -486,9 +489,9 @@ def check_label_values(values: Iterable[object], label: str, task: str, where: o
     """Refuse a column of labels whose name fits a task and whose values do not."""
     if task == "classify" and has_fractions(values):
         raise Error(f"the labels in {label!r} are numbers with fractions", where=where, fix="take the task regress")
-    odd = next((v for v in values if not is_missing(v) and parse_number(v) is None), None)
-    if task == "regress" and odd is not None:
-        raise Error(f"the label {str(odd)[:40]!r} in {label!r} is not a number", where=where, fix="repair it")
+    not_number = next((v for v in values if not is_missing(v) and parse_number(v) is None), None)
+    if task == "regress" and not_number is not None:
+        raise Error(f"the label {str(not_number)[:40]!r} in {label!r} is not a number", where=where, fix="repair it")
 
 
 def check_columns(table: Table, task: str | None, given: Mapping[str, object]) -> None:
@@ -528,7 +531,7 @@ class TablePreview:
         return [self.by_lower[name] for part in parts for name in COLUMN_NAMES[part] if name in self.by_lower]
 
     def list_wordy(self) -> list[str]:
-        """List the columns with words in them that are no identifiers."""
+        """List the columns with words in them, except identifiers."""
         return [name for name in self.column_names if not ID_COLUMN.fullmatch(name) and self.has_words(name)]
 
     def get_values(self, name: str) -> list[Any]:  # dynamic: cells of a table
@@ -555,46 +558,47 @@ def is_list(value: object) -> TypeGuard[Sequence[Any]]:  # dynamic: cells of a t
     return isinstance(value, list | tuple) or getattr(value, "ndim", 0) == 1  # dynamic: an array of any library
 
 
-def find_texts(look: TablePreview, exclude: Iterable[str]) -> Roles:
+def find_texts(preview: TablePreview, exclude: Iterable[str]) -> Roles:
     """Find the text, or the two texts of a pair."""
     taken = set(exclude)
-    for one, two in PAIR_NAMES:
-        there = one in look.by_lower and two in look.by_lower and not {look.by_lower[one], look.by_lower[two]} & taken
-        if there and not all(map(is_missing, look.get_values(look.by_lower[two]))):
-            return {"text": look.by_lower[one], "other": look.by_lower[two]}
-    if text := look.find_first("text", exclude=taken):
+    for names in PAIR_NAMES:
+        columns = [preview.by_lower[name] for name in names if name in preview.by_lower]
+        is_free = len(columns) == 2 and not taken.intersection(columns)
+        if is_free and not all(map(is_missing, preview.get_values(columns[1]))):
+            return {"text": columns[0], "other": columns[1]}
+    if text := preview.find_first("text", exclude=taken):
         return {"text": text}
-    wordy = [name for name in look.list_wordy() if name not in taken]
+    wordy = [name for name in preview.list_wordy() if name not in taken]
     return {"text": wordy[0]} if len(wordy) == 1 else {}
 
 
-def find_unlabelled(look: TablePreview) -> Roles:
+def find_unlabelled(preview: TablePreview) -> Roles:
     """Find the text or the pair beside whatever looks like a label."""
-    return find_texts(look, look.list_known("label", "score"))
+    return find_texts(preview, preview.list_known("label", "score"))
 
 
-def find_classify(look: TablePreview) -> Roles:
+def find_classify(preview: TablePreview) -> Roles:
     """Find a label that is a name, a number without fraction, or a list of such."""
-    known = [name for name in look.list_known("label") if not look.has_running_text(name)]
+    known = [name for name in preview.list_known("label") if not preview.has_running_text(name)]
     label = known[0] if len(known) == 1 or (known and known[0].lower() in EXACT_LABEL_NAMES) else None
-    if label is None and look.column_names == ["0", "1"]:
-        label = "1" if not look.has_running_text("1") and not look.has_lists("0") else None
-    if label is None and look.column_names == ["0", "1", "2"]:
-        return {"text": "0", "other": "1", "label": "2"} if not has_fractions(look.get_values("2")) else {}
-    if label is None or (has_fractions(look.get_values(label)) and label not in look.class_names):
+    if label is None and preview.column_names == ["0", "1"]:
+        label = "1" if not preview.has_running_text("1") and not preview.has_lists("0") else None
+    if label is None and preview.column_names == ["0", "1", "2"]:
+        return {"text": "0", "other": "1", "label": "2"} if not has_fractions(preview.get_values("2")) else {}
+    if label is None or (has_fractions(preview.get_values(label)) and label not in preview.class_names):
         return {}
-    return {**find_texts(look, [label]), "label": label}
+    return {**find_texts(preview, [label]), "label": label}
 
 
-def find_regress(look: TablePreview) -> Roles:
+def find_regress(preview: TablePreview) -> Roles:
     """Find a label that is a number."""
-    tuples = {"text": "0", "other": "1"} if look.column_names == ["0", "1", "2"] else {"text": "0"}
-    last = look.column_names[-1] if look.column_names in (["0", "1"], ["0", "1", "2"]) else None
-    label = look.find_first("score", "label") or last
-    values = [] if label is None else look.get_values(label)
+    tuples = {"text": "0", "other": "1"} if preview.column_names == ["0", "1", "2"] else {"text": "0"}
+    last = preview.column_names[-1] if preview.column_names in (["0", "1"], ["0", "1", "2"]) else None
+    label = preview.find_first("score", "label") or last
+    values = [] if label is None else preview.get_values(label)
     if label is None or not values or any(parse_number(v) is None for v in values if not is_missing(v)):
         return {}
-    return {**(tuples if label.isdigit() else find_texts(look, [label])), "label": label}
+    return {**(tuples if label.isdigit() else find_texts(preview, [label])), "label": label}
 
 
 def parse_number(value: object) -> float | None:
@@ -617,19 +621,19 @@ def is_missing(value: object) -> bool:
     return value is None or (isinstance(value, float) and value != value) or (isinstance(value, str) and not value)
 
 
-def find_tag(look: TablePreview) -> Roles:
+def find_tag(preview: TablePreview) -> Roles:
     """Find words and their tags, in lists, or between spaces where as many tags of entities stand beside words."""
-    tuples = look.column_names == ["0", "1"]
-    words, tags = ("0", "1") if tuples else (look.find_first("words"), look.find_first("tags"))
-    if look.has_lists(words) and look.has_lists(tags):
+    tuples = preview.column_names == ["0", "1"]
+    words, tags = ("0", "1") if tuples else (preview.find_first("words"), preview.find_first("tags"))
+    if preview.has_lists(words) and preview.has_lists(tags):
         return {"words": words, "tags": tags}
-    for tags in look.column_names:
-        beside = [split_tokens(value) for value in look.get_values(tags)]
+    for tags in preview.column_names:
+        beside = [split_tokens(value) for value in preview.get_values(tags)]
         flat_ = [tag for row in beside for tag in row]
         if len(flat_) == len(beside) or find_scheme(flat_) not in ("prefix", "suffix"):
             continue
-        for words in look.column_names:
-            if words != tags and list(map(len, map(split_tokens, look.get_values(words)))) == list(map(len, beside)):
+        for words in preview.column_names:
+            if words != tags and list(map(len, map(split_tokens, preview.get_values(words)))) == list(map(len, beside)):
                 return {"words": words, "tags": tags}
     return {}
 
@@ -639,60 +643,61 @@ def split_tokens(value: object) -> list[str]:
     return [str(v) for v in value] if is_list(value) else value.split() if isinstance(value, str) else []
 
 
-def find_answer(look: TablePreview) -> Roles:
+def find_answer(preview: TablePreview) -> Roles:
     """Find a question, the text with its answer, and the answers."""
-    question = look.find_first("question")
-    context = look.find_first("context", exclude=[question or ""])
-    column = look.find_first("answers")
-    if not question or not context or (column is None and look.find_first("label")):
+    question = preview.find_first("question")
+    context = preview.find_first("context", exclude=[question or ""])
+    column = preview.find_first("answers")
+    if not question or not context or (column is None and preview.find_first("label")):
         return {}
     return drop_missing(
-        question=question, context=context, answers=column, id=look.find_first("id"),
-        start=look.find_first("start"), possible=look.find_first("possible"),
+        question=question, context=context, answers=column, id=preview.find_first("id"),
+        start=preview.find_first("start"), possible=preview.find_first("possible"),
     )  # fmt: skip
 
 
-def find_choose(look: TablePreview) -> Roles:
+def find_choose(preview: TablePreview) -> Roles:
     """Find choices in a list or in columns that are numbered, and which is right."""
-    several = [n for n in look.column_names if CHOICE_COLUMN.fullmatch(n)]
-    choices = look.find_first("choices") or (several if len(several) > 1 else None)
-    label = look.find_first("choice label")
+    several = [n for n in preview.column_names if CHOICE_COLUMN.fullmatch(n)]
+    choices = preview.find_first("choices") or (several if len(several) > 1 else None)
+    label = preview.find_first("choice label")
     if not choices or not label:
         return {}
-    return drop_missing(choices=choices, label=label, text=look.find_first("stem", exclude=flatten_names([choices])))
+    return drop_missing(choices=choices, label=label, text=preview.find_first("stem", exclude=flatten_names([choices])))
 
 
-def find_translate(look: TablePreview) -> Roles:
+def find_translate(preview: TablePreview) -> Roles:
     """Find two languages, or a source and a target."""
-    both = look.by_lower.get("translation")
-    if both is not None and all(isinstance(value, Mapping) for value in look.get_values(both)):
+    both = preview.by_lower.get("translation")
+    if both is not None and all(isinstance(value, Mapping) for value in preview.get_values(both)):
         return {"text": both, "target": both}
-    codes = [name for name in look.list_wordy() if LANGUAGE_COLUMN.fullmatch(name)]
-    if len(codes) == 2 and "text" not in codes and len([n for n in look.column_names if look.has_words(n)]) == 2:
+    codes = [name for name in preview.list_wordy() if LANGUAGE_COLUMN.fullmatch(name)]
+    if len(codes) == 2 and "text" not in codes and len([n for n in preview.column_names if preview.has_words(n)]) == 2:
         return {"text": codes[0], "target": codes[1]}
-    target = look.find_first("target") or ("1" if look.column_names == ["0", "1"] and look.has_words("1") else None)
-    text = look.find_first("source", exclude=[target or ""]) or ("0" if target == "1" else None)
-    return {"text": text, "target": target} if target and text and look.has_words(target) else {}
+    is_bare_pair = preview.column_names == ["0", "1"] and preview.has_words("1")
+    target = preview.find_first("target") or ("1" if is_bare_pair else None)
+    text = preview.find_first("source", exclude=[target or ""]) or ("0" if target == "1" else None)
+    return {"text": text, "target": target} if target and text and preview.has_words(target) else {}
 
 
-def find_source(look: TablePreview) -> Roles:
+def find_source(preview: TablePreview) -> Roles:
     """Find the text beside a target."""
-    wordy = look.list_wordy()
-    return drop_missing(text=look.find_first("source") or (wordy[0] if len(wordy) == 1 else None))
+    wordy = preview.list_wordy()
+    return drop_missing(text=preview.find_first("source") or (wordy[0] if len(wordy) == 1 else None))
 
 
-def find_summarise(look: TablePreview) -> Roles:
+def find_summarise(preview: TablePreview) -> Roles:
     """Find a text and its summary."""
-    target = look.find_first("summary") or ("1" if look.column_names == ["0", "1"] else None)
-    text = look.find_first("text", exclude=[target or ""]) or ("0" if target == "1" else None)
-    return {"text": text, "target": target} if target and text and look.has_words(target) else {}
+    target = preview.find_first("summary") or ("1" if preview.column_names == ["0", "1"] else None)
+    text = preview.find_first("text", exclude=[target or ""]) or ("0" if target == "1" else None)
+    return {"text": text, "target": target} if target and text and preview.has_words(target) else {}
 
 
-def find_lm(look: TablePreview) -> Roles:
+def find_lm(preview: TablePreview) -> Roles:
     """Find a text, and nothing that could be its label."""
-    if look.find_first("label", "score"):
+    if preview.find_first("label", "score"):
         return {}
-    wordy, named = look.list_wordy(), look.find_first("plain text")
+    wordy, named = preview.list_wordy(), preview.find_first("plain text")
     return {"text": named or wordy[0]} if len(wordy) == 1 or named else {}
 
 

@@ -75,9 +75,9 @@ def find_nearest_words(former: Former, direction: Tensor, k: int, without: Seque
     return [(former.tokenizer.get_token_text(i), score) for i, score in pairs if score > -1.5]
 
 
-def check_vectors_finite(*some: Tensor) -> None:
+def check_vectors_finite(*groups: Tensor) -> None:
     """Raise NonFinite if a vector holds NaN or infinity."""
-    if not all(bool(vectors.isfinite().all()) for vectors in some):
+    if not all(bool(vectors.isfinite().all()) for vectors in groups):
         raise NonFinite("vectors")
 
 

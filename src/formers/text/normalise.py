@@ -69,7 +69,7 @@ class CleaningReport:
         return ", ".join([f"{self.documents:,} documents", f"{self.lines:,} lines", *changes, *self.notes])
 
     def describe_losses(self) -> list[str]:
-        """Say what of a file was left out: bytes that are no text, rows that are broken."""
+        """Say what of a file was left out: bytes that are not text, rows that are broken."""
         return self.describe("undecodable", "replaced", "skipped")
 
     def describe(self, *kinds: str) -> list[str]:

@@ -340,7 +340,7 @@ def derive_merges(model: SentencePieceModel, where: object = None) -> list[tuple
 
 
 def make_model_error(what: str, where: object) -> Error:
-    """Return the error for a file that is no SentencePiece model."""
+    """Return the error for a file that is not a SentencePiece model."""
     return Error(f"not a SentencePiece model: {what}", where=where, fix="the file is damaged: fetch it again")
 
 

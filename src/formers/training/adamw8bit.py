@@ -4,7 +4,7 @@ Each block of 256 values is divided by its largest and rounded to one of 255 num
 they are (dynamic quantisation: Dettmers et al. 2021, arXiv:2110.02861). Two things differ from the paper. The root of
 the second moment is kept, not the moment itself: the update divides by the root, so seven decades of it matter, not
 three and a half. And rounding is stochastic, by a hash of step and place: a moment that changes by a percent in a step
-would otherwise never leave its number. The hash makes a resumed run repeat the same bits.
+would otherwise never leave its number. The hash makes a resumed run bitwise equal.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def get_update(device_type: str) -> Callable[..., None]:
             if update is update_blocks or isinstance(error, torch.OutOfMemoryError):
                 raise
             reason = " ".join(str(error).split())[:200]
-            what = f"adamw8bit is not compiled, and slower for it: {type(error).__name__}: {reason}"
+            what = f"adamw8bit runs uncompiled and slower: {type(error).__name__}: {reason}"
             warnings.warn(what, stacklevel=2)
             update = update_blocks
             update(*arguments)

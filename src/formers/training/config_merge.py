@@ -1,4 +1,4 @@
-"""What a run is asked to do: recipe < preset < file < single settings, merged as plain tables, then checked once."""
+"""The settings of a run: recipe < preset < file < single settings, merged as plain tables, then checked once."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ..config import (
     Settings,
     build_config,
     check_rates,
+    check_setting_names,
     check_sizes,
     coerce_value,
     get_schema,
@@ -72,13 +73,13 @@ class SavedSettings:
 
 
 class RunConfig(SavedSettings):
-    """All that a run is asked to do."""
+    """All settings of a run."""
 
     train: LoopConfig
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether the run gives the same bits every time."""
+        """Whether the run is bitwise reproducible."""
         return self.train.deterministic
 
 
@@ -99,11 +100,11 @@ def check_fraction(value: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainDataConfig:
-    """Where text comes from, and what becomes of it."""
+    """Where text comes from, and how it is prepared."""
 
     source: tuple[str, ...] = ()  # files, folders, globs; or one store of formers prepare
     tokenizer: str | None = None  # a tokenizer.json or a folder with one; None trains one,
-    vocab_size: int = 1024  # of so many pieces
+    vocab_size: int = 1024  # with this many tokens
     unit: Literal["auto", "line", "block", "file"] = "auto"  # what a document is in text files
     column: str | None = None  # the column or key with the text, in tables and jsonl; two for pairs: de,en
     encoding: str = "utf-8"
@@ -143,8 +144,8 @@ class FinetuneDataConfig:
     valid_fraction: float = 0.1  # the share of the training examples to evaluate on, if there are no others
     tokenizer: str | None = None  # of a model from scratch: a tokenizer.json or a folder with one; None trains one,
     tokenizer_kind: str | None = None  # of this kind (bpe, wordpiece, unigram, words; None: the family's)
-    vocab_size: int = 8000  # with so many pieces
-    limit: int | None = None  # so many of the training examples, drawn from all
+    vocab_size: int = 8000  # with this many tokens
+    limit: int | None = None  # at most this many training examples, drawn at random
 
     @property
     def reader_options(self) -> Settings:
@@ -162,20 +163,20 @@ class TuneConfig:
 
     epochs: float = 3.0
     batch_size: int = 32  # examples of a step, about: batches are packed by tokens
-    warmup_ratio: float = 0.1  # the share of the steps that warms up
+    warmup_ratio: float = 0.1  # warmup steps as a share of all steps
     evals_per_epoch: float = 1.0  # evaluations on the validation examples in an epoch
     patience: int = 0  # evaluations without a better score before the run ends; 0: never
     seq_length: int | None = None  # tokens of a document; None: what the model takes, up to 512
     long_texts: Literal["windows", "cut", "error"] = "windows"  # what becomes of longer ones
     stride: int = 128  # tokens that two windows share
-    layer_decay: float = 1.0  # the rate of each layer is so many times that of the one above (ELECTRA, §3.1)
-    freeze: int = 0  # so many layers from below, with the embeddings, stay as they are; -1: all of them
+    layer_decay: float = 1.0  # factor on the learning rate from each layer to the one below it (ELECTRA, §3.1)
+    freeze: int = 0  # the number of frozen layers from the bottom, with the embeddings; -1: all of them
     features: Features = "no"  # of a frozen model: the last layer, the one before, sum or concatenation of four, a mix
     pool: Literal["first", "mean", "max", "attention", "last"] | None = None  # one vector of a text; None: the family's
     head: Literal["linear", "bilstm", "cnn"] = "linear"  # bilstm, cnn: such layers over all states before the output
     lora: int = 0  # the rank of adapters that learn in place of the weights (Hu et al. 2021); 0: none
     lora_alpha: float = 16.0
-    lora_merge: bool = True  # the saved model has the adapters merged in; else they are saved beside the weights
+    lora_merge: bool = True  # the saved model has the adapters merged in; else they are saved in a file of their own
     balance: bool = False  # rare classes count as much as frequent ones
     multilabel: bool | None = None  # a text may have several labels; None: as the examples say
     label_smoothing: float = 0.0  # of labels
@@ -183,11 +184,11 @@ class TuneConfig:
     expert_dropout: float | None = None  # inside the experts of a Switch; None: the checkpoint's
     both_orders: bool | None = None  # read pairs in both orders and add the answers; None: GPT does for regress
     label_as_text: bool = False  # the decoder writes the label as a word (T5)
-    prefix: str = ""  # in front of every text (T5)
+    prefix: str = ""  # before every text (T5)
     max_answer_tokens: int = 30  # tokens of an answer
     max_output_tokens: int = 128  # tokens of a text that is written
     metric: str | None = None  # which one decides; None: the task's first
-    baseline: bool = True  # a linear model over counted words is evaluated beside it
+    baseline: bool = True  # a linear model over counted words is evaluated as well
     vectors: str | None = None  # word vectors for the embeddings (TextCNN): a formers directory, or a published file
     vectors_frozen: bool = False  # they stay as they are
 
@@ -207,7 +208,7 @@ class TuneConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig(RunConfig):
-    """All that a pretraining run is asked to do."""
+    """All settings of a pretraining run."""
 
     saved_fields = (*PRETRAIN_KEYS, "data", "model", "objective", "train")
     family: str
@@ -218,13 +219,13 @@ class PretrainConfig(RunConfig):
     recipe: str = "quick"
     preset: str | None = None
     init: str | None = None  # a checkpoint to start from
-    mixture: MixtureConfig | None = None  # tasks that are learned beside the text
+    mixture: MixtureConfig | None = None  # tasks that are learned along with the text
     model_overrides: Settings = field(default_factory=dict)  # the settings of `init` that were asked for
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneSettings(SavedSettings):
-    """What a fine-tuning run is asked to do, as far as it is known before its examples are encoded."""
+    """The settings of a fine-tuning run that are known before its examples are encoded."""
 
     saved_fields = (*FINETUNE_KEYS, "data", "model", "tune")
     family: str
@@ -241,7 +242,7 @@ class FinetuneSettings(SavedSettings):
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether the run gives the same bits every time."""
+        """Whether the run is bitwise reproducible."""
         return bool(self.train_values["deterministic"])
 
     @property
@@ -268,7 +269,7 @@ class FinetuneSettings(SavedSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(FinetuneSettings, RunConfig):
-    """All that a fine-tuning run is asked to do."""
+    """All settings of a fine-tuning run."""
 
     train: TrainConfig
 
@@ -312,9 +313,7 @@ class GivenSettings:
 def read_config_tables(file: ConfigFile, tables: tuple[str, ...], keys: tuple[str, ...]) -> Settings:
     """Read a file of settings, or a table of the same: all of `tables`, and those of `keys` that it names."""
     content, where = read_config(file), None if file is None or isinstance(file, Mapping) else file
-    for key in content:
-        if key not in (*tables, *keys):
-            raise Error(f"unknown setting {key!r}", where=where, fix=suggest_name(key, (*tables, *keys)))
+    check_setting_names(content, (*tables, *keys), where)
     for name in tables:
         content[name] = content.get(name) or {}
         if not isinstance(content[name], Mapping):
@@ -347,9 +346,7 @@ def collect_overrides(
 def coerce_settings(config: type, values: Mapping[str, object], table: str) -> Settings:
     """Check that a configuration has these settings of a table, and give each the type that it has there."""
     known = get_schema(config)
-    for key in values:
-        if key not in known:
-            raise Error(f"unknown setting {key!r} of {table}", fix=suggest_name(key, known))
+    check_setting_names(values, known, table)
     return {key: coerce_value(value, known[key], f"{table}.{key}") for key, value in values.items()}
 
 
@@ -361,14 +358,14 @@ def coerce_train_settings(values: Mapping[str, object]) -> Settings:
 
 
 def make_warmup_error(warmup: int, steps: int, option: str) -> Error:
-    """Return the error about a warmup that never ends; `option` makes the run longer."""
-    what = f"a warmup of {warmup:,} steps does not end within {steps:,} steps"
+    """Return the error about a warmup that is longer than the run; `option` makes the run longer."""
+    what = f"a warmup of {warmup:,} steps is longer than the run of {steps:,} steps"
     return Error(what, fix=f"--train.warmup_steps {steps // 10}, or more {option}")
 
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """What a pretraining run is asked to do, before what follows from its text is known."""
+    """The settings of a pretraining run that do not follow from its text."""
 
     family: str
     given: GivenSettings
@@ -388,7 +385,7 @@ class PretrainSettings:
         if family is None:
             raise Error("no family is named", where=where, fix="formers tree lists them")
         if "family" in settings.top and find_family(settings.top["family"]).name != find_family(family).name:
-            what = f"this is of a {settings.top['family']}, not of a {family}"
+            what = f"these settings are for {settings.top['family']}, not for {family}"
             raise Error(what, where=where, fix="leave one of them out")
         preset, name = named.get("preset"), named.get("recipe") or "quick"
         entry, sizes = find_preset(family, preset)
@@ -403,12 +400,12 @@ class PretrainSettings:
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether the run gives the same bits every time."""
+        """Whether the run is bitwise reproducible."""
         value = {**self.recipe.train, **self.given.tables["train"]}.get("deterministic", False)
         return coerce_value(value, bool, "train.deterministic")
 
     def check(self) -> None:
-        """Refuse settings that are wrong whatever the text is, before it is read."""
+        """Check the settings that do not depend on the text, before it is read."""
         coerce_settings(find_family(self.family).definition.config_class, self.given.tables["model"], "model")
         coerce_train_settings(self.merge({})["train"])
 
@@ -428,8 +425,8 @@ class PretrainSettings:
         for key in ("source", "valid"):
             value = tables["data"].get(key) or ()
             tables["data"][key] = [value] if isinstance(value, str) else value
-        goal = {"name": find_family(self.family).definition.objective, **tables["objective"]}
-        tables["objective"] = {**goal, "name": resolve_objective(goal["name"])}
+        objective = {"name": find_family(self.family).definition.objective, **tables["objective"]}
+        tables["objective"] = {**objective, "name": resolve_objective(objective["name"])}
         if issubclass(OBJECTIVES[tables["objective"]["name"]].objective_class, UnitMaskedLM):
             tables["data"] = {"units": "auto", **tables["data"]}
         if OBJECTIVES[tables["objective"]["name"]].takes_pairs:  # a document is a pair
@@ -450,22 +447,22 @@ class PretrainSettings:
             kept = {*named, "warmup_steps"}  # adjust_warmup shortens a warmup that is too long
             train |= {name: value for name, value in shorter.items() if name not in kept}
         adjust_warmup(train, named)
-        adjust_recipe_sizes(self.family, merged, self.given.tables)
+        declared = find_family(self.family).definition
+        merged["model"] |= declared.config_class.fit_recipe_sizes(merged["model"], self.given.tables["model"])
         context = merged["model"].get("context")
         if context and "seq_length" not in named:
             train["seq_length"] = min(train["seq_length"], context)
         adjust_recipe_lengths(train, named)
-        goal, declared = merged["objective"], find_family(self.family).definition
-        options = list_options(OBJECTIVES[goal["name"]].objective_class)
-        for key in goal:
-            if key != "name" and key not in options:
-                raise Error(f"unknown setting {key!r} of objective {goal['name']!r}", fix=suggest_name(key, options))
-            if key in SAMPLING_OPTIONS and not declared.has_recurrent_decoder:
+        objective = merged["objective"]
+        options = list_options(OBJECTIVES[objective["name"]].objective_class)
+        check_setting_names(objective, ("name", *options), f"objective {objective['name']}")
+        for key in SAMPLING_OPTIONS:
+            if key in objective and not declared.has_recurrent_decoder:
                 what = f"objective.{key} does not apply to {self.family}: {ONLY_RECURRENT}"
                 raise Error(what, fix=f"leave out objective.{key}, or train seq2seq or gnmt")
         config = PretrainConfig(
-            family=self.family, data=build_config(PretrainDataConfig, merged["data"], where="data"), objective=goal,
-            model=coerce_settings(declared.config_class, merged["model"], "model"),
+            family=self.family, data=build_config(PretrainDataConfig, merged["data"], where="data"),
+            model=coerce_settings(declared.config_class, merged["model"], "model"), objective=objective,
             train=build_config(TrainConfig, train, where="train"), model_overrides=self.given.tables["model"],
             mixture=build_mixture_config(merged["mixture"]), **self.keys,
         )  # fmt: skip
@@ -484,7 +481,7 @@ def configure_pretraining(
 
 
 def choose_continued_lr(init: str, train: Mapping[str, object]) -> Settings:
-    """Choose the rate of continued pretraining: as in fine-tuning, by the width; nothing where that is unknown."""
+    """Choose the learning rate of continued pretraining by the width, as in fine-tuning; {} if the width is unknown."""
     folder = fetch_model(init) if init.startswith("hub:") else find_model_folder(init)
     try:
         info = read_checkpoint_info(folder)
@@ -497,8 +494,8 @@ def choose_continued_lr(init: str, train: Mapping[str, object]) -> Settings:
 
 
 def adjust_warmup(train: Settings, given: Mapping[str, object]) -> None:
-    """Refuse a warmup that was given and never ends; shorten the recipe's where fewer steps are asked for. The inverse
-    square root keeps its warmup: that sets the height of the curve."""
+    """Refuse a given warmup that is longer than the run, and shorten the recipe's. The inverse square root keeps its
+    warmup, which sets the height of the curve."""
     usual = {"steps": TrainConfig.steps, "warmup_steps": TrainConfig.warmup_steps}
     steps, warmup = (coerce_value(train.get(name, n), int, f"train.{name}") for name, n in usual.items())
     if warmup <= steps:
@@ -510,26 +507,16 @@ def adjust_warmup(train: Settings, given: Mapping[str, object]) -> None:
 
 
 def adjust_recipe_lengths(train: Settings, given: Mapping[str, object]) -> None:
-    """Let the recipe's lengths give way to an example length that was given, so that no error is about a setting that
-    nobody chose: a phase of shorter examples goes, and a batch holds one example at least."""
+    """Adapt the recipe's lengths to an example length that was given, so that no error is about a setting that the user
+    did not choose: a phase of shorter examples is dropped, and a batch holds at least one example."""
     length, usual = train.get("seq_length"), {"short_length": None, "batch_tokens": TrainConfig.batch_tokens}
     short, tokens = (train.get(name, value) for name, value in usual.items())
     if not is_positive_int(length):
-        return  # the configuration says what is wrong with it
+        return  # an error follows when the configuration is checked
     if is_positive_int(short) and short >= length and "short_length" not in given:
         train["short_length"] = None
     if is_positive_int(tokens) and tokens < length and "seq_length" in given and "batch_tokens" not in given:
         train["batch_tokens"] = length
-
-
-def adjust_recipe_sizes(family: str, merged: Tables, given: Tables) -> None:
-    """Let a Switch of fewer layers than the recipe's have fewer layers of experts."""
-    known = {f.name: f.default for f in dataclasses.fields(find_family(family).definition.config_class)}
-    if "sparse" not in known or "layers" not in given["model"] or "sparse" in given["model"]:
-        return
-    sizes = {**known, **merged["model"]}
-    if is_positive_int(sizes["layers"]) and is_positive_int(sizes["sparse"]):
-        merged["model"]["sparse"] = min(sizes["sparse"], sizes["layers"])
 
 
 def build_model_config(settings: PretrainConfig, **more: int | None) -> ModelConfig:
@@ -605,7 +592,7 @@ def check_mixture_family(family: str) -> None:
     """Refuse a mixture for a family that does not write texts from texts."""
     if not find_family(family).definition.is_encoder_decoder:
         able = [entry.name for entry in FAMILIES.values() if entry.definition.is_encoder_decoder]
-        what = f"a mixture of tasks is text to text, and {family} has no encoder with a decoder"
+        what = f"a mixture of tasks needs an encoder-decoder, and {family} is not one"
         raise Error(what, fix=f"take {', '.join(able)}; or fine-tune {family} on one task: --train FILE")
 
 
@@ -618,11 +605,11 @@ def read_mixture(mixture: object) -> tuple[Settings, MixtureSources]:
         words = [str(word).partition("=") for word in mixture]
         if len(words) == 1 and not words[0][1]:
             return split_mixture(read_yaml_table(Path(words[0][0]), "give a YAML file with tasks"))
-        if odd := [name for name, mark, path in words if not mark or not path]:
+        if malformed := [name for name, mark, path in words if not mark or not path]:
             fix = "give one YAML file, or NAME=FILE for each task: --mixture sst2=sst2.tsv trec=trec.tsv"
-            raise Error(f"{odd[0]!r} is no NAME=FILE", fix=fix)
-        if twice := [name for name in {name for name, *_ in words} if sum(name == one for one, *_ in words) > 1]:
-            raise Error(f"two tasks of the mixture are called {twice[0]!r}", fix="give each a name of its own")
+            raise Error(f"{malformed[0]!r} is not of the form NAME=FILE", fix=fix)
+        if repeated := [name for name in {name for name, *_ in words} if sum(name == one for one, *_ in words) > 1]:
+            raise Error(f"two tasks of the mixture are called {repeated[0]!r}", fix="give each a name of its own")
         mixture = {name: path for name, _, path in words}
     return split_mixture(mixture)
 
@@ -630,7 +617,7 @@ def read_mixture(mixture: object) -> tuple[Settings, MixtureSources]:
 def check_parallelism(train: Mapping[str, object]) -> None:
     """Refuse to shard a model in fine-tuning."""
     if (parallel := train.get("parallel", "ddp")) != "ddp":
-        what = f"fine-tuning does not share a model out as {parallel}: each process has a copy"
+        what = f"fine-tuning does not support train.parallel {parallel}: each process has a copy of the model"
         fix = "leave train.parallel out; --lora 8 or --train.activation_checkpointing true need less memory"
         raise Error(what, fix=fix)
 
@@ -670,7 +657,7 @@ def get_finetune_recipe(family: str, task: str, source: str | None, sized: bool)
 
 
 def resolve_conflicts(task: str, merged: Tables, given: Tables) -> None:
-    """Let settings of the recipe give way where they do not fit the task or the settings that were given."""
+    """Drop or change settings of the recipe that do not fit the task or the settings that were given."""
     tune, model = merged["tune"], merged["model"]
     kinds = ("text",) if task == MIXTURE_TASK else TASKS[task][0]
     if "label_smoothing" not in given["tune"] and not {*SMOOTHABLE_KINDS} & {*kinds}:
@@ -684,25 +671,29 @@ def resolve_conflicts(task: str, merged: Tables, given: Tables) -> None:
         tune |= {"seq_length": min(tune["seq_length"], model["context"])} if tune.get("seq_length") else {}
 
 
+def derive_step_settings(tune: TuneConfig, steps_per_epoch: float) -> Settings:
+    """Return the settings of `train` that follow from the epochs: how many steps a run has, and when it evaluates."""
+    steps = max(1, round(tune.epochs * steps_per_epoch))
+    evaluation = max(1, round(steps_per_epoch / tune.evals_per_epoch))
+    warmup = round(tune.warmup_ratio * steps)
+    return {"steps": steps, "warmup_steps": warmup, "eval_every": evaluation, "save_every": evaluation}
+
+
 def derive_config(settings: FinetuneSettings, sizes: np.ndarray, dim: int, processes: int = 1) -> FinetuneConfig:
     """Return the configuration of a run with steps, tokens, rate and evaluations for examples of these (E, 3) sizes;
     the batch is that of all processes together."""
     t, tune, explicit = settings.train_values, settings.tune, settings.explicit_train
     is_shared = processes > 1 and not {"batch_tokens", "accumulate"} & set(explicit)
-    pieces = processes if is_shared else t.get("accumulate", TrainConfig.accumulate)
-    larger = sizes[:, [0, 2]].sum(0).max()
+    batches = processes if is_shared else t.get("accumulate", TrainConfig.accumulate)
+    epoch_tokens = sizes[:, [0, 2]].sum(0).max()
     longest = int(sizes[:, [0, 2]].max())
-    each = round(tune.batch_size * larger / len(sizes) / pieces)
+    each = round(tune.batch_size * epoch_tokens / len(sizes) / batches)
     each = t["batch_tokens"] if "batch_tokens" in explicit else each
     tokens = max(each, longest)
-    epoch = max(1.0, larger / (tokens * pieces))
-    steps, evaluation = max(1, round(tune.epochs * epoch)), max(1, round(epoch / tune.evals_per_epoch))
-    values = {
-        "seq_length": longest, "accumulate": pieces, "batch_tokens": tokens, "steps": steps, "eval_every": evaluation,
-        "save_every": evaluation,
-    }  # fmt: skip
-    if not (has_own_warmup := t["schedule"] in WARMUP_SCALED_SCHEDULES):
-        values["warmup_steps"] = round(tune.warmup_ratio * steps)
+    values = {"seq_length": longest, "accumulate": batches, "batch_tokens": tokens}
+    values |= derive_step_settings(tune, max(1.0, epoch_tokens / (tokens * batches)))
+    if has_own_warmup := t["schedule"] in WARMUP_SCALED_SCHEDULES:
+        del values["warmup_steps"]
     free = {k: v for k, v in values.items() if k not in explicit or k == "seq_length"}
     if settings.source is not None and t["optimizer"] in ("adamw", "adamw8bit", "adam") and "lr" not in explicit:
         # Adapters and heads alone take ten times as much.
@@ -737,16 +728,16 @@ def resolve_model(model: str) -> tuple[str, str | None, str | None]:
 
 
 def describe_random_start(family: str, preset: str | None) -> str:
-    """Return a note for somebody who names a model by its published name and gets new weights."""
+    """Return a note that the weights are new, and where the published ones are."""
     place = find_published_checkpoint(preset or family)
     hint = f"; the published weights are {place}" if place else ""
     return f"{preset or family} starts from random weights{hint}"
 
 
 def flatten_tables(tables: Mapping[str, object]) -> Settings:
-    """{"model": {"layers": 4}} → {"model.layers": 4}; what is no table is left out."""
-    some = ((table, values) for table, values in tables.items() if isinstance(values, Mapping))
-    return {f"{table}.{name}": value for table, values in some for name, value in values.items()}
+    """{"model": {"layers": 4}} → {"model.layers": 4}; entries that are not tables are left out."""
+    nested = ((table, values) for table, values in tables.items() if isinstance(values, Mapping))
+    return {f"{table}.{name}": value for table, values in nested for name, value in values.items()}
 
 
 def unflatten_tables(values: Mapping[str, SettingValue], known: tuple[str, ...]) -> Tables:
@@ -763,7 +754,7 @@ def unflatten_tables(values: Mapping[str, SettingValue], known: tuple[str, ...])
 
 
 def parse_value(text: str) -> object:
-    """Parse a value as people write it: 4, 1e-3, true, null, [1, 2], word."""
+    """Parse a value of the command line: 4, 1e-3, true, null, [1, 2], word."""
     try:
         value = parse_yaml(text)
     except ValueError:

@@ -1,6 +1,6 @@
 """How a training step is carried out: dtypes, compilation, CUDA graphs, gradients and the update of the weights.
 
-The trainer decides what is run, and what becomes of the result. Work that needs no decision of the host belongs in
+The trainer decides what is run and what to do with the result. Work that needs no decision of the host belongs in
 `Executor.start_step`, whose values stay on the device until the trainer reads them.
 """
 
@@ -100,7 +100,7 @@ class CarriedStates:
         self.model, self.streams = model, objective.num_streams if carry else 0
         self.rows, self.reuse = objective.streams_per_batch or self.streams, objective.reuse_length
         self.active: dict[int, Memory] = {}
-        self.restored: dict[int, Memory] = {}  # of a checkpoint, until their streams come along
+        self.restored: dict[int, Memory] = {}  # from a checkpoint, until their streams are trained
 
     def make_empty(self) -> Memory:
         """Make the state of a group of streams that have read nothing yet."""
@@ -180,11 +180,11 @@ class GraphedStep(Generic[T]):
 
     def copy_batch(self, batch: Batch) -> None:
         """Put another batch where the recorded function reads it."""
-        for mine, new in zip(list_tensors(self.static_batch), list_tensors(batch), strict=True):
-            if mine.shape != new.shape:
-                what = f"a recorded step was given {tuple(new.shape)} in place of {tuple(mine.shape)}"
+        for static, new in zip(list_tensors(self.static_batch), list_tensors(batch), strict=True):
+            if static.shape != new.shape:
+                what = f"a recorded step was given {tuple(new.shape)} in place of {tuple(static.shape)}"
                 raise Error(what, fix="give batches of one shape, or make a new GraphedStep")
-            mine.copy_(new, non_blocking=True)
+            static.copy_(new, non_blocking=True)
 
 
 def clone_batch(batch: Batch) -> Batch:
@@ -217,7 +217,7 @@ class StepValues:
 
     def __init__(self, names: Sequence[str], values: Tensor):
         self.names, self.event = names, torch.cuda.Event() if values.is_cuda else None
-        # A copy: the next replay of a graph overwrites the values. Into pinned memory, so that nobody waits for it.
+        # A copy: the next replay of a graph overwrites the values. Into pinned memory, so that the host does not wait.
         self.values = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
         self.values.copy_(values, non_blocking=True)
         if self.event is not None:
@@ -234,7 +234,7 @@ class StepValues:
 class Executor:
     """Carries out training steps on one device: `start_step` computes gradients, `finish_step` applies them. Between
     the two, the host reads the values of the step and may decide to skip it. Where the optimizer itself skips steps
-    that are not finite (`skips_on_device`), nobody needs to read them before the next step is launched."""
+    that are not finite (`skips_on_device`), the host need not read them before the next step is launched."""
 
     def __init__(
         self, model: Model, objectives: Sequence[Objective], config: TrainConfig, world: ProcessGroup,
@@ -259,7 +259,7 @@ class Executor:
         self.is_compiled = self.device.type == "cuda" if s.compile is None else bool(s.compile)
         self.compiled_modules = select_compiled_modules(self.step_module, s) if self.is_compiled else []
         if self.is_compiled:
-            torch.compiler.reset()  # torch compiles one function for so many models only, and then none, with no error
+            torch.compiler.reset()  # else torch stops compiling after a few models, without an error
         for module in self.compiled_modules:
             module.compile(dynamic=False)  # batches have one shape
         alone = self.device.type == "cuda" and world.size == 1 and not self.scaler.is_enabled()
@@ -361,7 +361,7 @@ class Executor:
             if graph.warmup_left or isinstance(error, torch.OutOfMemoryError):
                 raise
             message = " ".join(str(error).split())[:150]
-            warnings.warn(f"not recorded, and a little slower for it: {message}", stacklevel=2)
+            warnings.warn(f"this step runs without a CUDA graph, a little slower: {message}", stacklevel=2)
             graph.graph, graph.warmup_left = None, NEVER_CAPTURE
             return graph(batch)
 
@@ -378,7 +378,7 @@ class Executor:
         """Compute the losses of a batch, compiled if that works on this machine."""
         other = None if objective is self.objectives[-1] else objective
         compiled_calls = [module._compiled_call_impl for module in self.compiled_modules]
-        # Seldom, and of other shapes: not worth a compilation of their own.
+        # Rare batches of other shapes are not worth a compilation of their own.
         is_rare = count_correct or (memory is not None and memory.is_filling)
         with self.autocast(cache_enabled=not self.uses_cuda_graphs):
             if is_rare:
@@ -390,7 +390,7 @@ class Executor:
                     raise
                 self.is_compiled, compiled_calls = False, [None] * len(compiled_calls)
                 message = " ".join(str(error).split())[:200]
-                warnings.warn(f"not compiled, and slower for it: {type(error).__name__}: {message}", stacklevel=2)
+                warnings.warn(f"this step runs uncompiled and slower: {type(error).__name__}: {message}", stacklevel=2)
             finally:
                 self.set_compiled_calls(compiled_calls)
             return self.parallel_module(batch, memory, other, count_correct)
@@ -409,8 +409,8 @@ class Executor:
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     """Return the dtype in which products are computed."""
     if precision == "auto":
-        good = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if good else torch.float32
+        has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if has_bf16 else torch.float32
     if precision == "fp8":  # of linear layers in blocks; bf16 is for all else
         check_fp8(device)
         return torch.bfloat16

@@ -1,4 +1,4 @@
-"""The machine under a run: what it is, how fast it can be, and how much of that is used."""
+"""The machine of a run: its name, its peak speed, and the memory in use."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .train_config import LoopConfig
 
 @dataclass
 class MemoryUse:
-    """What the memory of a run is used for, as far as it is known."""
+    """What is known of a run's use of memory."""
 
     train: LoopConfig | None = None  # None before the run is built
 
 
 @contextmanager
 def explain_out_of_memory(device: torch.device, parameters: int | None = None) -> Iterator[MemoryUse]:
-    """Turn an allocation that fails within the block into one error with sizes and what to change."""
+    """Turn an out-of-memory error within the block into one with sizes and settings to change."""
     use = MemoryUse()
     try:
         yield use
@@ -61,7 +61,7 @@ def use_deterministic(is_on: bool) -> Iterator[None]:
             raise
         message = " ".join(str(error).split())[:120]
         late = "CuBLAS" in str(error)
-        what = "this process has used the GPU before" if late else "not every operation gives the same bits here"
+        what = "this process has used the GPU before" if late else "not every operation is deterministic here"
         fix = "begin a new one, or set CUBLAS_WORKSPACE_CONFIG=:4096:8 for it" if late else "leave deterministic out"
         raise Error(f"{what} ({message})", fix=fix) from None
     finally:
@@ -90,7 +90,7 @@ def get_peak_memory(device: torch.device) -> int:
 
 
 def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Measure for about a tenth of a second how many operations a second a large product takes."""
+    """Measure in about a tenth of a second how many operations a second a large matrix product reaches."""
     size = 8192 if device.type == "cuda" else 1024
     a = torch.ones(size, size, device=device, dtype=dtype)
     a @ a  # the first one also sets things up
@@ -105,6 +105,6 @@ def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def synchronize_device(device: torch.device) -> None:
-    """Wait until the device has done all that it was given."""
+    """Wait until the device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from ..config import JSONObject
+from ..config import JSONObject, count_noun
 from ..errors import Error
 from .checkpoint.local import SHARD_FOLDER, BackgroundWriter, Checkpoints, Tensors
 from .distributed.process_group import ProcessGroup
@@ -20,20 +20,20 @@ from .run_folder import MetricsLog, RunFolder, to_json_number
 from .train_config import LoopConfig
 from .trainer import Diverged, StepResult
 
-EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}  # how a run ends that was asked to stop
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}  # of a run that a signal has stopped
 if sys.platform != "win32":  # the terminal or the connection is gone; Windows has no such signal
     EXIT_CODES[signal.SIGHUP] = 129
 
 
 class LoopTrainer(Protocol):
-    """What the loop must know of a trainer: where it stands, and its state between two steps. Trainer trains networks,
+    """What the loop needs of a trainer: its progress, and its state between two steps. Trainer trains networks,
     VectorTrainer word vectors."""
 
     world: ProcessGroup
-    step: int  # how many are done
+    step: int  # the number of steps done
     tokens: int  # seen so far
     seconds: float  # spent so far
-    bad_steps: int  # the last so many steps had a loss or gradient that is not finite
+    bad_steps: int  # consecutive steps up to now whose loss or gradient was not finite
     should_stop: bool  # whether the run ends early
 
     @property
@@ -58,7 +58,7 @@ class LoopTrainer(Protocol):
 
 
 class Stopped(Error):
-    """The run was asked to stop, and has saved its state."""
+    """Raised when a signal has stopped the run and its state is saved."""
 
     def __init__(self, number: int, step: int, where: Path):
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
@@ -94,8 +94,8 @@ class SignalWatcher:
 
 
 class StepLog:
-    """Writes the line of each step and reports it, in the main process. Reading a step's outcome waits for the device.
-    Where the trainer reads it late, so does the log: a step is written after the next one was launched."""
+    """Writes a row for each step and reports it, in the main process. Reading a step's outcome waits for the device, so
+    where the trainer reads it late, a step is written after the next one was launched."""
 
     def __init__(self, log: MetricsLog | None, on_step: Callable[[StepResult], None] | None):
         self.log, self.on_step = log, on_step
@@ -115,7 +115,7 @@ class StepLog:
                 self.on_step(result)
 
     def close(self) -> None:
-        """Write what is known of a run that breaks off."""
+        """Write the last step of an interrupted run, if its outcome is known."""
         if self.unwritten is not None and self.unwritten.has_outcome:
             self.write()
 
@@ -184,14 +184,14 @@ def run_training_loop(
             if trainer.should_stop and saves:
                 break
     if trainer.bad_steps:
-        bad = f"{trainer.bad_steps} steps with a loss or gradient that is not finite"
+        bad = f"{count_noun(trainer.bad_steps, 'step')} with a loss or gradient that is not finite"
         say(f"note: the run ended with {bad}; the model may be unusable")
     world.barrier()
     return first_step
 
 
 def open_writer(trainer: LoopTrainer, kept: Checkpoints | None, steps: Path) -> BackgroundWriter | None:
-    """Return what saves this process's checkpoints: of shards every process writes its own, else the main one all."""
+    """Return the writer of this process's checkpoints; without shards only the main process has one."""
     if not trainer.is_sharded:
         return None if kept is None else BackgroundWriter(kept)
     from .checkpoint.sharded import ShardedWriter
@@ -207,8 +207,8 @@ def agree_on_signal(signals: SignalWatcher, world: ProcessGroup) -> signal.Signa
 
 @contextmanager
 def quarantine_diverged(trainer: LoopTrainer, kept: Checkpoints | None) -> Iterator[None]:
-    """After a divergence, put the checkpoints aside that lead into it again: those of its steps, and the one right
-    before them, for no learning rate changes what the next step finds."""
+    """After a divergence, move aside the checkpoints that would lead into it again: those of its steps, and the one
+    right before them, from which the next step is the same at any learning rate."""
     try:
         yield
     except Diverged:
@@ -219,8 +219,8 @@ def quarantine_diverged(trainer: LoopTrainer, kept: Checkpoints | None) -> Itera
 
 
 def restore_newest(trainer: LoopTrainer, kept: Checkpoints | None, steps: Path, say: Callable[[str], None]) -> int:
-    """Restore the newest intact checkpoint: the first process reads it, and gives the others their parts; of
-    one that was written in parts, it compares the sums, and each reads its own."""
+    """Restore the newest intact checkpoint. The main process reads it and sends the others their parts; of a sharded
+    one it compares the checksums, and every process reads its own shards."""
     full: dict[str, Tensors] = {}
 
     def read_newest() -> tuple[int, dict[str, Tensors], JSONObject]:
@@ -243,13 +243,13 @@ def restore_newest(trainer: LoopTrainer, kept: Checkpoints | None, steps: Path, 
     return step
 
 
-def step_to_row(report: StepResult) -> JSONObject:
-    """Return a step as a line of the file of measurements."""
-    odd = {"skipped": True, "examples": report.example_range} if report.is_skipped else {}
-    seconds, norm = round(report.seconds, 3), report.grad_norm
+def step_to_row(result: StepResult) -> JSONObject:
+    """Return a step as a row of metrics.jsonl."""
+    skipped = {"skipped": True, "examples": result.example_range} if result.is_skipped else {}
+    seconds, norm = round(result.seconds, 3), result.grad_norm
     return {
-        "step": report.step, "loss": to_json_number(report.loss),
-        "losses": {name: to_json_number(value) for name, value in report.losses.items()},
-        **({} if norm is None else {"norm": to_json_number(norm)}), "lr": report.lr, "tokens": report.tokens,
-        "seconds": seconds, **odd,
+        "step": result.step, "loss": to_json_number(result.loss),
+        "losses": {name: to_json_number(value) for name, value in result.losses.items()},
+        **({} if norm is None else {"norm": to_json_number(norm)}), "lr": result.lr, "tokens": result.tokens,
+        "seconds": seconds, **skipped,
     }  # fmt: skip

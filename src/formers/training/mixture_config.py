@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..config import Settings, build_config, check_sizes, coerce_value, get_schema, suggest_name
+from ..config import Settings, build_config, check_setting_names, check_sizes, coerce_value, get_schema
 from ..data.readers import is_path_source
 from ..errors import Error
 
@@ -57,7 +57,7 @@ class MixtureTaskConfig:
     delimiter: str | None = None
     header: bool | None = None
     valid_fraction: float | None = None
-    limit: int | None = None  # so many of the training examples, drawn from all
+    limit: int | None = None  # at most this many training examples, drawn at random
     max_output_tokens: int | None = None
 
     def __post_init__(self) -> None:
@@ -97,8 +97,8 @@ class MixtureConfig:
             what = f"mixture.temperature does nothing with the strategy {self.strategy}"
             raise Error(what, fix="--mixture.strategy temperature, or leave it out")
         if self.temperature is not None and not self.temperature >= 1:
-            what = f"a temperature of {self.temperature} is below 1"
-            raise Error(what, fix="1 is proportional mixing, and larger ones come closer to equal mixing")
+            what = f"mixture.temperature must be at least 1, got {self.temperature}"
+            raise Error(what, fix="1 is proportional mixing; larger values come closer to equal mixing")
 
     @property
     def exponent_temperature(self) -> float:
@@ -117,9 +117,7 @@ def build_mixture_config(table: Mapping[str, object]) -> MixtureConfig | None:
     if not table:
         return None
     known = get_schema(MixtureConfig)
-    for key in table:
-        if key not in known:
-            raise Error(f"unknown setting {key!r} of mixture", fix=suggest_name(key, known))
+    check_setting_names(table, known, "mixture")
     tasks = table.get("tasks") or {}
     if not isinstance(tasks, Mapping):
         raise Error("the tasks of a mixture are a table", fix=EXAMPLE)
@@ -158,7 +156,7 @@ def split_mixture(mixture: object) -> tuple[Settings, MixtureSources]:
         entries[str(name)] = {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
         sources[str(name)] = {key: value for key, value in in_memory.items() if value is not None}
     settings: Settings = {f"mixture.{key}": value for key, value in table.items()}
-    return {**settings, "mixture.tasks": entries}, {name: some for name, some in sources.items() if some}
+    return {**settings, "mixture.tasks": entries}, {name: parts for name, parts in sources.items() if parts}
 
 
 def describe_strategy(config: MixtureConfig) -> str:

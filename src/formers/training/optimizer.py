@@ -133,7 +133,7 @@ class AdamThenSGD(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "uses_sgd": False})
 
     def choose_method(self, uses_sgd: bool) -> None:
-        """Let the following steps be Adam's or SGD's. SGD keeps no moments, so those of Adam are dropped."""
+        """Choose Adam or SGD for the following steps. SGD keeps no moments, so those of Adam are dropped."""
         for group in self.param_groups:
             group["uses_sgd"] = uses_sgd
         if uses_sgd:
@@ -172,13 +172,13 @@ def build_optimizer(
     if name not in OPTIMIZERS:
         raise Error(f"there is no optimizer {name!r}", fix=suggest_name(name, OPTIMIZERS))
     if not (param_groups := build_param_groups(model, weight_decay, lr_scales)):
-        raise Error("there is nothing to train: all weights are frozen", fix="leave some of them free")
+        raise Error("there is nothing to train: all weights are frozen", fix="unfreeze some of them")
     return OPTIMIZERS[name](param_groups, lr, betas, eps)
 
 
 @dataclass(frozen=True)
 class ScheduleSpan:
-    """The steps that a schedule is stretched over, and how far down it goes."""
+    """The steps of a schedule, and how low the rate falls."""
 
     steps: int  # of the run
     warmup: int
@@ -194,7 +194,7 @@ class ScheduleSpan:
 
     @property
     def share(self) -> Callable[[int], float]:
-        """The share of the decay that lies behind a step, from 0 to 1."""
+        """The share of the decay that is done at a step, from 0 to 1."""
         return lambda step: min(1.0, (step - self.warmup) / max(1, self.end - self.warmup))
 
     def count_halvings(self, step: int) -> int:
@@ -236,7 +236,8 @@ def build_schedule(
     if name not in SCHEDULES:
         raise Error(f"there is no schedule {name!r}", fix=suggest_name(name, SCHEDULES))
     if steps < 1 or warmup < 0:
-        raise Error(f"{steps} steps with {warmup} of warmup make no run", fix="give at least one step")
+        what = f"a schedule needs a step or more, got {steps} steps with {warmup} of warmup"
+        raise Error(what, fix="give at least one step")
     shape, span = SCHEDULES[name], ScheduleSpan(steps, warmup, min_lr_ratio, decay_steps, decay_start, decay_every)
     rising = 0 if name in FLAT_WARMUP_SCHEDULES else warmup
     return lambda step: max(0.0, (step + 1) / max(1, warmup) if step < rising else shape(step, span))

@@ -16,8 +16,8 @@ UNIGRAM_MARGIN = 0.05  # of the unigram's loss: a model within that of it has le
 MIN_IMPROVEMENT = 0.01  # of the unigram's loss: a validation loss that fell by less has stopped falling
 DECLINE_MARGIN = 0.01  # of the best validation loss: a loss that much above it counts as worse,
 NOISE_FACTOR = 4  # and that many times the usual difference between an evaluation and its neighbours,
-DECLINE_WINDOW = 4  # so many times in a row, compared with the best mean of so many: one lucky evaluation is no best
-PLATEAU_EVALUATIONS = 3  # over so many evaluations a loss has stopped falling,
+DECLINE_WINDOW = 4  # times in a row, compared with the best mean over as many: a single good evaluation does not count
+PLATEAU_EVALUATIONS = 3  # evaluations over which a loss must have stopped falling,
 PLATEAU_FRACTION = 0.1  # and over this share of the run's steps: frequent evaluations show little in three,
 MIN_PLATEAU_STEPS, MAX_PLATEAU_STEPS = 20, 1000  # within these bounds
 DECLINE_FRACTION = 0.2  # of the run's steps without a new best, and at least 5 evaluations
@@ -81,7 +81,7 @@ class PlateauMonitor:
                 self.record_evaluation(row["step"], loss)
 
     def record_step(self, losses: Mapping[str, JSONValue]) -> None:
-        """Follow the training loss; losses that are not finite are passed over."""
+        """Follow the training loss; losses that are not finite are skipped."""
         loss = losses.get(self.loss_name)
         if loss is not None and loss == loss:
             mean = self.training_loss

@@ -1,4 +1,4 @@
-"""The line that a run prints of its progress: loss, perplexity, speed, share of the peak, memory, time left."""
+"""The progress line of a run: loss, perplexity, speed, share of the peak, memory, time left."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class ProgressMeter:
         self.tell("training", result.step, steps, ", ".join(filter(None, words)))
 
     def compute_mfu(self, speed: float) -> float | None:
-        """Return the share of the machine's peak at so many tokens a second of all processes; None if it is unknown."""
+        """Return the share of the machine's peak at a speed in tokens a second of all processes; None if unknown."""
         return None if self.flops is None else speed / self.trainer.world.size * self.flops[0] / self.flops[1]
 
 
 def format_time_left(seconds: float) -> str:
-    """Format the time that is left in words."""
+    """Format the time left: "90 s left"."""
     if seconds < 90:
         return f"{seconds:.0f} s left"
     return f"{seconds / 60:.0f} min left" if seconds < 5400 else f"{seconds / 3600:.1f} h left"

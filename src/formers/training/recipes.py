@@ -76,7 +76,7 @@ def build_paper_recipe(
 
 
 def format_setting(value: object) -> str:
-    """Format a value of a recipe for people: 65,536 and 0.000699, words without quotation marks."""
+    """Format a value of a recipe: 65,536 and 0.000699, strings without quotation marks."""
     if isinstance(value, tuple | list):
         return ", ".join(map(format_setting, value))
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -99,8 +99,8 @@ def list_recipe_rows(family: str, name: str = "paper", preset: str | None = None
             raise Error(f"there is no recipe of a paper for {member.name}", fix=fix)
         return [(dotted, value, source) for dotted, (value, source) in cited.items()]
     quick = get_recipe(member.name, name, sizes if preset else None, preset=preset)
-    goal: Settings = {"name": member.definition.objective, **quick.objective}
-    tables = {"objective": goal, "train": quick.train, "model": quick.model, "data": quick.data}
+    objective: Settings = {"name": member.definition.objective, **quick.objective}
+    tables = {"objective": objective, "train": quick.train, "model": quick.model, "data": quick.data}
     return [(f"{table}.{key}", value, "ours") for table, values in tables.items() for key, value in values.items()]
 
 
@@ -109,7 +109,7 @@ def fit_sizes(small: Mapping[str, SettingValue], given: Mapping[str, SettingValu
     are 64 wide from dim 256 on, and weights begin smaller as 1/√dim."""
     own, dim = dict(small), given.get("dim", small.get("dim"))
     if not is_positive_int(dim) or not is_positive_int(given.get("heads", 1)):
-        return own  # the configuration says what is wrong with it
+        return own  # an error follows when the configuration is checked
     wider = dim / small["dim"]
     for key in ("ff", "cell", "embed"):
         if is_positive_int(own.get(key)):  # a seq2seq's cell is a name
@@ -165,7 +165,7 @@ def has_post_norm(family: Family, model: Mapping[str, SettingValue]) -> bool:
 
 
 def compute_size_ratio(published: Mapping[str, SettingValue], sizes: Mapping[str, SettingValue]) -> float:
-    """Return how large a model is beside the published one, by layers · dim²; never more than 1."""
+    """Return the size of a model relative to the published one, by layers · dim², at most 1."""
     both = ({**published, **sizes}, published)
     ours, theirs = (float(values.get("layers", 1)) * float(values.get("dim", 1)) ** 2 for values in both)
     return min(1.0, ours / max(1.0, theirs))
@@ -191,7 +191,7 @@ def scale_paper_recipe(train: Mapping[str, SettingValue], share: float) -> Setti
 
 
 def scale_step_settings(train: Mapping[str, SettingValue], factor: float) -> Settings:
-    """Return the settings that are counted in steps, for a run that is so many times as long."""
+    """Return the settings that are counted in steps, for a run whose length is multiplied by `factor`."""
     least = {"decay_steps": 1, "decay_every": 1}
-    some = ((name, train[name]) for name in STEP_SETTINGS if train.get(name) is not None)
-    return {name: max(least.get(name, 0), round(value * factor)) for name, value in some}
+    counted = ((name, train[name]) for name in STEP_SETTINGS if train.get(name) is not None)
+    return {name: max(least.get(name, 0), round(value * factor)) for name, value in counted}

@@ -1,9 +1,9 @@
 """A run's folder: how it is claimed and locked, and what its files say.
 
-RUN/run.json         what was asked for, and of what code, data and machine
+RUN/run.json         the settings, the versions, fingerprints of the data, and the machine
 RUN/data/            the tokenizer and the token store, if the run made them
 RUN/metrics.jsonl    one line for each step and each evaluation
-RUN/samples.jsonl    what the model could do on the way
+RUN/samples.jsonl    samples of the model's output during training
 RUN/steps/           checkpoints (training/checkpoint/local.py)
 RUN/model/           at the end, the best of them: formers.load opens it
 RUN/report.html, .md
@@ -53,7 +53,7 @@ class RunFolder:
 
     @property
     def metrics_path(self) -> Path:
-        """The file of all measurements."""
+        """The file with a row for each step and each evaluation."""
         return self.path / "metrics.jsonl"
 
     @contextmanager
@@ -69,7 +69,7 @@ class RunFolder:
                     for stale in self.path.glob(name):
                         shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
                 yield self
-        except BrokenPipeError:  # who listened is gone: no matter of this folder
+        except BrokenPipeError:  # of the standard output, not of this folder
             raise
         except OSError as error:
             reason = error.strerror or error
@@ -78,7 +78,7 @@ class RunFolder:
             raise Error(what, where=error.filename or self.path, fix=fix) from None
 
     def write_info(self, about: JSONObject) -> None:
-        """Write run.json, whole or not at all."""
+        """Write run.json atomically."""
         text = json.dumps({"format": RUN_FORMAT, **about}, indent=2, ensure_ascii=False) + "\n"
         write_atomically(self.path / "run.json", text, "backslashreplace")  # half a character of a path: as JSON has it
 
@@ -86,7 +86,7 @@ class RunFolder:
         """Read run.json."""
         where = self.path / "run.json"
         if not where.is_file():
-            raise Error("this is no folder of a run", where=where, fix="formers runs lists them")
+            raise Error("this is not a run folder", where=where, fix="formers runs lists them")
         try:
             about = json.loads(where.read_text(encoding="utf-8"))
             self.refuse_earlier_format(about)
@@ -97,7 +97,7 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             good = False
         if not good:
-            fix = "take the file away and give the run's own command with --resume: text and checkpoints are kept"
+            fix = "remove this file and repeat the run's command with --resume: text and checkpoints are kept"
             raise Error("is damaged", where=where, fix=fix)
         if about.get("format") != RUN_FORMAT:
             what = f"format {format_value(about.get('format'))} is not read here"
@@ -116,18 +116,23 @@ class RunFolder:
         raise Error(what, where=self.path / "run.json", fix=fix)
 
     def read_history(self) -> list[JSONObject]:
-        """Read the measurements so far; a line that was cut by a crash is left out."""
+        """Read the rows of metrics.jsonl so far; a line that was cut by a crash is left out."""
         return read_rows(self.metrics_path)
 
     def read_samples(self) -> list[JSONObject]:
-        """Read what the model could do at some steps."""
+        """Read the samples of the model's output."""
         return [row for row in read_rows(self.path / "samples.jsonl") if "given" in row and "made" in row]
 
     def truncate_after(self, step: int) -> None:
-        """Forget what was measured after a step: it will be measured again."""
+        """Remove the rows after a step: those steps will be taken again."""
         for file in (self.metrics_path, self.path / "samples.jsonl"):
             kept = [row for row in read_rows(file) if row["step"] <= step]
             write_atomically(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept))
+
+
+def has_run(path: Path) -> bool:
+    """Return whether a run has begun in a folder: its run.json is there."""
+    return (path / "run.json").is_file()
 
 
 @contextmanager
@@ -171,7 +176,7 @@ def open_run_folder(
 
 
 def make_folder(path: Path) -> bool:
-    """Make a folder unless there is something of this name already; was it made?"""
+    """Make a folder, unless the name is taken; return whether it was made."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -190,7 +195,7 @@ def find_newest_run(family: str | None) -> Path | None:
 
 
 def summarise_run(folder: RunFolder, name: object) -> tuple[str, ...]:
-    """Summarise a run in a row: name, family, task, steps, the measure that decides, parameters, state."""
+    """Summarise a run in a row: name, family, task, steps, main metric, parameters, state."""
     try:
         about, rows = folder.read_info(), folder.read_history()
     except Error as error:
@@ -225,7 +230,7 @@ def format_main_result(config: JSONObject, result: JSONObject, rows: list[JSONOb
 
 
 def read_rows(file: Path) -> list[JSONObject]:
-    """Read the lines of a file of JSON, without those that a crash has cut or a disk damaged."""
+    """Read the lines of a file of JSON, without damaged ones."""
     rows = []
     for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.is_file() else ():
         with suppress(ValueError, RecursionError):
@@ -236,7 +241,7 @@ def read_rows(file: Path) -> list[JSONObject]:
 
 
 def is_valid_row(row: JSONObject) -> bool:
-    """Check that what a line of measurements says of its step is numbers."""
+    """Check that the values of a row of metrics.jsonl are numbers."""
     losses, valid = row.get("losses", {}), row.get("valid", {})
     if not isinstance(losses, dict) or not isinstance(valid, dict):
         return False
@@ -246,19 +251,19 @@ def is_valid_row(row: JSONObject) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Check for a finite number that is small enough to compute with."""
+    """Return whether a value is a number, and small enough to compute with."""
     return isinstance(value, int | float) and abs(value) < 1e300
 
 
 class MetricsLog:
-    """The file of measurements, a line each."""
+    """Writes metrics.jsonl, a line for each row."""
 
-    def __init__(self, folder: RunFolder, begun: int, hook: Callable[[JSONObject], None] | None = None):
-        folder.truncate_after(begun)
+    def __init__(self, folder: RunFolder, first_step: int, hook: Callable[[JSONObject], None] | None = None):
+        folder.truncate_after(first_step)
         self.file, self.hook = open(folder.metrics_path, "a", encoding="utf-8"), hook  # noqa: SIM115
 
     def write_row(self, line: JSONObject) -> None:
-        """Write one measurement."""
+        """Write one row."""
         self.file.write(json.dumps(line) + "\n")
         self.file.flush()
         if self.hook is not None:
@@ -270,5 +275,5 @@ class MetricsLog:
 
 
 def to_json_number(value: float) -> float | None:
-    """Replace what is not finite by None: JSON has no word for it."""
+    """Replace a number that is not finite by None: JSON has no other way to write it."""
     return value if math.isfinite(value) else None

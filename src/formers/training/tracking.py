@@ -1,4 +1,4 @@
-"""Where a run's metrics go beside its own files: TensorBoard, Weights & Biases. They are imported when asked for."""
+"""Trackers that receive a run's metrics besides its own files: TensorBoard, Weights & Biases, imported when used."""
 
 from __future__ import annotations
 

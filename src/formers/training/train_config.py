@@ -16,7 +16,7 @@ SettingValue = Any  # dynamic: what a file or a caller gives, until build_config
 Precision = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
 Parallel = Literal["ddp", "fsdp", "expert"]
 SHORT_FRACTION = 0.9  # of the steps are taken with short examples, if there are any (BERT, §A.2)
-# What a resumed run may do otherwise than before: nothing that says which examples it sees.
+# What may change when a run is resumed: nothing that decides which examples it sees.
 RESUMABLE_SETTINGS = (
     "steps", "lr", "schedule", "warmup_steps", "min_lr_ratio", "decay_steps", "decay_start", "decay_every",
     "weight_decay", "grad_clip", "workers", "save_every", "keep_last", "keep_best", "keep_every", "eval_every",
@@ -48,18 +48,18 @@ class LoopConfig(Protocol):
         """Bytes of a checkpoint for each parameter, at most."""
 
     def explain_memory(self) -> tuple[str, str]:
-        """Return what takes memory beside the parameters, and what to change where there is too little."""
+        """Return what takes memory besides the parameters, and how to need less."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(LoopConfig):
-    """Steps, rates and habits of a run. A step sums the gradients of `accumulate` batches of `batch_tokens` tokens
+    """Settings of training. A step sums the gradients of `accumulate` batches of `batch_tokens` tokens
     each, over all processes together; every loss is divided by the number of labels of the whole step."""
 
     steps: int = 1000  # of the optimizer
     batch_tokens: int = 8192  # of a batch, on its larger side
     accumulate: int = 1  # batches of a step, over all processes
-    batch_rampup_steps: int = 0  # over so many steps the number of batches grows from 1 to `accumulate`
+    batch_rampup_steps: int = 0  # steps over which the number of batches grows from 1 to `accumulate`
     seq_length: int = 128  # tokens of an example
     short_length: int | None = None  # a shorter length for the first nine tenths of the steps (BERT: 128, then 512)
     carry_memory: bool = True  # of families that have one, keep the memory or state from batch to batch
@@ -75,12 +75,12 @@ class TrainConfig(LoopConfig):
     switch_lr: float = 0.5  # adam-sgd: the rate of SGD
     weight_decay: float = 0.01  # of matrices; norms and biases have none
     betas: tuple[float, ...] = (0.9, 0.98)  # of Adam and its relatives
-    eps: float = 1e-8  # likewise
+    eps: float = 1e-8  # of the same
     grad_clip: float = 1.0  # the largest norm of the gradient; 0: none
     precision: Precision = "auto"  # bf16 on a GPU that has it, else fp32; fp8: linear layers of blocks, the rest bf16
     compile: bool | Literal["blocks"] | None = None  # the step, or each block; None: on a GPU, by depth and steps
-    activation_checkpointing: bool = False  # compute activations twice, to save memory
-    deterministic: bool = False  # the same bits in every run, on a GPU too; slower
+    activation_checkpointing: bool = False  # recompute activations in the backward pass, to save memory
+    deterministic: bool = False  # bitwise reproducible runs, on a GPU too; slower
     parallel: Parallel = "ddp"  # each process has a copy of the model (ddp), a part (fsdp), or some experts (expert)
     residual_init: float = 1.0  # a factor on what each residual branch of a post-norm block begins with
     ema: float = 0.0  # keep a moving average of the weights with this rate; 0: none
@@ -89,12 +89,12 @@ class TrainConfig(LoopConfig):
     save_every: int = 500  # steps between checkpoints
     keep_last: int = 2  # checkpoints that are kept: the newest,
     keep_best: int = 1  # the best on the validation text,
-    keep_every: int | None = None  # and every so many steps
+    keep_every: int | None = None  # and those of every multiple of this step
     eval_every: int = 200  # steps between evaluations on the validation text
     eval_batches: int = 24  # batches that one evaluation takes (pretraining)
-    samples: int = 4  # how often the model is asked for an example of what it can do
-    max_bad_steps: int = 10  # steps in a row whose gradient is not a number, before the run stops
-    spike_factor: float = 0.0  # a gradient so many times longer than usual is skipped as well; 0: never
+    samples: int = 4  # how many samples of the model's output are written during the run
+    max_bad_steps: int = 10  # consecutive steps with a non-finite loss or gradient before the run stops
+    spike_factor: float = 0.0  # skip steps whose gradient norm is above this many times the median; 0: never
 
     def __post_init__(self) -> None:
         check_train_values(vars(self))  # dynamic: tables name the settings to check
@@ -113,7 +113,7 @@ class TrainConfig(LoopConfig):
     def explain_memory(self) -> tuple[str, str]:
         """Return the size of the batches, and how to train with less memory."""
         fix = (
-            "--train.activation_checkpointing true (also with --resume), or begin anew with a smaller"
+            "--train.activation_checkpointing true (also with --resume), or start again with a smaller"
             " --train.batch_tokens (and a larger --train.accumulate, to keep the size of a step), --train.precision"
             " bf16, --train.optimizer adamw8bit or a smaller model"
         )
@@ -164,7 +164,7 @@ FACTORS = ("weight_decay", "grad_clip", "spike_factor", "residual_init")
 
 
 def check_train_values(values: Mapping[str, SettingValue]) -> None:
-    """Refuse settings of `train` that are out of range, one by one; those that are not known yet may be missing."""
+    """Refuse settings of `train` that are out of range; those that are not known yet may be missing."""
     known = SimpleNamespace(**values)
     check_sizes(known, *(name for name in SIZES if name in values))
     check_sizes(known, *(name for name in COUNTS if name in values), minimum=0)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Batch
+from ..config import count_noun
 from ..errors import Error
 from ..model import Model
 from ..nn.block import BlockStack
@@ -56,7 +57,7 @@ class Diverged(Error):
 
 @dataclass
 class StepOutcome:
-    """What a step found, once the device has reported it."""
+    """The values of a step, once the device has computed them."""
 
     losses: dict[str, float]  # the mean of each
     grad_norm: float | None  # before clipping; None where it is not computed (word vectors)
@@ -65,7 +66,7 @@ class StepOutcome:
 
 @dataclass
 class StepResult:
-    """One step. On a GPU its loss, norm and fate may still be under way: reading them waits for the device."""
+    """One step. On a GPU its losses and norm may not be computed yet: reading them waits for the device."""
 
     step: int  # how many are done
     lr: float
@@ -121,7 +122,7 @@ class WeightAverage:
 
     @contextlib.contextmanager
     def use_weights(self) -> Iterator[None]:
-        """Give the model the average as its weights within the block."""
+        """Replace the model's weights by the average within the block."""
         own = {name: tensor.detach().clone() for name, tensor in get_weights(self.model).items()}
         set_weights(self.model, self.weights)
         try:
@@ -234,7 +235,7 @@ class Trainer:
         before = self.carried_states.snapshot()
         batches = [objective.prepare_step_batch(batch, self.step) for batch in batches]
         values = self.executor.start_step(batches, self.carried_states, objective, weights, lr)
-        result = StepResult(self.step, lr, self.tokens, lambda: self.judge_step(values, counts))
+        result = StepResult(self.step, lr, self.tokens, lambda: self.compute_outcome(values, counts))
         skip = not self.reads_late and result.is_skipped
         self.executor.finish_step(skip)
         if skip:
@@ -244,8 +245,8 @@ class Trainer:
                 listener.on_update(self.step)
         return result
 
-    def judge_step(self, values: StepValues, counts: Mapping[str, float]) -> StepOutcome:
-        """Wait for a step's values and decide whether it counts; called once for each step, in their order."""
+    def compute_outcome(self, values: StepValues, counts: Mapping[str, float]) -> StepOutcome:
+        """Wait for a step's values and decide whether it is skipped; called once for each step, in their order."""
         norm, sums = values.read()
         totals = self.world.sum_over_ranks(list(sums.values()))
         losses = {name: total / max(1.0, counts[name]) for name, total in zip(sums, totals, strict=True)}
@@ -269,14 +270,12 @@ class Trainer:
             if self.bad_steps < limit:
                 return
         low, high = step.example_range
-        raise Diverged(
-            f"{self.bad_steps} steps in a row had a loss or gradient that is not finite, the last at step {step.step}, "
-            f"examples {low} to {high}",
-            fix="continue with --resume and a lower train.lr; it goes back to a checkpoint before them",
-        )
+        what = f"{count_noun(self.bad_steps, 'step')} in a row had a loss or gradient that is not finite"
+        fix = "continue with --resume and a lower train.lr; it goes back to a checkpoint before them"
+        raise Diverged(f"{what}, the last at step {step.step}, examples {low} to {high}", fix=fix)
 
     def use_ema_weights(self) -> AbstractContextManager[None]:
-        """Give the model the moving average of its weights within the block, if there is one."""
+        """Replace the model's weights by their moving average within the block, if there is one."""
         return contextlib.nullcontext() if self.ema is None else self.ema.use_weights()
 
     def get_state(self) -> tuple[dict[str, Tensors], TrainerState]:
@@ -326,8 +325,8 @@ class Trainer:
         moments = groups.get("optimizer", {})
         moments = {name: place(tensor, get_reference("optimizer", name)) for name, tensor in moments.items()}
         optimizer.load_state_dict(unflatten_state(moments, saved["optimizer"]))
-        generators, mine = {n: scatter(t).cpu() for n, t in groups.get("rng", {}).items()}, f"{self.world.rank}/"
-        own = {n.removeprefix(mine): t for n, t in generators.items() if n.startswith(mine)}
+        generators, rank_prefix = {n: scatter(t).cpu() for n, t in groups.get("rng", {}).items()}, f"{self.world.rank}/"
+        own = {n.removeprefix(rank_prefix): t for n, t in generators.items() if n.startswith(rank_prefix)}
         self.rng_states = own or None
         self.step, self.tokens, self.seconds = saved["step"], saved["tokens"], saved["seconds"]
         self.bad_steps, self.positions = saved["bad_steps"], list(saved["positions"])
@@ -343,6 +342,6 @@ class Trainer:
 
 
 def close_batches(batches: Iterator[object]) -> None:
-    """End a generator of batches, and with it the workers that feed it."""
+    """Close a generator of batches, and with it the workers that fill it."""
     if isinstance(batches, Generator):
         batches.close()

@@ -146,7 +146,7 @@ def test_each_kind_of_model_has_its_own_kind_of_state():
         gpt.logits(ids, memory=SegmentMemory(1, 4))
     with pytest.raises(Error, match="transformer_xl keeps earlier tokens in a SegmentMemory, not in a KVCache"):
         build_model().hidden(ids, memory=KVCache(1, 4))
-    with pytest.raises(Error, match="a SegmentMemory of 3 states for 0 rows makes no sense"):
+    with pytest.raises(Error, match="a SegmentMemory of 3 states for 0 rows is not possible"):
         SegmentMemory(0, 3)
     assert type(gpt.create_state(1, 4)) is KVCache
     assert type(build_model().create_state(1, 4)) is SegmentMemory

@@ -78,7 +78,7 @@ def test_seeds_begin_with_the_one_that_is_given(tmp_path):
     for how in ({"sweep": "seed=a", "overrides": SMALL}, {"overrides": {**SMALL, "train.seed": "a"}}):
         with pytest.raises(Error, match=r"train\.seed"):
             compare_settings("textcnn", REVIEWS, out=tmp_path / "d", **how)
-    with pytest.raises(Error, match="a sweep over seeds has its seeds already"):
+    with pytest.raises(Error, match="seeds and a sweep over seed contradict each other"):
         compare_settings("textcnn", REVIEWS, seeds=2, sweep="seed=3,5", out=tmp_path / "d", overrides=SMALL)
 
 
@@ -145,7 +145,7 @@ def test_no_context_is_learned_from_and_asked_about():
     assert sorted(len(test) for _, test in folds) == [35, 35, 40, 40]
     one = read_examples([{**row, "context": "Anna"} for row in QUESTIONS])
     assert len(hold_out(one, 0.1)["valid"]) == 15, "of one context there is nothing else to do"
-    with pytest.raises(Error, match="30 contexts do not make 40 folds"):
+    with pytest.raises(Error, match="30 contexts cannot be split into 40 folds"):
         split_fold(whole, 40, 0)
 
 

@@ -92,7 +92,7 @@ def test_several_runs_of_several_processes(done, name, folder):
     ("name", "said"),
     [
         ("odd", "3 batches of a step cannot be shared by 2 processes"),
-        ("shards", "does not share a model out as fsdp"),
+        ("shards", "does not support train.parallel fsdp"),
         ("wrong", "there is a run here already"),
     ],
 )

@@ -175,10 +175,10 @@ def test_other_encoder_decoders_mix_tasks(tmp_path, family):
 
 @pytest.mark.parametrize("family", ["gpt2", "bert", "textcnn"])
 def test_families_without_a_decoder_over_an_encoder_are_refused(tmp_path, family):
-    with pytest.raises(Error, match=f"text to text, and {family} has no encoder with a decoder. Take .*t5"):
+    with pytest.raises(Error, match=f"needs an encoder-decoder, and {family} is not one. Take .*t5"):
         formers.finetune(family, mixture={"films": REVIEWS}, out=tmp_path / "run")
     if family != "textcnn":
-        with pytest.raises(Error, match="text to text"):
+        with pytest.raises(Error, match="needs an encoder-decoder"):
             formers.pretrain(family, ["a text"], mixture={"films": REVIEWS}, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -202,14 +202,14 @@ TAGS = [{"words": ["Anna", "runs"], "tags": ["B-PER", "O"]}] * 12
         ({"films": {"train": REVIEWS[:1] * 12}}, {}, "task films: the training examples have 1 label"),
         ({"tasks": {"films": REVIEWS}, "strategy": "even"}, {}, "proportional, temperature, equal"),
         ({"tasks": {"films": REVIEWS}, "temperature": 2}, {}, "does nothing with the strategy proportional"),
-        ({"tasks": {"films": REVIEWS}, "strategy": "temperature", "temperature": 0.5}, {}, "is below 1"),
+        ({"tasks": {"films": REVIEWS}, "strategy": "temperature", "temperature": 0.5}, {}, "must be at least 1"),
         ({"films": REVIEWS}, {"overrides": {"tune.prefix": "x: "}}, "tune.prefix is a task's own"),
         ({"films": REVIEWS}, {"overrides": {"tune.balance": True}}, "tune.balance does not apply"),
         ({"films": REVIEWS}, {"train": "x.tsv"}, "the examples of a mixture are those of its tasks"),
         ({"films": REVIEWS}, {"task": "classify"}, "a mixture has tasks of its own"),
         (7, {}, "a mixture is a table of tasks"),
         (["films"], {}, "cannot be read"),
-        (["films", "a=b"], {}, "'films' is no NAME=FILE"),
+        (["films", "a=b"], {}, "'films' is not of the form NAME=FILE"),
         (["a=b", "a=c"], {}, "two tasks of the mixture are called 'a'"),
     ],
 )  # fmt: skip
@@ -319,7 +319,7 @@ def test_a_mixture_on_the_command_line(tmp_path, capsys, monkeypatch):
     assert code == 0, error
     assert "films 50.0%" in out
     code, out, error = run_command(capsys, *words, "--seeds", 2)
-    assert (code, "does not go with" in error) == (2, True)
+    assert (code, "cannot be combined with" in error) == (2, True)
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(table), encoding="utf-8")
     code, out, error = run_command(capsys, "finetune", "--config", "run.yaml", "--out", "run")
     assert code == 0, error

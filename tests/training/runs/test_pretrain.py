@@ -277,12 +277,12 @@ def test_settings_are_merged_and_checked(tmp_path):
 @pytest.mark.parametrize(
     ("family", "given", "words"),
     [
-        ("gpt2", {"model.layrs": 2}, "unknown setting 'layrs' of model. Did you mean 'layers'"),
+        ("gpt2", {"model.layrs": 2}, "model: unknown setting 'layrs'. Did you mean 'layers'"),
         ("gpt2", {"train.stepz": 2}, "unknown setting 'stepz'"),
         ("gpt2", {"trian.steps": 2}, "unknown setting 'trian.steps'"),
         ("gpt2", {"model.heads": 3}, "heads"),
         ("gpt2", {"model.layers": "many"}, "must be int"),
-        ("gpt2", {"objective.mask_rate": 0.2}, "unknown setting 'mask_rate' of objective 'causal'"),
+        ("gpt2", {"objective.mask_rate": 0.2}, "objective causal: unknown setting 'mask_rate'"),
         ("gpt2", {"objective.name": "casual"}, "Did you mean 'causal'"),
         ("gpt2", {"train.seq_length": 500}, "longer than the model's context of 64"),
         ("textcnn", {}, "textcnn is not pretrained"),
@@ -322,7 +322,7 @@ def test_what_cannot_begin_leaves_no_run_behind(tmp_path):
         pretrain_toy(out=tmp_path / "other", init=tmp_path / "nothing")
     assert not (tmp_path / "other").exists(), "known before the text is read"
     for odd in ("batch_rampup_steps", "short_length"):
-        with pytest.raises(Error, match=f"train.{odd} does not go with a memory that is carried over"):
+        with pytest.raises(Error, match=f"train.{odd} cannot be combined with train.carry_memory"):
             formers.pretrain(
                 "transformer_xl", TEXT, out=tmp_path / odd, train={**TRAIN_SETTINGS, odd: 4}, data=DATA_SETTINGS
             )
@@ -358,7 +358,7 @@ def test_a_failed_try_takes_nothing_that_is_not_its_own(tmp_path):
         (tmp_path / "data" / name).mkdir(parents=True)
         (tmp_path / "data" / name / "mine.txt").write_text("mine")
     for _ in range(2):
-        with pytest.raises(Error, match="something else is there"):
+        with pytest.raises(Error, match="holds something else"):
             pretrain_toy(out=tmp_path)
     with pytest.raises(Error, match=r"is not empty \(mine.txt\)"):
         pretrain_toy(
@@ -506,7 +506,7 @@ def test_a_report_of_samples_with_odd_line_ends_and_a_cut_line(tmp_path):
 def test_the_cost_of_the_same_bits_is_told_and_changes_nothing(tmp_path):
     said = []
     bound = pretrain_toy(out=tmp_path / "bound", train={"deterministic": True}, say=said.append)
-    assert re.search(r"the same bits in every run: [\d.]+ s a step, [\d.]+ times the [\d.]+ s without", said[0])
+    assert re.search(r"bitwise reproducible: [\d.]+ s a step, [\d.]+ times the [\d.]+ s without", said[0])
     assert not torch.are_deterministic_algorithms_enabled()
     assert has_equal_weights(bound, pretrain_toy(out=tmp_path / "free"))
     file = tmp_path / "a.txt"
@@ -527,7 +527,7 @@ def test_torch_is_not_asked_for_what_is_so_already(monkeypatch):
 def test_an_operation_that_never_gives_the_same_bits_is_one_line():
     words = "cumsum_cuda_kernel does not have a deterministic implementation"
     with (
-        pytest.raises(Error, match=r"not every operation gives the same bits here \(cumsum_cuda"),
+        pytest.raises(Error, match=r"not every operation is deterministic here \(cumsum_cuda"),
         use_deterministic(True),
     ):
         raise RuntimeError(words)

@@ -87,9 +87,9 @@ def test_settings_and_mistakes(capsys, tmp_path, monkeypatch, text):
         (["--data", "nothing.txt"], "there is no such file"),
         (["--data", "short.txt"], "no word occurs 5 times. Give more text, or a smaller min_count (--min-count 1)"),
         (["--data", text, "--model.kind", "glove"], "word2vec is not trained as 'glove'"),
-        (["--data", text, "--model.vocab", 5], "unknown setting 'vocab' of model"),
+        (["--data", text, "--model.vocab", 5], "model: unknown setting 'vocab'"),
         (["--data", text, "--train.lr", 0], "the learning rate must be above 0"),
-        (["--data", text, "--train.steps", 5], "unknown setting 'steps' of train"),
+        (["--data", text, "--train.steps", 5], "train: unknown setting 'steps'"),
         (["--data", text, "--epochs", 0], "epochs must be at least 1"),
     ):
         code, _, error = run_command(capsys, "pretrain", "word2vec", *words)
@@ -234,7 +234,7 @@ def test_vectors_that_do_not_fit_are_refused(capsys, tmp_path, vectors):
         (["textcnn", "--vectors", rows], "rows.tsv"),
         (["textcnn", "--vectors", tmp_path / "other.vec"], "words of the examples has a vector (for example"),
         (["textcnn", "--vectors", vectors / "run", "--model.embed", 9], "the vectors have 6 numbers, the embedding 9"),
-        (["textcnn", "--freeze-vectors"], "there are no vectors to hold still. Give --vectors PATH"),
+        (["textcnn", "--freeze-vectors"], "tune.vectors_frozen has no vectors to freeze. Give --vectors PATH"),
         (["elmo", "--vectors", vectors / "run"], "elmo does not take word vectors"),
     ):
         code, _, error = run_command(capsys, "finetune", *words, "--train", rows, "--out", tmp_path / "run")

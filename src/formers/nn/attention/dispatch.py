@@ -389,7 +389,7 @@ def compute_attention_weights(
     q: Tensor, k: Tensor, attn_context: AttentionContext, scale: float, relative: RelativeHook | None = None,
     kept_heads: KeptHeads | None = None,
 ) -> Tensor:  # fmt: skip
-    """Compute the attention weights (rows, H, Q, K) beside the kernel; zero where there is no token."""
+    """Compute the attention weights (rows, H, Q, K) apart from the kernel; zero where there is no token."""
     layout = attn_context.query_layout
     q, k = to_grid(q, layout), to_grid(k, attn_context.key_layout)[:, :, : attn_context.key_length]
     bias = select_dense_bias(attn_context, q.shape[1], kept_heads)

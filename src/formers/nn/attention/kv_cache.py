@@ -30,7 +30,7 @@ class CarriedState:
 
     def __init__(self, rows: int, size: int):
         if type(rows) is not int or type(size) is not int or rows < 1 or size < 0:
-            what = f"a {type(self).__name__} of {size!r} states for {rows!r} rows makes no sense"
+            what = f"a {type(self).__name__} of {size!r} states for {rows!r} rows is not possible"
             raise Error(what, fix="give at least one row, and a length of 0 or more")
 
     def bind_model(self, model: Mapping[str, object]) -> None:
@@ -174,8 +174,8 @@ class KVCache(CarriedState):
         assert self.written_lengths is not None
         if self.static_tensors is None:
             self.static_tensors = self.lengths.clone(), self.written_lengths.clone(), torch.ones_like(self.lengths)
-        for mine, new in zip(self.static_tensors, (self.lengths, self.written_lengths), strict=False):
-            mine.copy_(new)
+        for static, new in zip(self.static_tensors, (self.lengths, self.written_lengths), strict=False):
+            static.copy_(new)
         self.lengths, self.written_lengths, self.active_rows = self.static_tensors
         self.active_rows.fill_(1)
         self.is_static = True
@@ -195,7 +195,7 @@ class KVCache(CarriedState):
         assert self.lengths is not None
         assert self.written_lengths is not None
         if self.recurrent_state is not None:
-            raise Error("a recurrent decoder cannot forget", fix="make a new cache, and read again")
+            raise Error("a recurrent decoder cannot drop tokens", fix="make a new cache, and read again")
         if self.slot_table is not None:
             self.materialise_rows(self.slot_table.clone(), self.lengths.clone())
         self.lengths.sub_(counts)
@@ -218,8 +218,8 @@ class KVCache(CarriedState):
         if other.recurrent_state is not None:
             zeros = (t.new_zeros(self.rows, *t.shape[1:]) for t in other.recurrent_state)
             self.recurrent_state = self.recurrent_state or tuple(zeros)
-            for mine, new in zip(self.recurrent_state, other.recurrent_state, strict=True):
-                mine[row] = new[0]
+            for target, new in zip(self.recurrent_state, other.recurrent_state, strict=True):
+                target[row] = new[0]
         if other.encoder_output is not None:
             known = self.encoder_output
             lengths = torch.zeros_like(self.lengths) if known is None else known[1].lengths.clone()
@@ -264,8 +264,8 @@ class LayerKV:
             if self.cross_kv is None:
                 a, b = (t.new_zeros(size[0], source_capacity, *t.shape[2:]) for t in other.cross_kv)
                 self.cross_kv = a, b
-            for mine, new in zip(self.cross_kv, other.cross_kv, strict=True):
-                mine[row, : new.shape[1]] = new[0]
+            for target, new in zip(self.cross_kv, other.cross_kv, strict=True):
+                target[row, : new.shape[1]] = new[0]
 
     def append_tokens(self, k: Tensor, v: Tensor, layout: Layout) -> CachedKV:
         """Write packed (N, H, D) keys and values; get all of them as (rows, used_slots, H, D). A kernel that looks them
@@ -281,8 +281,8 @@ class LayerKV:
         if is_decode_step(layout, k.dtype) and (cache.is_static or cache.used_slots):
             return CachedKV(*both, unwritten=(k.detach(), v.detach()))
         places, sources = cache.get_slot_indices(layout)
-        for held, new in zip(both, (k, v), strict=True):
-            held.flatten(0, 1).index_copy_(0, places, new.detach())
+        for stored, new in zip(both, (k, v), strict=True):
+            stored.flatten(0, 1).index_copy_(0, places, new.detach())
         end = cache.count_slots(layout)
         if sources is None:
             return CachedKV(self.keys[:, :end], self.values[:, :end])

@@ -51,10 +51,10 @@ class WindowMask:
 def build_document_mask(query: Tensor, key: Tensor) -> IndexFunction:
     """Let a query see the keys of its own document only, by the document numbers (N,) of both sides."""
 
-    def see(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    def is_visible(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return query[q] == key[k]
 
-    return see
+    return is_visible
 
 
 class TableMask(RowMask):
@@ -106,7 +106,7 @@ def get_window_bounds(mask: IndexFunction | None) -> tuple[int, int] | None:
 
 
 def get_window_width(mask: IndexFunction | None) -> int:
-    """Return how many tokens a causal window shows; 0 if the mask is no causal window."""
+    """Return how many tokens a causal window shows; 0 if the mask is not a causal window."""
     left, right = get_window_bounds(mask) or (-1, -1)
     return left + 1 if right == 0 and left >= 0 else 0
 
@@ -147,7 +147,7 @@ class AlibiBias(DistanceBias):
 
 
 def build_alibi(heads: int) -> AlibiBias:
-    """Build ALiBi's penalties (Press et al. 2021, §3); for a number of heads that is no power of two, the slopes are
+    """Build ALiBi's penalties (Press et al. 2021, §3); for a number of heads that is not a power of two, the slopes are
     those of the lower power of two, then every other one of the doubled set."""
     n = 2 ** math.floor(math.log2(heads))
 

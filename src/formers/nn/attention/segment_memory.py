@@ -79,8 +79,8 @@ class SegmentMemory(CarriedState):
         self._new_states[layer] = x.detach()
         if not self.used_slots:
             return None
-        held = self.hidden_states.get(layer)
-        return x.new_zeros(self.rows, self.used_slots, x.shape[-1]) if held is None else held.to(x)
+        states = self.hidden_states.get(layer)
+        return x.new_zeros(self.rows, self.used_slots, x.shape[-1]) if states is None else states.to(x)
 
     def copy(self) -> SegmentMemory:
         """Return another memory with the same states, which are never changed in place."""

@@ -117,11 +117,11 @@ class TwoStreamAttention(Attention):
         y = self.attend_heads(q, k, v, attn_context, layer)
         if (stream := attn_context.query_stream) is not None:
             q = self.project_parts(query, 0, 1)[0]
-            few = stream.target_context
-            if few is not None and (
-                choose_kernel(AttentionCall(q, k, v, few, self.scale, 0.0, self.relative)) == "biased_flash"
+            targets = stream.target_context
+            if targets is not None and (
+                choose_kernel(AttentionCall(q, k, v, targets, self.scale, 0.0, self.relative)) == "biased_flash"
             ):
-                z = self.attend_heads(q, k, v, few, layer)
+                z = self.attend_heads(q, k, v, targets, layer)
             else:
                 z = self.attend_heads(stream.scatter_targets(q), k, v, stream.context, layer)
                 z = z.masked_fill(stream.blind_queries, 0.0)

@@ -27,7 +27,7 @@ class Highway(nn.Module):
 
 class CharacterCNN(nn.Module):
     """Words out of their characters: filters of several widths, each at its best place (max over time, Collobert et al.
-    2011), highways, a projection. Id 0 is no character: a vector of zeros."""
+    2011), highways, a projection. Id 0 is padding: a vector of zeros."""
 
     def __init__(
         self, characters: int, width: int, filters: Sequence[Sequence[int]], highways: int, out: int, act: str = "relu"

@@ -107,7 +107,7 @@ def run_steps(steps: PackedSteps, x: Tensor, state: RNNState, step: StepFunction
 
 @contextlib.contextmanager
 def ignore_chunk_warning() -> Iterator[None]:
-    """Say nothing of weights that are not one piece of memory: cuDNN copies them, which costs next to nothing."""
+    """Ignore the warning about weights that are not contiguous: cuDNN copies them, at hardly any cost."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
         yield
@@ -154,22 +154,22 @@ class RecurrentLayer(nn.Module):
         if not steps.step_sizes:
             return x.new_zeros(0, self.out_dim), state
         weights = [w.to(x.dtype) for cell in self.cells for w in cell.kernel_weights]
-        begun = [steps.sort_documents(s) for s in state]
-        turned = [s[: steps.step_sizes[0]].unflatten(1, (-1, self.dim)).transpose(0, 1).contiguous() for s in begun]
+        initial = [steps.sort_documents(s) for s in state]
+        turned = [s[: steps.step_sizes[0]].unflatten(1, (-1, self.dim)).transpose(0, 1).contiguous() for s in initial]
         sizes, start = torch.tensor(steps.step_sizes, device="cpu"), turned if self.state_parts == 2 else turned[0]
         train, both = torch.is_grad_enabled(), self.behind is not None
         with ignore_chunk_warning() if x.is_cuda else contextlib.nullcontext():
             ordered = x.index_select(0, steps.step_order)
             y, *ends = self.sequence_kernel(ordered, sizes, start, weights, True, 1, 0.0, train, both)
         ended = [e.transpose(0, 1).flatten(1) for e in ends]  # (directions, n, dim) → (n, out)
-        after = [steps.restore_documents(steps.carry_state(0, e, s)) for e, s in zip(ended, begun, strict=True)]
+        after = [steps.restore_documents(steps.carry_state(0, e, s)) for e, s in zip(ended, initial, strict=True)]
         return y.index_select(0, steps.slot_order), tuple(after)
 
     def run_unrolled(self, x: Tensor, steps: PackedSteps, state: RNNState) -> tuple[Tensor, RNNState]:
         """Run step by step, which torch.compile can follow."""
         outputs, ends = [], []
-        begun = zip(*(s.split(self.dim, 1) for s in state), strict=True)
-        for cell, start in zip(self.cells, begun, strict=True):
+        initial = zip(*(s.split(self.dim, 1) for s in state), strict=True)
+        for cell, start in zip(self.cells, initial, strict=True):
 
             def step(t: int, x: Tensor, state: RNNState, cell: Cell = cell) -> tuple[RNNState, RNNState]:
                 return self.run_step(x, state, cell)

@@ -13,7 +13,7 @@
 
 `Trainer.get_state` collects it, `Trainer.restore_state` takes it back. A step's folder never changes: it is written
 under a temporary name, every file is synced, the manifest comes last, and only then it gets its name. What is found
-broken later is passed over for the one before.
+broken later is skipped, and the checkpoint before it is used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SHARD_FOLDER = "shards"
 SHARDED_GROUPS = ("model", "optimizer", "ema")  # the files that the folder of shards stands for
 Tensors = dict[str, Tensor]
 TensorGroups = Mapping[str, Mapping[str, Tensor]]  # file name → tensors
-Scatter = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, and one that is sharded as it shall be
+Scatter = Callable[[Tensor, Tensor], Tensor]  # (a whole tensor, a tensor with the sharding that it gets) → its shard
 Say = Callable[[str], None]
 LoadedCheckpoint = tuple[int, dict[str, Tensors], JSONObject]  # step, tensors, state
 SAFETENSORS_DTYPES = {
@@ -60,23 +60,23 @@ SAFETENSORS_DTYPES = {
 class TrainerState(TypedDict):
     """What state.json holds."""
 
-    step: int  # how many are done
+    step: int  # the number of steps done
     tokens: int  # seen so far
     seconds: float  # spent so far
-    bad_steps: int  # the last so many steps were skipped because their loss or gradient was not finite
+    bad_steps: int  # consecutive steps up to now that were skipped, as their loss or gradient was not finite
     positions: list[int]  # in the data, one for each phase
     recent_norms: list[float]  # of the gradient, by which a spike is recognised
     optimizer: object  # its state_dict with null for each tensor
     scaler: JSONObject  # of fp16
-    carried_state: object  # what the memories hold beside tensors
+    carried_state: object  # what the memories hold besides tensors
 
 
 class OtherFormat(Error):
-    """A checkpoint of another version of formers: intact, so it is not passed over for an earlier one."""
+    """Raised for a checkpoint of another version of formers: it is intact, so no earlier one is used instead."""
 
 
 class FileSystem:
-    """What checkpoints need of the file system; tests put another in its place, to fail or to record."""
+    """The operations on files that checkpoints need; tests replace it, to fail or to record."""
 
     def write(self, path: Path, chunks: Iterator[bytes | memoryview]) -> None:
         """Write a new file, synced."""
@@ -91,15 +91,15 @@ class FileSystem:
         path.mkdir()
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a folder its name."""
+        """Rename a folder."""
         os.rename(old, new)
 
     def sync(self, folder: Path) -> None:
-        """Have the folder's list of names written to the disk."""
+        """Write the folder's list of names to the disk."""
         sync_to_disk(folder)
 
     def remove(self, folder: Path) -> None:
-        """Remove a folder: first its name, so that half of it is never taken for the whole."""
+        """Remove a folder; it is renamed first, so that a half-removed one is never taken for a checkpoint."""
         if not folder.name.startswith(TEMPORARY_PREFIX):
             folder = folder.rename(folder.with_name(f"{TEMPORARY_PREFIX}gone-{folder.name}"))
         shutil.rmtree(folder)
@@ -111,7 +111,7 @@ def describe_file(path: Path) -> JSONObject:
 
 
 def stream_safetensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a safetensors file, one tensor after the other, so that no second copy of all arises."""
+    """Yield the bytes of a safetensors file, one tensor after the other, without a second copy of all."""
     header: JSONObject = {}
     end = 0
     for name, t in tensors.items():
@@ -128,14 +128,14 @@ def stream_safetensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memory
 @dataclass
 class Checkpoints:
     """The step folders of a run. Kept are the `keep_last` newest, the `keep_best` by score (lower is better), every
-    `keep_every`-th step, and never less than two: only the next step can tell whether the newest is any good."""
+    `keep_every`-th step, and never fewer than two: only the next step shows whether the newest is good."""
 
     folder: Path
     keep_last: int = 2
     keep_best: int = 1
     keep_every: int | None = None
     file_system: FileSystem = field(default_factory=FileSystem)
-    remove_stale: bool = True  # remove what a crash left; of several processes only one may
+    remove_stale: bool = True  # remove the remains of a crash; only one of several processes may do so
 
     def __post_init__(self) -> None:
         try:
@@ -150,7 +150,7 @@ class Checkpoints:
         return self.folder / f"step-{step:08d}"
 
     def list_steps(self) -> list[int]:
-        """List the steps that there are, oldest first, intact or not."""
+        """List the steps with a checkpoint, intact or not, oldest first."""
         names = (path.name.removeprefix("step-") for path in self.folder.glob("step-*"))
         return sorted(int(name) for name in names if name.isdigit())
 
@@ -162,7 +162,7 @@ class Checkpoints:
         writes what it has of the tensors in SHARDED_GROUPS, and the main one the rest."""
         target, temporary = self.get_step_path(step), self.folder / f"{TEMPORARY_PREFIX}{step:08d}"
         if target.exists():
-            return target  # what there is was written from the same state
+            return target  # it was written from the same state
         size = sum(t.nbytes for tensors in groups.values() for t in tensors.values())
         try:
             if sharded_writer is not None:
@@ -191,7 +191,7 @@ class Checkpoints:
             what = full if is_disk_full(error) else f"{error.strerror or error}"
             shutil.rmtree(temporary, ignore_errors=True)
             fix = advise_on_write(error, "continue with --resume")
-            fix += "; earlier checkpoints are whole" if self.folder.is_dir() else ""
+            fix += "; earlier checkpoints are intact" if self.folder.is_dir() else ""
             raise Error(f"step {step} could not be written ({what})", where=target, fix=fix) from None
         if not state.get("bad_steps"):  # else the weights may be ruined, and the good ones are needed
             self.delete_old()
@@ -212,7 +212,7 @@ class Checkpoints:
         return {"size": size, "sha256": digest.hexdigest()}
 
     def read_manifest(self, step: int) -> JSONObject:
-        """Read what a step's folder says of itself; an Error if that is damaged, or of another format."""
+        """Read the manifest of a step; an Error if it is damaged, or of another format."""
         where = self.get_step_path(step) / "manifest.json"
         try:
             about = read_checked_json(where)
@@ -236,14 +236,14 @@ class Checkpoints:
         return scores
 
     def delete_old(self) -> None:
-        """Remove the checkpoints that are no longer wanted."""
+        """Remove the checkpoints that need not be kept."""
         scores = self.read_scores()
         ranked = sorted((score, step) for step, score in scores.items() if score is not None)
         kept = {*list(scores)[-self.keep_last :], *(step for _, step in ranked[: self.keep_best])}
         kept |= {*list(scores)[-2:]} if len(kept) < 2 else set()
         for step in scores:
             if step not in kept and not (self.keep_every and step % self.keep_every == 0):
-                with suppress(OSError):  # it is no longer needed: that it stays must not stop a run
+                with suppress(OSError):  # one that cannot be removed must not stop a run
                     self.file_system.remove(self.get_step_path(step))
 
     def load(self, step: int, assemble_shards: bool = True) -> tuple[dict[str, Tensors], JSONObject]:
@@ -261,7 +261,7 @@ class Checkpoints:
             except OSError as error:
                 raise Error(f"cannot be read ({error.strerror})", where=path, fix="take an earlier step") from None
             if description != expected:
-                raise Error("is damaged: its sum is not that of the manifest", where=path, fix="take an earlier step")
+                raise Error("is damaged: its checksum differs", where=path, fix="take an earlier step")
             if data is None:
                 has_shards = True
             elif name == "state.json":
@@ -275,7 +275,7 @@ class Checkpoints:
         return groups, state
 
     def load_newest(self, say: Say | None = None, assemble_shards: bool = True) -> LoadedCheckpoint | None:
-        """Read the newest intact checkpoint: step, tensors and state. What is broken is passed over and reported."""
+        """Read the newest intact checkpoint: step, tensors and state. Broken ones are skipped and reported."""
         return self.load_first_intact(reversed(self.list_steps()), say, assemble_shards)
 
     def load_best(self) -> LoadedCheckpoint | None:
@@ -295,11 +295,11 @@ class Checkpoints:
                 raise
             except Error as error:
                 if say is not None:
-                    say(f"passing over {error}")
+                    say(f"skipping {error}")
         return None
 
     def quarantine_after(self, after: int) -> None:
-        """Put aside what is after a step, broken or of no use, so that it can be written anew."""
+        """Move aside the checkpoints after a step, which are broken or useless, so that they can be written again."""
         for step in self.list_steps():
             if step > after:
                 aside = self.folder / f"broken-{step:08d}"
@@ -308,7 +308,7 @@ class Checkpoints:
 
 
 class BackgroundWriter:
-    """Saves in the background: the state is copied in place, then brought to the host and written during training."""
+    """Saves in the background: the state is copied on its device, then moved to the host and written in a thread."""
 
     def __init__(self, checkpoints: Checkpoints, sharded_writer: ShardedWriter | None = None):
         self.checkpoints, self.sharded_writer = checkpoints, sharded_writer
@@ -318,7 +318,7 @@ class BackgroundWriter:
     def save(self, step: int, groups: TensorGroups, state: Mapping[str, object], score: float | None = None) -> None:
         """Copy the state now, and write it as soon as the previous checkpoint is written."""
         self.wait()
-        # Without room it goes straight to the host: the device waits for it.
+        # Without memory for a copy it is moved to the host at once, and the device waits.
         copy = torch.Tensor.clone if has_room_for_copy(groups) else partial(torch.Tensor.to, device="cpu", copy=True)
         snapshot = {n: {k: copy(t.detach()) for k, t in part.items()} for n, part in groups.items()}
         copied = torch.cuda.Event() if torch.cuda.is_available() else None
@@ -332,7 +332,7 @@ class BackgroundWriter:
         self, copied: torch.cuda.Event | None, step: int, groups: TensorGroups, state: Mapping[str, object],
         score: float | None,
     ) -> None:  # fmt: skip
-        """Write in the thread; an error waits for the next call of `wait`."""
+        """Write in the thread; the next call of `wait` raises an error."""
         try:
             with torch.cuda.stream(None if copied is None else torch.cuda.Stream()):
                 if copied is not None:
@@ -343,7 +343,7 @@ class BackgroundWriter:
             self.error = error
 
     def wait(self) -> None:
-        """Wait until all is on the disk; raise what went wrong there."""
+        """Wait until the checkpoint is on the disk; raise the error of its thread."""
         if self.thread is not None:
             self.thread.join()
             self.thread = None
@@ -353,14 +353,14 @@ class BackgroundWriter:
 
 
 def has_room_for_copy(groups: TensorGroups) -> bool:
-    """Return whether a second copy fits beside each tensor, with as much again left for the next step."""
+    """Return whether the device has memory for a copy of the tensors, and as much again for the next step."""
     if not (size := sum(t.nbytes for part in groups.values() for t in part.values() if t.is_cuda)):
         return True
     return 2 * size < torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
 
 
 def flatten_state(value: object, name: str = "") -> tuple[Tensors, object]:
-    """Split nested dicts and lists into their tensors by path, and the rest with None in their places."""
+    """Split nested dicts and lists into their tensors by path, and the rest, with None in place of each tensor."""
     if isinstance(value, Tensor):
         return {name: value}, None
     if not isinstance(value, Mapping | list | tuple):
@@ -376,7 +376,7 @@ def flatten_state(value: object, name: str = "") -> tuple[Tensors, object]:
 
 
 def unflatten_state(tensors: Mapping[str, Tensor], rest: object, name: str = "") -> Any:  # dynamic: nested as `rest` is
-    """Put together what flatten_state has split; keys that are whole numbers are numbers again."""
+    """Undo flatten_state; keys that are whole numbers become integers again."""
     if name in tensors:
         return tensors[name]
     items = rest.items() if isinstance(rest, Mapping) else enumerate(rest) if isinstance(rest, list) else None
@@ -397,7 +397,7 @@ def get_rng_state() -> Tensors:
 
 
 def set_rng_state(states: Mapping[str, Tensor]) -> None:
-    """Set the states of torch's generators; a GPU that was not there before begins anew."""
+    """Set the states of torch's generators; a GPU without a saved state keeps its own."""
     torch.random.set_rng_state(states["cpu"])
     for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         if f"cuda{i}" in states:
@@ -405,7 +405,7 @@ def set_rng_state(states: Mapping[str, Tensor]) -> None:
 
 
 def get_weights(model: nn.Module) -> Tensors:
-    """Return a model's parameters and buffers; one that has two names is there once."""
+    """Return a model's parameters and buffers; a tensor with two names is listed once."""
     seen: dict[int, str] = {}
     every = model.state_dict(keep_vars=True).items()
     return {name: tensor for name, tensor in every if seen.setdefault(id(tensor), name) == name}
@@ -416,8 +416,8 @@ def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], scatter: Scatte
     """Set a model's parameters and buffers; `scatter` returns this process's part of each."""
     own = get_weights(model)
     if set(own) != set(tensors):
-        odd = sorted(set(own) ^ set(tensors))
-        raise Error(f"the checkpoint does not fit the model: {odd[0]}", fix="resume with the run's own settings")
+        differing = sorted(set(own) ^ set(tensors))
+        raise Error(f"the checkpoint does not fit the model: {differing[0]}", fix="resume with the run's own settings")
     for name, tensor in own.items():
         if tensor.shape != tensors[name].shape:
             what = f"{name} has shape {tuple(tensors[name].shape)}, the model's {tuple(tensor.shape)}"

@@ -27,7 +27,7 @@ logging.getLogger("torch.distributed.checkpoint").setLevel(logging.ERROR)
 
 
 class ShardedWriter:
-    """Writer of shards by all processes into one folder, in its own process group: training continues meanwhile."""
+    """Writes the shards of all processes into one folder, in its own process group, while training continues."""
 
     def __init__(self, is_main: bool):
         self.is_main = is_main
@@ -60,17 +60,17 @@ def split_groups(tensors: Mapping[str, Tensor]) -> dict[str, Tensors]:
 def load_meta_tensors(folder: Path) -> dict[str, Tensors]:
     """Return the tensors of a folder without their content."""
     about = dcp.FileSystemReader(folder / SHARD_FOLDER).read_metadata().state_dict_metadata
-    kinds: Iterable[Any] = about.items()  # dynamic: torch has other kinds too, which nobody writes here
+    kinds: Iterable[Any] = about.items()  # dynamic: torch has other kinds too, which are not written here
     return split_groups({name: torch.empty(m.size, dtype=m.properties.dtype, device="meta") for name, m in kinds})
 
 
 def load_full_tensors(folder: Path) -> dict[str, Tensors]:
-    """Read whole tensors, by one process alone."""
+    """Read whole tensors in a single process."""
     tensors = {
         name: torch.empty(t.shape, dtype=t.dtype) for name, t in flatten_groups(load_meta_tensors(folder)).items()
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is one process alone
+        warnings.simplefilter("ignore")  # about a single process
         dcp.load(tensors, storage_reader=dcp.FileSystemReader(folder / SHARD_FOLDER), no_dist=True)
     return split_groups(tensors)
 

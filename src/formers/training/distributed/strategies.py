@@ -25,7 +25,7 @@ from .process_group import ProcessGroup
 
 
 class Strategy(Protocol):
-    """How a step's module is spread over the processes, and how their gradients come together."""
+    """How a step's module is spread over the processes, and how their gradients are combined."""
 
     is_sharded: bool  # each process has only a part of some weights, and of a checkpoint
 
@@ -40,7 +40,7 @@ class Strategy(Protocol):
 
 
 class DataParallel:
-    """Each process has the whole model (DDP); one alone has nothing to exchange."""
+    """Each process has the whole model (DDP); a single process exchanges nothing."""
 
     is_sharded = False
 
@@ -53,7 +53,7 @@ class DataParallel:
             return step
         device, parallel = self.world.device, nn.parallel.DistributedDataParallel
         where = [device.index] if device.type == "cuda" else None
-        # torch complains, past Python's filters, if all parameters are used: so one is there that never is.
+        # torch warns, past Python's filters, if all parameters are used: this one never is.
         step.register_parameter("unused", nn.Parameter(torch.zeros(1, device=device)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # the newest torch has another word for broadcast_buffers
@@ -71,12 +71,12 @@ class DataParallel:
 
 
 class FullySharded:
-    """Each process has a part of every weight, gradient and moment (FSDP2); blocks are put together when needed."""
+    """Each process has a part of every weight, gradient and moment (FSDP2); blocks are gathered when needed."""
 
     is_sharded = True
 
     def wrap_step(self, step: nn.Module) -> nn.Module:
-        """Shard the blocks, then what is left."""
+        """Shard the blocks, then the rest."""
         from torch.distributed.fsdp import fully_shard
 
         for part in step.modules():
@@ -133,7 +133,7 @@ class ExpertParallel:
         return self.data_parallel.sync_gradients(step, is_last_batch)
 
     def clip_grad_norm(self, model: nn.Module, max_norm: float) -> Tensor:
-        """Clip by the norm in which every process's experts count, and what is copied counts once."""
+        """Clip by the norm over the experts of all processes and one copy of the other weights."""
         from torch.distributed.tensor import DTensor
 
         copied, own = [], []

@@ -83,7 +83,7 @@ class Cluster:
         return 1e9 * (self.gpu.link if self.gpus <= self.gpus_per_node else min(self.gpu.link, self.gpu.network))
 
     def time_exchange(self, sent: float) -> float:
-        """Return the seconds in which each GPU sends so many bytes, evenly spread over all others."""
+        """Return the seconds in which each GPU sends `sent` bytes, evenly spread over all others."""
         outside = max(0, self.gpus - self.gpus_per_node) / max(1, self.gpus - 1)
         return sent * (1 - outside) / (1e9 * self.gpu.link) + sent * outside / (1e9 * self.gpu.network)
 
@@ -121,7 +121,7 @@ class StrategyPlan:
     activation_bytes: float
     sent_bytes: float  # by each process in a step
     compute_seconds: float  # of a step
-    wait_seconds: float  # for the exchange, where nothing is left to compute meanwhile
+    wait_seconds: float  # for the exchange that does not overlap with computation
     tokens: int  # of a step, all processes
 
     @property
@@ -153,7 +153,7 @@ def plan_pretraining(config: PretrainConfig, cluster: Cluster) -> tuple[list[Str
     s, n = config.train, cluster.gpus
     if s.accumulate % n:
         batches = f"{s.count_batches(s.steps, n)} batches a step are assumed"
-        notes.append(f"train.accumulate {s.accumulate} is no multiple of {n} GPUs: {batches}")
+        notes.append(f"train.accumulate {s.accumulate} is not a multiple of {n} GPUs: {batches}")
     ways: list[Parallel] = ["ddp", "fsdp"]
     if size.num_experts % n == 0 and size.num_experts:
         ways.append("expert")
@@ -199,7 +199,7 @@ def make_plan(parallel: Parallel, size: ModelSize, s: TrainConfig, cluster: Clus
         state, wait = size.parameters * each, 0.0
     elif parallel == "ddp":
         state, buffers, sent = size.parameters * each, FLOAT * size.parameters, 2 * ring * FLOAT * size.parameters
-        wait = expose(sent, -(-FLOAT * size.parameters // DDP_BUCKET), backward, cluster)
+        wait = compute_wait(sent, -(-FLOAT * size.parameters // DDP_BUCKET), backward, cluster)
     elif parallel == "fsdp":
         root = size.parameters - size.block_parameters
         state = size.parameters * each / n
@@ -210,16 +210,16 @@ def make_plan(parallel: Parallel, size: ModelSize, s: TrainConfig, cluster: Clus
         blocks = ring * FLOAT * size.block_parameters * size.block_reuse  # once forward, once backward
         reduced, calls = ring * FLOAT * size.parameters, size.layers + 1
         sent = batches * (2 * blocks + ring * FLOAT * root) + reduced
-        wait = batches * expose(blocks + ring * FLOAT * root, calls, batch_seconds - backward, cluster)
-        wait += (batches - 1) * expose(blocks, calls, backward, cluster)
-        wait += expose(blocks + reduced, 2 * calls, backward, cluster)
+        wait = batches * compute_wait(blocks + ring * FLOAT * root, calls, batch_seconds - backward, cluster)
+        wait += (batches - 1) * compute_wait(blocks, calls, backward, cluster)
+        wait += compute_wait(blocks + reduced, 2 * calls, backward, cluster)
     else:
         state, buffers = copied * each + experts * each / n, FLOAT * copied
         reduced = 2 * ring * FLOAT * copied
         # Tokens travel there and back, forward and backward; nothing can be computed meanwhile.
         travelling = 4 * ring * size.batch_tokens * size.dim * HALF * size.expert_visits * batches
         sent = reduced + travelling
-        wait = expose(reduced, -(-FLOAT * copied // DDP_BUCKET), backward, cluster)
+        wait = compute_wait(reduced, -(-FLOAT * copied // DDP_BUCKET), backward, cluster)
         wait += cluster.time_exchange(travelling) + 4 * size.expert_layers * batches * LATENCY
     activations = size.fixed_bytes + size.batch_tokens * size.token_bytes
     if s.activation_checkpointing:  # the inputs of all blocks, and one block whole
@@ -229,7 +229,7 @@ def make_plan(parallel: Parallel, size: ModelSize, s: TrainConfig, cluster: Clus
     return StrategyPlan(parallel, state, buffers, activations, sent, batches * batch_seconds, wait, tokens)
 
 
-def expose(sent: float, calls: float, overlapped: float, cluster: Cluster) -> float:
+def compute_wait(sent: float, calls: float, overlapped: float, cluster: Cluster) -> float:
     """Return the seconds of an exchange that do not pass while something is computed."""
     seconds = sent / cluster.bandwidth + calls * LATENCY
     last = min(sent, 2 * DDP_BUCKET) / cluster.bandwidth + LATENCY  # nothing is left to compute after the last part

@@ -1,4 +1,4 @@
-"""The task `lm`: pretraining of a checkpoint continued on new text. A pretraining run, asked for as a task."""
+"""The task `lm`: continues the pretraining of a checkpoint on new text, by a pretraining run."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from ..config_merge import (
     PretrainConfig,
     PretrainSettings,
     TuneConfig,
+    derive_step_settings,
     flatten_tables,
     read_config,
     resolve_model,
 )
 from ..distributed.process_group import ProcessGroup
 from ..recipes import LR_TIMES_DIM
-from ..run_folder import RunFolder
 from ..train_config import SettingValue
 from ..validation import Score
 from .prepare_data import RunText
@@ -49,11 +49,9 @@ LM_TUNE_SETTINGS = ("tune.epochs", "tune.batch_size", "tune.seq_length", "tune.w
 
 
 def is_text_run(task: str | None, options: RunOptions) -> bool:
-    """Return whether a run is on plain text: one that is begun, or one that is resumed."""
-    path = options.path
-    if task is not None or not options.resume or path is None or not (path / "run.json").is_file():
-        return task == "lm"
-    return "task" not in RunFolder(path).read_info()["config"]
+    """Return whether a run is on plain text: a new one of the task lm, or a resumed one without a task."""
+    settings = options.read_resumed_settings()
+    return task == "lm" if task is not None or settings is None else "task" not in settings
 
 
 def request_text_run(
@@ -61,8 +59,8 @@ def request_text_run(
     options: RunOptions,
 ) -> TextRequest:  # fmt: skip
     """Request pretraining that starts from `model`; settings of `tune` become steps and tokens."""
-    mine = (key for key in given if key not in ("data.train", "data.valid"))
-    single = {PRETRAIN_SETTING_NAMES.get(key, key): given[key] for key in mine}
+    names = (key for key in given if key not in ("data.train", "data.valid"))
+    single = {PRETRAIN_SETTING_NAMES.get(key, key): given[key] for key in names}
     if "=" in str(single.get("data.column", "")):  # --columns text=NAME
         single["data.column"] = parse_columns(single["data.column"])[0].get("text")
     if sources.get("test") is not None:
@@ -77,8 +75,8 @@ def request_text_run(
         text, plain["data.source"] = None, [str(text)]
     if is_path_source(valid):
         valid, plain["data.valid"] = None, [str(valid)]
-    top = dict.fromkeys(("recipe", "preset", "init"))
-    return TextRequest(None, text, valid, config, plain, top, None, None, options, model=model, tune=tune)
+    keys = dict.fromkeys(("recipe", "preset", "init"))
+    return TextRequest(None, text, valid, config, plain, keys, None, None, options, model=model, tune=tune)
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class TextRequest(PretrainRequest):
     tune: Settings = field(default_factory=dict)  # the settings of `tune` that were given, under dotted names
 
     def carry_out(self) -> tuple[Path, Former, RunResult]:
-        """Train; returns the folder, the model, and measures like those of any task."""
+        """Train; returns the folder, the model, and metrics like those of any task."""
         self.options.say("plain text: the model continues its pretraining, as formers pretrain --init does")
         folder, former, (score, baseline) = super().carry_out()
         measures = {"valid": compute_lm_metrics(score), "baseline": compute_lm_metrics(baseline)}
@@ -115,8 +113,8 @@ class TextRequest(PretrainRequest):
             raise Error(what, fix=f"from scratch it learns by: formers pretrain {family} --data FILE")
         former = load(source)
         if former.tokenizer is None:
-            raise Error("this model has no tokenizer", where=source, fix="put its tokenizer.json beside it")
-        settings = PretrainSettings.read(former.family, self.file, self.given, {**self.top, "init": source})
+            raise Error("this model has no tokenizer", where=source, fix="put its tokenizer.json into the same folder")
+        settings = PretrainSettings.read(former.family, self.file, self.given, {**self.keys, "init": source})
         settings.check()
         return settings, former
 
@@ -135,15 +133,10 @@ class TextRequest(PretrainRequest):
         data = self.prepare_text(settings, folder, self.choose_tokenizer(settings, inputs))
         count = len(data.store.tokens)
         tokens = max(length, min(round(tune.batch_size * length), count // MIN_EPOCH_STEPS))
-        epoch = max(1.0, count / tokens)
-        steps, evaluation = max(1, round(tune.epochs * epoch)), max(1, round(epoch / tune.evals_per_epoch))
-        derived = {
-            "train.seq_length": length, "train.batch_tokens": tokens, "train.steps": steps,
-            "train.warmup_steps": round(tune.warmup_ratio * steps), "train.eval_every": evaluation,
-            "train.save_every": evaluation, "train.lr": LR_TIMES_DIM / inputs.config.dim,
-            "train.schedule": "linear", **choose_objective(inputs),
-        }  # fmt: skip
-        config = settings.resolve(derived)
+        train = derive_step_settings(tune, max(1.0, count / tokens))
+        train |= {"seq_length": length, "batch_tokens": tokens, "lr": LR_TIMES_DIM / inputs.config.dim}
+        tables = {"train": {**train, "schedule": "linear"}}
+        config = settings.resolve({**flatten_tables(tables), **choose_objective(inputs)})
         check_parallel_settings(config.train, world)
         return config, data
 
@@ -152,9 +145,9 @@ class TextRequest(PretrainRequest):
         text = [Path(one) for one in settings.data.source] if self.text is None else self.text
         return None if is_store(text) or settings.data.tokenizer is not None else former.tokenizer
 
-    def look_at(self, text: RunText, valid: RunText) -> None:
+    def report_texts(self, text: RunText, valid: RunText) -> None:
         """Check the first documents, and warn of validation documents that are among those to learn from."""
-        super().look_at(text, valid)
+        super().report_texts(text, valid)
         for line in find_shared_documents(text, valid):
             self.options.say(line)
 
@@ -168,6 +161,8 @@ class TextRequest(PretrainRequest):
 
     def render_settings(self) -> str:
         """Return all settings of the pretraining run as YAML, with the tokenizer that it takes."""
+        if self.text is None and "data.source" not in {**flatten_tables(read_config(self.file)), **self.given}:
+            raise Error("the settings of --task lm depend on the text", fix="give --train FILE")
         settings, former = self.configure(None)
         with tempfile.TemporaryDirectory() as folder:
             config, _ = self.prepare_excerpt(settings, former, Path(folder), ProcessGroup())
@@ -190,14 +185,14 @@ def find_shared_documents(text: RunText, valid: RunText) -> list[str]:
     if not all(one.is_text and not isinstance(one.source, Iterator) for one in (text, valid)):
         return []
     documents = (itertools.islice(one.look(), MAX_COMPARED_DOCUMENTS) for one in (text, valid))
-    train_hashes, valid_hashes = ([hash_content({"text": document}) for document in some] for some in documents)
+    train_hashes, valid_hashes = ([hash_content({"text": document}) for document in texts] for texts in documents)
     known = set(train_hashes)
     shared = sum(key in known for key in valid_hashes)
     return format_overlap_warnings([("valid", "train", shared, len(valid_hashes))] if shared else [], "documents")
 
 
 def choose_objective(former: Former) -> Settings:
-    """Keep to masked words where a checkpoint learned them alone, also where its family learns pairs."""
+    """Choose masked words alone for a checkpoint without a head for pairs, even if its family learns pairs."""
     declared = find_family(former.family).definition
     alone = former.head != declared.pretraining_head and "mlm" in former.model.parts
     return {"objective.name": UNPAIRED_OBJECTIVES.get(declared.objective, declared.objective)} if alone else {}
@@ -215,7 +210,7 @@ def check_text_settings(path: Path, given: Mapping[str, object], config: Mapping
 
 
 def compute_lm_metrics(score: Score | None) -> dict[str, float]:
-    """Compute a language model's metrics; of masked ones, the perplexity of what was hidden."""
+    """Compute a language model's metrics; of a masked one, the perplexity of the hidden tokens."""
     if score is None:
         return {}
     right = {} if math.isnan(score.accuracy) else {"accuracy": score.accuracy}

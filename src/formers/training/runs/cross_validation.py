@@ -32,7 +32,7 @@ from ..config_merge import (
     unflatten_tables,
 )
 from ..distributed.process_group import ProcessGroup, connect_processes
-from ..run_folder import COMPARISON_FOLDER, RunFolder, claim_run_folder
+from ..run_folder import COMPARISON_FOLDER, RunFolder, claim_run_folder, has_run
 from ..train_config import SettingValue
 from ..trainer import Diverged
 from .finetune import check_same_run, collect_settings, find_model, finetune
@@ -101,13 +101,14 @@ def compare_settings(
     examples, else of the validation ones. `finetune_options` are further arguments of finetune."""
     check_overwrite(out, False, overwrite)
     if folds == 1 or folds < 0 or seeds < 1:
-        raise Error(f"{folds} folds and {seeds} seeds make no comparison", fix="take for example 5 folds and 3 seeds")
+        what = f"a comparison needs 2 folds or more and 1 seed or more, got {folds} and {seeds}"
+        raise Error(what, fix="take for example 5 folds and 3 seeds")
     if folds and (valid is not None or test is not None):
         raise Error("folds hold out parts of the training examples themselves", fix="leave valid and test out")
     if folds and task == "lm":
-        raise Error("plain text is not parted into folds", fix="leave folds out; seeds and sweep work")
-    train, held = split_source(train)
-    valid = held if valid is None and not folds else valid
+        raise Error("plain text cannot be split into folds", fix="leave folds out; seeds and sweep work")
+    train, valid_part = split_source(train)
+    valid = valid_part if valid is None and not folds else valid
     # Every run reads the examples: what can be read only once is kept.
     train, valid, test = (list(one) if isinstance(one, Iterator) else one for one in (train, valid, test))
     world = connect_processes(finetune_options.get("device"))  # one meeting for all runs
@@ -115,7 +116,7 @@ def compare_settings(
     whole = world.broadcast_from_main(read) if folds else None
     first, every = get_first_seed(overrides or {}, finetune_options), expand_sweep(sweep)
     if seeds > 1 and any("train.seed" in settings for settings in every):
-        raise Error("a sweep over seeds has its seeds already", fix="leave seeds out, or seed out of the sweep")
+        raise Error("seeds and a sweep over seed contradict each other", fix="leave one of them out")
     if task != "lm":
         for settings in every:
             coerce_value(settings.get("train.seed", first), int, "train.seed")
@@ -188,8 +189,8 @@ def read_all_examples(
     tables = [read_config(finetune_options.get("config")).get("data") or {}, finetune_options.get("data") or {}]
     own = unflatten_tables(overrides, FINETUNE_TABLES).get("data", {})
     options = {**tables[0], **tables[1], **finetune_options, **own}
-    mine = {key: value for key, value in options.items() if key in EXAMPLE_READER_SETTINGS}
-    data = build_config(FinetuneDataConfig, mine, where="data")
+    reader_settings = {key: value for key, value in options.items() if key in EXAMPLE_READER_SETTINGS}
+    data = build_config(FinetuneDataConfig, reader_settings, where="data")
     return read_split(train, task, columns or data.columns, data.label_separator, **data.reader_options)
 
 
@@ -198,12 +199,12 @@ def run_trial(
     tell: ProgressCallback | None, say: Callable[[str], None], **options: Any,  # dynamic: the keywords of finetune
 ) -> dict[str, float]:  # fmt: skip
     """Return the metrics of a run, which may be done, have begun, or begin now."""
-    before, begun = world.broadcast_from_main(lambda: (read_finished_metrics(where), (where / "run.json").is_file()))
-    if begun:
+    before, has_begun = world.broadcast_from_main(lambda: (read_finished_metrics(where), has_run(where)))
+    if has_begun:
         world.broadcast_from_main(partial(check_same_run, where, model, train, valid, **options))
     if before:
         return before
-    run = finetune(model, train, valid, out=where, resume=begun, tell=tell, say=say, **options)
+    run = finetune(model, train, valid, out=where, resume=has_begun, tell=tell, say=say, **options)
     return run.test or run.valid
 
 
@@ -251,15 +252,15 @@ def split_fold(whole: Examples, folds: int, fold: int) -> tuple[Examples, Exampl
     groups = group_by_context(whole)
     if len(groups) < folds:
         kind = "examples" if len(groups) == len(whole.rows) else "contexts"
-        raise Error(f"{len(groups)} {kind} do not make {folds} folds", fix="take fewer")
+        raise Error(f"{len(groups)} {kind} cannot be split into {folds} folds", fix="take fewer")
     parts: list[list[int]] = [[] for _ in range(folds)]
     for number in shuffle_indices(len(groups), 0, 0, 0xF01D).tolist():
         min(parts, key=len).extend(groups[number])
-    mine = set(parts[fold])
-    rest = [i for i in range(len(whole.rows)) if i not in mine]
+    test_rows = set(parts[fold])
+    rest = [i for i in range(len(whole.rows)) if i not in test_rows]
     return (
         select_examples(whole, rest, f"{whole.summary}; all folds but {fold + 1} of {folds}"),
-        select_examples(whole, sorted(mine), f"{len(mine):,} examples, fold {fold + 1} of {folds}"),
+        select_examples(whole, sorted(test_rows), f"{len(test_rows):,} examples, fold {fold + 1} of {folds}"),
     )
 
 
@@ -268,7 +269,7 @@ def expand_sweep(sweep: str | Mapping[str, SettingValue]) -> list[Settings]:
     if isinstance(sweep, str):
         words = [word.partition("=") for word in sweep.split()]
         if any(not equal or not value for _, equal, value in words):
-            what = f"{sweep!r} names no settings with values"
+            what = f"{sweep!r} is not of the form NAME=VALUE,VALUE"
             raise Error(what, fix='say for example "lr=1e-4,3e-4 batch_size=16,32"')
         sweep = {name: [parse_value(value) for value in values.split(",")] for name, _, values in words}
     full = {"lr": "train.lr", "seed": "train.seed"}

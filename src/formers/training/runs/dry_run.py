@@ -23,18 +23,18 @@ Rows = list[tuple[str, str]]
 
 
 def dry_run(build_request: Callable[[RunOptions], AnyRequest], device: str | None) -> Rows:
-    """Return rows: what was understood, and how large and long the run would be. Nothing is written. The main process
-    of several has them."""
+    """Return rows: what was understood, and how large and long the run would be. Nothing is written. Of several
+    processes, only the main one returns rows."""
     notes: list[str] = []
     request = build_request(RunOptions(device=device, say=notes.append))
     settings, inputs = request.configure(None)
     world = connect_processes(request.device)
     with (
-        tempfile.TemporaryDirectory() as folder, explain_out_of_memory(world.device) as memory,
+        tempfile.TemporaryDirectory() as folder, explain_out_of_memory(world.device) as memory_use,
         use_deterministic(settings.is_deterministic),
     ):  # fmt: skip
         run = request.build(*request.prepare_excerpt(settings, inputs, Path(folder), world), Path(folder), world)
-        memory.train = run.config.train
+        memory_use.train = run.config.train
         s, duration = run.config.train, run.estimate_duration()
         speed = duration.tokens / duration.seconds
         step_seconds = duration.seconds * duration.tokens_per_step / duration.tokens
@@ -53,12 +53,12 @@ def dry_run(build_request: Callable[[RunOptions], AnyRequest], device: str | Non
 
 
 def dry_run_pretraining(
-    family: str, config: ConfigFile, overrides: Mapping[str, object], *, device: str | None = None, **top: str | None
+    family: str, config: ConfigFile, overrides: Mapping[str, object], *, device: str | None = None, **keys: str | None
 ) -> Rows:
-    """Make a dry run of pretraining on text in files; `top` is recipe, preset or init."""
-    top = {"recipe": None, "preset": None, "init": None, **top}
+    """Make a dry run of pretraining on text in files; `keys` are recipe, preset or init."""
+    keys = {"recipe": None, "preset": None, "init": None, **keys}
     kind = get_request_class(find_pretrained_family(family).definition)
-    return dry_run(partial(kind, family, None, None, config, dict(overrides), top, None, None), device)
+    return dry_run(partial(kind, family, None, None, config, dict(overrides), keys, None, None), device)
 
 
 def dry_run_finetuning(
@@ -77,7 +77,7 @@ def measure_step_seconds(
     family: str, text: object, valid: object, folder: Path, *, tell: ProgressCallback = lambda *_: None,
     **tables: Mapping[str, object],
 ) -> float:  # fmt: skip
-    """Return the seconds that a training step of a run takes on this machine, from a few steps that are then forgotten.
+    """Return the seconds that a training step of a run takes on this machine, from a few steps that are not kept.
     What a run in `folder` needs of the text (tokenizer and stores) is made there, and kept for it."""
     overrides = {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
     # Compiling would take longer than the steps.

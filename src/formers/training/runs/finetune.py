@@ -7,15 +7,15 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from ...batch import Batch
-from ...config import JSONObject, ProgressCallback, Settings, coerce_value
+from ...config import JSONObject, ProgressCallback, Settings, coerce_value, count_noun
 from ...data.encoded_examples import EncodedExamples
 from ...data.loader import load_batches
 from ...data.readers import is_path_source
@@ -41,7 +41,7 @@ from ...reports.run_report import format_number
 from ...task import Task
 from ...tasks.encoding import TaskEncoder, encode_examples
 from ...tasks.example_tables import split_source
-from ...tasks.examples import Columns, Examples
+from ...tasks.examples import Columns, Examples, Row
 from ...text.normalise import detect_language
 from ..config_merge import (
     DERIVED_SETTINGS,
@@ -67,7 +67,7 @@ from ..config_merge import (
     unflatten_tables,
 )
 from ..distributed.process_group import ProcessGroup
-from ..run_folder import RunFolder, to_json_number
+from ..run_folder import RunFolder, has_run, to_json_number
 from ..train_config import RESUMABLE_SETTINGS
 from ..trainer import Trainer
 from ..validation import evaluate
@@ -149,7 +149,7 @@ def finetune(
     {name: examples}, or {"tasks": {name: {"train": …, "prefix": …}}, "strategy": "equal"}. Settings are those of
     training/config_merge.py: single ones by their names (epochs=3, batch_size=32, lr=1e-3, seed=1, lora=8), any by
     `overrides` ({"train.grad_clip": 0.5}) or a `config` file. With `resume`, a run in `out` resumes where it stopped;
-    with `overwrite`, a new one takes its place. `tell`, `say` and `hook` are those of formers.pretrain.
+    with `overwrite`, a new one replaces it. `tell`, `say` and `hook` are those of formers.pretrain.
     """
     began = time.perf_counter()
     options = RunOptions(out, resume, overwrite, device, tell, say, hook)
@@ -175,32 +175,24 @@ def request_finetuning(
     file_settings, options = read_config(config), options or RunOptions()
     model = model or file_settings.get("source") or file_settings.get("preset") or file_settings.get("family")
     task = resolve_task_name(task or file_settings.get("task"))
-    train, held = split_source(train)
-    sources = {"train": train, "valid": held if valid is None else valid, "test": test}
+    train, valid_part = split_source(train)
+    sources = {"train": train, "valid": valid_part if valid is None else valid, "test": test}
     overrides_by_name = collect_settings(settings or {}, overrides, sources, columns)
-    tasks, memory = read_mixture(mixture)
-    if tasks or file_settings.get("mixture") or is_mixture_run(options):
+    tasks, task_sources = read_mixture(mixture)
+    if tasks or file_settings.get("mixture") or "mixture" in (options.read_resumed_settings() or {}):
         from .finetune_mixture import MixtureRequest
 
         if task not in (None, MIXTURE_TASK):
             raise Error(f"a mixture has tasks of its own, not {task}", fix="leave --task out")
-        return MixtureRequest(model, config, {**tasks, **overrides_by_name}, memory, options)
+        return MixtureRequest(model, config, {**tasks, **overrides_by_name}, task_sources, options)
     if is_text_run(task, options):
         return request_text_run(model, sources, overrides_by_name, config, options)
     return FinetuneRequest(model, task, sources, columns, config, overrides_by_name, options)
 
 
-def is_mixture_run(options: RunOptions) -> bool:
-    """Return whether the run that is resumed is one of a mixture."""
-    path = options.path
-    if not options.resume or path is None or not (path / "run.json").is_file():
-        return False
-    return "mixture" in RunFolder(path).read_info()["config"]
-
-
 @dataclass(frozen=True)
 class FinetuneRequest(RunRequest[FinetuneSettings, Splits, FinetuneSettings, Splits]):
-    """A fine-tuning run that was asked for."""
+    """A request for a fine-tuning run."""
 
     model: str | Path | None
     task: str | None
@@ -209,11 +201,6 @@ class FinetuneRequest(RunRequest[FinetuneSettings, Splits, FinetuneSettings, Spl
     file: ConfigFile
     given: Settings  # dotted settings
     options: RunOptions
-
-    @property
-    def inputs(self) -> object:
-        """The file of settings."""
-        return (self.file,)
 
     def get_stem(self, settings: FinetuneSettings) -> str:
         """Return the family and the task."""
@@ -242,12 +229,12 @@ class FinetuneRequest(RunRequest[FinetuneSettings, Splits, FinetuneSettings, Spl
         return settings, splits
 
     def prepare(self, settings: FinetuneSettings, inputs: Splits, folder: Path, world: ProcessGroup) -> Prepared:
-        """Say what was read, and compare the examples of a resumed run with those that it began with."""
+        """Report what was read, and check that the examples of a resumed run have not changed."""
         for name, part in inputs.items():
             self.options.say(f"{name}: {part.summary}")
         for line in format_overlap_warnings(find_overlap(inputs)):
             self.options.say(line)
-        if (folder / "run.json").is_file():
+        if has_run(folder):
             known = RunFolder(folder).read_info()["data"]["examples"]
             for name, part in inputs.items():
                 if known.get(name) not in (None, fingerprint_examples(part)):
@@ -292,20 +279,6 @@ def find_model(model: str | Path | None) -> ModelChoice:
         raise Error("no model is named", fix="give a folder, hub:owner/name, or a family: formers tree lists them")
     family, source, preset = resolve_model(str(model))
     return ModelChoice(family or read_checkpoint_family(str(source)), source, preset)
-
-
-def render_settings(
-    model: str | Path | None, train: object, valid: object,
-    **options: Any,  # dynamic: the keywords of request_finetuning
-) -> str:  # fmt: skip
-    """Return all settings of a run as YAML, for --config."""
-    request = request_finetuning(model, train, valid, **options)
-    if not isinstance(request, FinetuneRequest | TextRequest):
-        return request.render_settings()
-    named = {**flatten_tables(read_config(request.file)), **request.given}
-    if isinstance(request, TextRequest) and request.text is None and "data.source" not in named:
-        raise Error("the settings of --task lm depend on the text", fix="give --train FILE")
-    return request.render_settings()
 
 
 SHORT_NAMES = {  # settings that finetune() takes by their bare names
@@ -401,26 +374,23 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         )  # fmt: skip
         # A label that training does not have ends the run here.
         self.eval_objectives = {name: self.encode_split(name, say) for name in splits if name != "train"}
-        self.config = self.prepare_model(settings, data)
-        self.trainer = Trainer(
-            self.former.model, [self.objective], self.config.train, world,
-            compute_lr_scales(self.former, self.tune.layer_decay), list_listeners(self.former),
-        )  # fmt: skip
+        if self.task.kind == "number" and data.answers is not None:
+            initialise_number_head(self.former, self.objective.part, data.answers)
+        self.config, self.trainer = self.build_trainer(settings)
         if (num_windows := len(data) - len(train.rows)) > 0:
             say(f"{num_windows:,} windows more than texts: some are longer than {self.task.length} tokens")
 
-    def prepare_model(self, settings: FinetuneSettings, data: EncodedExamples) -> FinetuneConfig:
-        """Choose what is trained and move the model to its device; returns the settings with those that follow from
-        the encoded examples."""
-        if self.task.kind == "number" and data.answers is not None:
-            initialise_number_head(self.former, self.objective.part, data.answers)
+    def build_trainer(self, settings: FinetuneSettings) -> tuple[FinetuneConfig, Trainer]:
+        """Choose what is trained, move the model to its device and build the trainer; returns also the settings with
+        those that follow from the encoded examples."""
         select_trainable(self.former, self.tune)
         self.former.model.to(self.world.device)
         source = self.get_source(0)
         sizes = source.measure_sizes(source.plan_epoch(0, 0))
         config = derive_config(settings, sizes, self.former.config.dim, self.world.size)
-        check_parallel_settings(config.train, self.world, (self.path / "run.json").is_file())
-        return config
+        check_parallel_settings(config.train, self.world, has_run(self.path))
+        lr_scales, listeners = compute_lr_scales(self.former, self.tune.layer_decay), list_listeners(self.former)
+        return config, Trainer(self.former.model, [self.objective], config.train, self.world, lr_scales, listeners)
 
     def report_unknown_tokens(self, name: str, data: EncodedExamples, say: Callable[[str], None]) -> None:
         """Say how many tokens of a part the tokenizer does not know, if there are any."""
@@ -450,12 +420,14 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         return ((drop_dummy_documents(batch), position) for batch, position in batches)
 
     def evaluate(self) -> dict[str, float]:
-        """Return loss and metrics on the validation examples; "cost" is what the run is after, the lower the better."""
+        """Return loss and metrics on the validation examples; the lowest "cost" makes the best checkpoint."""
         with self.trainer.use_ema_weights():
             seen = {"loss": self.compute_text_loss(self.eval_objectives["valid"])} if self.task.kind == "text" else {}
-            if not seen or self.task.label_as_text or self.main_metric != "loss":  # to write texts takes long
-                how = (self.splits["valid"].rows, delay_progress(self.tell), self.trainer.executor.autocast)
-                evaluation = evaluate_task(self.former, self.task, self.eval_objectives["valid"], *how)
+            if not seen or self.task.label_as_text or self.main_metric != "loss":  # writing texts takes long
+                evaluation = evaluate_task(
+                    self.former, self.task, self.eval_objectives["valid"], self.splits["valid"].rows,
+                    delay_progress(self.tell), self.trainer.executor.autocast,
+                )  # fmt: skip
                 seen = {"loss": evaluation.loss, **seen, **evaluation.metrics}
         self.latest_value = seen[self.main_metric]
         finite = math.isfinite(seen["loss"])  # a model of nan still has an accuracy, and must not be the best
@@ -463,15 +435,17 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         self.update_early_stopping(seen["cost"], seen["loss"])
         return seen
 
-    def compute_text_loss(self, goal: Supervised) -> float:
+    def compute_text_loss(self, objective: Supervised) -> float:
         """Return the mean loss of the tokens of the validation texts."""
         s, forward = self.config.train, self.trainer.executor.forward
-        some = load_batches(goal.source, s.batch_tokens, s.seed + 1, epochs=1)
-        batches = (drop_dummy_documents(batch) for batch, _ in some)
-        return evaluate(self.former.model, goal, batches, forward, device=self.world.device).metrics[goal.part]
+        loaded = load_batches(objective.source, s.batch_tokens, s.seed + 1, epochs=1)
+        batches = (drop_dummy_documents(batch) for batch, _ in loaded)
+        return evaluate(self.former.model, objective, batches, forward, device=self.world.device).metrics[
+            objective.part
+        ]
 
     def describe_latest(self) -> str:
-        """Return the main metric of the last evaluation, in words."""
+        """Describe the main metric of the last evaluation."""
         return "" if math.isnan(self.latest_value) else f"validation {self.main_metric} {self.latest_value:.3f}"
 
     def update_early_stopping(self, cost: float, loss: float) -> None:
@@ -481,16 +455,18 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         if not self.tune.patience:
             return
 
-        def no_better() -> bool:
+        def has_stalled() -> bool:
             rows = [row["valid"] for row in RunFolder(self.path).read_history() if "valid" in row]
             costs, losses = (
                 [row.get(name) for row in (*rows, {"cost": cost, "loss": loss})] for name in ("cost", "loss")
             )
-            costs, losses = ([math.inf if c is None or math.isnan(c) else c for c in some] for some in (costs, losses))
+            costs, losses = (
+                [math.inf if c is None or math.isnan(c) else c for c in values] for values in (costs, losses)
+            )
             decisive = losses if self.config.source is None and len(set(costs)) == 1 else costs
             return len(decisive) - 1 - decisive.index(min(decisive)) >= self.tune.patience
 
-        self.trainer.should_stop = self.world.broadcast_from_main(no_better)  # the first one writes the history
+        self.trainer.should_stop = self.world.broadcast_from_main(has_stalled)  # the first one writes the history
 
     def describe(self) -> Iterator[str]:
         """Yield the run in a few lines: where it starts, its size, and what to know of its export."""
@@ -499,10 +475,13 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
             yield describe_random_start(config.family, config.preset)
         name = config.source or config.preset or config.family
         length = f"{s.steps:,} steps of {s.batch_tokens * s.accumulate:,} tokens"
-        examples = f"{len(self.objective.source.data):,} examples"
-        yield f"{name}: {self.describe_parameters()} learn to {self.task.name}; {examples}, {length}"
+        yield f"{name}: {self.describe_parameters()} learn {self.describe_task()}, {length}"
         if self.world.is_main and (why := explain_export_limits(self.former)) is not None:
             yield f"export: {why}"
+
+    def describe_task(self) -> str:
+        """Say what is learned, and from how many examples."""
+        return f"to {self.task.name}; {count_noun(len(self.objective.source.data), 'example')}"
 
     def describe_parameters(self) -> str:
         """Say how many parameters are trained, and of how many."""
@@ -540,42 +519,51 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         return {"data": data, "explicit_train": list(self.config.explicit_train)}
 
     def finalise(self, former: Former) -> None:
-        """Merge adapters, or part them from the weights."""
+        """Merge the adapters, or separate them from the weights."""
         finalise_model(former, self.tune)
 
     def compute_result(self, folder: RunFolder, best: int) -> tuple[dict[str, dict[str, float]], JSONObject]:
-        """Evaluate the best model on all examples that it did not learn from, beside the baselines; evaluation.json
-        gets the tables of the report."""
+        """Evaluate the best model and the baselines on the validation and test examples; evaluation.json gets the
+        tables of the report."""
         apply_adapters(self.former.model.body, self.former.adapters)
         self.former.adapters = {}
-        seen, how = dict[str, TaskEvaluation](), (self.tell, self.trainer.executor.autocast)
-        for name, goal in self.eval_objectives.items():
-            seen[name] = evaluate_task(self.former, self.task, goal, self.splits[name].rows, *how)
+        seen, autocast = dict[str, TaskEvaluation](), self.trainer.executor.autocast
+        for name, objective in self.eval_objectives.items():
+            rows = self.splits[name].rows
+            seen[name] = evaluate_task(self.former, self.task, objective, rows, self.tell, autocast)
         last = "test" if "test" in seen else "valid"
         metrics: dict[str, dict[str, float]] = {
             name: seen[name].metrics if name in seen else {} for name in SPLIT_NAMES
         }
         metrics |= {"baseline": {}, "majority": {}}
-        rows = self.splits["train"].rows, self.splits[last].rows
+        compared = self.splits["train"].rows, self.splits[last].rows
         if self.tune.baseline and self.task.name in ("classify", "regress"):
             if has_sklearn():
-                metrics["baseline"] = run_baseline(*rows, tell=self.tell)
+                metrics["baseline"] = run_baseline(*compared, tell=self.tell)
             else:
                 warnings.warn('no linear baseline: scikit-learn is missing (pip install "formers[eval]")', stacklevel=2)
         if self.tune.baseline and self.task.name == "classify":
-            metrics["majority"] = run_majority_baseline(*rows)
+            metrics["majority"] = run_majority_baseline(*compared)
         quoted = get_metric_signatures(self.task, seen[last])
         sections = self.build_sections(metrics, quoted, last, seen[last])
-        tables = {"metrics": metrics, "signatures": quoted, "sections": sections}
-        file = folder.path / "evaluation.json"
-        file.write_text(json.dumps(tables, ensure_ascii=False, indent=1), encoding="utf-8")
         text = self.task.kind == "text"
         loss = self.compute_text_loss(self.eval_objectives["valid"]) if text else seen["valid"].loss
-        every = {name: to_json_number(value) for name, value in metrics["valid"].items()}
-        return metrics, {
-            "score": {"loss": to_json_number(loss), "accuracy": every.get("accuracy"), "metrics": every},
+        tables = {"signatures": quoted, "sections": sections}
+        return metrics, self.write_evaluation(folder, metrics, tables, loss, self.splits[last].rows)
+
+    def write_evaluation(
+        self, folder: RunFolder, metrics: Mapping[str, Mapping[str, float]], tables: JSONObject, loss: float,
+        rows: Iterable[Row],
+    ) -> JSONObject:  # fmt: skip
+        """Write evaluation.json, with the tables of the report; returns what run.json keeps as the result."""
+        file = folder.path / "evaluation.json"
+        content = json.dumps({"metrics": metrics, **tables}, ensure_ascii=False, indent=1)
+        file.write_text(content, encoding="utf-8")
+        values = {name: to_json_number(value) for name, value in metrics["valid"].items()}
+        return {
+            "score": {"loss": to_json_number(loss), "accuracy": values.get("accuracy"), "metrics": values},
             "metrics": metrics, "ended": [self.trainer.step, self.config.train.steps],
-            "language": detect_language(format_example(row) for row in self.splits[last].rows),
+            "language": detect_language(format_example(row) for row in rows),
         }  # fmt: skip
 
     def build_sections(

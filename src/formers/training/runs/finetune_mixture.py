@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,28 +11,24 @@ from pathlib import Path
 
 import numpy as np
 
-from ...config import JSONObject, ProgressCallback, Settings
+from ...config import JSONObject, ProgressCallback, Settings, count_noun
 from ...data.mixture import Mixture
 from ...errors import Error
-from ...evaluation.task import TaskEvaluation, build_report_tables, format_example
-from ...interop.huggingface import explain_export_limits
+from ...evaluation.task import TaskEvaluation, build_report_tables
 from ...nn.lora import apply_adapters
 from ...protocols import AnySource
 from ...reports.run_report import format_number
-from ...text.normalise import detect_language
 from ..config_merge import (
     MIXTURE_TASK,
     ConfigFile,
     FinetuneSettings,
     TuneConfig,
     configure_finetuning,
-    describe_random_start,
     read_known_settings,
 )
 from ..distributed.process_group import ProcessGroup
 from ..mixture_config import MixtureSources
-from ..run_folder import RunFolder, to_json_number
-from ..trainer import Trainer
+from ..run_folder import RunFolder
 from .finetune import SPLIT_NAMES, FinetuneRun, delay_progress, find_model, merge_resumed_settings
 from .mixture import (
     MixtureSplits,
@@ -47,7 +42,7 @@ from .mixture import (
     save_mixture_examples,
 )
 from .run import EarlierRun, RunOptions, RunRequest, format_epochs
-from .task_model import build_task_model, compute_lr_scales, list_listeners, refuse_first
+from .task_model import build_task_model, refuse_first
 
 
 def find_unused_tune_settings(tune: TuneConfig) -> Iterator[tuple[bool, str, str]]:
@@ -66,18 +61,13 @@ def find_unused_tune_settings(tune: TuneConfig) -> Iterator[tuple[bool, str, str
 
 @dataclass(frozen=True)
 class MixtureRequest(RunRequest[FinetuneSettings, MixtureSplits, FinetuneSettings, MixtureSplits]):
-    """A fine-tuning run on a mixture that was asked for."""
+    """A request for a fine-tuning run on a mixture."""
 
     model: str | Path | None
     file: ConfigFile
     given: Settings  # dotted settings, those of the mixture among them
-    memory: MixtureSources  # examples of the tasks that are not in files
+    task_sources: MixtureSources  # examples of the tasks that are not in files
     options: RunOptions
-
-    @property
-    def inputs(self) -> object:
-        """The file of settings."""
-        return (self.file,)
 
     def get_stem(self, settings: FinetuneSettings) -> str:
         """Return the family, and that it is a mixture."""
@@ -98,12 +88,14 @@ class MixtureRequest(RunRequest[FinetuneSettings, MixtureSplits, FinetuneSetting
         assert mixture is not None
         if (data.train, data.valid, data.test) != (None, None, None):
             raise Error("the examples of a mixture are those of its tasks", fix="leave --train, --valid and --test out")
-        return settings, read_mixture_splits(mixture, data, self.memory, None if earlier is None else earlier.path)
+        return settings, read_mixture_splits(
+            mixture, data, self.task_sources, None if earlier is None else earlier.path
+        )
 
     def prepare(
         self, settings: FinetuneSettings, inputs: MixtureSplits, folder: Path, world: ProcessGroup
     ) -> tuple[FinetuneSettings, MixtureSplits]:
-        """Say what was read, and compare the examples of a resumed run with those that it began with."""
+        """Report what was read, and check that the examples of a resumed run have not changed."""
         report_splits(inputs, self.options.say)
         check_mixture_unchanged(folder, inputs)
         return settings, inputs
@@ -118,7 +110,7 @@ class MixtureRequest(RunRequest[FinetuneSettings, MixtureSplits, FinetuneSetting
         self, settings: FinetuneSettings, data: MixtureSplits, folder: Path, world: ProcessGroup
     ) -> MixtureRun:  # fmt: skip
         """Build the model and the trainer."""
-        return MixtureRun(settings, data, folder, world, self.options.report, self.options.say, self.memory)
+        return MixtureRun(settings, data, folder, world, self.options.report, self.options.say, self.task_sources)
 
     def render_settings(self) -> str:
         """Return all settings of the run as YAML."""
@@ -130,9 +122,9 @@ class MixtureRun(FinetuneRun):
 
     def __init__(
         self, settings: FinetuneSettings, splits: MixtureSplits, path: Path, world: ProcessGroup,
-        tell: ProgressCallback, say: Callable[[str], None], memory: MixtureSources | None = None,
+        tell: ProgressCallback, say: Callable[[str], None], task_sources: MixtureSources | None = None,
     ):  # fmt: skip
-        self.world, self.path, self.tell, self.memory = world, path, tell, memory or {}
+        self.world, self.path, self.tell, self.task_sources = world, path, tell, task_sources or {}
         mixture = settings.mixture
         assert mixture is not None
         self.tune, named = settings.tune, mixture.tasks.items()
@@ -148,11 +140,7 @@ class MixtureRun(FinetuneRun):
         self.objective = self.mixture.tasks[0].objective  # any task's computes the loss
         self.main_metric, self.latest_value = "average", math.nan
         self.describe_metric = self.describe_latest
-        self.config = self.prepare_model(settings, self.objective.source.data)
-        self.trainer = Trainer(
-            self.former.model, [self.objective], self.config.train, world,
-            compute_lr_scales(self.former, self.tune.layer_decay), list_listeners(self.former),
-        )  # fmt: skip
+        self.config, self.trainer = self.build_trainer(settings)
 
     @cached_property
     def source(self) -> Mixture:
@@ -175,25 +163,21 @@ class MixtureRun(FinetuneRun):
         return {"loss": loss, **seen, **own_losses, "cost": cost}
 
     def describe(self) -> Iterator[str]:
-        """Yield the run in a few lines: where it starts, its size, the rates of its tasks, and its export."""
-        config, s = self.config, self.config.train
-        if config.source is None:
-            yield describe_random_start(config.family, config.preset)
-        name, tasks = config.source or config.preset or config.family, len(self.mixture.tasks)
-        length = f"{s.steps:,} steps of {s.batch_tokens * s.accumulate:,} tokens"
-        examples = f"{self.source.epoch_examples:,} examples an epoch"
-        yield f"{name}: {self.describe_parameters()} learn {tasks} tasks; {examples}, {length}"
+        """Yield the run in a few lines: where it starts, its size, its export, and the rates of its tasks."""
+        yield from super().describe()
         yield self.mixture.describe_rates(self.source)
-        if self.world.is_main and (why := explain_export_limits(self.former)) is not None:
-            yield f"export: {why}"
+
+    def describe_task(self) -> str:
+        """Say how many tasks are learned, and from how many examples."""
+        return f"{count_noun(len(self.mixture.tasks), 'task')}; {self.source.epoch_examples:,} examples an epoch"
 
     def list_estimates(self) -> list[tuple[str, str]]:
         """List tasks, rates, model and steps for a dry run."""
         config, s = self.config, self.config.train
         splits = [
             (f"{name}, {split}", part.summary)
-            for name, some in self.mixture.splits.items()
-            for split, part in some.items()
+            for name, parts in self.mixture.splits.items()
+            for split, part in parts.items()
         ]
         return [
             *splits, ("rates", self.mixture.describe_rates(self.source)),
@@ -204,7 +188,7 @@ class MixtureRun(FinetuneRun):
 
     def record(self) -> JSONObject:
         """Return the fingerprints of the examples, and the rates; examples that came out of memory are saved."""
-        save_mixture_examples(self.path, self.memory, self.mixture.splits)
+        save_mixture_examples(self.path, self.task_sources, self.mixture.splits)
         marks, counts = self.mixture.fingerprint(), self.mixture.count_examples()
         tokenizer = self.former.tokenizer
         rates = self.source.compute_rates(np.array([*counts.values()])).tolist()
@@ -217,26 +201,19 @@ class MixtureRun(FinetuneRun):
         return {"data": data, "explicit_train": list(self.config.explicit_train)}
 
     def compute_result(self, folder: RunFolder, best: int) -> tuple[dict[str, dict[str, float]], JSONObject]:
-        """Evaluate the best model on all examples that it did not learn from, task by task, beside the baselines;
-        evaluation.json gets the tables of the report."""
+        """Evaluate the best model and the baselines on the validation and test examples, task by task; evaluation.json
+        gets the tables of the report."""
         apply_adapters(self.former.model.body, self.former.adapters)
         self.former.adapters = {}
         seen = {split: self.mixture.evaluate(split, self.tell) for split in SPLIT_NAMES}
-        metrics = {split: self.mixture.summarise_metrics(some) for split, some in seen.items()}
+        metrics = {split: self.mixture.summarise_metrics(evaluations) for split, evaluations in seen.items()}
         metrics |= {"baseline": {}, "majority": {}}
         if self.tune.baseline:
             metrics |= self.mixture.run_baselines(self.mixture.last_split, self.tell)
-        tables = {"metrics": metrics, "sections": self.build_mixture_sections(metrics, seen)}
-        file = folder.path / "evaluation.json"
-        file.write_text(json.dumps(tables, ensure_ascii=False, indent=1), encoding="utf-8")
         losses = [self.compute_text_loss(task.eval_objectives["valid"]) for task in self.mixture.tasks]
-        every = {name: to_json_number(value) for name, value in metrics["valid"].items()}
-        rows = (row for some in self.mixture.splits.values() for row in some["valid"].rows)
-        return metrics, {
-            "score": {"loss": to_json_number(math.fsum(losses) / len(losses)), "accuracy": None, "metrics": every},
-            "metrics": metrics, "ended": [self.trainer.step, self.config.train.steps],
-            "language": detect_language(format_example(row) for row in rows),
-        }  # fmt: skip
+        rows = (row for splits in self.mixture.splits.values() for row in splits["valid"].rows)
+        sections = {"sections": self.build_mixture_sections(metrics, seen)}
+        return metrics, self.write_evaluation(folder, metrics, sections, math.fsum(losses) / len(losses), rows)
 
     def build_mixture_sections(
         self, metrics: Mapping[str, Mapping[str, float]], seen: Mapping[str, Mapping[str, TaskEvaluation]]

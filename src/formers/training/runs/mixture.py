@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...config import JSONObject, ProgressCallback, Settings, get_schema
+from ...config import JSONObject, ProgressCallback, Settings, count_noun, get_schema
 from ...data.encoded_examples import EncodedSource
 from ...data.mixture import Mixture
 from ...errors import Error
@@ -33,7 +33,7 @@ from ...tasks.encoding import TaskEncoder, encode_examples, join_pair
 from ...tasks.examples import Examples
 from ..config_merge import FinetuneDataConfig, TuneConfig
 from ..mixture_config import MixtureConfig, MixtureSources, MixtureTaskConfig, describe_strategy
-from ..run_folder import RunFolder
+from ..run_folder import RunFolder, has_run
 from .splits import (
     SPLITS,
     find_overlap,
@@ -45,7 +45,7 @@ from .splits import (
 )
 
 TEXT_TASKS = ("classify", "regress", "translate", "summarise")  # that can be written as text
-POINTS_OF_100 = ("bleu", "chrf")  # metrics that are no shares of 1
+POINTS_OF_100 = ("bleu", "chrf")  # metrics on a scale of 0 to 100
 TASKS_FOLDER = "data/tasks"  # of a run: examples that came out of memory, by task
 NUMBER_STEPS = 25  # numbers that a range is written in: T5 rounds STS-B's 0 to 5 to steps of 0.2
 Splits = dict[str, Examples]  # by split: the examples
@@ -53,18 +53,18 @@ MixtureSplits = dict[str, Splits]  # task → split → examples
 
 
 def read_mixture_splits(
-    config: MixtureConfig, data: FinetuneDataConfig, sources: MixtureSources, begun: Path | None
+    config: MixtureConfig, data: FinetuneDataConfig, sources: MixtureSources, run: Path | None
 ) -> MixtureSplits:
-    """Read the examples of all tasks; of a run that was `begun` in a folder, those that it has kept in memory's place.
-    What a task does not say about its files is as `data` says."""
-    if odd := [name for name in sources if name not in config.tasks]:
-        raise Error(f"the mixture has no task {odd[0]!r}", fix=f"its tasks are {', '.join(config.tasks)}")
+    """Read the examples of all tasks, and of a resumed `run` (its folder) those that it has saved. What a task does not
+    say about its files is as `data` says."""
+    if unknown := [name for name in sources if name not in config.tasks]:
+        raise Error(f"the mixture has no task {unknown[0]!r}", fix=f"its tasks are {', '.join(config.tasks)}")
     known, splits = get_schema(FinetuneDataConfig), MixtureSplits()
-    kinds = {} if begun is None else RunFolder(begun).read_info()["data"].get("tasks", {})  # as they were found then
+    kinds = {} if run is None else RunFolder(run).read_info()["data"].get("tasks", {})  # as they were found then
     for name, task in config.tasks.items():
         table = dataclasses.replace(data, **task.pick_reader_settings(known))
         in_memory = {split: sources.get(name, {}).get(split) for split in SPLITS}
-        saved = None if begun is None else begun / TASKS_FOLDER / name
+        saved = None if run is None else run / TASKS_FOLDER / name
         try:
             parts = read_splits(table, task.task or kinds.get(name), in_memory, None, saved)
             words = {str(label): word for label, word in (task.labels or {}).items()}
@@ -75,11 +75,11 @@ def read_mixture_splits(
 
 
 def rename_labels(examples: Examples, words: Mapping[str, str]) -> Examples:
-    """Return examples whose labels are the words that a decoder shall write for them."""
+    """Return examples whose labels are replaced by the words that a decoder writes for them."""
     if examples.task != "classify" or examples.multilabel:
         raise Error(f"{examples.task} has no labels to rename", fix="leave labels out")
-    if odd := [label for label in examples.labels if label not in words and label not in words.values()]:
-        raise Error(f"labels has no word for {odd[0]!r}", fix=f"the labels are {', '.join(examples.labels[:8])}")
+    if nameless := [label for label in examples.labels if label not in words and label not in words.values()]:
+        raise Error(f"labels has no word for {nameless[0]!r}", fix=f"the labels are {', '.join(examples.labels[:8])}")
     rows = [{**row, "label": words.get(row["label"], row["label"])} for row in examples.rows]
     return dataclasses.replace(examples, rows=rows, labels=tuple(words.get(one, one) for one in examples.labels))
 
@@ -97,7 +97,9 @@ def build_text_task(name: str, config: MixtureTaskConfig, examples: Examples, tu
     if kind == "classify":
         labels = examples.labels
         if len(labels) < 2:
-            raise Error(f"task {name}: the training examples have {len(labels)} label(s)", fix="give two or more")
+            raise Error(
+                f"task {name}: the training examples have {count_noun(len(labels), 'label')}", fix="give two or more"
+            )
     elif kind == "regress":
         labels = list_number_labels([float(row["label"]) for row in examples.rows])
     usual = f"{name}: " if not labels else f"{name} sentence: " if takes_pairs is False else f"{name} sentence1: "
@@ -121,7 +123,7 @@ def list_number_labels(numbers: list[float]) -> tuple[str, ...]:
 
 
 def choose_task_metric(name: str, config: MixtureTaskConfig, task: Task, valid: Examples) -> str:
-    """Return the metric of a task that counts in the average of all: one that is higher where a model is better."""
+    """Return the metric of a task that counts in the average of all: one whose higher values are better."""
     known = [metric for metric in list_metric_names(task, valid.rows) if metric not in LOWER_IS_BETTER]
     if config.metric not in (None, *known):
         what = f"task {name}: {config.metric!r} cannot be averaged with other tasks' metrics"
@@ -191,8 +193,8 @@ class TaskMixture:
         return {task.name: len(task.objective.source.data) for task in self.tasks}
 
     def mix(self, *others: AnySource, counts: tuple[int, ...] = ()) -> Mixture:
-        """Mix the tasks, and `others` of so many examples before them, at the rates of the settings. An epoch is
-        Σ min(e_m, K) examples."""
+        """Mix the tasks, and before them `others`, which have `counts` examples, at the rates of the settings. An epoch
+        is Σ min(e_m, K) examples."""
         sources, limit = (*others, *self.sources), self.config.size_limit
         sizes = (*counts, *self.count_examples().values())
         rates = (1.0,) * len(sources) if self.config.strategy == "equal" else None
@@ -200,7 +202,7 @@ class TaskMixture:
         return Mixture(sources, rates, self.config.exponent_temperature, limit, epoch)
 
     def describe_rates(self, mixture: Mixture, **others: int) -> str:
-        """Say how the tasks are mixed: the rate of each beside its examples; `others` stand before the tasks."""
+        """Describe how the tasks are mixed: rate and number of examples of each; `others` come before the tasks."""
         counts = {**others, **self.count_examples()}
         rates = mixture.compute_rates(np.array([*counts.values()]))
         parts = [f"{name} {rate:.1%} ({count:,})" for (name, count), rate in zip(counts.items(), rates, strict=True)]
@@ -245,7 +247,7 @@ class TaskMixture:
         return {task.name: task.task.name for task in self.tasks}
 
     def fingerprint(self) -> dict[str, str]:
-        """Return what tells whether the examples of a resumed run are the same, by TASK/SPLIT."""
+        """Return hashes that show whether the examples of a resumed run are the same, by TASK/SPLIT."""
         return fingerprint_splits(self.splits)
 
 
@@ -253,7 +255,7 @@ def summarise_task_metrics(
     main_metrics: Mapping[str, str], values: Mapping[str, Mapping[str, float]]
 ) -> dict[str, float]:
     """Return "average" over the tasks' main metrics, if all tasks have values, and every metric as TASK/METRIC."""
-    every = {f"{name}/{key}": value for name, some in values.items() for key, value in some.items()}
+    every = {f"{name}/{key}": value for name, metrics in values.items() for key, value in metrics.items()}
     if not values or set(values) != set(main_metrics):
         return every
     shares = [values[name][metric] / (100 if metric in POINTS_OF_100 else 1) for name, metric in main_metrics.items()]
@@ -262,12 +264,14 @@ def summarise_task_metrics(
 
 def fingerprint_splits(splits: MixtureSplits) -> dict[str, str]:
     """Return a hash of the examples of each TASK/SPLIT."""
-    return {f"{name}/{key}": fingerprint_examples(part) for name, some in splits.items() for key, part in some.items()}
+    return {
+        f"{name}/{key}": fingerprint_examples(part) for name, parts in splits.items() for key, part in parts.items()
+    }
 
 
 def check_mixture_unchanged(folder: Path, splits: MixtureSplits) -> None:
     """Refuse other examples than those that the run in a folder began with."""
-    if not (folder / "run.json").is_file():
+    if not has_run(folder):
         return
     known = RunFolder(folder).read_info()["data"].get("examples") or {}
     for name, mark in fingerprint_splits(splits).items():

@@ -1,4 +1,4 @@
-"""What a run trains on: a tokenizer, a token store and its validation part, made or found."""
+"""What a run trains on: a tokenizer, a token store and its validation part, made now or before."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ...text.normalise import CleaningReport, detect_language
 from ...text.tokenizer import Tokenizer
 from ...text.tokenizer_kinds import train_by_kind
 from ..config_merge import PretrainDataConfig
-from ..run_folder import RunFolder
+from ..run_folder import RunFolder, has_run
 
 TOKENIZER_TEXT_CHARS = 200_000_000  # characters from which a tokenizer is learned
 EXCERPT_CHARS = 2_000_000  # characters that a dry run reads
@@ -48,13 +48,13 @@ class PreparedData:
 
     @property
     def fingerprints(self) -> JSONObject:
-        """What tells whether a run resumes with the same text."""
+        """Hashes that show whether a run resumes with the same text."""
         valid = None if self.valid_store is None else self.valid_store.content_hash
         return {"tokenizer": self.tokenizer.fingerprint, "store": self.store.content_hash, "valid": valid}
 
 
 class Lookahead(Iterator[T]):
-    """An iterator whose beginning can be looked at before it is read: what a look takes comes again."""
+    """An iterator whose beginning can be looked at before it is read: items of a look are given again."""
 
     def __init__(self, items: Iterator[T]):
         self.items, self.seen = items, deque[T]()
@@ -106,8 +106,8 @@ class RunText:
             yield text
 
     def check(self) -> list[str]:
-        """Read the first documents, so that what is wrong with them is said before the work: a column that cannot be
-        found, text without pairs where they are wanted. Return what was chosen in reading them, such as the column."""
+        """Read the first documents, so that errors are found before the work: a column that is not there, text without
+        pairs where they are needed. Return what was chosen in reading them, such as the column."""
         if not self.is_text:
             return []
         pairs = self.data.splitter == "tabs"
@@ -133,7 +133,7 @@ class RunText:
 
     @cached_property
     def fingerprint(self) -> list[JSONObject] | str | None:
-        """What tells texts apart: of files what is seen at once, of text in memory a hash; of a stream nothing."""
+        """What identifies the text: size and time of files, a hash of text in memory, None for a stream."""
         if is_path_source(self.source):
             return [{**stamp_file(path), "time": path.stat().st_mtime_ns} for path in find_files(self.source)]
         if not self.is_sized:
@@ -147,7 +147,7 @@ class RunText:
         self.state = "kept" if self.state == "kept" else "finished"
 
     def keep_beginning(self, characters: int) -> None:
-        """Keep the documents up to so many characters, so that a look gives them again when all has been read."""
+        """Keep the first documents, up to a number of characters, so that a look gives them again at the end."""
         self.first, self.state = list(limit_characters(self.look(), characters)), "kept"
 
     def learn_phrases(self) -> list[str]:
@@ -157,7 +157,7 @@ class RunText:
 
 
 def check_texts(text: RunText, valid: RunText) -> list[str]:
-    """Check the first documents of text and validation text; what was chosen where nothing was said, in words."""
+    """Check the first documents of text and validation text; return notes on what was chosen without a setting."""
     notes = {"text": text.check(), "validation text": valid.check()}
     return [f"{name}: {', '.join(remarks)}" for name, remarks in notes.items() if remarks]
 
@@ -165,15 +165,15 @@ def check_texts(text: RunText, valid: RunText) -> list[str]:
 def prepare_data(
     family: str, data: PretrainDataConfig, folder: Path, text: object = None, tokenizer: Tokenizer | None = None,
     valid: object = None, tell: ProgressCallback = lambda *_: None,
-    look: Callable[[RunText, RunText], object] = check_texts,
+    inspect: Callable[[RunText, RunText], object] = check_texts,
 ) -> PreparedData:  # fmt: skip
-    """Open a finished store, or make tokenizer and store in the run's folder; what an earlier try made is kept. `text`
-    is text in memory (a list, DataFrame or dataset) or a Store, used instead of files, and so is `valid`; `tokenizer`
-    is one that is loaded. `look` may see both texts before the work."""
+    """Open a finished store, or make tokenizer and store in the run's folder; what an earlier attempt made is kept.
+    `text` is text in memory (a list, DataFrame or dataset) or a Store, used instead of files, and so is `valid`;
+    `tokenizer` is one that is loaded. `inspect` may see both texts before the work."""
     valid_source = get_valid_source(data, valid)
     valid_store = valid_source if isinstance(valid_source, Store) else None
     valid_text = RunText(None if valid_store is not None else valid_source, data)
-    run = folder.parent if (folder.parent / "run.json").is_file() else None
+    run = folder.parent if has_run(folder.parent) else None
 
     def prepare_valid(tokenizer: Tokenizer) -> Store | None:
         if valid_store is None:
@@ -187,7 +187,7 @@ def prepare_data(
         other = Store.open(beside) if (beside / "store.json").is_file() else open_valid_part(kept)
         return PreparedData(store.tokenizer, store, other)
     if isinstance(text, Store):
-        look(RunText(None, data), valid_text)
+        inspect(RunText(None, data), valid_text)
         tokenizer = tokenizer or text.tokenizer
         text.check_tokenizer(tokenizer)
         return PreparedData(tokenizer, text, prepare_valid(tokenizer))
@@ -197,13 +197,13 @@ def prepare_data(
     if text is None and (first / "store.json").is_file():
         if len(data.source) > 1:
             raise Error("only one store can be trained on", where=data.source[1], fix="prepare the texts together")
-        look(RunText(None, data), valid_text)
+        inspect(RunText(None, data), valid_text)
         store = Store.open(first)
         if tokenizer is not None or data.tokenizer is not None:
             store.check_tokenizer(tokenizer or load_tokenizer(str(data.tokenizer)))
         return PreparedData(store.tokenizer, store, prepare_valid(store.tokenizer) or open_valid_part(first))
     source = RunText(text if text is not None else find_files(list(data.source)), data)
-    look(source, valid_text)
+    inspect(source, valid_text)
     if data.units == "auto":
         data = replace(data, units=choose_units(source.first))
     folder.mkdir(parents=True, exist_ok=True)
@@ -234,7 +234,7 @@ def check_data_unchanged(
     folder: Path, fingerprints: Mapping[str, object], same: Mapping[str, object] | None = None
 ) -> None:
     """Compare the fingerprints of a resumed run's data with run.json, or of a repeated run's with the `same`."""
-    before = RunFolder(folder).read_info()["data"] if (folder / "run.json").is_file() else same or fingerprints
+    before = RunFolder(folder).read_info()["data"] if has_run(folder) else same or fingerprints
     for key, value in fingerprints.items():
         if before.get(key) != value:
             what = {"tokenizer": "the tokenizer", "store": "the text", "valid": "the validation text"}[key]
@@ -242,7 +242,7 @@ def check_data_unchanged(
 
 
 def make_changed_error(what: str, run: Path | None) -> Error:
-    """Make the error of a resumed run with other data."""
+    """Make the error of a resumed run whose data has changed."""
     fix = "give it as it was, or begin a new run: choose another --out"
     return Error(f"{what} has changed since the run began", where=run, fix=fix)
 
@@ -263,14 +263,14 @@ def prepare_store(
     data: PretrainDataConfig, where: Path, text: RunText, tokenizer: Tokenizer, share: float, tell: ProgressCallback,
     run: Path | None,
 ) -> Store:  # fmt: skip
-    """Return a store of some text, made now or before; one that an earlier try made of other text is replaced."""
-    how: JSONObject = {
+    """Return a store of some text, made now or before; one that an earlier attempt made of other text is replaced."""
+    options: JSONObject = {
         **data.reader_options, "units": data.units, "validation": share,
         "splitter": None if data.splitter == "none" else data.splitter,
         "deduplicate": None if data.deduplicate == "no" else data.deduplicate,
     }  # fmt: skip
     mark, words = text.fingerprint, {"store": "the text", "valid": "the validation text"}[where.name]
-    request, known = json.dumps({"tokenizer": tokenizer.fingerprint, "text": mark, **how}), read_note(where)
+    request, known = json.dumps({"tokenizer": tokenizer.fingerprint, "text": mark, **options}), read_note(where)
     if run is None and (known != request or mark is None):
         discard_prepared(where)
         if not where.exists():
@@ -284,7 +284,9 @@ def prepare_store(
                 raise make_changed_error(words, run)
             return Store.open(where)
     try:
-        store = prepare(text.source, tokenizer, where, **how, rank=0, ranks=1, tell=tell, phrases=text.learn_phrases)
+        store = prepare(
+            text.source, tokenizer, where, **options, rank=0, ranks=1, tell=tell, phrases=text.learn_phrases
+        )
     except SourceChanged:
         if run is None:
             raise
@@ -304,7 +306,7 @@ def read_note(where: Path) -> str | None:
 
 
 def discard_prepared(where: Path) -> None:
-    """Remove what an earlier try made here; what has no note is somebody else's, and stays."""
+    """Remove what an earlier attempt made here; anything without a note is not ours, and stays."""
     if get_note_path(where).is_file():
         shutil.rmtree(where, ignore_errors=True)
         get_note_path(where).unlink()
@@ -322,7 +324,7 @@ def open_valid_part(where: Path) -> Store | None:
 def load_or_train_tokenizer(
     family: str, data: PretrainDataConfig, folder: Path, text: RunText, tell: ProgressCallback, run: Path | None
 ) -> Tokenizer:
-    """Return the tokenizer that was asked for, the run's, or what an earlier try trained for the same; or train one."""
+    """Return the tokenizer that was asked for, the run's, or what an earlier attempt trained; else train one."""
     if data.tokenizer is not None:
         return load_tokenizer(data.tokenizer)
     kept, store = folder / "tokenizer", folder / "store"
@@ -342,7 +344,7 @@ def load_or_train_tokenizer(
     discard_prepared(kept)
     if kept.exists():
         fix = f"take it with --tokenizer {kept}, or choose another --out"
-        raise Error("is where a tokenizer is to go, and something else is there", where=kept, fix=fix)
+        raise Error("is needed for the tokenizer, and holds something else", where=kept, fix=fix)
     tell("tokenizer", 0, 1, f"{kind}, {data.vocab_size:,} pieces")
     documents, head, letters = text.look(), list[str](), 0
     if kind in ("wordpiece", "unigram"):  # pieces made of characters must hold the script as well: two for each
@@ -358,7 +360,7 @@ def load_or_train_tokenizer(
 
 
 def limit_characters(documents: Iterator[str], most: int) -> Iterator[str]:
-    """Yield documents until there are so many characters."""
+    """Yield documents until they have `most` characters."""
     size = 0
     for document in documents:
         yield document
@@ -368,7 +370,7 @@ def limit_characters(documents: Iterator[str], most: int) -> Iterator[str]:
 
 
 def read_excerpt(data: PretrainDataConfig) -> tuple[list[str] | None, float]:
-    """Return some documents of the text, and how many times as much there is; a prepared store is taken as it is."""
+    """Return the first documents of the text, and the size of the text relative to them; None for a prepared store."""
     if not data.source or (Path(data.source[0]) / "store.json").is_file():
         return None, 1.0
     files = find_files(list(data.source))

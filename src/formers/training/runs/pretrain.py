@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ...batch import IGNORE_INDEX, Batch
-from ...config import JSONObject, ProgressCallback, Settings
+from ...config import JSONObject, ProgressCallback
 from ...data.loader import blank_batch, load_batches
 from ...data.plans import TextObjective, TokenSource
 from ...data.readers import is_path_source
@@ -52,9 +52,9 @@ from ..config_merge import (
     read_mixture,
 )
 from ..distributed.process_group import ProcessGroup
-from ..mixture_config import TEXT_TASK, MixtureSources
+from ..mixture_config import TEXT_TASK
 from ..plateau_monitor import PlateauMonitor, format_english
-from ..run_folder import RunFolder, find_newest_run, to_json_number
+from ..run_folder import RunFolder, find_newest_run, has_run, to_json_number
 from ..train_config import RESUMABLE_SETTINGS
 from ..trainer import StepResult, Trainer, close_batches
 from ..validation import Score, compute_unigram_baseline, evaluate
@@ -71,6 +71,7 @@ from .prepare_data import PreparedData, RunText, check_data_unchanged, check_tex
 from .run import (
     EarlierRun,
     NetworkRun,
+    PretrainArguments,
     RunOptions,
     RunRequest,
     check_disk_space,
@@ -116,19 +117,19 @@ def pretrain(
     Settings come from the recipe, the preset, the `config` (a YAML file or a table), then `overrides` ({"train.steps":
     100}) or the same as tables (train={"steps": 100}). `init` starts from a checkpoint. `valid` is validation text
     (a list, DataFrame or dataset; files are named by data.valid). With `resume`, a run in `out` resumes where it
-    stopped; with `overwrite`, a new one takes its place. `tell` hears of the progress, `hook` gets each line of
-    metrics.jsonl (a function, or one of training/tracking.py's), `say` gets words for people. `same` are the
-    fingerprints (run.json's `data`) of a run that is to be repeated: other data is refused. `mixture` names tasks that
-    an encoder-decoder learns text to text beside its text (training/mixture_config.py): a YAML file, {name: examples},
-    or {"tasks": {name: {"train": …, "prefix": …}}, "strategy": "equal"}.
+    stopped; with `overwrite`, a new one replaces it. `tell` is called with the progress, `hook` with each row of
+    metrics.jsonl (a function, or one of training/tracking.py's), `say` with messages. `same` are the fingerprints
+    (run.json's `data`) of a run that is to be repeated: other data is refused. `mixture` names tasks that an
+    encoder-decoder learns text to text along with its text (training/mixture_config.py): a YAML file,
+    {name: examples}, or {"tasks": {name: {"train": …, "prefix": …}}, "strategy": "equal"}.
     """
     began = time.perf_counter()
     path = find_newest_run(family) if out is None and resume else out
     options = RunOptions(path, resume, overwrite, device, tell, say, hook)
-    top = {"recipe": recipe, "preset": preset, "init": None if init is None else str(init)}
+    keys = {"recipe": recipe, "preset": preset, "init": None if init is None else str(init)}
     others = ("valid", "out", "init", "resume")
     overrides_by_name = collect_overrides("pretrain", tables, overrides, PRETRAIN_TABLES, arguments=others)
-    task_settings, memory = read_mixture(mixture)
+    task_settings, task_sources = read_mixture(mixture)
     overrides_by_name = {**task_settings, **overrides_by_name}
     if is_path_source(text):
         paths = [str(one) for one in (text if isinstance(text, list | tuple) else [text])]
@@ -136,9 +137,7 @@ def pretrain(
     if isinstance(tokenizer, str | Path):
         tokenizer, overrides_by_name = None, {**overrides_by_name, "data.tokenizer": str(tokenizer)}
     kind = PretrainRequest if family is None else get_request_class(find_pretrained_family(family).definition)
-    request = kind(family, text, valid, config, overrides_by_name, top, tokenizer, same, options)
-    if memory and isinstance(request, PretrainRequest):
-        request = dataclasses.replace(request, memory=memory)
+    request = kind(family, text, valid, config, overrides_by_name, keys, tokenizer, same, options, task_sources)
     folder, former, (score, baseline) = request.carry_out()
     return PretrainResult(folder, former, score, baseline, time.perf_counter() - began)
 
@@ -148,23 +147,11 @@ def get_request_class(family: Family) -> type[PretrainRequest] | type[VectorRequ
     return VectorRequest if family.is_static else PretrainRequest
 
 
-@dataclass(frozen=True)
-class PretrainRequest(RunRequest[RunSettings, Former | None, PretrainConfig, PreparedData]):
-    """A pretraining run that was asked for; `text` and `valid` are texts in memory, None for those of the settings."""
-
-    family: str | None
-    text: object
-    valid: object
-    file: ConfigFile
-    given: Settings  # dotted settings
-    top: dict[str, str | None]  # recipe, preset, init
-    tokenizer: Tokenizer | None
-    same: Mapping[str, object] | None  # fingerprints of data that is to be the same again
-    options: RunOptions
-    memory: MixtureSources = field(default_factory=dict)  # examples of a mixture's tasks that are not in files
+class PretrainRequest(PretrainArguments, RunRequest[RunSettings, Former | None, PretrainConfig, PreparedData]):
+    """A request for a pretraining run."""
 
     @property
-    def inputs(self) -> object:
+    def protected_paths(self) -> object:
         """The file of settings, and stores that are open."""
         stores = [one.directory for one in (self.text, self.valid) if isinstance(one, Store)]
         return (self.file, *(directory.path for directory in stores if directory is not None))
@@ -172,7 +159,7 @@ class PretrainRequest(RunRequest[RunSettings, Former | None, PretrainConfig, Pre
     def configure(self, earlier: EarlierRun | None) -> tuple[RunSettings, Former | None]:
         """Merge the settings, of a new run or of a resumed one; no model has to be read for them."""
         if earlier is None:
-            config = configure_pretraining(self.family, self.file, self.given, **self.top)
+            config = configure_pretraining(self.family, self.file, self.given, **self.keys)
             if config.init is not None:
                 check_checkpoint_family(config)
             return config, None
@@ -180,7 +167,7 @@ class PretrainRequest(RunRequest[RunSettings, Former | None, PretrainConfig, Pre
         family, path = self.family or file_tables.get("family"), earlier.path
         if family is not None and find_family(family).name != before["family"]:
             raise Error(f"is a run of {before['family']}, not of {family}", where=path, fix="choose another --out")
-        for key, value in self.top.items():
+        for key, value in self.keys.items():
             now = file_tables.get(key) if value is None else value
             if now is not None and now != before.get(key):
                 what = f"is a run with {f'{key} {before[key]}' if before.get(key) else f'no {key}'}, not {now}"
@@ -206,7 +193,7 @@ class PretrainRequest(RunRequest[RunSettings, Former | None, PretrainConfig, Pre
     def prepare(self, settings: RunSettings, inputs: Former | None, folder: Path, world: ProcessGroup) -> Prepared:
         """Make tokenizer and token stores, or open those that are there."""
         config = settings if isinstance(settings, PretrainConfig) else settings.resolve()
-        check_parallel_settings(config.train, world, (folder / "run.json").is_file())
+        check_parallel_settings(config.train, world, has_run(folder))
         check_disk_space(folder, config.train, self.estimate_parameters(config))
         return config, self.add_tasks(config, self.prepare_text(config, folder, self.tokenizer), folder)
 
@@ -214,22 +201,24 @@ class PretrainRequest(RunRequest[RunSettings, Former | None, PretrainConfig, Pre
         """Read the examples of a mixture's tasks, if there is one; refuse others than a resumed run had."""
         if config.mixture is None:
             return data
-        begun = folder if (folder / "run.json").is_file() else None
-        splits = read_mixture_splits(config.mixture, FinetuneDataConfig(), self.memory, begun)
+        run = folder if has_run(folder) else None
+        splits = read_mixture_splits(config.mixture, FinetuneDataConfig(), self.task_sources, run)
         report_splits(splits, self.options.say)
         check_mixture_unchanged(folder, splits)
-        save_mixture_examples(folder, self.memory, splits)
+        save_mixture_examples(folder, self.task_sources, splits)
         return dataclasses.replace(data, tasks=splits)
 
     def prepare_text(self, settings: RunSettings, folder: Path, tokenizer: Tokenizer | None) -> PreparedData:
         """Make tokenizer and token stores, or open those that are there; refuse other data than a resumed run had."""
         texts = self.text, tokenizer, self.valid
-        data = prepare_data(settings.family, settings.data, folder / "data", *texts, self.options.report, self.look_at)
+        data = prepare_data(
+            settings.family, settings.data, folder / "data", *texts, self.options.report, self.report_texts
+        )
         check_data_unchanged(folder, data.fingerprints, self.same)
         return data
 
-    def look_at(self, text: RunText, valid: RunText) -> None:
-        """Check the first documents, and say what was chosen in reading them."""
+    def report_texts(self, text: RunText, valid: RunText) -> None:
+        """Check the first documents, and report what was chosen in reading them."""
         for line in check_texts(text, valid):
             self.options.say(line)
 
@@ -246,7 +235,7 @@ class PretrainRequest(RunRequest[RunSettings, Former | None, PretrainConfig, Pre
         """Build the model, the objectives and the trainer."""
         if settings.train.deterministic:
             cost = measure_deterministic_cost(lambda: PretrainRun(settings, data, world))
-            self.options.say(f"the same bits in every run: {cost}")
+            self.options.say(f"bitwise reproducible: {cost}")
         run = PretrainRun(settings, data, world, self.options.say)
         check_first_batch(folder, run)
         return run
@@ -286,7 +275,7 @@ class PretrainRun(NetworkRun[PretrainConfig]):
         if s.carry_memory and family.has_carried_state and "num_streams" in known and "num_streams" not in options:
             for setting, value in (("batch_rampup_steps", s.batch_rampup_steps), ("short_length", s.short_length)):
                 if value:
-                    what = f"train.{setting} does not go with a memory that is carried over"
+                    what = f"train.{setting} cannot be combined with train.carry_memory"
                     raise Error(what, fix="--train.carry_memory false")
             rows = max(1, s.batch_tokens // length)
             parts = 1 if valid else s.accumulate
@@ -295,7 +284,7 @@ class PretrainRun(NetworkRun[PretrainConfig]):
         return build_objective(name, self.data.tokenizer, length, **options)
 
     def build_mixture(self, say: Callable[[str], None]) -> TaskMixture | None:
-        """Encode the tasks that are learned beside the text, and give them to the model; None without a mixture."""
+        """Encode the tasks that are learned along with the text, and add them to the model; None without a mixture."""
         self.former.task, self.former.tasks = {}, {}  # those of a checkpoint are not learned here
         if (mixture := self.config.mixture) is None:
             return None
@@ -340,8 +329,8 @@ class PretrainRun(NetworkRun[PretrainConfig]):
         share = measure_random_pairs(self.get_source(0).plan_epoch(self.config.train.seed, 0))
         if abs(share - 0.5) <= RANDOM_PAIR_TOLERANCE:
             return None
-        how = "a sentence that fills an example alone has no continuation; longer examples (train.seq_length) have one"
-        return f"{share:.0%} of the pairs are random, where BERT's procedure is meant to have a half: {how}"
+        what = f"{share:.0%} of the pairs are random, where BERT's procedure is meant to have a half"
+        return f"{what}: a sentence that fills an example has no continuation; raise train.seq_length"
 
     def get_source(self, phase: int) -> AnySource:
         """Return the text, with the objective of a phase; mixed with the tasks, where there are any."""
@@ -356,12 +345,12 @@ class PretrainRun(NetworkRun[PretrainConfig]):
         """Return the loss of each task's validation examples, and its metrics where the model is not shared out."""
         if self.mixture is None:
             return {}
-        s, values = self.config.train, dict[str, float]()
+        s, values, forward = self.config.train, dict[str, float](), self.trainer.executor.forward
         for task in self.mixture.tasks:
-            goal = task.eval_objectives["valid"]
-            batches = (batch for batch, _ in load_batches(goal.source, s.batch_tokens, s.seed + 1, epochs=1))
-            loss = evaluate(self.former.model, goal, batches, self.trainer.executor.forward, device=self.world.device)
-            values[f"{task.name}/loss"] = loss.metrics[goal.part]
+            objective = task.eval_objectives["valid"]
+            batches = (batch for batch, _ in load_batches(objective.source, s.batch_tokens, s.seed + 1, epochs=1))
+            score = evaluate(self.former.model, objective, batches, forward, device=self.world.device)
+            values[f"{task.name}/loss"] = score.metrics[objective.part]
         if self.trainer.is_sharded:
             return values
         return {**self.mixture.summarise_metrics(self.mixture.evaluate("valid")), **values}
@@ -395,9 +384,9 @@ class PretrainRun(NetworkRun[PretrainConfig]):
         s, most = self.config.train, self.config.train.eval_batches
         assert self.valid_objective is not None
         source = TokenSource(store, self.valid_objective)
-        some = load_batches(source, s.batch_tokens, s.seed + 1, epochs=1, rank=rank, ranks=ranks)
-        mine = (batch for batch, _ in itertools.islice(some, -(-most // ranks)))
-        return [batch if i * ranks + rank < most else blank_batch(batch) for i, batch in enumerate(mine)]
+        batches = load_batches(source, s.batch_tokens, s.seed + 1, epochs=1, rank=rank, ranks=ranks)
+        own_batches = (batch for batch, _ in itertools.islice(batches, -(-most // ranks)))
+        return [batch if i * ranks + rank < most else blank_batch(batch) for i, batch in enumerate(own_batches)]
 
     def evaluate(self) -> dict[str, float]:
         """Return losses and accuracies on the validation text; a run that is stuck says so."""
@@ -465,14 +454,15 @@ class PretrainRun(NetworkRun[PretrainConfig]):
         return {"data": {**self.data.fingerprints, **size, **tasks}}
 
     def begin(self, folder: RunFolder) -> None:
-        """Choose the validation batches; on the main process, get ready to show samples and to notice a plateau."""
+        """Choose the validation batches; on the main process, prepare the samples and the plateau monitor."""
         self.prepare_evaluation()
         # Validation text may be short: it has an objective of its own.
-        goal = self.valid_objective or self.build_objective(self.config.train.seq_length, self.data.store, valid=True)
+        length = self.config.train.seq_length
+        objective = self.valid_objective or self.build_objective(length, self.data.store, valid=True)
         if not self.world.is_main:
             return
         if not self.trainer.is_sharded:
-            self.write_sample = SampleWriter(self.former, goal, self.data, folder.path).write_sample
+            self.write_sample = SampleWriter(self.former, objective, self.data, folder.path).write_sample
         if self.has_validation:
             unigram, sizes = self.unigram_baseline, dataclasses.asdict(self.former.config)
             loss = None if unigram is None else unigram.loss
@@ -514,7 +504,7 @@ def score_to_dict(score: Score | None) -> JSONObject | None:
 
 
 def load_or_build_model(
-    config: PretrainConfig, tokenizer: Tokenizer, goal: TextObjective, say: Callable[[str], None]
+    config: PretrainConfig, tokenizer: Tokenizer, objective: TextObjective, say: Callable[[str], None]
 ) -> Former:
     """Build a new model that fits the tokenizer, or load one from a checkpoint."""
     declared = find_family(config.family).definition
@@ -522,29 +512,29 @@ def load_or_build_model(
     if config.objective["name"] != declared.objective:  # another objective may need another head
         sizes = declared.config_class()
         if config.init is None:
-            sizes = build_model_config(config, **get_tokenizer_config(tokenizer, goal))
+            sizes = build_model_config(config, **get_tokenizer_config(tokenizer, objective))
         heads = declared.build_heads(sizes)
-        head = next((name for name, parts in heads.items() if set(parts) == goal.head_parts), head)
+        head = next((name for name, parts in heads.items() if set(parts) == objective.head_parts), head)
     if config.init is not None:
         check_checkpoint_family(config)
         return transfer_vocabulary(load(config.init, head=head), tokenizer, config, say)
-    sizes = build_model_config(config, **get_tokenizer_config(tokenizer, goal))
+    sizes = build_model_config(config, **get_tokenizer_config(tokenizer, objective))
     former = build(config.family, head=head, seed=config.train.seed, **sizes.to_settings())
     scale_residual_branches(former.model, config.train.residual_init)
     former.tokenizer = tokenizer
     return former
 
 
-def get_tokenizer_config(tokenizer: Tokenizer, goal: TextObjective) -> dict[str, int | None]:
+def get_tokenizer_config(tokenizer: Tokenizer, objective: TextObjective) -> dict[str, int | None]:
     """Return what a config takes over from a tokenizer: the size of the vocabulary, and the special ids."""
     ids: dict[str, int | None] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")}
-    if goal.decoder_start is not None:
-        ids["start"] = goal.decoder_start
+    if objective.decoder_start is not None:
+        ids["start"] = objective.decoder_start
     return {**ids, "vocab": len(tokenizer)}
 
 
 def check_first_batch(path: Path, run: PretrainRun) -> None:
-    """Fail before the first step what would fail at the last."""
+    """Check the ids of the first batch against the vocabulary, before the first step."""
     first = run.iter_batches(run.config.train.get_phase(0), 0)
     batch, _ = next(first)
     close_batches(first)
@@ -560,15 +550,15 @@ MAX_SHOWN_TOKENS = 60  # tokens of an example that are shown
 
 
 class SampleWriter:
-    """Asks the model the same at every time, and keeps the answers in samples.jsonl."""
+    """Writes the model's output for the same prompt at several steps into samples.jsonl."""
 
-    def __init__(self, former: Former, goal: TextObjective, data: PreparedData, folder: Path):
-        self.former, self.objective, self.file = former, goal, folder / "samples.jsonl"
+    def __init__(self, former: Former, objective: TextObjective, data: PreparedData, folder: Path):
+        self.former, self.objective, self.file = former, objective, folder / "samples.jsonl"
         self.store: Store = data.valid_store or data.store
         self.tokenizer = data.tokenizer
 
     def write_sample(self, step: int) -> None:
-        """Write one sample; what a family cannot do is left out."""
+        """Write one sample, if the family can make one."""
         was, state = self.former.model.training, torch.random.get_rng_state()
         self.former.model.eval()
         try:
@@ -585,26 +575,26 @@ class SampleWriter:
     def continue_text(self) -> dict[str, str] | None:
         """Return the beginning of a validation document, continued by the model."""
         low = int(self.store.starts[0])
-        some = min(16, int(self.store.starts[1]) - low, len(self.store.tokens) - low)
-        prompt = np.asarray(self.store.tokens[low : low + some]).astype(np.int64).tolist()
+        count = min(16, int(self.store.starts[1]) - low, len(self.store.tokens) - low)
+        prompt = np.asarray(self.store.tokens[low : low + count]).astype(np.int64).tolist()
         continuation = self.former.continue_ids([prompt], SAMPLE_TOKENS, temperature=0.7, top_k=40)[0]
         return {"given": self.tokenizer.decode(prompt), "made": self.tokenizer.decode(continuation)}
 
     @torch.no_grad()
     def predict_hidden(self) -> dict[str, str] | None:
-        """Return what was asked in a validation example, and what the model predicts."""
+        """Return a validation example, and the model's predictions for its hidden tokens."""
         source = TokenSource(self.store, self.objective)
-        some = itertools.islice(load_batches(source, self.objective.length * 2, 1, epochs=1), 1)
-        batch, _ = next(some, (None, 0))
+        batches = itertools.islice(load_batches(source, self.objective.length * 2, 1, epochs=1), 1)
+        batch, _ = next(batches, (None, 0))
         if batch is None or batch.ids.ndim > 1 or batch.labels is None:
             return None
         end = int(batch.starts[1])
         chosen = np.arange(len(batch.ids)) if batch.chosen is None else batch.chosen
-        mine = np.flatnonzero((chosen < end) & (batch.labels != IGNORE_INDEX))[:MAX_SHOWN_TOKENS]
+        asked_places = np.flatnonzero((chosen < end) & (batch.labels != IGNORE_INDEX))[:MAX_SHOWN_TOKENS]
         moved = batch.to(self.former.device)
-        hidden = self.former.model(moved)[torch.as_tensor(chosen[mine], device=self.former.device)]
+        hidden = self.former.model(moved)[torch.as_tensor(chosen[asked_places], device=self.former.device)]
         guess = self.former.model.logits(hidden, part=self.objective.part).argmax(-1).tolist()
         shown = batch if batch.source is None else batch.source
         prompt = shown.ids[: min(int(shown.starts[1]), MAX_SHOWN_TOKENS)].tolist()
         words = lambda row: " ".join(map(self.tokenizer.get_token_text, row))  # noqa: E731
-        return {"given": words(prompt), "target": words(batch.labels[mine].tolist()), "made": words(guess)}
+        return {"given": words(prompt), "target": words(batch.labels[asked_places].tolist()), "made": words(guess)}

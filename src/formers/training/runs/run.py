@@ -1,9 +1,9 @@
 """One program for every training run: settings, folder, data, model, steps, result and report.
 
-A `RunRequest` is a run that was asked for: it merges the settings, prepares the data and builds the run. A `Run` has a
-model and a trainer. Pretraining, fine-tuning and word vectors implement both; `carry_out` is the rest. A run of a
-network (`NetworkRun`) has a Trainer and batches of examples. Word vectors bring a trainer of their own, because their
-steps update single rows of shared tables, without a batch, a backward pass or an optimizer.
+A `RunRequest` merges the settings of a run, prepares its data and builds it. A `Run` has a model and a trainer.
+Pretraining, fine-tuning and word vectors implement both; `carry_out` is the rest. A run of a network (`NetworkRun`) has
+a Trainer and batches of examples. Word vectors bring a trainer of their own, because their steps update single rows of
+shared tables, without a batch, a backward pass or an optimizer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -23,7 +23,7 @@ import torch
 
 from ...atomic_files import TAKEN_HINT, check_overwrite
 from ...batch import Batch
-from ...config import JSONObject, ProgressCallback, Settings
+from ...config import JSONObject, ProgressCallback, Settings, count_noun
 from ...data.loader import load_batches
 from ...errors import Error
 from ...former import Former, build, count_trainable
@@ -31,8 +31,9 @@ from ...interop.model_directory import save
 from ...model import estimate_flops_per_token
 from ...protocols import AnySource
 from ...reports.run_report import write_report
+from ...text.tokenizer import Tokenizer
 from ..checkpoint.local import Checkpoints, Tensors, set_weights
-from ..config_merge import FinetuneConfig, FinetuneSettings, PretrainConfig, PretrainSettings, RunConfig
+from ..config_merge import ConfigFile, FinetuneConfig, FinetuneSettings, PretrainConfig, PretrainSettings, RunConfig
 from ..distributed.process_group import ProcessGroup, connect_processes, explain_lost_peer
 from ..distributed.strategies import select_strategy
 from ..hardware import (
@@ -44,8 +45,9 @@ from ..hardware import (
     use_deterministic,
 )
 from ..loop import LoopTrainer, run_training_loop
+from ..mixture_config import MixtureSources
 from ..progress import ProgressMeter
-from ..run_folder import RunFolder, open_run_folder
+from ..run_folder import RunFolder, has_run, open_run_folder
 from ..tracking import Tracker
 from ..train_config import LoopConfig, SettingValue, TrainConfig
 from ..trainer import Diverged, StepResult, Trainer
@@ -57,7 +59,7 @@ SettingsT = TypeVar("SettingsT", bound=RunConfig | FinetuneSettings | PretrainSe
 ReadyT = TypeVar("ReadyT")  # and when it is prepared
 InputT = TypeVar("InputT")  # what had to be read to know the settings
 DataT = TypeVar("DataT")  # what a run learns from, when it is prepared
-RunResult = Any  # dynamic: what the caller of a verb gets beside the model, by the verb
+RunResult = Any  # dynamic: what the caller of a verb gets besides the model, by the verb
 MOVABLE_SETTINGS = ("data.source", "data.train", "data.valid", "data.test")  # files may move: their content is compared
 
 
@@ -81,8 +83,14 @@ class RunOptions:
         """The run's folder, if it is named."""
         return None if self.out is None else Path(self.out)
 
+    def read_resumed_settings(self) -> Settings | None:
+        """Read what the run that is to be resumed was asked to do; None if a new run begins."""
+        if not self.resume or self.path is None or not has_run(self.path):
+            return None
+        return RunFolder(self.path).read_info()["config"]
+
     def report(self, what: str, done: int, total: int, detail: str) -> None:
-        """Pass progress on to `tell`, if somebody follows it."""
+        """Pass progress on to `tell`, if there is one."""
         if self.tell is not None:
             self.tell(what, done, total, detail)
 
@@ -98,7 +106,7 @@ class EarlierRun:
     def find(options: RunOptions) -> EarlierRun | None:
         """Return the run in the folder, None if there is none; one that may not be resumed is an Error."""
         path = options.path
-        if path is None or options.overwrite or not (path / "run.json").is_file():
+        if path is None or options.overwrite or not has_run(path):
             return None
         earlier = EarlierRun(path, RunFolder(path).read_info())
         if not options.resume:
@@ -132,7 +140,7 @@ class EarlierRun:
         settings = configure(overlay(lambda key: key in free), {k: v for k, v in given.items() if k in free})
         kept, now = settings.to_dict(), configure(overlay(lambda key: True), given).to_dict()
         if self.done_steps > (steps := kept["train"]["steps"]):
-            what = f"{self.done_steps:,} steps are done, more than {steps:,}"
+            what = f"{count_noun(self.done_steps, 'step')} done, more than {steps:,}"
             raise Error(what, where=self.path, fix=f"--train.steps {self.done_steps} or more")
         names = ", ".join(name.removeprefix("train.") for name in free)
         for name in {**tables, **{name: True for name in now if name == "mixture"}}:
@@ -174,13 +182,13 @@ def describe_run_length(info: Mapping[str, SettingValue]) -> tuple[str, str]:
     config = info["config"]
     epochs = (config.get("tune") or config["train"]).get("epochs")
     if epochs is None or "steps" in info.get("explicit_train", ()):
-        return f"{config['train']['steps']:,} steps", f"--train.steps above {config['train']['steps']:,}"
+        return count_noun(config["train"]["steps"], "step"), f"--train.steps above {config['train']['steps']:,}"
     return format_epochs(epochs), f"--epochs above {epochs:g}"
 
 
 def format_epochs(epochs: float) -> str:
     """Format a number of epochs: 1 epoch, 2.5 epochs."""
-    return f"{epochs:g} epoch{'s' * (epochs != 1)}"
+    return count_noun(epochs, "epoch")
 
 
 @dataclass(frozen=True)
@@ -202,7 +210,7 @@ class Run(Protocol[ConfigT]):
     world: ProcessGroup
     has_validation: bool = True
     write_sample: Callable[[int], None] | None = None  # (step): keep an example of what the model can do
-    describe_metric: Callable[[], str] | None = None  # the metric beside the loss on screen; None: the perplexity
+    describe_metric: Callable[[], str] | None = None  # the metric after the loss on screen; None: the perplexity
 
     def take_steps(self, until: int | None = None) -> Iterator[StepResult]:
         """Take steps from where the trainer stands, to the last one or to step `until`."""
@@ -220,7 +228,7 @@ class Run(Protocol[ConfigT]):
         return None
 
     def list_estimates(self) -> list[tuple[str, str]]:
-        """List what a dry run shows beside speed and memory."""
+        """List what a dry run shows besides speed and memory."""
 
     def estimate_duration(self) -> DurationEstimate:
         """Take a few steps for a dry run, and return how long all of them would take."""
@@ -229,7 +237,7 @@ class Run(Protocol[ConfigT]):
         """Return what run.json keeps of the data, under "data" and other keys of its own."""
 
     def begin(self, folder: RunFolder) -> None:
-        """Get ready for the first step, when run.json is written; of a run that resumes, its history is there."""
+        """Prepare for the first step, after run.json is written; a resumed run has its history in the folder."""
         return
 
     def record_step(self, step: StepResult) -> None:
@@ -248,7 +256,7 @@ class Run(Protocol[ConfigT]):
         return
 
     def compute_result(self, folder: RunFolder, best: int) -> tuple[RunResult, JSONObject]:
-        """Evaluate the model of the best step; return what the caller gets, and what run.json keeps."""
+        """Evaluate the model of the best step; return the caller's result, and what run.json keeps."""
 
 
 AnyRun = Run[Any]  # dynamic: the class of its config, of which these functions read RunConfig alone
@@ -285,7 +293,7 @@ class NetworkRun(Run[NetworkConfigT], Protocol[NetworkConfigT]):
         phases = [(low, high) for low, high in ((0, s.long_phase_start), (s.long_phase_start, s.steps)) if low < high]
         measured = [time_steps(self, *phase) for phase in phases]
         taken = [s.count_batches_between(*phase, ranks) for phase in phases]
-        seconds = sum(each * some for (_, each), some in zip(measured, taken, strict=True))
+        seconds = sum(each * count for (_, each), count in zip(measured, taken, strict=True))
         size = s.batch_tokens * s.count_batches(s.batch_rampup_steps, ranks)
         tokens = s.batch_tokens * s.count_batches_between(0, s.steps, ranks)
         return DurationEstimate(measured[0][0], seconds, tokens, size)
@@ -324,8 +332,9 @@ AnyNetworkRun = NetworkRun[Any]  # dynamic: the class of its config, of which th
 
 
 class RunRequest(Protocol[SettingsT, InputT, ReadyT, DataT]):
-    """A run that was asked for. Only the main process configures and prepares; all processes build."""
+    """A request for a run. Only the main process configures and prepares; all processes build."""
 
+    file: ConfigFile  # of settings
     options: RunOptions
 
     @property
@@ -334,15 +343,16 @@ class RunRequest(Protocol[SettingsT, InputT, ReadyT, DataT]):
         return self.options.device
 
     @property
-    def inputs(self) -> object:
-        """Paths that it reads, which --overwrite must not remove."""
+    def protected_paths(self) -> object:
+        """Paths that it reads besides those in the settings; --overwrite must not remove them."""
+        return (self.file,)
 
     def configure(self, earlier: EarlierRun | None) -> tuple[SettingsT, InputT]:
         """Merge and check the settings, of a new run or of a resumed one; returns also what had to be read to know
         them, so that preparing need not read it again."""
 
     def get_stem(self, settings: SettingsT) -> str:
-        """Return what the run's folder is called if nobody names it, before its number."""
+        """Return the name of the run's folder, without its number, if the user gives none."""
 
     def estimate_parameters(self, settings: SettingsT) -> int | None:
         """Return about how many parameters will be trained; None if that is not known yet."""
@@ -366,6 +376,22 @@ class RunRequest(Protocol[SettingsT, InputT, ReadyT, DataT]):
         return carry_out(self)
 
 
+@dataclass(frozen=True)
+class PretrainArguments:
+    """The arguments of formers.pretrain, which requests for word vectors share with those for networks."""
+
+    family: str | None  # or the method of word vectors; None: the file of settings says which
+    text: object  # in memory; None: that of the settings
+    valid: object
+    file: ConfigFile
+    given: Settings  # dotted settings
+    keys: dict[str, str | None]  # recipe, preset, init
+    tokenizer: Tokenizer | None
+    same: Mapping[str, object] | None  # fingerprints of data that is to be the same again
+    options: RunOptions
+    task_sources: MixtureSources = field(default_factory=dict)  # examples of a mixture's tasks that are not in files
+
+
 AnyRequest = RunRequest[Any, Any, Any, Any]  # dynamic: its four types belong together, and the caller needs none
 
 
@@ -385,11 +411,11 @@ def carry_out(request: RunRequest[SettingsT, InputT, ReadyT, DataT]) -> tuple[Pa
     with ExitStack() as stack:
         stack.enter_context(explain_lost_peer(world))
         settings = world.broadcast_from_main(configure)
-        memory = stack.enter_context(explain_out_of_memory(world.device, request.estimate_parameters(settings)))
+        memory_use = stack.enter_context(explain_out_of_memory(world.device, request.estimate_parameters(settings)))
         stack.enter_context(use_deterministic(settings.is_deterministic))
 
         def prepare() -> tuple[Path, ReadyT, DataT]:
-            protected = (settings.to_dict(), request.inputs)
+            protected = (settings.to_dict(), request.protected_paths)
             opened = open_run_folder(options.path, request.get_stem(settings), options.overwrite, protected)
             folder, remove = stack.enter_context(opened)
             remove_replaced.append(remove)
@@ -397,15 +423,15 @@ def carry_out(request: RunRequest[SettingsT, InputT, ReadyT, DataT]) -> tuple[Pa
 
         path, ready, data = world.broadcast_from_main(prepare)  # the other processes map the same files
         if isinstance(ready, RunConfig):  # what fine-tuning needs is known once its examples are encoded
-            memory.train = ready.train
+            memory_use.train = ready.train
         folder, run = RunFolder(path), request.build(ready, data, path, world)
-        memory.train = run.config.train
+        memory_use.train = run.config.train
         for line in run.describe():
             say(line)
 
         def begin() -> None:
             check_disk_space(path, run.config.train, count_trainable(run.former.model))  # now its size is known
-            facts, known = run.record(), folder.read_info() if (path / "run.json").is_file() else {}
+            facts, known = run.record(), folder.read_info() if has_run(path) else {}
             about = {**facts, "machine": describe_hardware(world), **known}
             folder.write_info({**about, "config": run.config.to_dict(), "data": facts["data"]})  # as it is asked now
             for remove in remove_replaced:
@@ -428,12 +454,12 @@ def carry_out(request: RunRequest[SettingsT, InputT, ReadyT, DataT]) -> tuple[Pa
         if first == run.config.train.steps:
             length, option = describe_run_length(folder.read_info())
             say(f"this run was finished before, after {length}; raise {option} to continue")
-        result = world.broadcast_from_main(lambda: conclude(folder, run, meter))
+        result = world.broadcast_from_main(lambda: finish_run(folder, run, meter))
         world.close()
     return path, run.former, result
 
 
-def conclude(folder: RunFolder, run: AnyRun, meter: ProgressMeter) -> RunResult:
+def finish_run(folder: RunFolder, run: AnyRun, meter: ProgressMeter) -> RunResult:
     """Save the best checkpoint, evaluate it, and write the result and the report."""
     run.check_finite(folder)
     run.former, best = save_best_model(folder, run)
@@ -470,7 +496,7 @@ def time_steps(run: AnyNetworkRun, low: int, high: int) -> tuple[float, float]:
 
 
 def measure_deterministic_cost(build_run: Callable[[], AnyNetworkRun]) -> str:
-    """Return what deterministic algorithms cost here: a few steps of the run with and without, then forgotten."""
+    """Measure what deterministic algorithms cost here, by a few steps of the run with and without them."""
     seconds: list[float] = []
     for is_deterministic in (False, True):
         torch.use_deterministic_algorithms(is_deterministic)
@@ -486,12 +512,12 @@ def measure_deterministic_cost(build_run: Callable[[], AnyNetworkRun]) -> str:
     return f"{seconds[1]:.3f} s a step, {seconds[1] / seconds[0]:.2f} times the {seconds[0]:.3f} s without"
 
 
-def check_parallel_settings(train: TrainConfig, world: ProcessGroup, begun: bool = False) -> None:
-    """Check that all processes get equally many batches of a step, which cannot change once a run has `begun`."""
+def check_parallel_settings(train: TrainConfig, world: ProcessGroup, is_resumed: bool = False) -> None:
+    """Check that a step's batches can be shared by all processes, and that they support the optimizer and precision."""
     if train.accumulate % world.size:
         half = train.batch_tokens * train.accumulate // world.size
         fix = f"--train.accumulate {world.size} --train.batch_tokens {half} keeps the size of a step"
-        fix = f"resume with a number of processes that divides {train.accumulate}" if begun else fix
+        fix = f"resume with a number of processes that divides {train.accumulate}" if is_resumed else fix
         raise Error(f"{train.accumulate} batches of a step cannot be shared by {world.size} processes", fix=fix)
     if train.optimizer == "adafactor" and select_strategy(world, train.parallel).is_sharded:
         what = "adafactor needs whole rows and columns, which shards do not have"
@@ -500,13 +526,13 @@ def check_parallel_settings(train: TrainConfig, world: ProcessGroup, begun: bool
         what = "adamw8bit keeps its moments by blocks of whole weights, which shards do not have"
         raise Error(what, fix="--train.optimizer adamw, or --train.parallel ddp")
     if train.precision == "fp8" and world.size > 1 and train.parallel != "ddp":
-        raise Error("8-bit floats are for whole weights, not for shards", fix="--train.precision bf16")
+        raise Error("fp8 does not support sharded weights", fix="--train.precision bf16")
     if train.precision == "fp16" and world.size > 1 and train.parallel == "expert":
-        raise Error("experts are not shared out in fp16", fix="--train.precision bf16 or fp32")
+        raise Error("expert parallelism does not support fp16", fix="--train.precision bf16 or fp32")
 
 
 def check_disk_space(path: Path, train: LoopConfig, parameters: int | None) -> None:
-    """Refuse to begin where the disk cannot take the checkpoints."""
+    """Refuse to begin if the disk has no room for the checkpoints."""
     if parameters is None:
         return
     kept = max(2, train.keep_last + train.keep_best) + 1
@@ -519,7 +545,7 @@ def check_disk_space(path: Path, train: LoopConfig, parameters: int | None) -> N
 
 
 def collect_training_facts(folder: RunFolder, step: int) -> JSONObject:
-    """Return what the run knows of the model of one step, for a model card from its formers.json: names, no paths."""
+    """Collect facts about the model of one step for its formers.json and model card: names, no paths."""
     about = folder.read_info()
     config, data = about["config"], about.get("data") or {}
     looks = (row["valid"] for row in folder.read_history() if row["step"] == step and "valid" in row)
@@ -542,7 +568,7 @@ def save_best_model(folder: RunFolder, run: AnyRun) -> tuple[Former, int]:
     """Save the best checkpoint as a formers directory; returns the model and its step."""
     kept = Checkpoints(folder.path / "steps", remove_stale=False)
     if (checkpoint := kept.load_best()) is None:
-        raise Error("no checkpoint is whole", where=kept.folder, fix="check the disk; --resume trains again")
+        raise Error("no checkpoint is intact", where=kept.folder, fix="check the disk; --resume trains again")
     best, groups, _ = checkpoint
     former = run.build_model(groups)
     if not all(bool(weight.isfinite().all()) for weight in former.model.state_dict().values()):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from ...config import JSONValue
+from ...config import JSONValue, count_noun
 from ...data.counter_rng import shuffle_indices
 from ...data.readers import is_path_source
 from ...errors import Error
@@ -24,16 +24,16 @@ SHARED_CONTEXTS = {"answer": ("context", 1), "choose": ("text", 20)}
 
 
 def read_splits(
-    data: FinetuneDataConfig, task: str | None, sources: Mapping[str, object], columns: Columns, begun: Path | None
+    data: FinetuneDataConfig, task: str | None, sources: Mapping[str, object], columns: Columns, run: Path | None
 ) -> dict[str, Examples]:
-    """Read the examples of each part; if only training examples are given, some are held out. Of a run that was
-    `begun` in a folder, those that it has kept."""
+    """Read the examples of each part; if only training examples are given, some are held out. A resumed `run` (its
+    folder) has saved those that came from memory."""
     parts: dict[str, Examples] = {}
     settings = {"train": data.train, "valid": data.valid, "test": data.test}
     for name in SPLITS:
         source = sources[name] if sources[name] is not None else settings[name]
-        if source is None and begun is not None:
-            source = load_saved_examples(begun, name, task or "classify")
+        if source is None and run is not None:
+            source = load_saved_examples(run, name, task or "classify")
         if source is None:
             continue
         parts[name] = read_split(source, task, columns or data.columns, data.label_separator, **data.reader_options)
@@ -62,7 +62,7 @@ def find_overlap(parts: Mapping[str, Examples]) -> list[tuple[str, str, int, int
 
 
 def hash_content(row: Mapping[str, JSONValue]) -> bytes:
-    """Hash a row's texts without case and spaces, which tells whether two rows ask the same."""
+    """Hash a row's texts without case and spaces, to find rows with the same content."""
     fields = [row.get(key) for key in ("text", "other", "question", "context")]
     parts = [str(field or "") for field in (*fields, *(row.get("choices") or ()), "".join(row.get("words") or ()))]
     text = "\0".join("".join(part.casefold().split()) for part in parts)
@@ -73,7 +73,7 @@ def format_overlap_warnings(overlaps: Sequence[tuple[str, str, int, int]], what:
     """Return a warning for each pair of parts that share examples, or documents of plain text."""
     return [
         f"warning: {shared:,} of {count:,} {name} {what} are among the {before} {what} too"
-        f" ({shared / count:.0%}): the measures say nothing of new texts"
+        f" ({shared / count:.0%}): these metrics say little about new texts"
         for name, before, shared, count in overlaps
     ]
 
@@ -96,7 +96,7 @@ def wrap_labels_in_lists(examples: Examples) -> Examples:
 
 
 def sample_examples(examples: Examples, limit: int) -> Examples:
-    """Return so many of the examples, drawn from all of them and in their order: a file may be sorted by its labels."""
+    """Return `limit` of the examples, drawn at random, in their order: a file may be sorted by its labels."""
     count = len(examples.rows)
     if count <= limit:
         return examples
@@ -106,18 +106,18 @@ def sample_examples(examples: Examples, limit: int) -> Examples:
 
 
 def group_by_context(examples: Examples) -> list[list[int]]:
-    """Group places of rows that stay together: all questions about one context; without contexts, each row alone."""
-    (key, few), groups = SHARED_CONTEXTS.get(examples.task, ("", 0)), dict[object, list[int]]()
+    """Group the numbers of rows that stay together: all questions about one context; without contexts, single rows."""
+    (key, max_shared), groups = SHARED_CONTEXTS.get(examples.task, ("", 0)), dict[object, list[int]]()
     for place, row in enumerate(examples.rows):
         groups.setdefault(row.get(key) or place, []).append(place)
-    return list(groups.values()) if len(groups) > few else [[place] for place in range(len(examples.rows))]
+    return list(groups.values()) if len(groups) > max_shared else [[place] for place in range(len(examples.rows))]
 
 
 def hold_out(examples: Examples, share: float) -> dict[str, Examples]:
-    """Split training examples by chance, the same in every run."""
+    """Split training examples at random, in the same way in every run."""
     rows, size = examples.rows, round(share * len(examples.rows))
     if not 0 < size < len(rows):
-        raise Error(f"of {len(rows)} examples none can be held out", fix="give more, or --valid FILE")
+        raise Error(f"{count_noun(len(rows), 'example')}: too few to hold some out", fix="give more, or --valid FILE")
     groups, out = group_by_context(examples), set[int]()
     for number in shuffle_indices(len(groups), 0, 0, 0x4E1D).tolist():
         if len(out) + len(groups[number]) <= size:
@@ -143,19 +143,19 @@ def save_examples(path: Path, sources: Mapping[str, object], parts: Mapping[str,
     (path / "data").mkdir(parents=True, exist_ok=True)
     for name, source in sources.items():
         if source is not None and not is_path_source(source):
-            some = [parts[name]]
+            kept_parts = [parts[name]]
             if name == "train" and sources["valid"] is None and parts["valid"].source_rows:
-                some.append(parts["valid"])  # it was held out: the rows go back to their places
-            rows = [row for part in some for row in part.rows]
-            if len(some) > 1:
-                places = [place for part in some for place in part.source_rows]
+                kept_parts.append(parts["valid"])  # it was held out: the rows go back to their places
+            rows = [row for part in kept_parts for row in part.rows]
+            if len(kept_parts) > 1:
+                places = [place for part in kept_parts for place in part.source_rows]
                 rows = [rows[i] for i in sorted(range(len(rows)), key=places.__getitem__)]
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             (path / "data" / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def load_saved_examples(run: Path, name: str, task: str, labels: Sequence[str] = ()) -> Examples | None:
-    """Load the examples that a run has kept of a part, row by row as they were; None if there are none."""
+    """Load the examples of a part that a run has saved; None if there are none."""
     file = run / "data" / f"{name}.jsonl"
     if not file.is_file():
         return None
@@ -164,7 +164,7 @@ def load_saved_examples(run: Path, name: str, task: str, labels: Sequence[str] =
     except ValueError as error:
         raise Error(f"the run's own examples cannot be read ({error})", where=file, fix="begin a new run") from None
     several = task == "classify" and any(isinstance(row["label"], list) for row in rows)
-    summary = f"{task}: {len(rows):,} examples that the run has kept"
+    summary = f"{task}: {count_noun(len(rows), 'example')} that the run has saved"
     return Examples(task, rows, summary, tuple(labels) or order_labels(rows, task, None), several)
 
 

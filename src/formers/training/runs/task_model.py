@@ -15,7 +15,7 @@ import tokenizers
 import torch
 from torch import nn
 
-from ...config import ProgressCallback, Settings, get_schema
+from ...config import ProgressCallback, Settings, count_noun, get_schema
 from ...errors import Error
 from ...family import Family, ModelConfig
 from ...former import Former, build, build_empty
@@ -35,6 +35,7 @@ from ...text.tokenizer import Tokenizer
 from ...text.tokenizer_kinds import train_by_kind
 from ..config_merge import SMOOTHABLE_KINDS, FinetuneSettings, ModelChoice, TuneConfig
 from ..distributed.process_group import ProcessGroup
+from ..run_folder import has_run
 from .vocab_transfer import resize_vocabulary
 
 ExampleRows = Sequence[Settings]
@@ -50,7 +51,8 @@ def get_labels(settings: FinetuneSettings, examples: Examples) -> tuple[str, ...
         return ()
     if len(examples.labels) < 2:
         only = f" ({examples.labels[0]!r})" if examples.labels else ""
-        raise Error(f"the training examples have {len(examples.labels)} label(s){only}", fix="give two or more")
+        count = count_noun(len(examples.labels), "label")
+        raise Error(f"the training examples have {count}{only}", fix="give two or more")
     return examples.labels
 
 
@@ -110,7 +112,7 @@ def build_task_model(
         head += "+lm"
     view = None if tune.features == "no" else "plain" if tune.features == "mix" else tune.features
     head = format_head(head, view, tune.pool, None if tune.head == "linear" else tune.head)
-    resumed = (folder.parent / "run.json").is_file()  # the checkpoint has the embeddings
+    resumed = has_run(folder.parent)  # the checkpoint has the embeddings
     vectors = None if tune.vectors is None or resumed else load_word_vectors(tune.vectors, tell)
     fits = settings.source is None and "embed" in get_schema(declared.config_class)
     if vectors is not None and fits and "embed" not in settings.model_overrides:
@@ -171,7 +173,7 @@ def attach_task_head(settings: FinetuneSettings, head: str, labels: tuple[str, .
             return replace_head(add_task_tokens(former), head, labels, settings.seed)
     if "@" in head:
         return replace_head(load(settings.source, head="none"), head, labels, settings.seed)
-    if own is not None and own.partition("+")[0] == head.partition("+")[0]:  # a language model beside it or not
+    if own is not None and own.partition("+")[0] == head.partition("+")[0]:  # with or without a language model
         former = load(settings.source)
         if labels and former.labels != labels:
             return replace_head(former, head, labels, settings.seed)
@@ -233,7 +235,7 @@ def load_or_train_task_tokenizer(
     if settings.data.tokenizer is not None:
         return load_tokenizer(settings.data.tokenizer)
     kept = folder / "tokenizer"
-    if kept.is_dir() and (folder.parent / "run.json").is_file():
+    if kept.is_dir() and has_run(folder.parent):
         return load_tokenizer(kept)
     declared = find_family(settings.family).definition
     kind = settings.data.tokenizer_kind or declared.tokenizer
@@ -253,7 +255,7 @@ def load_or_train_task_tokenizer(
 
 
 def collect_row_texts(row: Settings) -> list[str]:
-    """Return all texts of a row."""
+    """Return all texts of a row, for the tokenizer."""
     texts = [row.get(key) for key in ("text", "other", "target", "question", "context")]
     return [str(t) for t in (*texts, *row.get("choices", ()), " ".join(row.get("words", ()))) if t]
 
@@ -292,28 +294,29 @@ def initialise_embeddings(former: Former, vectors: Former | None, frozen: bool, 
 
 
 def refuse_first(problems: Iterable[tuple[bool, str, str]]) -> None:
-    """Raise the first of some (is it so, what is wrong, what to do) that is so."""
+    """Raise the first problem that holds, out of (holds, message, remedy)."""
     for wrong, what, fix in problems:
         if wrong:
             raise Error(what, fix=fix)
 
 
 def find_contradictions(model: ModelChoice, t: TuneConfig) -> Iterator[tuple[bool, str, str]]:
-    """Yield (is it so, what is wrong, what to do) of settings that say two things about the same weights."""
+    """Yield (holds, message, remedy) for settings that contradict each other about the same weights."""
     features = t.features != "no"
-    both = "tune.lora learns beside layers that tune.features does not let learn"
+    both = "tune.lora trains adapters in layers that tune.features freezes"
     yield bool(t.lora and features), both, "give one of them"
-    yield bool(t.lora and t.freeze), "with tune.lora all weights stay as they are already", "leave tune.freeze out"
-    yield features and t.freeze > 0, "with tune.features all layers stay as they are already", "leave tune.freeze out"
-    yield t.freeze < -1, f"{t.freeze} layers cannot be held still", "give a number of layers, or -1 for all of them"
-    helps = "a language model's loss cannot help layers that do not learn"
+    yield bool(t.lora and t.freeze), "with tune.lora all weights are frozen already", "leave tune.freeze out"
+    yield features and t.freeze > 0, "with tune.features all layers are frozen already", "leave tune.freeze out"
+    yield t.freeze < -1, f"{t.freeze} layers cannot be frozen", "give a number of layers, or -1 for all of them"
+    helps = "tune.lm_loss_weight has no effect on layers that tune.features freezes"
     yield bool(t.lm_loss_weight and features), helps, "leave tune.lm_loss_weight or tune.features out"
-    yield bool(t.vectors_frozen and t.vectors is None), "there are no vectors to hold still", "give --vectors PATH"
-    both = f"a language model's loss does not go with a head that is a {t.head}"
+    unused = "tune.vectors_frozen has no vectors to freeze"
+    yield bool(t.vectors_frozen and t.vectors is None), unused, "give --vectors PATH"
+    both = f"tune.lm_loss_weight cannot be combined with tune.head {t.head}"
     yield bool(t.lm_loss_weight) and t.head != "linear", both, "leave tune.lm_loss_weight or tune.head out"
     scratch = features and model.source is None
     fix = f"pretrain it first (formers pretrain {model.family}), or leave tune.features out"
-    yield scratch, "a model from scratch has learned no features yet", fix
+    yield scratch, "a model from scratch has no features to read yet", fix
 
 
 def find_unused_settings(settings: FinetuneSettings, task: Task) -> Iterator[tuple[bool, str, str]]:
@@ -322,28 +325,27 @@ def find_unused_settings(settings: FinetuneSettings, task: Task) -> Iterator[tup
     classes = f"there are no classes to balance in {name}"
     yield t.balance and task.kind not in CLASS_KINDS, classes, "leave tune.balance out"
     subject = "several labels are" if task.kind == "many" else f"{name} is"
-    smooth = f"tune.label_smoothing has no meaning where {subject} learned"
+    smooth = f"tune.label_smoothing does not apply where {subject} learned"
     yield bool(t.label_smoothing) and task.kind not in SMOOTHABLE_KINDS, smooth, "leave it out"
     cut = f"{name} reads long texts in windows, or refuses them"
     yield task.long == "cut" and task.kind in ("tags", "span"), cut, "take tune.long_texts windows or error"
-    words = f"tune.label_as_text writes labels, and {name} has none to write"
+    words = f"tune.label_as_text does not apply to {name}, which has no labels to write"
     yield t.label_as_text and name != "classify", words, "leave it out"
-    pools = f"tune.pool makes one vector of a text, and {name} does not answer by one"
+    pools = f"tune.pool does not apply to {name}, which does not read one vector of a text"
     yield t.pool is not None and task.kind not in TEXT_LEVEL_KINDS, pools, "leave tune.pool out"
-    writes = f"tune.head {t.head} reads what a model has understood, and {name} is written by the model itself"
+    writes = f"tune.head {t.head} does not apply to {name}, whose answer the decoder writes"
     yield t.head != "linear" and task.kind == "text", writes, "leave tune.head out"
     sees = f"the first token of a {settings.family} sees none of the text after it"
-    causal = find_family(settings.family).definition.objective == "causal"
-    yield t.pool == "first" and t.head != "bilstm" and causal, sees, "take tune.pool last, mean, max or attention"
+    is_causal = find_family(settings.family).definition.objective == "causal"
+    yield t.pool == "first" and t.head != "bilstm" and is_causal, sees, "take tune.pool last, mean, max or attention"
     if t.lm_loss_weight:
-        causal = find_family(settings.family).definition.objective == "causal"
-        who = f"{settings.family} is no language model that reads from left to right"
-        yield not causal, f"{who}: tune.lm_loss_weight would teach it to copy", "leave tune.lm_loss_weight out"
-        yield task.kind not in TEXT_LEVEL_KINDS, f"tune.lm_loss_weight does not go with {name}", "leave it out"
+        who = f"{settings.family} is not a left-to-right language model"
+        yield not is_causal, f"{who}: tune.lm_loss_weight would teach it to copy", "leave tune.lm_loss_weight out"
+        yield task.kind not in TEXT_LEVEL_KINDS, f"tune.lm_loss_weight does not apply to {name}", "leave it out"
 
 
 def check_length(former: Former, length: int | None) -> None:
-    """Refuse a length that the model's positions do not have."""
+    """Refuse a length beyond the model's context."""
     most = former.context
     if length is not None and most is not None and length > most:
         fix = f"--tune.seq_length {most} or less; longer texts are read in windows"
@@ -352,7 +354,7 @@ def check_length(former: Former, length: int | None) -> None:
 
 @torch.no_grad()
 def initialise_number_head(former: Former, part: str, numbers: np.ndarray) -> None:
-    """Start a new head for numbers at their mean, with outputs of about their deviation."""
+    """Initialise a new head for numbers, so that its outputs have about their mean and deviation."""
     out, values = former.model.parts[part].out, numbers[numbers[:, 1] > 0, 0]
     assert isinstance(out, OutputLayer)
     assert out.weight is not None  # only a vocabulary's is tied
@@ -362,7 +364,7 @@ def initialise_number_head(former: Former, part: str, numbers: np.ndarray) -> No
 
 
 def select_trainable(former: Former, tune: TuneConfig) -> None:
-    """Hold still what is not to learn: layers from below, or the whole body (which then drops nothing out either)."""
+    """Freeze what is not trained: the lowest layers, or the whole body (which then has no dropout either)."""
     body = former.model.body
     if tune.lora and not add_adapters(body, tune.lora, tune.lora_alpha):
         raise Error(f"{former.family} has no matrices that take adapters", fix="leave tune.lora out")
@@ -372,7 +374,7 @@ def select_trainable(former: Former, tune: TuneConfig) -> None:
         former.model.freeze_body()
         return
     if tune.freeze > count_layers(former):
-        what = f"this {former.family} has {count_layers(former)} layers: {tune.freeze} cannot be held still"
+        what = f"this {former.family} has {count_noun(count_layers(former), 'layer')}: {tune.freeze} cannot be frozen"
         raise Error(what, fix="give a smaller tune.freeze, or -1 for all of them")
     if tune.freeze:
         for name, weight in former.model.named_parameters():
@@ -381,8 +383,8 @@ def select_trainable(former: Former, tune: TuneConfig) -> None:
 
 
 def finalise_model(former: Former, tune: TuneConfig) -> None:
-    """Return a trained model as it is saved: adapters merged in, or in a file beside the weights; a language model
-    that only helped to learn has gone."""
+    """Prepare a trained model for saving: adapters are merged, or moved to a file of their own, and the head of an
+    auxiliary language-model loss is removed."""
     if "+lm" in former.head:
         former.head = former.head.replace("+lm", "")
         del former.model.heads["lm"]
@@ -428,6 +430,6 @@ class WeightRule:
 
 
 def list_listeners(former: Former) -> list[Listener]:
-    """List what follows the weights of a model in training because its family says so."""
+    """List the listeners that a family declares for its models in training."""
     rule = former.definition.after_step
     return [] if rule is None else [WeightRule(former, rule)]

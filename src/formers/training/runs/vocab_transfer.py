@@ -46,7 +46,7 @@ def transfer_vocabulary(
     if old is None:
         if former.config.vocab != len(tokenizer):
             what = f"the checkpoint has no tokenizer and {former.config.vocab} pieces, this tokenizer {len(tokenizer)}"
-            raise Error(what, where=config.init, fix="put its tokenizer.json beside it")
+            raise Error(what, where=config.init, fix="put its tokenizer.json into the same folder")
         former.tokenizer = tokenizer
         return former
     if old.fingerprint != tokenizer.fingerprint:
@@ -60,7 +60,7 @@ def transfer_vocabulary(
 
 
 def resize_vocabulary(former: Former, old: Tokenizer, new: Tokenizer, changes: Settings) -> Former:
-    """Return a model of the new vocabulary: tensors with a row for each piece are made anew, others are taken over."""
+    """Return a model of the new vocabulary: tensors with a row for each token are made new, the others are copied."""
     values: Settings = {**dataclasses.asdict(former.config), **changes}
     following = set[str]()
     if old.fingerprint != new.fingerprint:  # else rows that pad the vocabulary stay too

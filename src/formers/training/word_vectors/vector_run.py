@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from ...config import JSONObject, ProgressCallback, Settings, build_config, get_schema, suggest_name
+from ...config import JSONObject, ProgressCallback, build_config, check_setting_names, get_schema
 from ...data.readers import find_files
 from ...data.readers import read_documents as read_text
 from ...errors import Error
@@ -24,7 +24,6 @@ from ...interop.word_vectors import build_vectors_model
 from ...models.vectors import METHODS, VectorsConfig
 from ...reports.run_report import write_text_file
 from ...tasks.word_vectors import find_nearest_words, get_unit_vectors
-from ...text.tokenizer import Tokenizer
 from ..checkpoint.local import Tensors
 from ..config_merge import ConfigFile, GivenSettings, PretrainDataConfig, RunConfig, read_config_tables, to_plain
 from ..distributed.process_group import ProcessGroup
@@ -34,8 +33,8 @@ from ..runs.run import (
     TIMED_STEPS,
     DurationEstimate,
     EarlierRun,
+    PretrainArguments,
     Run,
-    RunOptions,
     RunRequest,
     format_epochs,
     measure_steps,
@@ -54,13 +53,13 @@ VECTOR_SETTINGS: dict[str, tuple[str, ...]] = {
     "train": tuple(name for name in get_schema(VectorTrainConfig) if name != "steps"),  # they follow from the text
 }  # fmt: skip
 VECTOR_KEYS = ("family", "method")  # of a file, beside its tables
-# What a resumed run may do otherwise than before.
+# What may change when a run is resumed.
 RESUMABLE_VECTOR_SETTINGS = ("data.source", "train.epochs", "train.lr", "train.threads")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VectorRunConfig(RunConfig):
-    """All that a run of word vectors is asked to do."""
+    """All settings of a run of word vectors."""
 
     method: str
     data: PretrainDataConfig
@@ -87,9 +86,7 @@ def configure_vectors(method: str | None, config: ConfigFile, overrides: Mapping
         raise Error(f"there is no method {method!r}", fix=f"choose {', '.join(METHODS)}")
     usual = METHODS[method]
     for table, values in settings.tables.items():
-        for key in values:
-            if key not in VECTOR_SETTINGS[table]:
-                raise Error(f"unknown setting {key!r} of {table}", fix=suggest_name(key, VECTOR_SETTINGS[table]))
+        check_setting_names(values, VECTOR_SETTINGS[table], table)
     merged = settings.merge_over({"model": {"kind": usual.kinds[0], **usual.model}, "train": {"epochs": usual.epochs}})
     source = merged["data"].get("source") or ()
     merged["data"]["source"] = [source] if isinstance(source, str) else source
@@ -117,37 +114,21 @@ class VectorData:
 Prepared = tuple[VectorRunConfig, VectorData]
 
 
-@dataclass(frozen=True)
-class VectorRequest(RunRequest[VectorRunConfig, None, VectorRunConfig, VectorData]):
-    """A run of word vectors that was asked for. One that resumes reads its text again: only the vectors are saved."""
-
-    method: str | None  # or "vectors": the file of settings says which
-    text: object  # documents in memory; None: the files of the settings
-    valid: object
-    file: ConfigFile
-    given: Settings
-    top: dict[str, str | None]
-    tokenizer: Tokenizer | None
-    same: Mapping[str, object] | None
-    options: RunOptions
+class VectorRequest(PretrainArguments, RunRequest[VectorRunConfig, None, VectorRunConfig, VectorData]):
+    """A request for a run of word vectors. A resumed one reads its text again: only the vectors are saved."""
 
     @property
     def device(self) -> str:
         """The processor: word vectors are not trained on a GPU."""
         return "cpu"
 
-    @property
-    def inputs(self) -> object:
-        """The file of settings."""
-        return (self.file,)
-
     def configure(self, earlier: EarlierRun | None) -> tuple[VectorRunConfig, None]:
         """Merge the settings, of a new run or of a resumed one, and refuse what word vectors do not have."""
-        other = {**self.top, "tokenizer": self.tokenizer or self.given.get("data.tokenizer"), "valid": self.valid}
+        other = {**self.keys, "tokenizer": self.tokenizer or self.given.get("data.tokenizer"), "valid": self.valid}
         for name, value in other.items():
             if value is not None:
                 raise Error(f"{name} does not apply to word vectors", fix="leave it out")
-        config = configure_vectors(self.method, self.file, self.given) if earlier is None else self.merge_with(earlier)
+        config = configure_vectors(self.family, self.file, self.given) if earlier is None else self.merge_with(earlier)
         if self.text is None and not config.data.source:
             fix = "give --data FILES" if earlier is None else "give the text that the run began with: it is read again"
             raise Error("there is no text to learn from", fix=fix)
@@ -156,7 +137,7 @@ class VectorRequest(RunRequest[VectorRunConfig, None, VectorRunConfig, VectorDat
     def merge_with(self, earlier: EarlierRun) -> VectorRunConfig:
         """Merge the settings of a resumed run with those that may change."""
         file_tables, before = read_config_tables(self.file, tuple(VECTOR_SETTINGS), VECTOR_KEYS), earlier.settings
-        method = self.method if self.method in METHODS else file_tables.get("method")
+        method = self.family if self.family in METHODS else file_tables.get("method")
         known = before.get("method", before["family"])
         if known not in METHODS or method not in (None, known):
             what = f"is a run of {known}, not of {method or 'word vectors'}"
@@ -194,8 +175,8 @@ class VectorRequest(RunRequest[VectorRunConfig, None, VectorRunConfig, VectorDat
         for line in check_texts(text, RunText(None, config.data)):
             self.options.say(line)
         config = choose_ngram_lengths(config, text, self.options.say)
-        digest, count, how = hashlib.sha256(), itertools.count(), config.data.reader_options
-        texts = hash_and_count(read_text(text.source, **how), digest.update, count, self.options.report)
+        digest, count, options = hashlib.sha256(), itertools.count(), config.data.reader_options
+        texts = hash_and_count(read_text(text.source, **options), digest.update, count, self.options.report)
         corpus = Corpus.from_texts(texts, config.model.min_count, config.train.lower)
         return config, VectorData(corpus, digest.hexdigest(), next(count))
 
@@ -311,9 +292,9 @@ def list_neighbour_samples(former: Former) -> list[dict[str, str]]:
     size, unknown = former.config.vocab, former.tokenizer.id("unk")
     names = [former.tokenizer.get_token_text(i) for i in range(size) if i != unknown]
     wordy = [name for name in names if len(name) > 1 and name.isalpha()]
-    some = wordy[min(50, len(wordy) // 3) :][: SHOWN_WORDS * 3 : 3]
+    chosen = wordy[min(50, len(wordy) // 3) :][: SHOWN_WORDS * 3 : 3]
     samples = []
-    for word in some:
+    for word in chosen:
         near = find_nearest_words(former, get_unit_vectors(former, [word])[0], SHOWN_NEIGHBOURS, [word])
         samples.append({"given": word, "made": ", ".join(name for name, _ in near)})
     return samples

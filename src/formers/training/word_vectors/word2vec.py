@@ -1,6 +1,6 @@
 """Word vectors out of text: skip-gram, CBOW and fastText, and GloVe (Pennington et al. 2014) from counts.
 
-The text is worked off in blocks of places that follow each other. The pairs of a block are small matrix products
+The text is processed in blocks of consecutive places. The pairs of a block are small matrix products
 (objectives/word_vector_losses.py), so that rows are fetched and put back once for each place and not once for each
 pair. Several threads share the tables without locks (Recht et al. 2011), as the released programs do; one thread
 repeats exactly, also a run that was stopped and resumed.
@@ -82,9 +82,9 @@ class VectorTrainConfig(LoopConfig):
     lr: float | None = None  # None: the method's own
     lower: bool = True  # the words are put into lower case
     seed: int = 0
-    threads: int | None = None  # None: all cores; only one thread gives the same bits again
+    threads: int | None = None  # None: all cores; only one thread is reproducible
     steps: int = 0  # stretches of the text in all epochs; follows from the text
-    samples = 0  # nothing is evaluated on the way
+    samples = 0  # no samples are written during the run
     keep_last, keep_best, keep_every = 2, 0, None  # checkpoints
     deterministic = False  # one thread is, without torch's help
     bytes_per_parameter = 16  # GloVe's: two tables, and the squares of their gradients
@@ -116,7 +116,7 @@ def train_word_vectors(
 ) -> Former:  # fmt: skip
     """Train vectors of the words in some texts (strings, or lists of words); `more` are settings of VectorsConfig.
 
-    `lr` falls in a line to almost nothing (GloVe's by AdaGrad); with one thread the result is a function of the seed.
+    `lr` falls linearly to almost 0 (GloVe's by AdaGrad); with one thread the result is a function of the seed.
     """
     c = settings.build_config(VectorsConfig, {"kind": kind, **more}, where="vectors")
     train = VectorTrainConfig(epochs=epochs, lr=lr, lower=lower, seed=seed, threads=threads)
@@ -134,7 +134,7 @@ def train_word_vectors(
 
 
 class VectorLearner(Protocol):
-    """Word vectors on their way: `groups` are the tables that jobs change, by the file of a checkpoint. A job is a
+    """Word vectors in training: `groups` are the tables that jobs change, by the file of a checkpoint. A job is a
     stretch of what an epoch goes over: places of the text, or the counts of pairs (GloVe)."""
 
     kind: str
@@ -169,7 +169,7 @@ class VectorLearner(Protocol):
 
 
 def build_learner(corpus: Corpus, c: VectorsConfig, train: VectorTrainConfig) -> VectorLearner:
-    """Build what a method trains, at its beginning."""
+    """Build the learner of a method, with initial tables."""
     lr = KINDS[c.kind].lr if train.lr is None else train.lr
     return (GloveLearner if c.kind == "glove" else BlockwiseLearner)(corpus, c, train.epochs, lr, train.seed)
 
@@ -336,7 +336,7 @@ class BlockwiseLearner(VectorLearner):
         self.groups = {"model": {"input": table, "output": self.outer.table}}
 
     def compute_lr(self, progress: float) -> float:
-        """Return a rate that falls in a line to almost nothing."""
+        """Return a rate that falls linearly to almost 0."""
         return self.lr * max(1 - progress, 1e-4)
 
     def run_job(self, epoch: int, begin: int) -> float:

@@ -72,8 +72,8 @@ def decode_attention(
 def write_new_kv(k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, fresh: tuple[Tensor, Tensor]) -> None:
     """Write new keys and values into each row's last slot."""
     rows, last = torch.arange(len(lengths), device=lengths.device), lengths.clamp(max=k.shape[1]) - 1
-    for held, new in zip((k, v), fresh, strict=True):
-        held.index_put_((rows, last), new)
+    for stored, new in zip((k, v), fresh, strict=True):
+        stored.index_put_((rows, last), new)
     if table is not None:
         table.index_put_((rows, last), rows)
 

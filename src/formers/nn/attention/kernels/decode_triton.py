@@ -58,11 +58,11 @@ def attend_chunk(
         out = out * shrink + tl.sum(p[:, None] * v.to(tl.float32), 0)
         top = new
     if FRESH:
-        mine = (last >= first) & (last < first + size)
-        tl.store(K + row * k_r + last * k_t + h * k_h + d, new_k, mask=real & mine)
-        tl.store(V + row * v_r + last * v_t + h * v_h + d, new_v, mask=real & mine)
+        has_last = (last >= first) & (last < first + size)
+        tl.store(K + row * k_r + last * k_t + h * k_h + d, new_k, mask=real & has_last)
+        tl.store(V + row * v_r + last * v_t + h * v_h + d, new_v, mask=real & has_last)
         if TABLE:
-            tl.store(HELD + row * held_r + last, row, mask=mine & (h == 0))
+            tl.store(HELD + row * held_r + last, row, mask=has_last & (h == 0))
     none = sums == 0.0
     at = (n.to(tl.int64) * heads + h) * parts + part
     tl.store(OUT + at * dim + d, (out / tl.where(none, 1.0, sums)).to(OUT.dtype.element_ty), mask=real)
