@@ -29,16 +29,19 @@ from formers.interop.tokenizer_files import load_tokenizer
 from formers.models import gnmt
 from formers.registry import find_family, train_tokenizer
 from formers.text.tokenizer import Tokenizer
+from formers.training.recipes import has_post_norm
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+RECURRENT_FAMILIES = ("seq2seq", "gnmt", "elmo")  # compiled, an LSTM is unrolled step by step
 TOKENIZER_LINES = 12_000  # of the text: about two million characters of articles
 RUN_SETTINGS = ("family", "model", "objective", "train", "steps", "plain_layers")  # of an arm: what makes its model
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Sizes of a run. `steps` are those of pretraining; a task takes `tune_steps` of pairs, or passes over
-    `examples` labelled rows for `epochs`."""
+    """Sizes of a run. `steps` are those of pretraining, of `rows` examples; before a task it takes `longer` times as
+    many of both, because masked models hardly help a task before they have read some tens of millions of tokens
+    (benchmarks/RESULTS.md). A task takes `tune_steps` of pairs, or `epochs` over `examples` labelled rows."""
 
     dim: int
     layers: int
@@ -52,6 +55,7 @@ class Scale:
     epochs: float
     tests: int  # labelled rows of the test
     symbols: int  # of the longest sequence to be reversed
+    longer: int = 1
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -60,7 +64,7 @@ class Scale:
 
 
 SCALES = {
-    "gpu": Scale(256, 6, 128, 64, 2000, 8192, 10_000_000, 1000, 6000, 3, 1800, 24),
+    "gpu": Scale(256, 6, 128, 64, 2000, 8192, 40_000_000, 1000, 6000, 3, 1800, 24, longer=2),
     "cpu": Scale(96, 4, 64, 16, 400, 2048, 2_000_000, 200, 2000, 3, 1000, 12),
     "dry": Scale(32, 2, 24, 4, 3, 600, 60_000, 3, 24, 1, 12, 4),
 }
@@ -75,7 +79,7 @@ class Work:
     seed: int
     folder: Path  # of all works: prepared text is kept here
     data: Path
-    text: Path | None  # a folder of other English text (*.txt), in place of WikiText-2
+    text: Path | None  # a file or folder of other English text (*.txt, *.txt.xz), in place of WikiText-2
     claim: str
     arm: Mapping[str, Any]
 
@@ -109,7 +113,8 @@ class Work:
             lines = read_lines(self.data / "lm" / "movie_reviews_ko.txt.xz")
             texts = ["\n".join(lines[i : i + 30]) for i in range(0, len(lines), 30)]
         elif self.text is not None:
-            texts = [path.read_text(encoding="utf-8") for path in sorted(self.text.glob("*.txt"))]
+            files = sorted(self.text.glob("*.txt*")) if self.text.is_dir() else [self.text]
+            texts = [text for file in files for text in read_whole(file).split("\n\n") if text.strip()]
         else:
             texts = read_documents(by_paragraph=False)
         sizes = np.cumsum([len(text) for text in texts])
@@ -123,11 +128,11 @@ class Work:
 
     def pretrain(
         self, family: str, text: Path | Store, part: str, *, steps: int | None = None, valid: Store | None = None,
-        tokenizer: Tokenizer | None = None, **more: Any,
+        tokenizer: Tokenizer | None = None, longer: int = 1, **more: Any,
     ) -> Any:  # fmt: skip
         """Train a model of a family; settings of the arm (model, objective, train) win over those of the scale."""
         s = self.scale
-        steps = steps or s.steps
+        steps = steps or s.steps * longer
         known = get_schema(find_family(family).definition.config_class)
         model: dict[str, Any] = (
             {} if more.get("init") else {**s.sizes, "context": s.length * self.arm.get("context", 1), "dropout": 0.0}
@@ -137,10 +142,11 @@ class Work:
         model |= {} if more.get("init") else {"sparse": s.layers // 2}  # Switch: experts in every other layer
         model = {key: value for key, value in model.items() if key in known} | dict(self.arm.get("model", {}))
         train = {
-            "steps": steps, "batch_tokens": s.rows * s.length, "accumulate": 1, "seq_length": s.length,
-            "short_length": None, "optimizer": "adamw", "lr": 1e-3, "schedule": "linear",
+            "steps": steps, "batch_tokens": s.rows * s.length * longer, "accumulate": 1, "seq_length": s.length,
+            "short_length": None, "optimizer": "adamw", "lr": self.choose_rate(family), "schedule": "linear",
             "warmup_steps": max(1, steps // 10), "weight_decay": 0.01, "seed": self.seed, "eval_every": 10 * steps,
-            "save_every": 10 * steps, "eval_batches": 60, "samples": 0, "compile": False, "workers": 0,
+            "save_every": 10 * steps, "eval_batches": 60, "samples": 0, "workers": 0,
+            "compile": False if family in RECURRENT_FAMILIES else None,  # None: on a GPU
             **self.arm.get("train", {}),
         }  # fmt: skip
         overrides = {f"train.{key}": value for key, value in train.items()}
@@ -151,6 +157,11 @@ class Work:
             family, text, out=self.name_run(part, *RUN_SETTINGS), overwrite=True, overrides=overrides, device=DEVICE,
             **({} if valid is None else {"valid": valid, "tokenizer": tokenizer}), **more,
         )  # fmt: skip
+
+    def choose_rate(self, family: str) -> float:
+        """Return the highest learning rate: blocks with their norms after the sums tolerate less at a GPU's width."""
+        is_post = has_post_norm(find_family(family).definition, self.arm.get("model", {}))
+        return 7e-4 if is_post and self.scale.dim > 128 else 1e-3
 
     def prepare_pairs(self, family: str, name: str, swap: bool = False) -> tuple[Tokenizer, Store, Store]:
         """Return a tokenizer of a family and the pairs of a table in the data folder, for training and validation."""
@@ -170,8 +181,13 @@ class Work:
 
 def read_lines(path: Path) -> list[str]:
     """Read the lines of a packed text file."""
-    with lzma.open(path, "rt", encoding="utf-8") as stream:
-        return stream.read().split("\n")
+    return read_whole(path).split("\n")
+
+
+def read_whole(path: Path) -> str:
+    """Read a text file, packed or not."""
+    with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8") as stream:
+        return stream.read()
 
 
 def split_texts(texts: list[str], size: int = 4000) -> list[str]:
@@ -251,7 +267,7 @@ def measure_titles(work: Work) -> dict[str, float]:
     """Pretrain on English, then learn the subject lines of e-mails; the perplexity of the validation titles."""
     family = work.arm["family"]
     store = work.prepare_text(family)
-    run = work.pretrain(family, store, "pretrain")
+    run = work.pretrain(family, store, "pretrain", longer=work.scale.longer)
     tokenizer = run.former.tokenizer
     rows = [work.read_rows(f"summarise/email_subject.{part}") for part in ("train", "dev")]
     rows[0] = rows[0][: 2 * work.scale.examples]
@@ -270,7 +286,7 @@ def measure_transfer(work: Work) -> dict[str, float]:
     store = work.prepare_text(arm.get("tokenizer", arm["family"]), arm.get("corpus", "english"))
     folder = work.name_run("pretrain", *RUN_SETTINGS)  # arms that differ in fine-tuning alone share it
     if not (folder / "model").is_dir():
-        work.pretrain(arm["family"], store, "pretrain", steps=arm.get("steps"))
+        work.pretrain(arm["family"], store, "pretrain", steps=arm.get("steps"), longer=work.scale.longer)
     table = "classify/nsmc" if korean else "classify/sst2"
     parts = [work.read_rows(f"{table}.{one}") for one in ("train", "test")]
     draw = random.Random(0)  # the same rows for every seed and arm

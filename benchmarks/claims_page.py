@@ -18,8 +18,9 @@ ENGLISH = """# Claims of the papers, tried at small scale
 
 Made from `benchmarks/raw/claims.jsonl` by `python -m benchmarks.claims --pages`; do not edit.
 
-One claim of each member's paper, with two arms that differ in the one thing that it is about. The rule of each verdict
-was fixed before the run. Models are small and train for minutes, so that a verdict is about this scale: a claim that
+One claim of each member's paper, with two arms that differ in the one thing that it is about; where whole members are
+compared (GPT-Neo, GPT-J, XLNet, BLOOM), they differ in their other parts as well. The rule of each verdict was fixed
+before the run. Models are small and train for minutes, so that a verdict is about this scale: a claim that
 did not hold here is not refuted, and one that held is not proven at the paper's size. One rule is younger than a trial:
 with a linear head both arms of ELMo stayed at chance (49.6 to 49.8 %), so its head became a BiLSTM, and every rule on
 accuracy got a floor of 55 % below which it says nothing.
@@ -28,7 +29,7 @@ accuracy got a floor of 55 % below which it says nothing.
 python -m benchmarks.claims --list
 python -m benchmarks.claims --dry
 python -m benchmarks.claims rnn bloom --scale cpu
-python -m benchmarks.claims --scale gpu --at-once 10 --minutes 9.5
+python -m benchmarks.claims --scale gpu --at-once 12 --minutes 9.5 --text CORPORA/wikipedia.train.txt.xz
 ```
 
 Values are means over the seeds ± half the distance between the largest and the smallest.
@@ -38,17 +39,18 @@ KOREAN = """# 논문의 주장을 작은 규모로 확인하기
 
 `benchmarks/raw/claims.jsonl`에서 `python -m benchmarks.claims --pages`로 만든 문서입니다. 직접 고치지 마십시오.
 
-모델마다 논문의 주장 하나를 고르고, 그 주장이 말하는 한 가지만 다른 두 모델을 비교합니다. 판정 규칙은 실행하기 전에
-정했습니다. 모델이 작고 학습 시간이 몇 분이므로 판정은 이 규모에만 해당합니다. 여기서 성립하지 않았다고 주장이 반증된
-것은 아니며, 성립했다고 논문의 규모에서 증명된 것도 아닙니다. 시험 실행 뒤에 바꾼 규칙이
-하나 있습니다. ELMo는 선형 헤드로는 두 모델이 모두 우연 수준(49.6~49.8 %)에 머물러 헤드를 BiLSTM으로 바꾸었고,
-정확도로 판정하는 모든 규칙에 하한 55 %를 두어 그 아래에서는 판정하지 않습니다.
+모델마다 논문의 주장 하나를 고르고, 그 주장이 말하는 한 가지만 다른 두 모델을 비교합니다. 모델끼리 비교하는
+항목(GPT-Neo, GPT-J, XLNet, BLOOM)에서는 나머지 부분도 서로 다릅니다. 판정 규칙은 실행하기 전에 정했습니다. 모델이 작고
+학습 시간이 몇 분이므로 판정은 이 규모에만 해당합니다. 여기서 성립하지 않았다고 주장이 반증된 것은 아니며, 성립했다고
+논문의 규모에서 증명된 것도 아닙니다. 시험 실행 뒤에 바꾼 규칙이 하나 있습니다. ELMo는 선형 헤드로는 두 모델이 모두
+우연 수준(49.6~49.8 %)에 머물러 헤드를 BiLSTM으로 바꾸었고, 정확도로 판정하는 모든 규칙에 하한 55 %를 두어 그
+아래에서는 판정하지 않습니다.
 
 ```sh
 python -m benchmarks.claims --list
 python -m benchmarks.claims --dry
 python -m benchmarks.claims rnn bloom --scale cpu
-python -m benchmarks.claims --scale gpu --at-once 10 --minutes 9.5
+python -m benchmarks.claims --scale gpu --at-once 12 --minutes 9.5 --text CORPORA/wikipedia.train.txt.xz
 ```
 
 값은 시드별 평균 ± (최댓값과 최솟값 차이의 절반)입니다.

@@ -124,14 +124,27 @@ def start_child(job: str, name: str, folder: Path, steps: int = 0) -> subprocess
         )
 
 
-def train_all(names: list[str], folder: Path, steps: int, at_once: int) -> dict[str, dict[str, Any]]:
-    """Train runs at the same time; return what each found, without those that failed, which are printed."""
-    waiting, running = list(names), list[subprocess.Popen[bytes]]()
-    while waiting or running:
+def train_all(
+    names: list[str], folder: Path, steps: int, at_once: int
+) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
+    """Train runs at the same time. As soon as all of a family have ended, yield it with what each of them found,
+    without those that failed, which are printed."""
+    waiting, running = list(names), dict[str, subprocess.Popen[bytes]]()
+    families = list(dict.fromkeys(name.split(".")[0] for name in names))
+    while families:
         while waiting and len(running) < at_once:
-            running.append(start_child("train", waiting.pop(0), folder, steps))
-        running = [child for child in running if child.poll() is None]
+            name = waiting.pop(0)
+            running[name] = start_child("train", name, folder, steps)
+        running = {name: child for name, child in running.items() if child.poll() is None}
+        busy = {name.split(".")[0] for name in (*waiting, *running)}
+        for family in [family for family in families if family not in busy]:
+            families.remove(family)
+            yield family, read_runs([name for name in names if name.split(".")[0] == family], folder)
         time.sleep(0.2)
+
+
+def read_runs(names: list[str], folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what runs that have ended found; print how the others failed."""
     found = {}
     for name in names:
         if (file := folder / f"{name}.json").exists():
@@ -155,11 +168,11 @@ def measure_distance(one: dict[str, Any], other: dict[str, Any]) -> dict[str, fl
 
 def compare_curves(families: list[str], folder: Path, steps: int, at_once: int) -> None:
     """Print the distance of the fast path from the plain one for each family, and of other paths from the fast one."""
-    names = [f"{family}.{path}.0" for family in families for path in ("fast", "plain")]
-    names += [f"{family}.plain.1" for family in families]
-    names += [f"gpt2.{path}.0" for path in choose_size(("8bit", "fp8"), ("8bit",)) if "gpt2" in families]
-    found = train_all(names, folder, steps, at_once)
-    for family in families:
+    more = {"gpt2": choose_size(("8bit.0", "fp8.0"), ("8bit.0",))}
+    names = [
+        f"{family}.{run}" for family in families for run in ("fast.0", "plain.0", "plain.1", *more.get(family, ()))
+    ]
+    for family, found in train_all(names, folder, steps, at_once):
         fast, plain, other = (found.get(f"{family}.{run}") for run in ("fast.0", "plain.0", "plain.1"))
         if fast is None or plain is None:
             continue
@@ -190,8 +203,7 @@ def compare_attention_dropout(families: list[str], folder: Path, steps: int, at_
     families = [family for family in families if family in ("gpt2", "bert")]
     kinds = ("published", "zero")
     names = [f"{family}.fast.{seed}.{kind}" for family in families for kind in kinds for seed in (0, 1)]
-    found = train_all(names, folder, steps, at_once)
-    for family in families:
+    for family, found in train_all(names, folder, steps, at_once):
         rows = {
             kind: [found[name]["valid"] for seed in (0, 1) if (name := f"{family}.fast.{seed}.{kind}") in found]
             for kind in kinds

@@ -10,12 +10,16 @@ compile side by side and are timed one at a time. Every line that a work prints 
 stage and the time, so that nothing is lost when the machine is taken back. Works that have a line without an error are
 left out when the same results are given again. The run ends in time whatever the works do. On a CPU tiny models
 rehearse the same code.
+
+What a machine without a network needs beside the repository: FORMERS_DATA with lm/wikitext2.*; for the peers' loops
+accelerate, which can be brought along (pip install --no-deps --target site accelerate, then PYTHONPATH=site).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -45,6 +49,19 @@ class Stage:
     seconds: float
     build_command: Callable[[Sequence[str], float], list[str]]
     key: str = "work"  # of a line of results, that names the work
+    needs: tuple[str, ...] = ()  # packages without which there is nothing to measure
+
+    def find_missing_package(self) -> str | None:
+        """Return a package that is needed and not installed."""
+        return next((name for name in self.needs if not can_import(name)), None)
+
+
+def can_import(package: str) -> bool:
+    """Return whether a package is installed, without importing it."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def build_loop_command(which: str, works: Sequence[str], seconds: float) -> list[str]:
@@ -62,6 +79,7 @@ def build_test_command(works: Sequence[str], seconds: float) -> list[str]:
     return ["benchmarks.gpu_suite", "--tests", *works, "--seconds", f"{seconds - RESERVE:.0f}"]
 
 
+RELATIVE_KERNELS = ("forward", "backward_queries", "backward_keys")
 TEST_FILES = tuple(sorted(path.stem for path in (ROOT / "tests" / "gpu").glob("test_*.py")))
 STAGES = (
     Stage("loop", NINE, 240, partial(build_loop_command, "--no-peer")),
@@ -70,12 +88,14 @@ STAGES = (
     Stage("curves", ("gpt2", "bert", "t5", "xlnet"), 240, partial(build_learning_command, "curves"), key="family"),
     Stage("tests", TEST_FILES, 300, build_test_command),
     Stage("long", ("bands-64k", "memory-64k", "generate-32k"), 240, lambda w, s: ["benchmarks.large", *w]),
-    Stage("peers", NINE, 400, partial(build_loop_command, "--only-peer")),
+    Stage("kernels", ("relative", *RELATIVE_KERNELS), 120, lambda w, s: ["benchmarks.kernels", *w], key="group"),
+    Stage("peers", NINE, 400, partial(build_loop_command, "--only-peer"), needs=("transformers", "accelerate")),
     Stage("fp8", ("gpt2-bf16", "gpt2-fp8", "gpt2-xl-bf16", "gpt2-xl-fp8"), 240, lambda w, s: ["benchmarks.large", *w]),
     Stage("dropout", ("gpt2", "bert"), 240, partial(build_learning_command, "attention-dropout"), key="family"),
     Stage("more", ("bloom-7b1-adamw", "gpt2-xl-8bit", "gpt2-xl-checkpointing", "bands-64k-alternating"), 240,
           lambda w, s: ["benchmarks.large", *w]),
-    Stage("generate-peers", ("generate",), 200, lambda w, s: ["benchmarks.generate", "gpu", "--peer"], key="stage"),
+    Stage("generate-peers", ("generate",), 200, lambda w, s: ["benchmarks.generate", "gpu", "--peer"], key="stage",
+          needs=("transformers",)),
 )  # fmt: skip
 
 
@@ -160,7 +180,9 @@ def run_stages(stages: Sequence[Stage], seconds: float, results: Path) -> None:
         before = read_results(results)
         for stage in stages:
             works, left = list_missing_works(stage, before)[again], end - time.monotonic()
-            if works and left > SHORTEST:
+            if works and (package := stage.find_missing_package()) is not None:
+                print(json.dumps({"stage": stage.name, "left_out": f"{package} is not installed"}), flush=True)
+            elif works and left > SHORTEST:
                 run_stage(stage, works, min(stage.seconds, left - RESERVE), results)
 
 

@@ -121,6 +121,32 @@ def run_in_turns(commands: Sequence[Sequence[str]], at_once: int, seconds: float
             signal_groups(started, signal.SIGKILL)
 
 
+def run_one_ahead(commands: Sequence[Sequence[str]], seconds: float) -> Iterator[int | None]:
+    """Run processes that print for themselves one after the other, the next one begun before: it imports and reads
+    its text up to wait_for_turn while the one before has the GPU. Yield how each ended, None for one that was killed
+    after so many seconds of its turn."""
+    waiting, started = list(commands), list[subprocess.Popen[bytes]]()
+    with tempfile.TemporaryDirectory() as folder:
+        env = os.environ | {"FORMERS_TURNS": folder}
+        try:
+            while waiting or started:
+                while waiting and len(started) < 2:
+                    started.append(subprocess.Popen(waiting.pop(0), env=env))
+                (Path(folder) / f"{started[0].pid}.go").touch()
+                try:
+                    code: int | None = started[0].wait(seconds)
+                except subprocess.TimeoutExpired:
+                    started[0].kill()
+                    started[0].wait()
+                    code = None
+                started.pop(0)
+                yield code
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+
+
 def signal_groups(processes: Sequence[subprocess.Popen[str]], number: signal.Signals) -> None:
     """Send a signal to processes that lead a group of their own, and to all that they have started."""
     for process in processes:

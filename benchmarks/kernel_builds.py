@@ -51,6 +51,7 @@ def list_biased_variants() -> Iterator[tuple[str, dict[str, Any], tuple[int, ...
 
 def list_relative_variants() -> Iterator[tuple[str, dict[str, Any], tuple[int, ...]]]:
     """Yield kernel, flags and tile sizes of relative_flash."""
+    from benchmarks.kernels import RELATIVE_TILES
     from formers.nn.attention.kernels import relative_flash as relative
 
     tiles = {
@@ -62,6 +63,10 @@ def list_relative_variants() -> Iterator[tuple[str, dict[str, Any], tuple[int, .
         for name, size in tiles.items():
             yield name, flags | {"WIDE": even, "D": 64}, size
     yield "backward_encodings", {"D": 64}, (relative.QUERY_GRAD_TILES[0], *relative.ENCODING_GRAD_TILES[1:])
+    stream = dict.fromkeys(("SEGMENTED", "RANKED", "DROP", "EVEN", "WIDE"), True) | {"SURE": False, "D": 64}
+    for name, others in RELATIVE_TILES.items():  # what benchmarks/kernels.py times
+        for size in others[1:]:
+            yield name, stream, size
 
 
 def list_loss_variants() -> Iterator[tuple[str, dict[str, Any], tuple[int, ...]]]:
@@ -133,7 +138,7 @@ def main() -> None:
                 found = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"}
             failed += "error" in found
             on = [flag for flag, value in flags.items() if value is True]
-            row = {"kernels": name, "kernel": kernel, "flags": on, "head_dim": flags.get("D"), **found}
+            row = {"kernels": name, "kernel": kernel, "flags": on, "head_dim": flags.get("D"), "tiles": tiles, **found}
             print(json.dumps(row | {"seconds": round(time.perf_counter() - began, 1)}), flush=True)
     sys.exit(failed > 0)
 

@@ -1,4 +1,5 @@
-"""GPU: large models and long texts in training and generation, each in a process of its own; lines of JSON.
+"""GPU: large models and long texts in training and generation, each in a process of its own, one at a time on the GPU;
+the next one reads its text meanwhile. Lines of JSON.
 
     python -m benchmarks.large                       # bert-large, gpt2-xl, t5-3b and bloom-7b1 shapes
     python -m benchmarks.large long                  # 64k tokens with bands and with a memory, generation after 32k
@@ -18,7 +19,6 @@ import argparse
 import json
 import lzma
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ import torch
 
 import formers
 from benchmarks.gpu_works import DEVICE, IS_DRY_RUN, choose_size
-from benchmarks.harness import describe_machine, synchronise_gpu
+from benchmarks.harness import describe_machine, run_one_ahead, synchronise_gpu, wait_for_turn
 from formers.batch import Batch
 from formers.data.loader import load_batches
 from formers.data.plans import TokenSource
@@ -148,6 +148,7 @@ def measure_training(case: LargeCase) -> dict[str, Any]:
         "steps": 1000, "warmup_steps": 20, "lr": 1e-4, "schedule": "constant", "seq_length": length,
         "batch_tokens": rows * length, "optimizer": "adamw", **choose_size(dict(case.train), dry_run_train(case)),
     }  # fmt: skip
+    wait_for_turn()
     model = case.build_model()
     parameters = sum(p.numel() for p in model.parameters())
     trainer = Trainer(model, [objective], TrainConfig(**train), ProcessGroup(device=torch.device(DEVICE)))
@@ -192,6 +193,7 @@ def dry_run_train(case: LargeCase) -> dict[str, Any]:
 @torch.inference_mode()
 def measure_generation(prompt_length: int, tokens: int) -> dict[str, Any]:
     """Read a long prompt with GPT-2's shape and a longer context, and continue it greedily."""
+    wait_for_turn()
     prompt_length, tokens = choose_size(prompt_length, 64), choose_size(tokens, 8)
     sizes = choose_size({"vocab": 50304}, {**SMALL_SIZES, "vocab": 512})
     with torch.device(DEVICE):
@@ -255,17 +257,15 @@ def main() -> None:
         parser.error(f"there is no work {unknown[0]}")
     if not given.here:
         print(json.dumps(describe_machine()), flush=True)
-    for name in names:
-        if given.here:
+    if given.here:
+        for name in names:
             run_work(name)
-            continue
-        try:
-            command = [sys.executable, "-m", "benchmarks.large", name, "--here"]
-            done = subprocess.run(command, timeout=TIME_LIMIT).returncode
-        except subprocess.TimeoutExpired:
-            done = f"not done after {TIME_LIMIT} s"
-        if done:
-            print(json.dumps({"work": name, "error": f"ended with {done}"}), flush=True)
+        return
+    commands = [[sys.executable, "-m", "benchmarks.large", name, "--here"] for name in names]
+    for name, code in zip(names, run_one_ahead(commands, TIME_LIMIT), strict=True):
+        if code != 0:
+            error = f"not done after {TIME_LIMIT} s" if code is None else f"ended with {code}"
+            print(json.dumps({"work": name, "error": error}), flush=True)
 
 
 if __name__ == "__main__":

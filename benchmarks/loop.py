@@ -15,6 +15,7 @@ nothing around it. With --together, so many processes compile at a time, and are
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import lzma
@@ -100,9 +101,13 @@ def read_documents(by_paragraph: bool) -> list[str]:
     return ["\n".join(lines) for lines in articles if any(lines)]
 
 
+class Finished(Exception):
+    """All that is timed has been: no checkpoint of a gigabyte has to be written while other works wait."""
+
+
 class StepClock:
     """Notes when each step was logged, and how many tokens there were until then; `last` is the number of the last
-    step, after which the bare step is timed."""
+    step, after which the bare step is timed and the run ends."""
 
     def __init__(self, last: int) -> None:
         self.began, self.rows, self.last = time.perf_counter(), list[tuple[int, int, float]](), last
@@ -117,6 +122,7 @@ class StepClock:
         self.rows.append((row["step"], row["tokens"], time.perf_counter() - self.began))
         if row["step"] == self.last:
             self.bare_step_ms = time_recorded_step()
+            raise Finished
 
     def summarise(self) -> dict[str, Any]:
         """Return tokens a second and milliseconds a step after the warmup, and the share of the bare step in it."""
@@ -148,7 +154,7 @@ def time_ours(case: LoopCase, steps: int) -> dict[str, Any]:
     options = {"recipe": "paper"} if case.preset and not IS_DRY_RUN else {}
     clock = StepClock(steps)
     words = train_tokenizer("bpe", texts[:TOKENIZER_TEXTS], PIECES, style=case.family)  # the quickest kind
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Finished):
         formers.pretrain(
             case.family, texts, out=Path(folder) / "run", preset=None if IS_DRY_RUN else case.preset, hook=clock,
             overrides=case.build_overrides(steps), tokenizer=words, **options,

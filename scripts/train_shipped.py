@@ -3,18 +3,46 @@
     python scripts/train_shipped.py tokenizers CORPORA                     # on any machine, once (CORPORA/tokenizers)
     python scripts/train_shipped.py pretrain CORPORA --work W --out OUT --seconds 540      # all three side by side
     python scripts/train_shipped.py finetune --work W --data DATA --out OUT --seconds 540  # the encoder's tasks
+    python scripts/train_shipped.py restore OUT --work W                   # elsewhere: models out of archives
     python scripts/train_shipped.py measure CORPORA --work W --out OUT     # bits per byte, ROUGE, minimal pairs
     python scripts/train_shipped.py pack OUT [OUT ...]                     # into src/formers/pretrained, with cards
     python scripts/train_shipped.py check CORPORA --data DATA              # all of it, tiny, on a CPU, in minutes
 
 CORPORA is the folder of scripts/prepare_corpora.py, DATA that of the evaluation sets, W a folder for runs (kept between
 calls), OUT what is brought back: archives of at most 15 MiB (NAME.tar.00, .01, …) with the weights in bf16, and one
-JSON file of records and figures a stage. `pretrain --only encoder --init DIR` goes on from a folder that `unpack` made
-of them.
+JSON file of records and figures a stage. Of CORPORA, pretraining reads *.train.*, *.valid.* and tokenizers (36 MiB).
 
 A time budget decides the number of steps: the rate stays at its height until a fifth of the steps is left (schedule
-wsd), and what is left is computed from the steps measured so far. Needs formers' core dependencies alone, without the
-command line's; runs offline."""
+wsd), and what is left is computed from the steps measured so far. Each call ends with a finished model. The same call
+again goes on from where the rate of the one before began to fall; on another machine `pretrain --only encoder --init
+W/bf16/bert-mini` goes on from what `restore` made. Needs formers' core dependencies alone, without the command line's;
+runs offline. `measure` needs no GPU (a 5-gram of the whole text is counted).
+
+The plan, for one H200 and calls of ten minutes:
+
+- Sizes follow from the limit of 12 MB for a model in int8, tokenizer included: 11.8, 9.3 and 6.9 MB; with the word
+  vectors (2.9 MB) 31 of the 32 MB for all. The encoder has 7.4 million parameters in its blocks and 3.8 in its table.
+- Speed: BERT-base takes 50 ms for 32,768 tokens in the loop (24 of them matrix products). A block 320 wide has 0.17 of
+  its products and 0.42 of its elementwise work, and there are 6 for 12: about 8 ms, 4 million tokens a second for all
+  runs together. With a quarter lost to starts and evaluations, encoder and decoder side by side see about 1.5 million
+  tokens a second each: some 650 million in a call of 540 s, 20,000 steps.
+- Text: an epoch has 44 million tokens (English 17, bills 13, reviews 6 twice), so a call is 15 epochs. Reviews are then
+  read for about 190 million tokens: between the 98 million after which a BERT of 6 x 384 had 87.9 % on NSMC and the 295
+  million after which it had 89.1 (benchmarks/RESULTS.md; 85.4 from scratch). The English, 11.6 million words, is read
+  15 times: BabyLM's baselines had 10 million words 20 times. A second call adds as much.
+- The encoder's rate: with norms after the sums, 1e-3 falling in a straight line (5e-4 on average) was measured for 6
+  layers of 384; here 7e-4 and a plateau. Its dropout is that run's, 0.1 and none in attention. A fifth of the tokens is
+  hidden: more than BERT's 15 %, because small models profit (Wettig et al. 2023), less than 30 %, because
+  pseudo-likelihoods and tasks see whole sentences. Examples have 256 tokens, so that every position is learned.
+- The decoder has no dropout: 8.6 million parameters do not learn 40 million tokens by heart in 15 epochs.
+- The titler is the smallest: half of its time it restores spans of bills (11 million tokens), then it learns titles.
+- Fine-tuning: 54 runs, 112,000 steps of about 15 ms, which wait for the processor and not for the GPU; 12 at a time,
+  four to six minutes. The titler can be pretrained beside them:
+
+    python scripts/train_shipped.py pretrain CORPORA --only encoder decoder --work W --out OUT --seconds 560
+    python scripts/train_shipped.py pretrain CORPORA --only titler --work W --out OUT --seconds 560 &
+    python scripts/train_shipped.py finetune --work W --data DATA --out OUT --seconds 560; wait
+"""
 
 from __future__ import annotations
 
@@ -25,12 +53,16 @@ import json
 import lzma
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,11 +70,13 @@ import torch
 
 import formers
 from formers.config import JSONObject
+from formers.data.store import Store
 from formers.evaluation.api import evaluate_pairs, evaluate_perplexity
 from formers.evaluation.metrics import rouge
 from formers.evaluation.minimal_pairs import PHENOMENA, generate_pairs
 from formers.interop.model_directory import load, save
 from formers.interop.shipped_models import SHIPPED_FOLDER
+from formers.interop.tokenizer_files import load_tokenizer
 from formers.registry import train_tokenizer
 from formers.text.tokenizer import Tokenizer
 from formers.training.loop import Stopped
@@ -82,11 +116,11 @@ class Plan:
 PLANS = {
     "encoder": Plan(
         "bert", "bert-mini",
-        {"dim": 320, "layers": 6, "heads": 5, "ff": 1280, "context": 256, "dropout": 0.1, "attention_dropout": 0.1},
+        {"dim": 320, "layers": 6, "heads": 5, "ff": 1280, "context": 256, "dropout": 0.1, "attention_dropout": 0.0},
         {"size": 11_776, "lower": True, "alphabet": 1700},
-        {"wikipedia": 1, "books": 1, "addresses": 1, "help": 1, "bills": 1, "reviews": 3},
+        {"wikipedia": 1, "books": 1, "addresses": 1, "help": 1, "bills": 1, "reviews": 2},
         {"name": "mlm", "mask_rate": 0.2},
-        {"batch_tokens": 32_768, "seq_length": 128, "lr": 7e-4, "weight_decay": 0.05, "warmup_steps": 1000,
+        {"batch_tokens": 32_768, "seq_length": 256, "lr": 7e-4, "weight_decay": 0.05, "warmup_steps": 1000,
          "betas": (0.9, 0.98), "eps": 1e-6},
         ("en", "ko"),
         "Lower case only. Knows Wikipedia of 2006, law-making Korean and film reviews; little else, and no facts to be "
@@ -94,8 +128,8 @@ PLANS = {
     ),
     "decoder": Plan(
         "gpt2", "gpt2-mini",
-        {"dim": 256, "layers": 7, "heads": 4, "context": 256, "dropout": 0.05, "attention_dropout": 0.05,
-         "embed_dropout": 0.05},
+        {"dim": 256, "layers": 7, "heads": 4, "context": 256, "dropout": 0.0, "attention_dropout": 0.0,
+         "embed_dropout": 0.0},
         {"size": 12_032},
         {"wikipedia": 1, "books": 2, "addresses": 1, "help": 1, "bills": 1, "reviews": 1},
         {"name": "causal"},
@@ -125,7 +159,8 @@ TINY_TRAIN = {"batch_tokens": 1024, "seq_length": 64, "warmup_steps": 5}
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """A task that the encoder is fine-tuned on: its files (train, valid, test), and how long it learns."""
+    """A task that the encoder is fine-tuned on: its files (train, valid, test), how long it learns, and the rates that
+    are tried from pretrained weights and from new ones; validation examples choose among them."""
 
     name: str
     task: str
@@ -133,28 +168,29 @@ class TaskPlan:
     metric: str
     epochs: float
     batch_size: int
-    lr: float  # of the pretrained model
-    scratch_lr: float = 5e-4
+    rates: dict[str, tuple[float, ...]]
+
+
+def plan_task(
+    name: str, task: str, place: str, parts: tuple[str, str | None, str], metric: str, epochs: float, batch_size: int,
+    pretrained: tuple[float, ...] = (1e-4, 3e-4), scratch: tuple[float, ...] = (2e-4, 5e-4),
+) -> TaskPlan:  # fmt: skip
+    """Plan a task whose files are PLACE/NAME.PART."""
+    train, valid, test = parts
+    start, rates = f"{place}/{name}.", {"pretrained": pretrained, "scratch": scratch}
+    files = start + train, None if valid is None else start + valid, start + test
+    return TaskPlan(name, task, files, metric, epochs, batch_size, rates)
 
 
 TASKS = {
     one.name: one
     for one in (
-        TaskPlan("nsmc", "classify", ("classify/nsmc.train", None, "classify/nsmc.test"), "accuracy", 4, 128, 2e-4),
-        TaskPlan(
-            "korsts", "regress", ("pair/korsts.train", "pair/korsts.dev", "pair/korsts.test"), "spearman", 12, 32, 2e-4
-        ),
-        TaskPlan(
-            "sst2",
-            "classify",
-            ("classify/sst2.train", "classify/sst2.dev", "classify/sst2.test"),
-            "accuracy",
-            6,
-            32,
-            1e-4,
-        ),
-        TaskPlan("mrpc", "classify", ("pair/mrpc.train", None, "pair/mrpc.test"), "accuracy", 10, 32, 1e-4),
-        TaskPlan("cola", "classify", ("classify/cola.train", None, "classify/cola.dev"), "matthews", 10, 32, 1e-4),
+        # The rates of a BERT of 6 layers of 384 that was measured before (benchmarks/RESULTS.md)
+        plan_task("nsmc", "classify", "classify", ("train", None, "test"), "accuracy", 4, 128, (1e-4,), (5e-4,)),
+        plan_task("korsts", "regress", "pair", ("train", "dev", "test"), "spearman", 12, 32),
+        plan_task("cola", "classify", "classify", ("train", None, "dev"), "matthews", 10, 32),
+        plan_task("sst2", "classify", "classify", ("train", "dev", "test"), "accuracy", 6, 32),
+        plan_task("mrpc", "classify", "pair", ("train", None, "test"), "accuracy", 10, 32),
     )
 }
 
@@ -232,6 +268,19 @@ def train_tokenizers(corpora: Path, only: list[str], folder: Path | None = None,
 # ---------------------------------------------------------------------------------------------------- training
 
 
+def prepare_stores(name: str, corpora: Path, work: Path, tiny: bool = False) -> list[Path]:
+    """Encode the text of a plan and its validation text, once for all calls; return where the token stores are."""
+    plan, places = PLANS[name], list[Path]()
+    tokenizer = load_tokenizer((work if tiny else corpora) / "tokenizers" / name)
+    for part, collect in (("valid", collect_validation), ("train", collect_documents)):
+        places.insert(0, work / "stores" / f"{name}-{part}")
+        if not (places[0] / "store.json").is_file():
+            shutil.rmtree(places[0], ignore_errors=True)  # what a call that was killed left
+            workers = min(5, (os.cpu_count() or 1) // 3)
+            formers.prepare(collect(plan, corpora, tiny), tokenizer, places[0], splitter=None, workers=workers)
+    return places
+
+
 @dataclass
 class Deadline:
     """A clock that ends a run: it watches each step, and sends the signal on which a run saves and stops."""
@@ -243,6 +292,7 @@ class Deadline:
     step: int = 0
     startup: float = 0.0  # seconds from the call to its first step: the next call needs as many
     called: float = 0.0
+    has_stopped: bool = False  # whether this run was sent the signal: a second one would end it without saving
 
     @property
     def left(self) -> float:
@@ -252,6 +302,7 @@ class Deadline:
     def begin_run(self, stop_at_decay: bool) -> None:
         """Note that a run is about to begin."""
         self.called, self.first_step, self.stop_at_decay = time.perf_counter(), None, stop_at_decay
+        self.has_stopped = False
 
     def __call__(self, row: JSONObject) -> None:
         """Look at a line of the metrics."""
@@ -268,7 +319,8 @@ class Deadline:
         spare = self.left - FINISH_SECONDS
         if self.stop_at_decay:
             spare -= min(self.startup, 60.0) + self.step * DECAY_SHARE / (1 - DECAY_SHARE) / max(rate, 1e-9)
-        if spare <= 0:
+        if spare <= 0 and not self.has_stopped:  # on a GPU one more step is told after the signal
+            self.has_stopped = True
             os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -277,39 +329,44 @@ def pretrain_one(
 ) -> None:
     """Pretrain one of the models within a time, fine-tune the titler, and write what is brought back."""
     plan, deadline = PLANS[name], Deadline(seconds)
-    folder, tokens = work / name, (work if tiny else corpora) / "tokenizers" / name
+    folder, held = work / name, work / f"{name}-held"
     budget = deadline.seconds
     if plan.finetuned:
         deadline.seconds = 0.5 * budget
-    documents, validation = collect_documents(plan, corpora, tiny), collect_validation(plan, corpora, tiny)
-    print(f"{name}: {len(documents):,} documents, {sum(map(len, documents)):,} characters", flush=True)
+    text, validation = (Store.open(where) for where in prepare_stores(name, corpora, work, tiny))
+    print(f"{name}: {len(text.tokens):,} tokens an epoch after {seconds - deadline.left:.0f} s", flush=True)
+    if held.is_dir():  # an earlier call: from where its rate began to fall
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(held, folder)
     model = {**plan.model, **({k: v for k, v in TINY_MODEL.items() if k in plan.model} if tiny else {})}
     train: JSONObject = {
         **plan.train, **(TINY_TRAIN if tiny else {}), "schedule": "wsd", "workers": 0 if tiny else 4, "samples": 0,
+        "compile": not tiny,  # the same in both parts, whose steps differ: the second finds it compiled
         "eval_every": 20 if tiny else 2000, "save_every": 20 if tiny else 2000, "keep_last": 1, "keep_best": 0,
     }  # fmt: skip
     where: JSONObject = {"init": str(init)} if init else {"model": model}
     common: JSONObject = {
-        "valid": validation, "tokenizer": tokens, "out": folder, "hook": deadline, "objective": plan.objective,
-        "data": {"splitter": "none"}, **where,
+        "valid": validation, "out": folder, "hook": deadline, "objective": plan.objective, **where,
     }  # fmt: skip
     resume, done = (folder / "run.json").is_file(), 0
     try:
         deadline.begin_run(stop_at_decay=True)
-        formers.pretrain(plan.family, documents, resume=resume, train={**train, "steps": ENDLESS}, **common)
+        formers.pretrain(plan.family, text, resume=resume, train={**train, "steps": ENDLESS}, **common)
         raise SystemExit("an endless run has ended")
     except Stopped:
         done = deadline.step
         steps = max(done + 1, round(done / (1 - DECAY_SHARE)), train["warmup_steps"] + 1)
+    shutil.rmtree(held, ignore_errors=True)
+    shutil.copytree(folder, held)
     print(f"{name}: {done:,} steps at the full rate, now {steps - done:,} with a falling one", flush=True)
     deadline.begin_run(stop_at_decay=False)
     try:
-        result = formers.pretrain(plan.family, documents, resume=True, train={**train, "steps": steps}, **common)
+        result = formers.pretrain(plan.family, text, resume=True, train={**train, "steps": steps}, **common)
     except Stopped:  # slower than measured: what there is is saved
         print(f"{name}: out of time at step {deadline.step:,}", flush=True)
         deadline.seconds += 60
         steps = deadline.step + 1
-        result = formers.pretrain(plan.family, documents, resume=True, train={**train, "steps": steps}, **common)
+        result = formers.pretrain(plan.family, text, resume=True, train={**train, "steps": steps}, **common)
     former, history = result.former, result.history
     record: JSONObject = {
         "name": plan.title, "stage": "pretrain", "steps": steps,
@@ -350,7 +407,8 @@ def finetune_titler(
     common: JSONObject = {
         "task": "summarise", "batch_size": 8 if tiny else 96, "seq_length": 512, "long_texts": "cut", "baseline": False,
         "max_output_tokens": 40, "evals_per_epoch": 0.5, "hook": deadline, "optimizer": "rms-adamw",
-        "lr": 3e-3, "overwrite": True, "overrides": {"train.weight_decay": 0.0, "train.samples": 0},
+        "lr": 3e-3, "overwrite": True,
+        "overrides": {"train.weight_decay": 0.0, "train.samples": 0, "train.compile": False},
     }  # fmt: skip
     # one short run says how long an epoch takes
     began, small = time.perf_counter(), rows["train"][: len(rows["train"]) // 12]
@@ -407,10 +465,24 @@ def unpack(folder: Path, target: Path) -> list[str]:
     return names
 
 
-def run_side_by_side(commands: dict[str, list[str]], jobs: int, seconds: float, logs: Path) -> dict[str, int]:
-    """Run commands of this script as processes, `jobs` at a time; their output goes to logs and, marked, to ours."""
+def restore(folders: list[Path], work: Path) -> None:
+    """Unpack what was brought back into a folder of runs: all weights in bf16, and as they ship; the newest comes
+    last."""
+    for folder in folders:
+        for title in unpack(folder, work / "bf16"):
+            save(load(work / "bf16" / title), work / "shipped" / title, storage="int8", overwrite=True)
+            print(work / "shipped" / title)
+
+
+def run_side_by_side(
+    commands: dict[str, list[str]], jobs: int, seconds: float, logs: Path, note: Callable[[], object] = lambda: None
+) -> dict[str, int]:
+    """Run commands of this script as processes, `jobs` at a time; their output goes to logs and, marked, to ours. After
+    each, `note` writes what is known by then."""
+    lock = threading.Lock()
     logs.mkdir(parents=True, exist_ok=True)
-    began = time.perf_counter()
+    began, threads = time.perf_counter(), str(max(1, (os.cpu_count() or 1) // max(1, min(jobs, len(commands)))))
+    environment = {"OMP_NUM_THREADS": threads, "TORCHINDUCTOR_COMPILE_THREADS": threads} | dict(os.environ)
 
     def run_one(name: str) -> tuple[str, int]:
         log = logs / f"{name}.log"
@@ -420,7 +492,7 @@ def run_side_by_side(commands: dict[str, list[str]], jobs: int, seconds: float, 
             return name, 124
         with open(log, "w", encoding="utf-8") as file:
             command = [sys.executable, __file__, *commands[name]]
-            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
             try:
                 code = process.wait(left)
             except subprocess.TimeoutExpired:
@@ -428,6 +500,8 @@ def run_side_by_side(commands: dict[str, list[str]], jobs: int, seconds: float, 
                 code = 124
         tail = log.read_text(encoding="utf-8").splitlines()[-3:]
         print(f"[{time.perf_counter() - began:5.0f} s] {name}: exit {code}; " + " | ".join(tail)[-400:], flush=True)
+        with lock:
+            note()
         return name, code
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
@@ -446,28 +520,42 @@ def read_rows(data: Path, name: str, tiny: bool) -> list[dict[str, str]]:
     return [dict(zip(header, row, strict=True)) for row in (rows[:80] if tiny else rows)]
 
 
-def finetune_one(task: str, start: str, seed: int, work: Path, data: Path, tiny: bool) -> None:
+def find_trained(work: Path, name: str) -> Path:
+    """Return the folder of a model as it ships: of this run, else of the package."""
+    title = PLANS[name].title
+    return place if (place := work / "shipped" / title).is_dir() else SHIPPED_FOLDER / title
+
+
+def list_finetuning(tasks: list[str], seeds: int) -> dict[str, list[str]]:
+    """List the runs of fine-tuning by name, each with its arguments: every task with its first seed first."""
+    return {
+        f"{task}-{start}-{seed}-{rate:g}": [task, start, str(seed), f"{rate:g}"]
+        for seed in range(seeds) for task in tasks for start, rates in TASKS[task].rates.items() for rate in rates
+    }  # fmt: skip
+
+
+def finetune_one(task: str, start: str, seed: int, rate: float, work: Path, data: Path, tiny: bool) -> None:
     """Fine-tune the encoder on a task, from the shipped weights or from new ones of its shape; write the figures."""
-    plan, shipped = TASKS[task], work / "shipped" / PLANS["encoder"].title
-    model = shipped
+    plan, model = TASKS[task], find_trained(work, "encoder")
+    name = f"{task}-{start}-{seed}-{rate:g}"
     if start == "scratch":
-        model = work / "scratch" / f"{seed}-{task}"
-        like = load(shipped)
+        like, model = load(model), work / "scratch" / name
         fresh = formers.build(like.family, head=like.head, seed=seed, **like.config.to_settings())
         fresh.tokenizer = like.tokenizer
         save(fresh, model, overwrite=True)
-    train, valid, test = (None if name is None else read_rows(data, name, tiny) for name in plan.files)
+    train, valid, test = (None if part is None else read_rows(data, part, tiny) for part in plan.files)
     limit = {"valid_fraction": 0.02} if task == "nsmc" and not tiny else {}
     began = time.perf_counter()
     run = formers.finetune(
-        model, train, valid, test=test, task=plan.task, out=work / "tuned" / f"{task}-{start}-{seed}", overwrite=True,
+        model, train, valid, test=test, task=plan.task, out=work / "tuned" / name, overwrite=True,
         epochs=1 if tiny else plan.epochs, batch_size=plan.batch_size, seq_length=128, seed=seed, long_texts="cut",
-        lr=plan.scratch_lr if start == "scratch" else plan.lr, baseline=False, metric=plan.metric,
-        overrides={"train.samples": 0, "train.compile": False}, **limit,
+        lr=rate, baseline=False, metric=plan.metric, **limit,
+        overrides={"train.samples": 0, "train.compile": False, "train.keep_last": 1},
     )  # fmt: skip
-    record = {"task": task, "start": start, "seed": seed, "test": run.test, "valid": run.valid, "metric": plan.metric,
-              "seconds": round(time.perf_counter() - began, 1)}  # fmt: skip
-    write_record(work / "figures", f"{task}-{start}-{seed}.json", record)
+    record = {"task": task, "start": start, "seed": seed, "rate": rate, "test": run.test, "valid": run.valid,
+              "metric": plan.metric, "seconds": round(time.perf_counter() - began, 1)}  # fmt: skip
+    write_record(work / "figures", f"{name}.json", record)
+    shutil.rmtree(work / "tuned" / name, ignore_errors=True)  # checkpoints of 60 runs would fill a small disk
     print(json.dumps(record), flush=True)
 
 
@@ -477,7 +565,7 @@ def measure_decoder(corpora: Path, work: Path, tiny: bool) -> JSONObject:
     from ngram_baseline import NgramModel
 
     plan = PLANS["decoder"]
-    former = load(work / "shipped" / plan.title, device="cuda" if torch.cuda.is_available() else "cpu")
+    former = load(find_trained(work, "decoder"), device="cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = get_tokenizer(former)
     documents = collect_documents(plan, corpora, tiny)
     ngrams = {n: NgramModel(n, len(tokenizer)) for n in (1, 5)}
@@ -523,7 +611,7 @@ def take_characters(documents: list[str], count: int) -> list[str]:
 
 def measure_titler(corpora: Path, work: Path, tiny: bool) -> JSONObject:
     """Compute ROUGE of titles that the model writes, beside copying the beginning of the bill."""
-    former = load(work / "shipped" / PLANS["titler"].title, device="cuda" if torch.cuda.is_available() else "cpu")
+    former = load(find_trained(work, "titler"), device="cuda" if torch.cuda.is_available() else "cpu")
     rows = read_title_rows(corpora, "test")[: 20 if tiny else None]
     references = [row["target"] for row in rows]
     written = former.summarise([row["text"] for row in rows], max_new_tokens=40)
@@ -558,25 +646,32 @@ def measure_one(name: str, corpora: Path, work: Path, out: Path, tiny: bool) -> 
     if name == "titler":
         figures["titles"] = measure_titler(corpora, work, tiny)
     else:
-        former = load(work / "shipped" / PLANS[name].title, device="cuda" if torch.cuda.is_available() else "cpu")
+        former = load(find_trained(work, name), device="cuda" if torch.cuda.is_available() else "cpu")
         figures["minimal_pairs"] = measure_pairs(former, 5 if tiny else 60)
         print({language: round(values["mean"], 3) for language, values in figures["minimal_pairs"].items()}, flush=True)
     write_record(out, f"{name}.measure.json", figures)
 
 
 def summarise_finetuning(work: Path) -> JSONObject:
-    """Return mean and spread over seeds of each task and start."""
-    groups: dict[str, dict[str, list[float]]] = {}
-    for path in sorted((work / "figures").glob("*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        groups.setdefault(record["task"], {}).setdefault(record["start"], []).append(record["test"][record["metric"]])
-    return {
-        task: {"metric": TASKS[task].metric} | {
-            start: {"mean": sum(v) / len(v), "spread": (max(v) - min(v)), "seeds": len(v), "values": v}
-            for start, v in starts.items()
-        }
-        for task, starts in groups.items()
-    }  # fmt: skip
+    """Return mean and spread over seeds of each task and start, with the rate that is best on validation examples."""
+    groups: dict[str, dict[str, dict[float, list[JSONObject]]]] = {}
+    for path in sorted((work / "figures").glob("*-*-*-*.json")):
+        one = json.loads(path.read_text(encoding="utf-8"))
+        groups.setdefault(one["task"], {}).setdefault(one["start"], {}).setdefault(one["rate"], []).append(one)
+    figures: JSONObject = {}
+    for task, starts in groups.items():
+        metric = TASKS[task].metric
+        figures[task] = {"metric": metric}
+        for start, rates in starts.items():
+            most = max(map(len, rates.values()))
+            whole = {rate: runs for rate, runs in rates.items() if len(runs) == most}
+            best = max(whole, key=lambda rate: sum(run["valid"][metric] for run in whole[rate]))
+            values = [run["test"][metric] for run in whole[best]]
+            figures[task][start] = {
+                "mean": sum(values) / len(values), "spread": max(values) - min(values), "seeds": len(values),
+                "values": values, "rate": best, "rates_tried": sorted(rates),
+            }  # fmt: skip
+    return figures
 
 
 # ---------------------------------------------------------------------------------------------------- word vectors
@@ -744,14 +839,14 @@ def pack(folders: list[Path], target: Path) -> None:
                 records.setdefault(path.name, {}).update(record)
     for name, plan in PLANS.items():
         made = records.get("pretrain.json", {}).get(name)
-        source = next((folder for folder in folders if (folder / f"{name}.tar.00").exists()), None)
+        source = next((folder for folder in reversed(folders) if (folder / f"{name}.tar.00").exists()), None)
         if made is None or source is None:
             print(f"{name}: not among what was brought back")
             continue
-        unpacked = target.parent / "build-shipped"
-        unpack(source, unpacked)
         place = target / plan.title
-        save(load(unpacked / plan.title), place, storage="int8", overwrite=place.exists())
+        with tempfile.TemporaryDirectory() as unpacked:
+            unpack(source, Path(unpacked))
+            save(load(Path(unpacked) / plan.title), place, storage="int8", overwrite=place.exists())
         former = load(place)
         measured = records.get("measure.json", {}).get(name, {})
         tuned = records.get("finetune.json", {}) if name == "encoder" else {}
@@ -828,11 +923,12 @@ def build_parser() -> argparse.ArgumentParser:
     tuning = add("finetune", "work", "data", "out", "seconds")
     tuning.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     tuning.add_argument("--seeds", type=int, default=3)
-    tuning.add_argument("--jobs", type=int, default=6)
+    tuning.add_argument("--jobs", type=int, default=12)
     one = add("finetune-one", "work", "data")
     one.add_argument("task", choices=TASKS)
     one.add_argument("start", choices=("pretrained", "scratch"))
     one.add_argument("seed", type=int)
+    one.add_argument("rate", type=float)
     add("measure", "corpora", "only", "work", "out", "seconds")
     add("measure-one", "corpora", "only", "work", "out")
     vectors = add("vectors", "corpora", "work")
@@ -843,9 +939,7 @@ def build_parser() -> argparse.ArgumentParser:
     packing = add("pack")
     packing.add_argument("folders", type=Path, nargs="+")
     packing.add_argument("--target", type=Path, default=SHIPPED_FOLDER)
-    unpacking = add("unpack")
-    unpacking.add_argument("folder", type=Path)
-    unpacking.add_argument("target", type=Path)
+    add("restore", "work").add_argument("folders", type=Path, nargs="+")
     add("check", "corpora", "data").add_argument("--work", type=Path, default=None)
     return parser
 
@@ -868,17 +962,20 @@ def main() -> None:
         merge_records(asked.out, "pretrain", asked.only)
         finish("pretrain", codes)
     elif asked.stage == "finetune-one":
-        finetune_one(asked.task, asked.start, asked.seed, asked.work, asked.data, asked.tiny)
+        finetune_one(asked.task, asked.start, asked.seed, asked.rate, asked.work, asked.data, asked.tiny)
     elif asked.stage == "finetune":
         where = ["--work", str(asked.work), "--data", str(asked.data), *tiny]
         commands = {
-            f"{task}-{start}-{seed}": ["finetune-one", task, start, str(seed), *where]
-            for seed in range(asked.seeds) for task in asked.tasks for start in ("pretrained", "scratch")
-            if not (asked.work / "figures" / f"{task}-{start}-{seed}.json").exists()
-        }  # fmt: skip
-        codes = run_side_by_side(commands, asked.jobs, asked.seconds, asked.work / "logs")
+            name: ["finetune-one", *arguments, *where]
+            for name, arguments in list_finetuning(asked.tasks, asked.seeds).items()
+            if not (asked.work / "figures" / f"{name}.json").exists()
+        }
+
+        def note() -> None:
+            write_record(asked.out, "finetune.json", summarise_finetuning(asked.work))
+
+        codes = run_side_by_side(commands, asked.jobs, asked.seconds, asked.work / "logs", note)
         figures = summarise_finetuning(asked.work)
-        write_record(asked.out, "finetune.json", figures)
         for task, row in figures.items():
             print(task, {key: value for key, value in row.items() if key != "values"}, flush=True)
         finish("finetune", codes)
@@ -896,8 +993,8 @@ def main() -> None:
         measure_vectors(asked.work, asked.data, asked.out, asked.tiny)
     elif asked.stage == "vectors-pack":
         pack_vectors(asked.work, asked.out, asked.target)
-    elif asked.stage == "unpack":
-        print(*unpack(asked.folder, asked.target), sep="\n")
+    elif asked.stage == "restore":
+        restore(asked.folders, asked.work)
     elif asked.stage == "pack":
         pack(asked.folders, asked.target)
     else:
@@ -912,8 +1009,6 @@ def finish(stage: str, codes: dict[str, int]) -> None:
 
 def check_stages(corpora: Path, data: Path, work: Path | None) -> None:
     """Run every stage, tiny, in a temporary folder."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as temporary:
         place = work or Path(temporary)
         train_tokenizers(corpora, list(PLANS), place / "tokenizers", tiny=True)

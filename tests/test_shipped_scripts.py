@@ -96,6 +96,13 @@ def test_a_deadline_leaves_time_for_the_falling_rate(monkeypatch):
         deadline({"step": step, "loss": 1.0})
     spent, decay = sent[0], deadline.step * 0.25 / 10
     assert spent + decay + deadline.startup + train.FINISH_SECONDS == pytest.approx(200, abs=3)
+    deadline({"step": step + 1, "loss": 1.0})  # a step that was launched before
+    assert len(sent) == 1, "a second signal would end the run without saving"
+    deadline.begin_run(stop_at_decay=False)
+    now[0] = 300.0
+    deadline({"step": step + 2, "loss": 1.0})
+    deadline({"step": step + 3, "loss": 1.0})
+    assert len(sent) == 2
 
 
 def test_archives_come_back_whole(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -9,9 +10,10 @@ import time
 
 import pytest
 
-from benchmarks import gpu_suite
+from benchmarks import equal_learning, gpu_suite, kernels
 from benchmarks.gpu_suite import STAGES, Stage, list_missing_works, read_results, run_stages
-from benchmarks.harness import run_in_turns
+from benchmarks.harness import run_in_turns, run_one_ahead
+from formers.nn.attention.kernels import relative_flash
 
 
 def build_stage(name, words, works=("a",), seconds=30, key="work"):
@@ -57,6 +59,56 @@ def test_processes_take_turns_and_end_in_time():
     began = time.monotonic()
     assert list(run_in_turns([[sys.executable, "-c", "import time; time.sleep(60)"]], 1, seconds=0.5)) == []
     assert time.monotonic() - began < 30
+
+
+def test_a_process_reads_ahead_and_waits_for_its_turn(tmp_path):
+    log = tmp_path / "log"
+    words = (
+        "from benchmarks.harness import wait_for_turn as w; import time\n"
+        f"def note(x): open({str(log)!r}, 'a').write(x + chr(10))\n"
+        "note('{0} reads'); w(); note('{0} begins'); time.sleep({1}); note('{0} ends'); raise SystemExit({2})"
+    )
+    commands = [[sys.executable, "-c", words.format(*values)] for values in (("a", 2, 3), ("b", 60, 0), ("c", 0, 0))]
+    assert list(run_one_ahead(commands, 12)) == [3, None, 0], "one that fails or hangs does not take the others along"
+    lines = log.read_text().splitlines()
+    assert lines.index("a ends") < lines.index("b begins") < lines.index("c begins")
+    assert lines.index("c reads") < lines.index("c begins")
+    assert "b ends" not in lines
+
+
+def test_a_stage_without_its_packages_costs_nothing(tmp_path, capsys):
+    stage = dataclasses.replace(build_stage("peers", "raise SystemExit(1)"), needs=("json", "no_such_package"))
+    run_stages([stage], 60, tmp_path / "results.jsonl")
+    assert "no_such_package is not installed" in capsys.readouterr().out
+    assert read_results(tmp_path / "results.jsonl") == []
+    peers = next(stage for stage in STAGES if stage.name == "peers")
+    assert "accelerate" in peers.needs
+
+
+def test_a_family_is_told_as_soon_as_its_runs_have_ended(tmp_path, monkeypatch, capsys):
+    """Runs that are still going on when the time is over cost no other family its line."""
+
+    def start(job, name, folder, steps=0):
+        (folder / f"{job}-{name}.log").write_text("it broke")
+        if name != "bert.fast.0":
+            (folder / f"{name}.json").write_text('{"losses": [1.0, 2.0]}')
+        return subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({30 * name.startswith('t5')})"])
+
+    monkeypatch.setattr(equal_learning, "start_child", start)
+    told = equal_learning.train_all(["t5.fast.0", "gpt2.fast.0", "bert.fast.0", "gpt2.plain.0"], tmp_path, 2, 4)
+    began = time.monotonic()
+    found = dict([next(told), next(told)])
+    assert time.monotonic() - began < 25
+    assert set(found) == {"gpt2", "bert"}
+    assert set(found["gpt2"]) == {"gpt2.fast.0", "gpt2.plain.0"}
+    assert found["bert"] == {}
+    assert "it broke" in capsys.readouterr().out
+
+
+def test_kernels_of_the_stage_are_those_that_are_timed():
+    assert set(gpu_suite.RELATIVE_KERNELS) == set(kernels.RELATIVE_TILES)
+    for name, sizes in kernels.RELATIVE_TILES.items():
+        assert sizes[0] == getattr(relative_flash, kernels.RELATIVE_KERNELS[name]), "the present ones come first"
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
