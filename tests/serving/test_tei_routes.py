@@ -139,7 +139,8 @@ def test_metrics_have_both_families_of_names(client):
     for name in (
         'te_request_count{method="embed"}', "te_request_success", 'te_request_failure{err="validation"}',
         "te_request_duration_bucket", "te_request_tokenization_duration_count", "te_request_inference_duration_sum",
-        "te_request_input_length_bucket", "te_request_queue_duration_count", "te_batch_next_size_sum", "te_batch_next_tokens_bucket", "te_queue_size",
+        "te_request_input_length_bucket", "te_request_queue_duration_count",
+        "te_batch_next_size_sum", "te_batch_next_tokens_bucket", "te_queue_size",
         'vllm:num_requests_running{model_name="gpt2"}', "vllm:num_requests_waiting", "vllm:prompt_tokens_total",
         "vllm:generation_tokens_total", "vllm:time_to_first_token_seconds_bucket", "vllm:request_success_total",
         "vllm:inter_token_latency_seconds_count", "vllm:e2e_request_latency_seconds_sum",

@@ -227,7 +227,8 @@ class KVCache(CarriedState):
     def add_source(self, row: int, encoder_output: Tensor, layout: Layout) -> int:
         """Note the length of a row's source; returns the slots that every row has for its source from now on.
 
-        They follow the longest source of a row that is in use, in steps of 64: each step of cross attention reads all."""
+        They follow the longest source of a row that is in use, in steps of 64: each step of cross attention reads
+        them all."""
         assert self.lengths is not None
         known = self.encoder_output
         lengths = torch.zeros_like(self.lengths) if known is None else known[1].lengths * (self.lengths > 0)
