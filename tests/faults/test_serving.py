@@ -185,7 +185,7 @@ def test_row_19_a_client_that_is_gone_frees_its_slot_within_a_step(writer, full,
         def is_quiet() -> bool:
             """The server may still be reading requests of clients that are gone: it must stay quiet for a second."""
             nonlocal quiet_since
-            if engine.active_requests or not engine.waiting_requests.empty() or server.find("writer").num_requests:
+            if engine.active_requests or engine.waiting_requests or server.find("writer").num_requests:
                 quiet_since = time.monotonic()
             return time.monotonic() - quiet_since > 1
 

@@ -13,7 +13,7 @@ SIZES = {
 SOURCES = [[7, 3, 1], [9, 1, 4, 4, 2]]  # of two texts, for encoder-decoders
 
 
-def build_decoder(family):
+def build_decoder(family, **more):
     """Build a model of a family that decodes, an encoder-decoder too."""
     sizes = {k: v for k, v in SHARED_SIZES.items() if family != "seq2seq" or k != "heads"}
-    return formers.build(family, head="lm", seed=1, **sizes, **SIZES[family])
+    return formers.build(family, head="lm", seed=1, **sizes, **SIZES[family], **more)

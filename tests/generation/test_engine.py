@@ -167,6 +167,36 @@ def test_attention_reads_no_more_slots_than_the_longest_request_has():
         assert engine.runner.state.used_slots == 6  # all but the newest token
 
 
+@pytest.mark.parametrize(("family", "more"), [("t5", {}), ("seq2seq", {"attention": "additive"})])
+def test_cross_attention_reads_no_more_slots_than_the_longest_source_has(family, more):
+    """Slots for sources follow the sources that are held, and not what the engine would hold at most."""
+    f, how = build_decoder(family, **more), Options(temperature=0)
+    engine, widths, short = Engine(f, num_slots=2, cache_size=1024), [], [5, 6, 7]
+    sources = [short, [1 + i % 30 for i in range(300)], short, short]
+    beside = engine.submit(short, 60, how)
+    for source in sources:  # a long one joins a short one that is at work, and leaves again
+        request = engine.submit(source, 3, how)
+        while request in (*engine.waiting_requests, *engine.active_requests.values()):
+            engine.step()
+        widths.append(engine.runner.state[0].cross_kv[0].shape[1])
+        assert request.result() == continue_ids(f, [source], 3, how)[0]
+    assert widths == [64, 320, 64, 64]
+    while engine.step():
+        pass
+    assert beside.result() == continue_ids(f, [short], 60, how)[0]
+
+
+def test_a_cancelled_request_leaves_the_queue_while_all_slots_are_taken():
+    engine = Engine(build_decoder("gpt2"), num_slots=1, cache_size=40)
+    at_work, waiting = engine.submit([1], 30), [engine.submit([2], 5) for _ in range(3)]
+    engine.step()
+    waiting[1].cancel()
+    engine.step()
+    assert list(engine.waiting_requests) == [waiting[0], waiting[2]]
+    assert waiting[1].result() == []
+    assert engine.active_requests == {0: at_work}
+
+
 def test_prompts_that_wait_are_read_together(monkeypatch):
     f, how = build_decoder("gpt2"), Options(temperature=0)
     engine, groups = Engine(f, num_slots=6, cache_size=40), []

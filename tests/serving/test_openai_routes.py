@@ -212,6 +212,12 @@ def test_documents_are_ranked(client, models):
     cosines = client.post("/v1/rerank", json={**body, "model": "bert", "top_n": 1}).json()["results"]
     vectors = models["bert"].embed(["the cat", *documents], normalise=True)
     assert len(cosines) == 1
+    named = client.post("/v2/rerank", json={**body, "documents": [{"text": one} for one in documents]}).json()
+    assert [one["index"] for one in named["results"]] == want
+    for wrong in ({"title": "a"}, {"text": "a", "title": "b"}):  # what is not read is not ignored
+        refused = client.post("/v2/rerank", json={**body, "documents": [documents[0], wrong]})
+        assert refused.status_code == 400
+        assert "document 1 must be a text" in refused.json()["error"]["message"]
     assert cosines[0]["relevance_score"] == pytest.approx(float((vectors[1:] @ vectors[0]).max()), abs=1e-6)
 
 

@@ -45,6 +45,7 @@ def test_every_route_asks_for_the_token(locked_client):
             else:
                 assert answer.status_code == 401, (method, path)
                 assert answer.json()["error"]
+                assert answer.headers["www-authenticate"] == "Bearer"
         allowed = locked_client.request(method, path, headers={"Authorization": f"Bearer {TOKEN}"})
         assert allowed.status_code not in (401, 403), (method, path)
 

@@ -139,10 +139,31 @@ def test_metrics_have_both_families_of_names(client):
     for name in (
         'te_request_count{method="embed"}', "te_request_success", 'te_request_failure{err="validation"}',
         "te_request_duration_bucket", "te_request_tokenization_duration_count", "te_request_inference_duration_sum",
-        "te_request_input_length_bucket", "te_batch_next_size_sum", "te_batch_next_tokens_bucket", "te_queue_size",
+        "te_request_input_length_bucket", "te_request_queue_duration_count",
+        "te_batch_next_size_sum", "te_batch_next_tokens_bucket", "te_queue_size",
         'vllm:num_requests_running{model_name="gpt2"}', "vllm:num_requests_waiting", "vllm:prompt_tokens_total",
         "vllm:generation_tokens_total", "vllm:time_to_first_token_seconds_bucket", "vllm:request_success_total",
         "vllm:inter_token_latency_seconds_count", "vllm:e2e_request_latency_seconds_sum",
     ):  # fmt: skip
         assert name in text, name
     assert "the cat" not in text
+
+
+@pytest.mark.parametrize(("path", "body", "words"), [
+    ("/embed", b"{", "the body is not valid JSON (at character 1)"),
+    ("/embed", b'{"inputs": 5}', "inputs: Input should be a valid string"),
+    ("/rerank", b'{"query": "x"}', "texts: Field required; documents: Field required"),
+    ("/predict", b'{"inputs": [["a", 5]]}', "inputs"),
+    ("/decode", b'{"ids": [-1]}', "ids"),
+])  # fmt: skip
+def test_problems_are_named_as_the_client_wrote_them(client, path, body, words):
+    answer = client.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    message = answer.json()["error"]
+    assert message.startswith(words)
+    assert "Body" not in message, "names of classes are of no use to a client"
+    assert "[str]" not in message
+    for unreadable in (b"\xff", b"[" * 5000):
+        broken = client.post(path, content=unreadable, headers={"Content-Type": "application/json"})
+        assert broken.status_code in (400, 422)
+        assert broken.json()["error"].startswith(("the body cannot be read", "the body is not valid JSON"))

@@ -244,7 +244,7 @@ def score_alternatives(
         cache = KVCache(len(some), max(room, *(len(row) for i in some for row in texts[i])))
         if base is not None:
             for row in range(len(some)):
-                cache.copy_row_from(row, base, 0)
+                cache.copy_row_from(row, base)
             cache.drop_newest(torch.tensor([max(shared) - shared[i] for i in some], device=former.device))
         starts = [texts[i][0][shared[i] : common[i]] for i in some]
         targets = [[list_targets(i, m, shared[i], common[i]) for m in range(len(texts[i]))] for i in some]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -97,7 +98,7 @@ class Engine:
         """Start without requests."""
         self.end_ids = get_end_ids(former)
         self.active_requests: dict[int, Request] = {}
-        self.waiting_requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self.waiting_requests: deque[Request] = deque()  # appended to by any thread, emptied by the engine's
         self.waiting_calls: queue.SimpleQueue[tuple[Future[object], Callable[[], object]]] = queue.SimpleQueue()
         self._wake_event, self._is_stopping = threading.Event(), False
         self._thread: threading.Thread | None = None
@@ -117,7 +118,7 @@ class Engine:
                 raise Error("a request generates one text", fix=fix)
             choose = make_chooser(build_id_constraints(self.former, choose, max_new_tokens))
         request = Request(ids, begin_sequence(self.former, ids), max_new_tokens, choose, listener)
-        self.waiting_requests.put(request)
+        self.waiting_requests.append(request)
         self._wake_event.set()
         return request
 
@@ -145,6 +146,9 @@ class Engine:
         for slot, request in list(self.active_requests.items()):
             if request.is_cancelled:
                 self.release_slot(slot)
+        for request in [one for one in list(self.waiting_requests) if one.is_cancelled]:  # they need no slot to end
+            self.waiting_requests.remove(request)
+            request.put_token(None)
         new = self.admit_requests()
         active = {slot: request.token_ids[-1:] for slot, request in self.active_requests.items() if slot not in new}
         new_ids = [active.get(slot, []) for slot in range(self.num_slots)]
@@ -154,7 +158,7 @@ class Engine:
             new |= {slot: logits[slot] for slot, row in enumerate(new_ids) if row}
         for slot, row in new.items():
             self.append_token(slot, row)
-        return bool(self.active_requests) or not self.waiting_requests.empty()
+        return bool(self.active_requests or self.waiting_requests)
 
     def admit_requests(self) -> dict[int, Tensor]:
         """Admit waiting requests to free slots, and read the last half of a sequence that has filled its context."""
@@ -163,8 +167,9 @@ class Engine:
             if len(request.token_ids) - request.window_start > self.context:
                 request.window_start = len(request.token_ids) - (self.context // 2 or 1)
                 new.append(slot)
-        while free and (waiting := self.take_waiting_request()) is not None:
-            slot, request = free.pop(0), waiting
+        while free and self.waiting_requests:
+            request = self.waiting_requests.popleft()
+            slot = free.pop(0)
             self.active_requests[slot] = request
             request.window_start = max(0, len(request.token_ids) - self.context)
             new.append(slot)
@@ -174,15 +179,6 @@ class Engine:
             del new[: len(group)]
             logits_by_slot |= self.try_prefill(group)
         return logits_by_slot
-
-    def take_waiting_request(self) -> Request | None:
-        """Return the next waiting request that was not cancelled; None if there is none."""
-        while not self.waiting_requests.empty():
-            request = self.waiting_requests.get()
-            if not request.is_cancelled:
-                return request
-            request.put_token(None)
-        return None
 
     def try_prefill(self, slots: Sequence[int]) -> dict[int, Tensor]:
         """Prefill slots together; if that fails, each alone, so that only the request at fault gets the error."""
@@ -215,7 +211,7 @@ class Engine:
         prefill_runner = Runner(self.former, len(texts), max(map(len, texts)), sources)
         logits = prefill_runner.score_next(texts)
         for row, slot in enumerate(slots):
-            self.runner.adopt_row(slot, prefill_runner, self.cache_size, row)
+            self.runner.adopt_row(slot, prefill_runner, row)
         return dict(zip(slots, logits, strict=True))
 
     def count_cached_tokens(self, request: Request) -> int:
@@ -265,8 +261,8 @@ class Engine:
             slot, request = next(iter(self.active_requests.items()))
             request.error = None if request.is_cancelled else unfinished
             self.release_slot(slot)
-        while not self.waiting_requests.empty():
-            request = self.waiting_requests.get()
+        while self.waiting_requests:
+            request = self.waiting_requests.popleft()
             request.error = None if request.is_cancelled else unfinished
             request.put_token(None)
         while not self.waiting_calls.empty():
@@ -294,7 +290,8 @@ class SequentialEngine(Engine):
 
     def admit_requests(self) -> dict[int, Tensor]:
         """Admit the next waiting request if none is active, and compute the logits of the active one's next token."""
-        if not self.active_requests and (request := self.take_waiting_request()) is not None:
+        if not self.active_requests and self.waiting_requests:
+            request = self.waiting_requests.popleft()
             self.active_requests[0] = request
             self.batch = DecodingBatch(self.former, [request.prompt_ids], request.max_new_tokens)
         if self.batch is None:

@@ -156,14 +156,13 @@ class Runner:
         if isinstance(self.state, KVCache) and not self.state.is_static:
             self.state.used_slots = min(self.state.used_slots, longest)
 
-    def adopt_row(self, row: int, other: Runner, room: int, other_row: int = 0) -> None:
-        """Copy a row of another runner into a row; of an encoder-decoder it is the only one, and its source has at
-        most `room` tokens."""
+    def adopt_row(self, row: int, other: Runner, other_row: int = 0) -> None:
+        """Copy a row of another runner into a row; of an encoder-decoder it is the only one."""
         assert isinstance(self.state, KVCache)
         assert isinstance(other.state, KVCache)
         if self.former.is_encoder_decoder:  # where the sources lie changes
             self.unfix_cache()
-        self.state.copy_row_from(row, other.state, room, other_row)
+        self.state.copy_row_from(row, other.state, other_row)
         self.longest_row = max(self.longest_row, self.state.longest_row)
 
     @torch.inference_mode()

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import uvicorn
@@ -18,8 +18,9 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from .. import __version__
+from ..config import JSONValue
 from ..errors import Error
-from . import health_routes, huggingface_routes, openai_routes, playground_routes, tei_routes
+from . import huggingface_routes, openai_routes, playground_routes, tei_routes
 from .metrics import ServerMetrics
 from .request_context import ServerState
 from .responses import JsonResponse, RequestError, get_error_kind, get_protocol, make_error_response
@@ -27,6 +28,7 @@ from .security import Gate, JsonLogFormatter, TimedProtocol
 from .served_models import ModelLoader, ModelTable
 from .settings import ServerSettings
 
+TYPE_NAMES = ("str", "int", "float", "bool", "dict")
 MIN_OPEN_FILES = 4096  # connections are files, and slow ones stay until their deadline
 logger = logging.getLogger("formers.serving")
 
@@ -52,7 +54,7 @@ def build_app(sources: Sequence[str], load: ModelLoader, settings: ServerSetting
         "Hugging Face.",
     )  # fmt: skip
     app.state.server = state
-    for module in (health_routes, openai_routes, tei_routes, playground_routes):
+    for module in (openai_routes, tei_routes, playground_routes):
         app.include_router(module.router)
     playground_routes.mount_pages(app)
     app.include_router(huggingface_routes.router)  # last: its paths begin with any model's name
@@ -77,17 +79,28 @@ async def answer_invalid_body(request: Request, error: Exception) -> Response:
     words = []
     if "json" not in request.headers.get("content-type", ""):
         words.append("the body is not announced as JSON (Content-Type: application/json)")
-    for one in error.errors()[:3]:
-        place = ".".join(str(part) for part in one["loc"] if part != "body")
-        words.append(f"{place}: {one['msg']}" if place else str(one["msg"]))
+    words += [describe_problem(one) for one in error.errors()[:3]]
     status = 400 if get_protocol(request.url.path) == "openai" else 422
     return await answer_error(request, RequestError("; ".join(words) or "the body is not valid", status=status))
+
+
+def describe_problem(problem: Mapping[str, JSONValue]) -> str:
+    """Describe what pydantic found, by the names that the client wrote: of a body that may have several forms, pydantic
+    also names the class or type of each."""
+    if problem["type"] == "json_invalid":
+        return f"the body is not valid JSON (at character {problem['loc'][-1]})"
+    parts = [str(part) for part in problem["loc"] if part != "body"]
+    place = ".".join(part for part in parts if part.islower() and part not in TYPE_NAMES and not part.endswith("]"))
+    return f"{place}: {problem['msg']}" if place else str(problem["msg"])
 
 
 async def answer_http_error(request: Request, error: Exception) -> Response:
     """Answer for routes and methods that do not exist, and bodies that are too long or no JSON."""
     assert isinstance(error, HTTPException)
-    names = {404: "there is no such route", 405: "this route does not take that method"}
+    names = {
+        400: "the body cannot be read: it is not UTF-8, or too deeply nested", 404: "there is no such route",
+        405: "this route does not take that method",
+    }  # fmt: skip
     refusal = RequestError(names.get(error.status_code, str(error.detail)), status=error.status_code)
     request.scope["error_kind"] = refusal.kind
     return make_error_response(refusal, request.url.path, error.headers)

@@ -28,6 +28,8 @@ class Ticket(Generic[OperationT]):
     arrival: float = field(default_factory=time.monotonic)
     future: Future[list[VerbResult]] = field(default_factory=Future)
     next_input: int = 0  # the first that no batch has taken yet
+    queue_seconds: float | None = None  # from the arrival to the first batch
+    inference_seconds: float = 0.0  # of all batches that its inputs were in
     results: list[VerbResult] = field(default_factory=list)
 
     def cancel(self) -> None:
@@ -42,15 +44,16 @@ class BatchScheduler(Generic[OperationT]):
     A batch holds up to `max_tokens` tokens (one longer text is a batch of its own). It waits for others at most
     `max_delay` seconds from its oldest text's arrival, and only while `expects_more()` says that some are on the way:
     a request that is alone does not wait. Where a batch fails, its requests are computed one by one, so that only the
-    one at fault gets the error.
+    one at fault gets the error. `on_batch` is told the texts and tokens of each batch, `on_answer` the seconds that an
+    answered request has waited and was computed.
     """
 
     def __init__(
         self, run_batch: BatchFunction[OperationT], max_tokens: int = 16_384, max_waiting: int = 512,
         max_delay: float = 0.002, expects_more: Callable[[], bool] = lambda: False,
-        on_batch: Callable[[int, int, float], None] | None = None,
+        on_batch: Callable[[int, int], None] | None = None, on_answer: Callable[[float, float], None] | None = None,
     ):  # fmt: skip
-        self.run_batch, self.expects_more, self.on_batch = run_batch, expects_more, on_batch
+        self.run_batch, self.expects_more, self.on_batch, self.on_answer = run_batch, expects_more, on_batch, on_answer
         self.max_tokens, self.max_waiting, self.max_delay = max_tokens, max_waiting, max_delay
         self.waiting: deque[Ticket[OperationT]] = deque()
         self.condition = threading.Condition()
@@ -65,6 +68,8 @@ class BatchScheduler(Generic[OperationT]):
             ticket.future.set_result([])
             return ticket
         with self.condition:
+            if len(self.waiting) >= self.max_waiting:  # those whose clients are gone hold no place
+                self.waiting = deque(one for one in self.waiting if not one.future.done())
             if len(self.waiting) >= self.max_waiting:
                 raise Overloaded(f"{len(self.waiting)} requests are waiting for this model")
             if self.is_stopping:
@@ -124,6 +129,9 @@ class BatchScheduler(Generic[OperationT]):
     def compute_batch(self, parts: list[tuple[Ticket[OperationT], int, int]]) -> None:
         """Compute a batch and hand out its results; after a failure, each request's inputs alone."""
         began = time.monotonic()
+        for ticket, _, _ in parts:
+            if ticket.queue_seconds is None:
+                ticket.queue_seconds = began - ticket.arrival
         inputs = [one for ticket, low, high in parts for one in ticket.inputs[low:high]]
         try:
             results = list(self.run_batch(parts[0][0].operation, inputs))
@@ -135,13 +143,14 @@ class BatchScheduler(Generic[OperationT]):
             else:
                 self.finish(parts[0][0], error)
             return
+        seconds = time.monotonic() - began
         if self.on_batch is not None:
-            tokens = sum(sum(ticket.costs[low:high]) for ticket, low, high in parts)
-            self.on_batch(len(inputs), tokens, time.monotonic() - began)
+            self.on_batch(len(inputs), sum(sum(ticket.costs[low:high]) for ticket, low, high in parts))
         at = 0
         for ticket, low, high in parts:
             ticket.results.extend(results[at : at + high - low])
             at += high - low
+            ticket.inference_seconds += seconds
             if len(ticket.results) == len(ticket.inputs):
                 self.finish(ticket)
 
@@ -150,6 +159,8 @@ class BatchScheduler(Generic[OperationT]):
         if not ticket.future.set_running_or_notify_cancel():
             return
         if error is None:
+            if self.on_answer is not None:
+                self.on_answer(ticket.queue_seconds or 0.0, ticket.inference_seconds)
             ticket.future.set_result(ticket.results)
         else:
             ticket.future.set_exception(error)

@@ -53,6 +53,7 @@ def build_description() -> JSONObject:
 
 def split_points(text: str) -> list[str]:
     """Split "1. this 2. that" into its points."""
+    text = re.sub(r"\s*\([^()]*\.py[^()]*\)", "", text)  # the files of the code are nothing that the page could show
     points = [part.strip(" ;") for part in re.split(r"(?:^|\s)\d\. ", text)]
     return [point for point in points if point]
 

@@ -159,7 +159,7 @@ async def answer(request: Request, served: ServedModel, body: TaskBody, paramete
     """Answer a question from its context."""
     inputs = body.inputs
     if not isinstance(inputs, dict) or not all(isinstance(inputs.get(name), str) for name in ("question", "context")):
-        fix = '{"inputs": {"question": "…", "context": "…"}}'
+        fix = 'for example {"inputs": {"question": "…", "context": "…"}}'
         raise RequestError("inputs must have a question and a context", status=422, fix=fix)
     question, context = inputs["question"], inputs["context"]
     limit = (served.former.context or 2**24) // 2

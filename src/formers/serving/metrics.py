@@ -30,7 +30,12 @@ class ServerMetrics:
         self.tokenization = Histogram(
             "te_request_tokenization_duration", "Seconds of tokenizing a request", buckets=SECONDS, **make
         )
-        self.inference = Histogram("te_request_inference_duration", "Seconds per batch", buckets=SECONDS, **make)
+        self.queueing = Histogram(
+            "te_request_queue_duration", "Seconds that a request waits for its first batch", buckets=SECONDS, **make
+        )
+        self.inference = Histogram(
+            "te_request_inference_duration", "Seconds that a request's batches are computed", buckets=SECONDS, **make
+        )
         self.input_lengths = Histogram("te_request_input_length", "Tokens of a text", buckets=SIZES, **make)
         self.batch_sizes = Histogram("te_batch_next_size", "Texts of a batch", buckets=SIZES, **make)
         self.batch_tokens = Histogram("te_batch_next_tokens", "Tokens of a batch", buckets=SIZES, **make)
@@ -61,11 +66,15 @@ class ServerMetrics:
         else:
             self.failures.labels(kind or str(status)).inc()
 
-    def record_batch(self, size: int, tokens: int, seconds: float) -> None:
+    def record_batch(self, size: int, tokens: int) -> None:
         """Count a batch that was computed."""
         self.batch_sizes.observe(size)
         self.batch_tokens.observe(tokens)
-        self.inference.observe(seconds)
+
+    def record_answer(self, queue_seconds: float, inference_seconds: float) -> None:
+        """Count how long a request waited for a batch, and how long it was computed."""
+        self.queueing.observe(queue_seconds)
+        self.inference.observe(inference_seconds)
 
     def watch_queues(self, count: Callable[[], int]) -> None:
         """Read the number of waiting requests whenever the metrics are read."""

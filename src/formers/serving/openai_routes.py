@@ -33,8 +33,7 @@ from .served_models import ServedModel
 MAX_TOP = 20  # alternatives of a token
 TOKEN_IDS_HINT = (
     "send text: ids of another tokenizer would be read in this model's vocabulary and give wrong results in silence. "
-    "LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False); lm-eval: tokenized_requests=False. "
-    "For ids of this model's own tokenizer, start with --token-ids"
+    "LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False); lm-eval: tokenized_requests=False"
 )
 router = APIRouter(responses=describe_errors("openai"))
 
@@ -191,7 +190,7 @@ async def rerank(request: Request, body: RerankBody) -> Response:
     """Rank documents by their relevance to a query, the best first."""
     if body.max_tokens_per_doc is not None:
         raise RequestError("max_tokens_per_doc is not supported", fix="leave it out: nothing is cut")
-    documents = [one if isinstance(one, str) else one.get("text", "") for one in body.documents]
+    documents = [read_document(one, number) for number, one in enumerate(body.documents)]
     served, ranked, tokens = await rank_documents(request, body.model, body.query, documents)
     results = [
         {"index": index, "relevance_score": score}
@@ -203,6 +202,15 @@ async def rerank(request: Request, body: RerankBody) -> Response:
     return JsonResponse({
         "id": f"rerank-{uuid.uuid4().hex}", "model": served.name, "results": results, "usage": usage, "meta": meta,
     })  # fmt: skip
+
+
+def read_document(document: str | dict[str, str], number: int) -> str:
+    """Read the text of a document; other fields would be ranked by nobody."""
+    if isinstance(document, str):
+        return document
+    if set(document) != {"text"}:
+        raise RequestError(f"document {number} must be a text, or have a field text and no other", fix="send texts")
+    return document["text"]
 
 
 @router.post("/v1/completions", responses=describe_answers("application/json", "text/event-stream"))
@@ -315,5 +323,6 @@ def read_prompts(request: Request, served: ServedModel, prompt: JSONValue) -> li
     if all(isinstance(one, str) for one in prompts):
         return list(prompts)
     if not get_state(request).settings.takes_token_ids:
-        raise RequestError("prompt holds token ids", fix=TOKEN_IDS_HINT, code="token_ids")
+        fix = f"{TOKEN_IDS_HINT}. For ids of this model's own tokenizer, start with --token-ids"
+        raise RequestError("prompt holds token ids", fix=fix, code="token_ids")
     return [check_token_ids(served.former, ids) for ids in prompts]

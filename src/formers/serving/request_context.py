@@ -59,19 +59,29 @@ async def wait_until_gone(request: Request) -> None:
         pass
 
 
+def count_seconds_left(request: Request) -> float:
+    """Count the seconds until the request's deadline, which runs from its arrival."""
+    return max(0.0, request.scope["deadline"] - time.monotonic())
+
+
+def make_timeout(request: Request) -> Overloaded:
+    """Make the error of a request whose time is over."""
+    seconds = get_state(request).settings.limits.request_seconds
+    return Overloaded(f"no answer within {seconds:g} seconds", status=503)
+
+
 async def wait_for_answer(request: Request, future: Future[ResultT]) -> ResultT:
     """Wait for a result; give it up when the client is gone or the request's time is over."""
     answer = asyncio.wrap_future(future)
     gone = asyncio.ensure_future(wait_until_gone(request))
     try:
-        seconds = get_state(request).settings.limits.request_seconds
         futures: set[asyncio.Future[ResultT] | asyncio.Future[None]] = {answer, gone}
-        await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(futures, timeout=count_seconds_left(request), return_when=asyncio.FIRST_COMPLETED)
         if answer.done():
             return answer.result()
         if gone.done():
             raise RequestError("the client is gone", status=499, kind="gone")
-        raise Overloaded(f"no answer within {seconds:g} seconds", status=503)
+        raise make_timeout(request)
     finally:
         answer.cancel()
         gone.cancel()
@@ -196,7 +206,6 @@ class GenerationRun:
         self.lease = ModelLease(self.state.models, served)
         self.queue: asyncio.Queue[TextEvent] = asyncio.Queue()
         self.loop = asyncio.get_running_loop()
-        self.deadline = time.monotonic() + self.state.settings.limits.request_seconds
         self.completions: list[Completion] = []
         self.prompt_ids: list[list[int]] = []
         self.prompt_tokens: list[list[ScoredToken]] = []
@@ -266,9 +275,9 @@ class GenerationRun:
         left = len(self.completions)
         while left:
             try:
-                event = await asyncio.wait_for(self.queue.get(), self.deadline - time.monotonic())
+                event = await asyncio.wait_for(self.queue.get(), count_seconds_left(self.request))
             except TimeoutError:
-                raise Overloaded("the request's time is over", status=503) from None
+                raise make_timeout(self.request) from None
             left -= event.finish_reason is not None
             if event.finish_reason is not None and event.completion.error is not None:
                 raise event.completion.error

@@ -133,6 +133,8 @@ def make_error_response(error: Error, path: str, headers: Mapping[str, str] | No
     more = dict(headers or {})
     if isinstance(error, RequestError) and error.retry_after is not None:
         more["Retry-After"] = str(error.retry_after)
+    if find_status(error, path) == 401:
+        more["WWW-Authenticate"] = "Bearer"
     return JsonResponse(make_error_body(error, path), find_status(error, path), more)
 
 

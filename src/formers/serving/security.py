@@ -46,6 +46,7 @@ class Gate:
             return
         watch = ResponseWatch(send, self.make_cors_headers(read_headers(scope).get(b"origin", b"").decode("latin-1")))
         began, is_probe = time.perf_counter(), scope["path"] in PROBES
+        scope["deadline"] = time.monotonic() + self.settings.limits.request_seconds
         try:
             if not is_probe:
                 if (answer := self.check_request(scope)) is not None:

@@ -82,7 +82,7 @@ class ServedModel:
         limits = settings.limits
         self.scheduler: BatchScheduler[Operation] = BatchScheduler(
             lambda operation, inputs: operation.run(former, inputs), limits.max_batch_tokens, limits.max_queue,
-            limits.batch_delay_seconds, lambda: self.num_arriving > 0, metrics.record_batch,
+            limits.batch_delay_seconds, lambda: self.num_arriving > 0, metrics.record_batch, metrics.record_answer,
         )  # fmt: skip
         self.engine: Engine | None = None
         if can_generate(former) and former.tokenizer is not None:
@@ -99,7 +99,7 @@ class ServedModel:
     @property
     def num_waiting(self) -> int:
         """The number of texts that wait to be generated."""
-        return 0 if self.engine is None else self.engine.waiting_requests.qsize()
+        return 0 if self.engine is None else len(self.engine.waiting_requests)
 
     @property
     def max_tokens(self) -> int:

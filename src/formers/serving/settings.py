@@ -21,7 +21,7 @@ class ServerLimits:
     max_texts: int = 2_048  # of one request; they are split into batches. Beyond: 413
     max_sequences: int = 16  # texts that one model generates at once
     max_tokens: int = 4_096  # that one text may have, prompt and answer, of a model without a limit of its own
-    request_seconds: float = 120.0  # from the first byte of a request to its answer; beyond: 503
+    request_seconds: float = 120.0  # from a request's headers to the end of its answer; beyond: 503
     read_seconds: float = 10.0  # for a request to arrive as a whole; beyond, its connection is closed
     drain_seconds: float = 60.0  # for requests at work when the server is told to stop
     batch_delay_seconds: float = 0.002  # the longest wait of the oldest text for others to share its batch

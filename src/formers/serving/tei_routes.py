@@ -1,4 +1,5 @@
-"""The routes of text-embeddings-inference; `/rerank` and `/tokenize` take vLLM's bodies as well, told by their keys."""
+"""The routes of text-embeddings-inference, its health and metrics with them; `/rerank` and `/tokenize` take vLLM's
+bodies as well, told by their keys."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 from pydantic import Field
 
 from .. import __version__
@@ -287,3 +288,24 @@ async def show_info(request: Request, model: str | None = None) -> Response:
         "max_batch_requests": None, "max_client_batch_size": limits.max_texts, "auto_truncate": False,
         "tokenization_workers": 2, "version": __version__, "sha": None, "docker_label": None,
     })  # fmt: skip
+
+
+@router.get("/health/live")
+async def report_live() -> Response:
+    """Answer as long as the process runs."""
+    return JsonResponse({"status": "live"})
+
+
+@router.get("/health")
+@router.get("/health/ready")
+async def report_ready(request: Request) -> Response:
+    """Answer 200 while the server takes requests, 503 once it is stopping."""
+    if get_state(request).is_draining:
+        raise RequestError("this server is stopping", status=503, kind="unhealthy", retry_after=1)
+    return JsonResponse({"status": "ready"})
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def show_metrics(request: Request) -> Response:
+    """Show the metrics for Prometheus."""
+    return Response(get_state(request).metrics.format_text(), media_type="text/plain; version=0.0.4; charset=utf-8")

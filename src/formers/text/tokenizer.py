@@ -537,7 +537,7 @@ def call_backend(call: Callable[[], Result], where: object = None) -> Result:
         what = " ".join(str(error).split())[:200] or type(error).__name__
         if isinstance(error, TypeError) and what.startswith("Text"):  # what it says of a string that is not Unicode
             half = "a text is not a string, or holds half a character (a lone surrogate)"
-            raise Error(half, fix='text.encode("utf-8", "replace").decode() mends it') from None
+            raise Error(half, fix='mend it with text.encode("utf-8", "replace").decode()') from None
         fix = "is this a tokenizer.json of the tokenizers library?"
         raise Error(f"the tokenizer failed: {what}", where=where, fix=fix) from None
 

@@ -361,6 +361,8 @@ export const tokenView = {
 };
 
 // The products of query and key in each dimension of one head: their sum is the score that the softmax sees.
+const SCORE_WIDTH = 156; // beside the dimensions: a bar and a number for each token
+
 export const neuronView = {
   id: "neuron",
   has: (document) => Object.keys(document.neuron ?? {}).length > 0,
@@ -395,7 +397,7 @@ export const neuronView = {
     }
     const matrix = makeMatrixPicture({
       values, rows: shown, columns: Array.from({ length: dims }, (_, d) => String(d)), palette, signed: true,
-      width: context.width - (state.neuron === "query" ? 0 : 150), cellHeight: 18, largestCell: 16,
+      width: context.width - (state.neuron === "query" ? 0 : SCORE_WIDTH), cellHeight: 18, largestCell: 16,
       selected: state.neuron === "query" ? query : -1, rowTitle: state.neuron === "query" ? text("reads") : text("is_read"), columnTitle: text("dimension"),
       choose: state.neuron === "query" ? (hit) => context.update({ token: hit.row }) : undefined,
     });
@@ -404,13 +406,13 @@ export const neuronView = {
     const draw = matrix.draw;
     const at = matrix.width + 12;
     return {
-      ...matrix, width: matrix.width + 150,
+      ...matrix, width: matrix.width + SCORE_WIDTH,
       draw(surface, view, hover) {
         const narrow = { ...view, width: Math.min(view.width, matrix.width - view.x) };
         draw.call(matrix, surface, narrow, hover);
         const top = matrix.height - 12 - shown.length * 18;
         surface.text(at, view.y + 13, text("score"), { size: 11, fill: palette.soft });
-        surface.clip(at - 4, view.y + top, 150, Math.max(0, view.height - top), () => {
+        surface.clip(at - 4, view.y + top, SCORE_WIDTH, Math.max(0, view.height - top), () => {
           shown.forEach((_, i) => {
             const y = top + i * 18;
             const middle = at + 45;

@@ -49,7 +49,8 @@ export const attributionView = {
       width: context.width, height,
       draw(surface, view, hover) {
         surface.text(8, 18, what, { size: 14, fill: palette.ink, weight: 600 });
-        surface.text(8, 35, text("value_and_baseline", { value: formatNumber(target.value, 2), baseline: formatNumber(target.baseline, 2) }), { size: 12, fill: palette.soft });
+        const values = { value: formatNumber(target.value, 2), baseline: formatNumber(target.baseline, 2), replacement: target.replacement ?? "[PAD]" };
+        surface.text(8, 35, target.contrast ? text("value_and_baseline_contrast", values) : text("value_and_baseline", values), { size: 12, fill: palette.soft });
         drawLegend(surface, 8, 44, { palette, low: text("against"), high: text("in_favour"), signed: true });
         blocks.forEach((block, b) => {
           if (block.y > view.y + view.height) return;
@@ -160,9 +161,10 @@ export const headsView = {
             for (const [layer, list] of Object.entries(pruned)) {
               for (const head of list) {
                 const box = part.picture.locateCell(Number(layer), head);
-                const corner = [box.x + box.width - 8, box.y + 3];
-                moved.line([corner, [corner[0] + 5, corner[1] + 5]], { stroke: palette.ink, width: 1.2 });
-                moved.line([[corner[0] + 5, corner[1]], [corner[0], corner[1] + 5]], { stroke: palette.ink, width: 1.2 });
+                const corner = [box.x + box.width - 9, box.y + 3];
+                const mark = { stroke: palette.pickInk(palette.pickSigned(part.table.values[layer][head], findExtent(part.values))), width: 1.5 };
+                moved.line([corner, [corner[0] + 6, corner[1] + 6]], mark);
+                moved.line([[corner[0] + 6, corner[1]], [corner[0], corner[1] + 6]], mark);
               }
             }
           }

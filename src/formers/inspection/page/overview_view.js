@@ -163,7 +163,12 @@ export const overviewView = {
           });
         }
         surface.rect(view.x, view.y, 82, view.height, { fill: palette.paper });
-        const writeName = (x, y, words) => surface.text(x, y, fitText(words, 76, 11), { size: 11, fill: palette.soft, anchor: "end" });
+        const writeName = (x, y, words) => {
+          const shown = fitText(words, 76, 11);
+          const room = measureWidth(shown, 11);
+          surface.rect(x - room - 3, y - 10, room + 6, 14, { fill: palette.paper }); // lines may cross this place
+          surface.text(x, y, shown, { size: 11, fill: palette.soft, anchor: "end" });
+        };
         parts.forEach((part, i) => {
           if (i && !part.y) return;
           if (!i && parts.length > 1 && parts[1].y && view.x + 82 > part.x + part.width) return; // scrolled out of sight

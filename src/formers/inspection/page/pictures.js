@@ -21,7 +21,7 @@ export function makeMatrixPicture(options) {
   const { values, rows, columns, palette, width, zoom = 0, signed = false, selected = -1, rowTitle = "", columnTitle = "", isNumeric = false } = options;
   const { describe, choose, largest = signed ? findExtent(values) : findLargest(values), largestCell = 30, rowLimit = 150 } = options;
   const reach = Math.max(...[measureLabels(rows, rowLimit)]);
-  const fitted = Math.max(1, Math.min(largestCell, (width - reach - 24) / columns.length));
+  const fitted = Math.max(1, Math.min(largestCell, (width - reach - 36) / columns.length)); // 20 before the labels, 16 after the cells
   const cell = zoom || fitted;
   const tall = options.cellHeight ?? cell;
   const labelled = cell >= SMALLEST_LABELLED;
@@ -33,7 +33,7 @@ export function makeMatrixPicture(options) {
   const right = left + columns.length * cell;
   const bottom = top + rows.length * tall;
   return {
-    width: Math.ceil(right + 12),
+    width: Math.ceil(right + 16),
     height: Math.ceil(bottom + 12),
     selectedPlace: selected < 0 ? null : { y: top + selected * tall, height: tall, margin: top },
     draw(surface, view, hover) {
@@ -47,7 +47,7 @@ export function makeMatrixPicture(options) {
               const value = values[r * columns.length + c];
               if (Math.abs(value) < largest * 0.02) continue;
               const colour = signed ? palette.pickSigned(value, largest) : palette.pickRising(value, largest);
-              surface.text(left + (c + 0.5) * cell, top + (r + 0.5) * tall + 3.5, formatNumber(value, 2).replace(/^(-?)0\./, "$1."), { size: 10, fill: palette.pickInk(colour), anchor: "middle" });
+              surface.text(left + (c + 0.5) * cell, top + (r + 0.5) * tall + 3.5, formatCell(value), { size: 10, fill: palette.pickInk(colour), anchor: "middle" });
             }
           }
         }
@@ -60,7 +60,7 @@ export function makeMatrixPicture(options) {
       surface.rect(left - 0.5, top - 0.5, columns.length * cell + 1, rows.length * tall + 1, { stroke: palette.line });
       surface.rect(view.x, view.y, left - 1, view.height, { fill: palette.paper });
       surface.rect(view.x, view.y, view.width, top - 1, { fill: palette.paper });
-      surface.clip(view.x, y0, left, Math.max(0, view.height - top), () => {
+      surface.clip(view.x, y0 - (rowLabelled ? 0 : 8), left, Math.max(0, view.height - top + 8), () => {
         const first = Math.max(0, Math.floor((view.y - tall) / tall));
         const last = Math.min(rows.length, Math.ceil((view.y + view.height) / tall) + 1);
         const step = rowLabelled ? 1 : chooseStep(rows.length, tall);
@@ -94,6 +94,12 @@ export function makeMatrixPicture(options) {
     describe: describe ?? ((hit) => `${rows[hit.row]} → ${columns[hit.column]}: ${formatNumber(values[hit.row * columns.length + hit.column])}`),
     choose,
   };
+}
+
+// Two digits in every cell: ".25", "-.03", "1.00".
+function formatCell(value) {
+  const words = Math.abs(value) < 10 && Math.abs(value) >= 0.001 ? value.toFixed(2) : formatNumber(value, 2);
+  return words.replace(/^(-?)0\./, "$1.");
 }
 
 function chooseStep(count, cell) {

@@ -102,7 +102,7 @@ export class Viewer {
     const leftOut = this.makeLeftOutNote();
     if (leftOut) this.root.append(leftOut);
     const notes = [...new Set(this.documents.map((one) => one.note).filter(Boolean))];
-    if (notes.length) this.root.append(makeElement("p", { class: "fv-note", text: this.language === "en" ? notes[0] : text("note_attention") }));
+    if (notes.length) this.root.append(makeElement("p", { class: "fv-note", text: this.language === "en" ? notes[0] : text("sentenceattention") }));
     this.shownStages = null;
     this.refresh();
   }
@@ -110,9 +110,12 @@ export class Viewer {
   // Sentences about texts that are longer than the model reads, with the windows to choose from.
   makeWindowNotes() {
     const { text } = this;
-    const sides = this.documents.flatMap((one) => Object.entries(one.sides ?? {}).filter(([, side]) => side.window));
-    return sides.map(([name, { window: part }]) => {
-      const words = text("window_note", { side: text(`side_${name}`), first: part.first, last: part.last - 1, tokens: part.tokens });
+    const sides = this.documents.flatMap((one) => Object.entries(one.sides ?? {}).filter(([, side]) => side.window).map(([name, side]) => ({ model: one.model.name, name, part: side.window })));
+    const isSame = (a, b) => a.name === b.name && ["first", "last", "tokens", "count"].every((key) => a.part[key] === b.part[key]);
+    const shown = sides.filter((one, i) => sides.findIndex((other) => isSame(one, other)) === i);
+    return shown.map(({ model, name, part }) => {
+      const sentence = text("window_note", { side: text(`side_${name}`), first: part.first, last: part.last - 1, tokens: part.tokens });
+      const words = shown.filter((one) => one.name === name).length > 1 ? `${model}: ${sentence}` : sentence;
       const note = makeElement("p", { class: "fv-window", role: "note" }, makeElement("span", { text: words }));
       if (this.chooseWindow && name !== "target") {
         const options = Array.from({ length: part.count }, (_, i) => [i, `${i + 1} / ${part.count}`]);

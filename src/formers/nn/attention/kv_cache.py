@@ -14,6 +14,7 @@ from ...errors import Error
 from .kernels.decode import is_available
 from .masks import DistanceBias
 
+SOURCE_SLOTS = 64  # the slots for sources grow in steps of so many
 STATE_FREE_FIELDS = re.compile(".*dropout|init.*|pad|bos|eos|start|memory|reuse")  # settings that no state depends on
 
 
@@ -201,9 +202,8 @@ class KVCache(CarriedState):
         self.lengths.sub_(counts)
         self.written_lengths.copy_(self.lengths)
 
-    def copy_row_from(self, row: int, other: KVCache, source_capacity: int, other_row: int = 0) -> None:
-        """Copy a row of another cache into a row. A source has at most `source_capacity` tokens, and the other cache
-        then has no other row."""
+    def copy_row_from(self, row: int, other: KVCache, other_row: int = 0) -> None:
+        """Copy a row of another cache into a row; a cache with a source has no other row."""
         assert other.lengths is not None
         assert other.rows == 1 or not (other.encoder_output or other.recurrent_state)
         if self.lengths is None or self.written_lengths is None:
@@ -213,19 +213,33 @@ class KVCache(CarriedState):
         for t in (self.lengths, self.written_lengths):
             t[row] = count
         self.used_slots = max(self.used_slots, count)
+        width = 0
+        if other.encoder_output is not None:
+            width = self.add_source(row, *other.encoder_output)
         for name, layer in other.layers.items():
-            self[name].copy_row_from(row, layer, count, source_capacity, other_row)
+            self[name].copy_row_from(row, layer, count, width, other_row)
         if other.recurrent_state is not None:
             zeros = (t.new_zeros(self.rows, *t.shape[1:]) for t in other.recurrent_state)
             self.recurrent_state = self.recurrent_state or tuple(zeros)
             for target, new in zip(self.recurrent_state, other.recurrent_state, strict=True):
                 target[row] = new[0]
-        if other.encoder_output is not None:
-            known = self.encoder_output
-            lengths = torch.zeros_like(self.lengths) if known is None else known[1].lengths.clone()
-            lengths[row] = other.encoder_output[1].longest
-            starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
-            self.encoder_output = other.encoder_output[0], Layout(starts, source_capacity, int(starts[-1]))
+
+    def add_source(self, row: int, encoder_output: Tensor, layout: Layout) -> int:
+        """Note the length of a row's source; returns the slots that every row has for its source from now on.
+
+        They follow the longest source of a row that is in use, in steps of 64: each step of cross attention reads
+        them all."""
+        assert self.lengths is not None
+        known = self.encoder_output
+        lengths = torch.zeros_like(self.lengths) if known is None else known[1].lengths * (self.lengths > 0)
+        lengths[row] = layout.longest
+        needed = -(-int(lengths.max()) // SOURCE_SLOTS) * SOURCE_SLOTS
+        width = 0 if known is None else known[1].longest
+        if not needed <= width < 4 * needed:  # too narrow, or much wider than the sources that are left
+            width = needed
+        starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
+        self.encoder_output = encoder_output, Layout(starts, width, int(starts[-1]))
+        return width
 
 
 def is_decode_step(layout: Layout, dtype: torch.dtype) -> bool:
@@ -251,8 +265,9 @@ class LayerKV:
         self.values: Tensor | None = None
         self.cross_kv: tuple[Tensor, Tensor] | None = None  # of the encoder's output: (rows, longest, heads, head_dim)
 
-    def copy_row_from(self, row: int, other: LayerKV, count: int, source_capacity: int, other_row: int) -> None:
-        """Fill one row from a row of another layer; of a layer with a source, from the only one."""
+    def copy_row_from(self, row: int, other: LayerKV, count: int, source_width: int, other_row: int) -> None:
+        """Fill one row from a row of another layer; of a layer with a source, from the only one. Each row has
+        `source_width` slots for its source."""
         size = self.cache.rows, self.cache.capacity
         if other.keys is not None and other.values is not None:
             if self.keys is None or self.values is None:
@@ -261,8 +276,11 @@ class LayerKV:
             self.keys[row, :count] = other.keys[other_row, :count]
             self.values[row, :count] = other.values[other_row, :count]
         if other.cross_kv is not None:
-            if self.cross_kv is None:
-                a, b = (t.new_zeros(size[0], source_capacity, *t.shape[2:]) for t in other.cross_kv)
+            if self.cross_kv is None or self.cross_kv[0].shape[1] != source_width:
+                a, b = (t.new_zeros(size[0], source_width, *t.shape[2:]) for t in other.cross_kv)
+                for new, old in zip((a, b), self.cross_kv or (), strict=False):
+                    kept = min(source_width, old.shape[1])
+                    new[:, :kept] = old[:, :kept]
                 self.cross_kv = a, b
             for target, new in zip(self.cross_kv, other.cross_kv, strict=True):
                 target[row, : new.shape[1]] = new[0]

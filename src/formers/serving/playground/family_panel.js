@@ -5,7 +5,9 @@ import { Stage } from "./page/stage.js";
 import { fitText, measureWidth } from "./page/surfaces.js";
 
 const ROW = 34;
+const ENGLISH_FACTS = ["paper", "objective", "tasks", "shapes", "differs"]; // facts that are written in English in every language
 const BOX = 26;
+const BELOW = 48; // below a diagram: the name of a side, and how positions reach it
 
 // Members in the order of a walk from the roots, children by year, with their depth.
 export function orderMembers(members) {
@@ -28,7 +30,7 @@ function makeTreePicture({ members, chosen, palette, width, choose }) {
   const right = 150;
   const column = Math.max(62, (width - left - right) / (last - first || 1));
   const placeX = (year) => left + (year - first) * column;
-  const at = new Map(members.map((one, i) => [one.name, { x: placeX(one.year), y: 34 + i * ROW, width: Math.min(220, measureWidth(one.title, 13, 600) + 18) }]));
+  const at = new Map(members.map((one, i) => [one.name, { x: placeX(one.year), y: 34 + i * ROW, width: measureWidth(one.title, 13, 600) + 18 }]));
   const line = new Set();
   for (let one = members.find((member) => member.name === chosen); one; one = members.find((member) => member.name === one.parent)) line.add(one.name);
   return {
@@ -47,7 +49,7 @@ function makeTreePicture({ members, chosen, palette, width, choose }) {
         const box = at.get(one.name);
         const isChosen = one.name === chosen;
         surface.rect(box.x, box.y, box.width, BOX, { fill: isChosen ? palette.accent : palette.paper, stroke: line.has(one.name) ? palette.accent : hover?.index === i ? palette.ink : palette.line, radius: 4, line: line.has(one.name) ? 1.5 : 1 });
-        surface.text(box.x + 9, box.y + 18, fitText(one.title, box.width - 14, 13, 600), { size: 13, fill: isChosen ? palette.paper : palette.ink, weight: 600 });
+        surface.text(box.x + 9, box.y + 18, one.title, { size: 13, fill: isChosen ? palette.paper : palette.ink, weight: 600 });
       });
       surface.rect(view.x, view.y, view.width, 24, { fill: palette.paper });
       for (let year = first; year <= last; year++) surface.text(placeX(year), view.y + 16, String(year), { size: 12, fill: palette.soft });
@@ -87,6 +89,12 @@ function nameParts(stack, text) {
   return { rows, groups };
 }
 
+// Words in the largest size that fits, cut only below the smallest.
+function writeFitted(surface, x, y, words, room, style) {
+  const size = [12, 11, 10].find((one) => measureWidth(words, one, style.weight) <= room) ?? 10;
+  surface.text(x, y, fitText(words, room, size, style.weight), { ...style, size, anchor: "middle" });
+}
+
 // Boxes from the bottom (tokens) to the top (output), a frame around what is repeated.
 function makeDiagramPicture({ member, palette, text, width }) {
   const { stacks, output } = member.diagram;
@@ -96,25 +104,26 @@ function makeDiagramPicture({ member, palette, text, width }) {
     const { rows, groups } = nameParts(stack, text);
     const items = rows.map((row) => ({ type: "input", words: row.words }));
     for (const group of groups) items.push({ type: "group", ...group, isShared: stack.is_shared });
+    if (!groups.length) items.push({ type: "plain", words: text("part_table") }); // word vectors have no layers
     if (stack.has_norm) items.push({ type: "plain", words: text("part_norm") });
     const height = items.reduce((sum, item) => sum + (item.type === "group" ? item.lines.length * lineHeight + 40 : lineHeight), 0);
     return { stack, items, height };
   });
   const tallest = Math.max(...plans.map((plan) => plan.height));
   const top = 58;
-  const height = top + tallest + 50;
+  const height = top + tallest + BELOW + 10;
   return {
     width, height,
     draw(surface) {
       plans.forEach((plan, s) => {
         const x = 12 + s * column;
         const inner = column - 24;
-        let y = height - 40;
+        let y = height - BELOW;
         const middle = x + inner / 2;
-        surface.line([[middle, height - 40], [middle, height - 40 - plan.height - 10]], { stroke: palette.soft });
+        surface.line([[middle, height - BELOW], [middle, height - BELOW - plan.height - 10]], { stroke: palette.soft });
         const drawBox = (words, fill, indent, weight = 400) => {
           surface.rect(x + indent, y - lineHeight + 4, inner - 2 * indent, lineHeight - 8, { fill, stroke: palette.line, radius: 4 });
-          surface.text(middle, y - lineHeight / 2 + 4, fitText(words, inner - 2 * indent - 12, 12, weight), { size: 12, fill: palette.ink, anchor: "middle", weight });
+          writeFitted(surface, middle, y - lineHeight / 2 + 4, words, inner - 2 * indent - 6, { fill: palette.ink, weight });
           y -= lineHeight;
         };
         for (const item of plan.items) {
@@ -138,17 +147,18 @@ function makeDiagramPicture({ member, palette, text, width }) {
           for (const line of item.lines) drawBox(line, line === norm ? palette.wash : palette.pickShare(0.18), 22);
           y -= 34;
         }
-        const name = `${text(`side_${plan.stack.name}`)}${plan.stack.positions === "none" ? "" : ` · ${text("positions", { name: text(`positions_${plan.stack.positions}`) })}`}`;
-        surface.text(middle, height - 14, fitText(name, inner, 12), { size: 12, fill: palette.soft, anchor: "middle" });
+        const style = { fill: palette.soft, weight: 400 };
+        writeFitted(surface, middle, height - 28, text(`side_${plan.stack.name}`), inner, style);
+        if (plan.stack.positions !== "none") writeFitted(surface, middle, height - 11, text("positions", { name: text(`positions_${plan.stack.positions}`) }), inner, style);
         const isLast = s === plans.length - 1;
         if (isLast && output !== "none") {
           surface.rect(x + 16, 10, inner - 32, 26, { stroke: palette.accent, radius: 4, fill: palette.paper });
-          surface.text(middle, 27, fitText(text("part_output", { name: output }), inner - 44, 12, 600), { size: 12, fill: palette.ink, anchor: "middle", weight: 600 });
-          surface.line([[middle, 36], [middle, height - 40 - plan.height]], { stroke: palette.soft });
+          writeFitted(surface, middle, 27, text("part_output", { name: output }), inner - 44, { fill: palette.ink, weight: 600 });
+          surface.line([[middle, 36], [middle, height - BELOW - plan.height]], { stroke: palette.soft });
         } else if (!isLast) {
           // The encoder's result enters every layer of the decoder.
-          const turn = height - 40 - plan.height - 10;
-          surface.line([[middle, turn], [x + column - 6, turn], [x + column - 6, height - 40 - plans[s + 1].height / 2], [x + column + 14, height - 40 - plans[s + 1].height / 2]], { stroke: "#c76a00", width: 2 });
+          const turn = height - BELOW - plan.height - 10;
+          surface.line([[middle, turn], [x + column - 6, turn], [x + column - 6, height - BELOW - plans[s + 1].height / 2], [x + column + 14, height - BELOW - plans[s + 1].height / 2]], { stroke: "#c76a00", width: 2 });
         }
       });
     },
@@ -195,10 +205,10 @@ export class FamilyPanel {
     const member = this.members.find((one) => one.name === this.chosen);
     this.controls.replaceChildren(makeSelect(text("family_member"), this.members.map((one) => [one.name, `${"  ".repeat(one.depth)}${one.title} (${one.year})`]), this.chosen, (name) => this.choose(name)));
     this.treeStage.show(makeTreePicture({ members: this.members, chosen: this.chosen, palette, width: this.treeStage.width, choose: (name) => this.choose(name) }), text("tree_label"));
-    const facts = [["year", String(member.year)], ["paper", null], ["parent", this.members.find((one) => one.name === member.parent)?.title ?? member.parent], ["objective", member.objective || "–"], ["tokenizer", member.tokenizer], ["tasks", member.tasks.join(", ") || "–"], ["shapes", member.shapes], ["differs", member.differs]];
+    const facts = [["year", String(member.year)], ["paper", null], ["parent", this.members.find((one) => one.name === member.parent)?.title ?? (member.parent === "–" ? "–" : text(`ancestor_${member.parent}`))], ["objective", member.objective || "–"], ["tokenizer", member.tokenizer], ["tasks", member.tasks.join(", ") || "–"], ["shapes", member.shapes], ["differs", member.differs === "no known differences" ? text("differs_none") : member.differs]];
     const list = makeElement("dl");
     for (const [name, value] of facts) {
-      list.append(makeElement("dt", { text: text(name) }), makeElement("dd", { text: name === "paper" ? member.paper : value }));
+      list.append(makeElement("dt", { text: text(name) }), makeElement("dd", { text: name === "paper" ? member.paper : value, lang: ENGLISH_FACTS.includes(name) && value !== text("differs_none") ? "en" : null }));
     }
     const table = makeElement("table", {}, makeElement("thead", {}, makeElement("tr", {}, makeElement("th", { scope: "col", text: text("preset") }), makeElement("th", { scope: "col", text: text("parameters") }))),
       makeElement("tbody", {}, ...member.presets.map((one) => makeElement("tr", {}, makeElement("td", { text: one.name }), makeElement("td", { text: formatCount(one.parameters) })))));
