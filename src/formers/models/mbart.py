@@ -43,11 +43,13 @@ PAPER = PaperRecipe(
         "objective.mean_span_length": (3.5, "§2.2"),
         "objective.permute_ratio": (1.0, "§2.2"),
         "train.optimizer": ("adamw", "§2.2: Adam"),
-        "train.betas": ((0.9, 0.98), "§2.2: β₂"),
+        "train.betas": ((0.9, 0.98), "§2.2: β₂; β₁ not stated, RoBERTa's"),
         "train.eps": (1e-6, "§2.2"),
         "train.schedule": ("linear", "§2.2"),
         "train.steps": (500_000, "§2.2"),
-        **cite_batch(8000, 512, "§2.2: as BART's"),
+        **cite_batch(
+            8000, 512, "§2.2: 'matching BART'; its 128K tokens on each of 256 GPUs would be eight times as many"
+        ),
         "model.dropout": (0.1, "§2.2: 0.05 after 250,000 steps and 0 after 400,000, which is left out here"),
         "data.vocab_size": (250_000, "§2.1"),
     }
