@@ -88,7 +88,7 @@ def test_every_setting_has_a_source(name):
     """A place in a paper, a file of released code, what was published with a model, another paper's, or ours."""
     paper = FAMILIES[name].definition.paper_recipe
     place = re.compile(
-        r"§|arXiv|table|appendix|algorithm|released|published|README|\.py\b|model card|ours|none stated|not stated|not used"
+        r"§|arXiv|table|appendix|algorithm|released|published|README|\.py\b|model card|ours|(none|not) stated|not used"
     )
     for cited in (paper.settings, *paper.by_preset.values()):
         for field, (_, source) in cited.items():
