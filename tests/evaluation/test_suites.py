@@ -9,15 +9,27 @@ import numpy as np
 import pytest
 
 from formers import Error
-from formers.evaluation.metrics import compute_auprc, score_klue_answers, score_klue_tags, score_relations
+from formers.evaluation.metrics import (
+    KLUE_RELATIONS,
+    compute_auprc,
+    score_dialogue_states,
+    score_klue_answers,
+    score_klue_tags,
+    score_klue_trees,
+    score_relations,
+)
 from formers.evaluation.suites import (
     SUITES,
     SuiteResult,
     TaskScore,
+    decode_state,
+    decode_tree,
+    encode_tree,
     evaluate_suite,
     read_suite_rows,
     select_tasks,
 )
+from tests.command_line import run_command
 
 MNLI_HEAD = "index\tpromptID\tpairID\tgenre\ts1bp\ts2bp\ts1p\ts2p\tsentence1\tsentence2\tlabel1\tgold_label"
 STSB_HEAD = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
@@ -213,6 +225,107 @@ KLUE_NER = (
 )
 
 
+KLUE_DP = (
+    "## KLUE-DP-v1.1\n## INDEX\tWORD_FORM\tLEMMA\tPOS\tHEAD\tDEPREL\n\n"
+    "## klue-dp-v1_dev_00000_wikitree\t나는 어제 학교에 갔다.\n"
+    "1\t나는\t나 는\tNP+JX\t4\tNP_SBJ\n2\t어제\t어제\tMAG\t4\tAP\n"
+    "3\t학교에\t학교 에\tNNG+JKB\t4\tNP_AJT\n4\t갔다.\t가 았 다 .\tVV+EP+EF+SF\t0\tVP\n\n"
+    "## klue-dp-v1_dev_00001_airbnb\t좋다 정말\n1\t좋다\t좋 다\tVA+EF\t0\tVP\n2\t정말\t정말\tMAG\t1\tAP\n"
+)
+DIALOGUE = {
+    "guid": "wos-v1_dev_00000", "domains": ["관광"],
+    "dialogue": [
+        {"role": "user", "text": "안녕하세요.", "state": []}, {"role": "sys", "text": "무엇을 찾으세요?"},
+        {"role": "user", "text": "서울 북쪽 공원이요.", "state": ["관광-종류-공원", "관광-지역-서울 북쪽"]},
+        {"role": "sys", "text": "알겠습니다."},
+    ],
+}  # fmt: skip
+
+
+def test_klue_trees_are_tags(tmp_path):
+    write_files(tmp_path, {"klue-dp-v1.1/klue-dp-v1.1_dev.tsv": KLUE_DP})
+    first, second = read_suite_rows("klue", "DP", tmp_path, "dev")
+    assert first["words"] == ["나는", "어제", "학교에", "갔다."]
+    assert first["tags"] == ["NP_SBJ>3", "AP>2", "NP_AJT>1", "VP^"]
+    assert (second["id"], second["tags"]) == ("klue-dp-v1_dev_00001_airbnb", ["VP^", "AP<1"])
+    for row in (first, second):
+        assert decode_tree(encode_tree(row["reference"])) == row["reference"]
+    assert decode_tree(["NP>5", "AP<2", "VP>1"]) == [(0, "NP"), (0, "AP"), (0, "VP")], "beyond the sentence"
+    model = script("tag", [["NP_SBJ>3", "AP>1", "NP_AJT>1", "VP^"], ["VP^", "AP<1"]])
+    result = evaluate_suite("klue", tmp_path, {"DP": model}, tasks=["DP"], out=tmp_path / "out")
+    metrics = pytest.importorskip("sklearn.metrics")
+    heads = metrics.f1_score([4, 4, 4, 0, 0, 1], [4, 3, 4, 0, 0, 1], average="macro")
+    relations = metrics.f1_score(list("sapvva"), list("s-pvva"), average="macro")
+    assert result.scores[0].metrics == {"uas_f1_macro": pytest.approx(heads), "las_f1_macro": pytest.approx(relations)}
+    written = json.loads((tmp_path / "out" / "DP.json").read_text())
+    assert written["klue-dp-v1_dev_00001_airbnb"] == [[0, "VP"], [1, "AP"]]
+    write_files(tmp_path, {"klue-dp-v1.1/klue-dp-v1.1_dev.tsv": KLUE_DP.replace("4\tAP", "넷\tAP")})
+    with pytest.raises(Error, match=r"line 6: a line has the word's number"):
+        read_suite_rows("klue", "DP", tmp_path, "dev")
+
+
+def test_klue_trees_by_scikit_learn():
+    """The baseline's script: rare relations become one, and wrong heads a relation of their own."""
+    metrics, rng = pytest.importorskip("sklearn.metrics"), np.random.default_rng(2)
+    names = [*KLUE_RELATIONS[:5], "X_SBJ", "L", "VP_CMP"]
+    heads, others = rng.integers(0, 6, 200).tolist(), rng.integers(0, 6, 200).tolist()
+    heads_found = [h if rng.random() < 0.7 else o for h, o in zip(heads, others, strict=True)]
+    kinds, found = (rng.integers(0, len(names), 200).tolist() for _ in range(2))
+    found = [k if rng.random() < 0.8 else f for k, f in zip(kinds, found, strict=True)]
+    right = [(h, names[k]) for h, k in zip(heads, kinds, strict=True)]
+    guess = [(h, names[k]) for h, k in zip(heads_found, found, strict=True)]
+    scores = score_klue_trees([right[:90], right[90:]], [guess[:90], guess[90:]])
+    assert scores["uas_f1_macro"] == pytest.approx(metrics.f1_score(heads, heads_found, average="macro"))
+    true = [k if k < 5 else -3 for k in kinds]
+    got = [(k if k < 5 else -3) if a == b else -2 for k, a, b in zip(found, heads, heads_found, strict=True)]
+    assert scores["las_f1_macro"] == pytest.approx(metrics.f1_score(true, got, average="macro"))
+
+
+def test_klue_dialogue_states(tmp_path):
+    write_files(tmp_path, {"wos-v1.1/wos-v1.1_dev.json": json.dumps([DIALOGUE], ensure_ascii=False)})
+    first, second = read_suite_rows("klue", "DST", tmp_path, "dev")
+    assert (first["text"], first["target"], first["reference"]) == ("user: 안녕하세요.", "none", [])
+    assert second["text"] == "user: 서울 북쪽 공원이요.\nsys: 무엇을 찾으세요?\nuser: 안녕하세요.", (
+        "the last turn first"
+    )
+    assert (second["id"], second["target"]) == ("wos-v1_dev_00000-1", "관광-종류-공원; 관광-지역-서울 북쪽")
+    assert decode_state(second["target"]) == second["reference"]
+    assert decode_state("관광 - 종류 -공원;; 관광-종류-공원 ;none") == ["관광-종류-공원"]
+    assert decode_state("none") == []
+    # turns: all right; nothing said and nothing found; one slot of two, and one that is wrong; one too many
+    right = [["a-b-c"], [], ["a-b-c", "a-d-e"], []]
+    guess = [["a-b-c"], [], ["a-b-c", "a-d-f"], ["a-b-c"]]
+    scores = score_dialogue_states(right, guess)
+    assert scores == {"joint_goal_accuracy": 0.5, "slot_f1": pytest.approx((1 + 1 + 0.5 + 0) / 4)}
+    write_files(tmp_path, {"wos-v1.1/wos-v1.1_dev.json": json.dumps([{"guid": "x"}])})
+    with pytest.raises(Error, match="record 1: a field is missing or odd"):
+        read_suite_rows("klue", "DST", tmp_path, "dev")
+
+
+@pytest.mark.parametrize(("family", "group"), [("bert", "DP"), ("t5", "DST")])
+def test_klue_models_are_trained_and_evaluated(tmp_path, capsys, family, group):
+    """From the files to the score: a tagger for trees, an encoder-decoder for states, written as they are submitted."""
+    far = "## a head at a distance that was not learned\n1\t가\t가\tNNG\t2\tNP\n2\t다\t다\tVV\t0\tVNP\n"
+    for split in ("train", "dev"):
+        write_files(tmp_path / "klue", {
+            f"klue-dp-v1.1/klue-dp-v1.1_{split}.tsv": KLUE_DP * 8 if split == "train" else KLUE_DP + far,
+            f"wos-v1.1/wos-v1.1_{split}.json": json.dumps([DIALOGUE] * 8, ensure_ascii=False),
+        })  # fmt: skip
+    config = tmp_path / "small.yaml"
+    sizes = "{dim: 32, layers: 1, heads: 2, ff: 32}"
+    config.write_text(f"model: {sizes}\ntune: {{epochs: 60, batch_size: 4, seq_length: 48, max_output_tokens: 48}}\n"
+                      "train: {lr: 0.005}\n")  # fmt: skip
+    runs = tmp_path / "runs"
+    _, said, _ = run_command(
+        capsys, "evaluate", family, tmp_path / "klue", "--suite", "klue", "--tasks", group, "--finetune-to", runs,
+        "--config", config, "--out", tmp_path / "out", "--as-json",
+    )  # fmt: skip
+    (scores,) = json.loads(said)["tasks"]
+    assert scores["examples"] == (3 if group == "DP" else 16)
+    assert scores["uas_f1_macro" if group == "DP" else "slot_f1"] > 0.6
+    assert (tmp_path / "out" / f"{group}.json").exists()
+
+
 def test_klue_files_and_metrics(tmp_path):
     write_files(tmp_path, {name: json.dumps(value, ensure_ascii=False) for name, value in KLUE_FILES.items()})
     write_files(tmp_path, {"klue-ner-v1.1/klue-ner-v1.1_dev.tsv": KLUE_NER})
@@ -234,6 +347,7 @@ def test_klue_files_and_metrics(tmp_path):
     assert models["RE"].inputs[0] == "<obj>조지 해리슨</obj>이 쓴 <subj>비틀즈</subj>"
     assert models["RE"].inputs[1] == "<subj>가</subj><obj>나</obj>"
     assert scores["MRC"] == {"exact": 0.5, "rouge_w": pytest.approx((2 * 3 / 7 + 1) / 2)}
+    assert result.missing["DP"] == "no file DP/klue-dp-v1.1_dev.tsv or DP/klue-dp-v1_dev.tsv"
     assert set(result.missing) == {"DP", "DST"}
     assert result.is_partial
     assert result.average == pytest.approx(sum(one.score for one in result.scores) / 6)

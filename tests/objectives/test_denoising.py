@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import processors
 
 from formers import Error
 from formers.data.counter_rng import draw_bits
 from formers.objectives import denoising
 from formers.objectives.registry import build_objective
+from formers.text.tokenizer import Tokenizer
 from tests.objectives import toys
 
 TOKENIZER = toys.build_tokenizer()
@@ -317,7 +319,7 @@ def test_sizes_and_errors():
     assert len(build_denoising(8).plan(data, 0, 0))
 
 
-def test_a_language_stands_at_the_end():
+def test_a_language_stands_where_the_template_has_it():
     roles = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
     pieces = toys.build_tokenizer(roles=roles)
     named = pieces.get_token_text(20)
@@ -329,6 +331,15 @@ def test_a_language_stands_at_the_end():
     assert batch.source.ids.tolist() == [*ids, pieces.id("eos"), 20]
     with pytest.raises(Error, match="no token 'xx_XX'"):
         build_objective("denoising", pieces, 40, language="xx_XX")
+    code, end = pieces.get_token_text(21), pieces.special["eos"]
+    ends = [(code, 21), (end, pieces.id("eos"))]
+    rust = pieces.backend.from_str(pieces.json_text)
+    rust.post_processor = processors.TemplateProcessing(f"{code} $A {end}", f"{code} $A $B {end}", ends)
+    made = build_objective("denoising", Tokenizer(rust.to_str(), roles), 40, language=named, **QUIET)
+    batch = made.corrupt(toys.draw_raw_examples([4]), 0)
+    assert batch.labels.tolist() == [20, *ids, pieces.id("eos")], "mBART-50: first, as in the tokenizer's template"
+    assert batch.ids.tolist() == [pieces.id("eos"), 20, *ids]
+    assert batch.source.ids.tolist() == [20, *ids, pieces.id("eos")]
 
 
 def test_sentences_move_before_words_are_hidden():

@@ -10,9 +10,11 @@ import unicodedata
 
 import pytest
 import tokenizers
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import formers
 from formers import Error
 from formers.cli.main import main
 from formers.data.readers import load_bundled_corpus
@@ -364,8 +366,109 @@ def test_fairseq_numbers():
     assert made.id("mask") == len(made) - 1
     with pytest.raises(Error, match="is not one of mbart's"):
         published_files.from_spm(data, {"src_lang": "xx"}, STYLES, name=name)
-    with pytest.raises(Error, match="mBART-50 has other languages"):  # read as mBART's, its codes would be wrong
-        published_files.from_spm(data, {"tokenizer_class": "MBart50Tokenizer", "src_lang": "ko_KR"}, STYLES, name=name)
+
+
+# Beyond these transformers cuts otherwise than SentencePiece: spaces at the end, marks after a letter, jamo.
+MBART_50_TEXTS = [
+    "Hello, World! It's 2024.", "안녕하세요 ㅋㅋ 현행법을 개정", "naïve café — 😀👍🏽👨\u200d👩\u200d👧",
+    "  two  spaces", "日本語 テスト ｶﾞ 中文", "``quoted'' 1,000", "I'll we've DON'T", "ΟΔΟΣ İstanbul ß",
+    "the cat<mask> sat", "나는 <mask>에 간다.", "",
+]  # fmt: skip
+
+
+def train_mbart_50(folder, options):
+    """Write a directory as mBART-50 is published, around a small model, and open it with transformers."""
+    transformers = pytest.importorskip("transformers")
+    data, _ = train_sentencepiece(vocab_size=600)
+    folder.mkdir()
+    (folder / "sentencepiece.bpe.model").write_bytes(data)
+    (folder / "tokenizer_config.json").write_text(json.dumps(options))
+    language = options.get("src_lang") or "en_XX"
+    return transformers.MBart50Tokenizer.from_pretrained(folder, src_lang=language)
+
+
+@pytest.mark.parametrize("language", [None, "ko_KR", "sl_SI"])
+def test_mbart_50_by_transformers(tmp_path, language):
+    """52 languages after the pieces, then <mask>; a text begins with its language and ends with </s>."""
+    _, model = train_sentencepiece(vocab_size=600)
+    options = {"tokenizer_class": "MBart50Tokenizer", "src_lang": language, "tgt_lang": None}
+    peer = train_mbart_50(tmp_path / "m", options)
+    made = load_tokenizer(tmp_path / "m")
+    assert len(made) == len(peer) == 600 + 1 + 52 + 1
+    assert [made.backend.token_to_id(code) for code in mbart.LANGUAGES_50] == list(range(601, 653))
+    for role in ("bos", "pad", "eos", "unk", "mask", "cls", "sep"):
+        if getattr(peer, f"{role}_token") is not None:
+            assert made.id(role) == getattr(peer, f"{role}_token_id"), role
+    for text in MBART_50_TEXTS:
+        assert made.encode(text) == peer(text)["input_ids"], text
+    assert made.encode("the cat", "sat") == peer("the cat", "sat")["input_ids"]
+    for text in TEXTS:
+        assert made.encode(text)[1:-1] == [i + 1 if i else 3 for i in model.encode(text)], text
+    ids = made.encode("the cat sat on 현행법")
+    assert (made.backend.id_to_token(ids[0]), ids[-1]) == (language or "en_XX", 2)
+    assert made.decode(ids) == peer.decode(ids, skip_special_tokens=True)
+
+
+def test_mbart_50_is_recognised(tmp_path):
+    """By the class in tokenizer_config.json or in config.json, or by its languages; otherwise it is mBART's."""
+    ids = {}
+    for name, options, config in (
+        ("class", {"tokenizer_class": "MBart50TokenizerFast", "src_lang": "ko_KR"}, {}),
+        ("config", {"src_lang": "ko_KR"}, {"tokenizer_class": "MBart50Tokenizer"}),
+        ("codes", {"src_lang": "ko_KR", "additional_special_tokens": list(mbart.LANGUAGES_50)}, {}),
+        ("old", {"src_lang": "ko_KR"}, {"tokenizer_class": "MBartTokenizer"}),
+    ):
+        train_mbart_50(tmp_path / name, options)
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        ids[name] = load_tokenizer(tmp_path / name).encode("the cat")
+    assert ids["class"] == ids["config"] == ids["codes"]
+    assert ids["class"][0] == ids["old"][-1], "the same code at the other end"
+    assert ids["class"][1:] == ids["old"][:-1]
+    data, _ = train_sentencepiece(vocab_size=600)
+    options = {"tokenizer_class": "MBart50Tokenizer", "src_lang": "xx"}
+    with pytest.raises(Error, match="src_lang 'xx' is not one of mbart's"):
+        published_files.from_spm(data, options, STYLES, name="sentencepiece.bpe.model")
+
+
+def test_mbart_50_translates_as_transformers(tmp_path):
+    """A directory as it is published: the source's language leads the source, the target's is written first."""
+    transformers = pytest.importorskip("transformers")
+    peer = train_mbart_50(tmp_path / "m", {"tokenizer_class": "MBart50Tokenizer", "src_lang": None})
+    torch.manual_seed(3)
+    config = transformers.MBartConfig(
+        vocab_size=len(peer), d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64,
+        decoder_start_token_id=2, forced_eos_token_id=None, init_std=0.5, tokenizer_class="MBart50Tokenizer",
+    )  # fmt: skip
+    theirs = transformers.MBartForConditionalGeneration(config).eval()
+    theirs.save_pretrained(tmp_path / "m")
+    ours = formers.load(tmp_path / "m")
+    for source, target in (("ko_KR", "en_XX"), ("en_XX", "sl_SI")):
+        peer.src_lang = source
+        for text in ("the cat sat on the mat", "현행법을 개정"):
+            ids = theirs.generate(
+                **peer(text, return_tensors="pt"), forced_bos_token_id=peer.convert_tokens_to_ids(target),
+                max_new_tokens=12, num_beams=1, do_sample=False,
+            )[0]  # fmt: skip
+            assert ids[:2].tolist() == [2, peer.convert_tokens_to_ids(target)]
+            want = peer.decode(ids, skip_special_tokens=True)
+            assert want
+            got = ours.translate(text, source=source, to=target, max_new_tokens=12)
+            assert got == want, (source, target, text)
+
+
+def test_mbart_50_tokenizer_json(tmp_path):
+    """What transformers saves as a tokenizer.json, and what formers saves, both read the same."""
+    peer = train_mbart_50(tmp_path / "m", {"tokenizer_class": "MBart50Tokenizer", "src_lang": "ko_KR"})
+    peer.save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "tokenizer.json").exists()
+    made, saved = load_tokenizer(tmp_path / "m"), load_tokenizer(tmp_path / "saved")
+    save_tokenizer(made, tmp_path / "own")
+    own = load_tokenizer(tmp_path / "own")
+    for text in MBART_50_TEXTS:
+        assert own.encode(text) == made.encode(text)
+        assert saved.encode(text) == peer(text)["input_ids"], text
+    assert saved.id("mask") == own.id("mask") == made.id("mask") == len(made) - 1
 
 
 def test_xlnet():

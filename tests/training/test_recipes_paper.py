@@ -4,6 +4,7 @@ trains and resumes."""
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -35,7 +36,8 @@ VALUES = {
     "roberta-base": ("adamw", 6e-4, "linear", 0.1, 24_000, 500_000, 8192 * 512, 0.0, 50_000),
     "roberta-large": ("adamw", 4e-4, "linear", 0.1, 30_000, 500_000, 8192 * 512, 0.0, 50_000),
     "albert-base": ("lamb", 1.76e-3, "linear", 0.1, 3_125, 125_000, 4096 * 512, 1.0, 30_000),
-    "ernie-1.0": ("adamw", 1e-4, "linear", 0.1, 4_000, 1_000_000, 65_536, 1.0, 18_000),
+    "albert-xxlarge": ("lamb", 1.76e-3, "linear", 0.1, 3_125, 1_500_000, 4096 * 512, 1.0, 30_000),
+    "ernie-1.0": ("adamw", 1e-4, "linear", 0.1, 5_000, 1_000_000, 65_536, 1.0, 18_000),
     "ernie-2.0-base-en": ("adamw", 5e-5, "inverse_sqrt", 0.1, 4_000, 1_000_000, 393_216, 1.0, 30_522),
     "openai-gpt": ("adamw", 2.5e-4, "cosine", 0.0, 2_000, 2_441_406, 64 * 512, 1.0, 40_000),
     "gpt2": ("adamw", 6e-4, "cosine", 0.1, 715, 600_000, 512 * 1024, 1.0, 50_257),
@@ -83,10 +85,14 @@ def test_every_family_is_pinned():
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_setting_has_a_source(name):
+    """A place in a paper, a file of released code, what was published with a model, another paper's, or ours."""
     paper = FAMILIES[name].definition.paper_recipe
+    place = re.compile(
+        r"§|arXiv|table|appendix|algorithm|released|published|README|\.py\b|model card|ours|(none|not) stated|not used"
+    )
     for cited in (paper.settings, *paper.by_preset.values()):
         for field, (_, source) in cited.items():
-            assert source, field
+            assert place.search(source), (field, source)
     assert set(paper.by_preset) <= set(FAMILIES[name].definition.presets)
     if name in PRETRAINED:
         assert set(STATED) <= set(paper.settings)
@@ -107,7 +113,8 @@ def test_every_preset_has_a_run(name, preset):
 def test_single_facts_of_single_papers():
     assert configure_pretraining("roberta", recipe="paper").objective["across_documents"], "§4.2: FULL-SENTENCES"
     albert = configure_pretraining("albert", recipe="paper")
-    assert (albert.train.betas, albert.objective["max_ngram"]) == ((0.9, 0.999), 3)
+    assert (albert.train.betas, albert.objective["max_ngram"], albert.model["dropout"]) == ((0.9, 0.999), 3, 0.1)
+    assert configure_pretraining("albert", recipe="paper", preset="albert-xxlarge").model["dropout"] == 0.0, "§4.9"
     assert configure_pretraining("transformer", recipe="paper").objective["label_smoothing"] == 0.1
     assert configure_pretraining("transformer", recipe="paper", preset="transformer-big").model["dropout"] == 0.3
     gnmt = configure_pretraining("gnmt", recipe="paper").train

@@ -31,6 +31,7 @@ from ..text.normalise import compose_nfc
 
 Answer = Any  # dynamic: by the task a label, labels, a number, tags, right answers or a text
 Label = TypeVar("Label", bound=Hashable)
+Tree = Sequence[tuple[int, str]]  # of each word the number of its head, from 1 on (0: the root), and its relation
 TextReference = str | Sequence[str]  # what is right, or several right ones
 LOWER_IS_BETTER = ("loss", "perplexity", "mse", "mae")
 
@@ -306,6 +307,10 @@ def split_units(text: str, units: str) -> list[str]:
 
 
 KLUE_TAGS = (*(f"{mark}-{kind}" for kind in ("PS", "LC", "OG", "DT", "TI", "QT") for mark in "BI"), "O")
+KLUE_RELATIONS = (  # those that LAS tells apart
+    "NP", "NP_AJT", "VP", "NP_SBJ", "VP_MOD", "NP_OBJ", "AP", "NP_CNJ", "NP_MOD", "VNP", "DP", "VP_AJT", "VNP_MOD",
+    "NP_CMP", "VP_SBJ",
+)  # fmt: skip
 SIMILAR_FROM = 3.0  # the score from which on KLUE-STS takes two sentences for similar
 
 
@@ -338,6 +343,34 @@ def find_strict_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
         elif mark == "I" and entities and entities[-1][0] == kind and entities[-1][2] == place - 1:
             entities[-1] = kind, entities[-1][1], place
     return entities
+
+
+def score_klue_trees(references: list[Tree], predictions: list[Tree]) -> dict[str, float]:
+    """Score KLUE-DP as its baseline does, each word with its head and its relation: F1 of heads, the mean over their
+    numbers (UAS), and of relations, the mean over their names (LAS). There a word with a wrong head has a relation of
+    its own, which is never right, and all rare relations are one."""
+    words = [[word for tree in side for word in tree] for side in (references, predictions)]
+    right_heads, heads = ([head for head, _ in side] for side in words)
+    right, relations = ([name if name in KLUE_RELATIONS else "others" for _, name in side] for side in words)
+    counted_relations = [
+        one if a == b else "wrong head" for one, a, b in zip(relations, right_heads, heads, strict=True)
+    ]
+    return {
+        "uas_f1_macro": score_labels(right_heads, heads)["f1_macro"],
+        "las_f1_macro": score_labels(right, counted_relations)["f1_macro"],
+    }
+
+
+def score_dialogue_states(references: list[Sequence[str]], predictions: list[Sequence[str]]) -> dict[str, float]:
+    """Score KLUE-DST (Wizard of Seoul) as its baseline does: the share of turns whose slots are all right and no other
+    (joint goal accuracy), and F1 of slots, the mean over turns; of a turn without slots only no slot is right."""
+    joint, slots = 0, 0.0
+    for right, guess in zip(references, predictions, strict=True):
+        joint += set(right) == set(guess)
+        both = sum(slot in guess for slot in right)
+        wrong = sum(slot not in right for slot in guess)
+        slots += f1(both, both + wrong, len(right)) if right else float(not guess)
+    return {"joint_goal_accuracy": joint / len(references), "slot_f1": slots / len(references)}
 
 
 def score_klue_answers(references: list[Sequence[str]], predictions: list[str]) -> dict[str, float]:

@@ -2,11 +2,13 @@
 
 A task of a suite says where its files lie, how their rows are read, and which metrics make its score. Models are handed
 in by task; each answers with its own verb. A missing file or model is named, and the average is then marked partial.
+KLUE's trees are put as tags, its dialogue states as text.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,23 +20,29 @@ from ..config import JSONObject, ProgressCallback
 from ..data.readers import read_lines, read_text
 from ..errors import Error
 from ..former import Former
-from ..tasks.api import Classification
+from ..tasks.api import Classification, get_task
+from ..tasks.encoding import TaskEncoder, encode_examples
 from ..tasks.example_tables import read_squad
 from ..tasks.examples import Row, parse_answers, parse_number
 from ..text.normalise import compose_nfc
 from .metrics import (
     SIMILAR_FROM,
     Answer,
+    Tree,
     compute_auprc,
     compute_metrics,
+    score_dialogue_states,
     score_klue_answers,
     score_klue_tags,
+    score_klue_trees,
     score_relations,
 )
+from .task import evaluate_generated_text
 
 EMPTY_TEXT = "."  # what a model reads where a file has an empty text, which no verb takes
 ENTAILMENT = ("entailment", "neutral", "contradiction")
 BINARY = ("0", "1")
+NO_SLOTS = "none"  # what is written for a dialogue that says nothing yet
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,8 @@ Scorer = Callable[[list[Answer], Predictions], dict[str, float]]
 @dataclass(frozen=True)
 class SuiteTask:
     """A task of a suite: its verb, its files by split, how a file is read, its metrics, and the task in whose place it
-    stands in the average (MNLI has two parts). `submission` is the name of its file of predictions."""
+    stands in the average (MNLI has two parts). `submission` is the name of its file of predictions. `decode` turns
+    what a model says into an answer, `tune` are settings of fine-tuning that it needs."""
 
     name: str
     task: str
@@ -62,14 +71,15 @@ class SuiteTask:
     group: str
     labels: tuple[str, ...] = ()
     submission: str = ""
+    decode: Callable[[Answer], Answer] | None = None
+    tune: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Suite:
-    """The tasks of a suite, those that formers has no model for, and whether their mean is the suite's score."""
+    """The tasks of a suite, and whether their mean is the suite's score."""
 
     tasks: tuple[SuiteTask, ...]
-    unsupported: tuple[str, ...] = ()
     has_average: bool = True
 
 
@@ -132,7 +142,7 @@ def evaluate_suite(
     if not Path(folder).is_dir():
         raise Error("there is no such folder", where=folder, fix=f"give the folder of {suite}'s files")
     scores, files = list[TaskScore](), list[Path]()
-    missing = {} if tasks else dict.fromkeys(SUITES[suite].unsupported, "formers has no model for it")
+    missing: dict[str, str] = {}
     last: tuple[str, Former | None] | None = None  # the parts of a task share a model, which is loaded once
     for task in chosen:
         path = find_task_file(Path(folder), task, split)
@@ -228,9 +238,18 @@ def predict_suite_rows(
         return Predictions([one.label for one in results], labels, shares)
     if task.task == "tag":
         tagged = former.tag([row["words"] for row in rows], tell=report)
-        return Predictions([[word.tag for word in words] for words in tagged])
+        return decode_answers(task, [[word.tag for word in words] for words in tagged])
+    if task.task == "summarise":
+        about = get_task(former, task.task)
+        encoded = encode_examples(about, rows, TaskEncoder.from_former(former, about))
+        return decode_answers(task, evaluate_generated_text(former, about, encoded, rows, report).predictions)
     pairs = [(row["question"], row["context"]) for row in rows]
     return Predictions([one.text for one in former.answer(pairs, tell=report)])
+
+
+def decode_answers(task: SuiteTask, answers: list[Answer]) -> Predictions:
+    """Turn what a model says into the answers of a task."""
+    return Predictions(answers if task.decode is None else [task.decode(one) for one in answers])
 
 
 def fill_empty(text: str) -> str:
@@ -428,6 +447,83 @@ def read_klue_tags(path: Path, split: str) -> list[Row]:
     return check_rows(rows, path)
 
 
+def read_klue_trees(path: Path, split: str) -> list[Row]:
+    """Read KLUE-DP: a word in each line (number, word, lemma, tags, head, relation), a line with ## before a sentence.
+    A model learns the tags of `encode_tree`."""
+    rows: list[Row] = []
+    words, tree = list[str](), list[tuple[int, str]]()
+    name = ""
+    for number, line in enumerate([*read_text(path).split("\n"), ""], 1):
+        if not line.strip() or line.startswith("#"):
+            if words:
+                rows.append(
+                    {"id": name or str(len(rows)), "words": words, "tags": encode_tree(tree), "reference": tree}
+                )
+            words, tree = [], []
+            name = line.strip("#").split("\t")[0].strip()
+            continue
+        fields = [one.strip() for one in line.split("\t")]
+        if len(fields) < 6 or not fields[4].isdecimal() or not fields[5] or fields[0] != str(len(words) + 1):
+            what = "a line has the word's number, the word, its lemma, its tags, its head's number and its relation"
+            raise Error(what, where=f"{path}, line {number}", fix="repair it")
+        words.append(compose_nfc(fields[1]))
+        tree.append((int(fields[4]), fields[5]))
+    return check_rows(rows, path)
+
+
+def encode_tree(tree: Tree) -> list[str]:
+    """Return a tag for each word of a tree: its relation and how far away its head is, NP_SBJ>2 to the right or AP<1 to
+    the left, VP^ for the root (dependency parsing as tagging, Strzyz et al. 2019)."""
+    tags = []
+    for place, (head, name) in enumerate(tree, 1):
+        distance = head - place
+        tags.append(f"{name}^" if head == 0 else f"{name}{'>' if distance > 0 else '<'}{abs(distance)}")
+    return tags
+
+
+def decode_tree(tags: Sequence[str]) -> list[tuple[int, str]]:
+    """Return the tree of tags; a word whose head would be outside of the sentence is a root."""
+    tree = []
+    for place, tag in enumerate(tags, 1):
+        match = re.fullmatch(r"(.*)([<>])(\d+)", tag)
+        distance = 0 if match is None else int(match[3]) * (1 if match[2] == ">" else -1)
+        head = place + distance if distance and 0 < place + distance <= len(tags) else 0
+        tree.append((head, tag.rstrip("^") if match is None else match[1]))
+    return tree
+
+
+def read_klue_dialogues(path: Path, split: str) -> list[Row]:
+    """Read KLUE-DST (Wizard of Seoul): a row for each turn of the user, with all that was turns, the last turn first,
+    because long texts are cut at their end; a model writes the state."""
+    rows: list[Row] = []
+    for number, record in enumerate(read_json_list(path), 1):
+        turns: list[str] = []
+        try:
+            for turn in record["dialogue"]:
+                turns.insert(0, f"{turn['role']}: {compose_nfc(str(turn['text'])).strip()}")
+                if turn["role"] != "user":
+                    continue
+                state = [clean_slot(str(slot)) for slot in turn["state"]]
+                name = f"{record.get('guid', number)}-{sum(one.startswith('user: ') for one in turns) - 1}"
+                target = "; ".join(state) or NO_SLOTS
+                rows.append({"id": name, "text": "\n".join(turns), "target": target, "reference": state})
+        except (KeyError, TypeError) as error:
+            where = f"{path}, record {number}"
+            raise Error(f"a field is missing or odd ({error})", where=where, fix="repair it") from None
+    return check_rows(rows, path)
+
+
+def decode_state(text: str) -> list[str]:
+    """Return the slots of a state that a model wrote, each once."""
+    slots = dict.fromkeys(map(clean_slot, text.split(";")))
+    return [slot for slot in slots if slot not in ("", NO_SLOTS)]
+
+
+def clean_slot(text: str) -> str:
+    """Return a slot (domain-slot-value) without spaces that a tokenizer may add around hyphens."""
+    return re.sub(r"\s*-\s*", "-", " ".join(compose_nfc(text).split()))
+
+
 def read_questions(path: Path, split: str) -> list[Row]:
     """Read SQuAD's, KorQuAD's and KLUE-MRC's nested form."""
     rows: list[Row] = []
@@ -453,13 +549,18 @@ def make_glue_task(
     return SuiteTask(shown, task, files, read, score, name, labels, submission=f"{shown}.tsv")
 
 
-def make_klue_task(name: str, stem: str, task: str, read: Callable[[Path, str], list[Row]], score: Scorer) -> SuiteTask:
-    """Make a task of KLUE, whose files are named by a stem and a version."""
+def make_klue_task(
+    name: str, stem: str, task: str, read: Callable[[Path, str], list[Row]], score: Scorer,
+    decode: Callable[[Answer], Answer] | None = None, tune: Mapping[str, int] | None = None,
+) -> SuiteTask:  # fmt: skip
+    """Make a task of KLUE, whose files are named by a stem and a version. What has a `decode` is no label, and is
+    written as JSON by ids."""
     suffix = ".tsv" if task == "tag" else ".json"
     files = {
         split: tuple(f"{stem}-{version}_{split}{suffix}" for version in ("v1.1", "v1")) for split in ("train", "dev")
     }
-    return SuiteTask(name, task, files, read, score, name)
+    submission = "" if decode is None else f"{name}.json"
+    return SuiteTask(name, task, files, read, score, name, submission=submission, decode=decode, tune=tune or {})
 
 
 ACCURACY = pick_label_metrics("accuracy")
@@ -489,9 +590,16 @@ KLUE = (
     make_klue_task("NER", "klue-ner", "tag", read_klue_tags, lambda right, got: score_klue_tags(right, got.answers)),
     make_klue_task("RE", "klue-re", "classify", read_klue_records(make_klue_relation), score_klue_relations),
     make_klue_task(
+        "DP", "klue-dp", "tag", read_klue_trees, lambda right, got: score_klue_trees(right, got.answers), decode_tree
+    ),
+    make_klue_task(
         "MRC", "klue-mrc", "answer", read_questions, lambda right, got: score_klue_answers(right, got.answers)
     ),
-)
+    make_klue_task(
+        "DST", "wos", "summarise", read_klue_dialogues,
+        lambda right, got: score_dialogue_states(right, got.answers), decode_state, {"max_output_tokens": 512},
+    ),
+)  # fmt: skip
 
 
 def make_question_task(name: str, stem: str, version: int, language: str, pattern: str) -> SuiteTask:
@@ -503,7 +611,7 @@ def make_question_task(name: str, stem: str, version: int, language: str, patter
 
 SUITES: dict[str, Suite] = {
     "glue": Suite(GLUE),
-    "klue": Suite(KLUE, unsupported=("DP", "DST")),
+    "klue": Suite(KLUE),
     "squad": Suite((
         make_question_task("SQuAD1.1", "v1.1", 1, "en", "{split}-{stem}.json"),
         make_question_task("SQuAD2.0", "v2.0", 2, "en", "{split}-{stem}.json"),

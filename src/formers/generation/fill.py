@@ -235,8 +235,7 @@ class RestoredSpans:
         assert tokenizer is not None
         before = fill_blanks(self.between[: len(known) + 1], [(span, False) for span in known]).rstrip()
         frame = tokenizer.get_template()
-        marks = () if former.definition.starts_with_last_token else frame.before
-        prefix = [*marks, *tokenizer.encode(before, special=False, parse_special=False)]
+        prefix = [*frame.before, *tokenizer.encode(before, special=False, parse_special=False)]
         following = re.match(r"\s*\S+", self.between[len(known) + 1])
         stop = following[0] if following else ""
         banned = [i for i in (tokenizer.id("mask"), tokenizer.id("pad"), tokenizer.id("bos")) if i is not None]

@@ -122,6 +122,9 @@ def read_tokenizer(where: Path, files: dict[str, bytes], pickle: bool = False) -
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if name in files:
             options |= safe_files.parse_json(files[name], where / name)
+    if "tokenizer_class" not in options and safe_files.has_file(where, "config.json"):  # mBART-50 names it there
+        named_class = safe_files.read_json(where, "config.json").get("tokenizer_class")
+        options |= {"tokenizer_class": named_class} if isinstance(named_class, str) else {}
     if safe_files.has_file(where, "tokenizer.json"):
         whole = decode_utf8(safe_files.read_bytes(where, "tokenizer.json"), where / "tokenizer.json")
         named = any(f"{role}_token" in options for role in SPECIAL_ROLES)

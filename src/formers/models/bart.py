@@ -235,7 +235,10 @@ PAPER = PaperRecipe(
         "train.steps": (500_000, "§5.1"),
         **cite_batch(8000, 512, "§5.1 for the batch; the length is not stated, RoBERTa's"),
         "train.grad_clip": (0.0, BORROWED),
-        "model.dropout": (0.1, "§5.1: none in the last tenth of the steps, which is left out here"),
+        "model.dropout": (
+            0.1,
+            "§5.1: none in the last tenth of the steps, which is left out here; the rate is RoBERTa's",
+        ),
         "data.vocab_size": (50_257, "§5.1: as GPT-2"),
     }
 )

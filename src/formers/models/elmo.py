@@ -209,7 +209,7 @@ PAPER = PaperRecipe(
         "train.accumulate": (3, "bilm-tf, bin/train_elmo.py: 3 GPUs"),
         "train.grad_clip": (10.0, "bilm-tf, bin/train_elmo.py: all_clip_norm_val"),
         "model.dropout": (0.1, "bilm-tf, bin/train_elmo.py"),
-        "data.vocab_size": (793_471, "bilm-tf, README: the vocabulary of the 1 Billion Word Benchmark"),
+        "data.vocab_size": (793_471, "bilm-tf, README: vocab-2016-09-10.txt of the 1 Billion Word Benchmark"),
     }
 )
 

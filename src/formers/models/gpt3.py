@@ -55,7 +55,7 @@ PRESETS: Presets = {  # table 2.1; 2.7B and 6.7B as printed, 13B with heads of 1
 def cite_size(lr: float, sequences: int) -> CitedSettings:
     """Return what differs by size: table 2.1's rate and batch, and the tokens of appendix B as steps. The batch grows
     over the first 4 billion tokens, so that the first steps have fewer tokens than the rest."""
-    batch = cite_batch(sequences, 2048, "table 2.1")
+    batch = cite_batch(sequences, 2048, "table 2.1: 3.2 M tokens" if sequences == 1568 else "table 2.1")
     tokens, pieces = (int(str(batch[f"train.{name}"][0])) for name in ("batch_tokens", "accumulate"))
     growing = round(4e9 / (tokens * pieces / 2))  # steps
     slope, warmup_batches = (pieces - 1) / growing, 375e6 / tokens

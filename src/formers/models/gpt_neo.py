@@ -135,15 +135,15 @@ CODE = "released configs/gpt3_XL_256_Pile.json"
 PAPER = PaperRecipe(
     {
         "objective.name": ("causal", "released README"),
-        "train.optimizer": ("adamw", CODE),
+        "train.optimizer": ("adamw", "released optimizers.py: AdamWeightDecayOptimizer"),
         "train.lr": (2e-4, CODE),
         "train.betas": ((0.9, 0.95), CODE),
         "train.eps": (1e-8, CODE),
         "train.weight_decay": (0.1, CODE),
         "train.schedule": ("cosine", CODE),
-        "train.min_lr_ratio": (0.1, "released optimizers.py"),
+        "train.min_lr_ratio": (0.1, "released optimizers.py: alpha"),
         "train.warmup_steps": (3_000, CODE),
-        "train.steps": (362_000, "model card of gpt-neo-1.3B"),
+        "train.steps": (362_000, f"model card of gpt-neo-1.3B; 286,150 in {CODE}"),
         **cite_batch(512, 2048, CODE),
         "train.grad_clip": (1.0, CODE),
         "model.dropout": (0.0, CODE),
@@ -153,12 +153,12 @@ PAPER = PaperRecipe(
     },
     {
         "gpt-neo-125m": {
-            "train.lr": (6e-4, "GPT-3, table 2.1: its size"),
+            "train.lr": (6e-4, "not published; GPT-3's of this size, table 2.1"),
             "train.steps": (572_300, "model card of gpt-neo-125m"),
             **cite_batch(256, 2048, "model card of gpt-neo-125m: 300 billion tokens"),
         },
         "gpt-neo-2.7b": {
-            "train.lr": (1.6e-4, "GPT-3, table 2.1: its size"),
+            "train.lr": (1.6e-4, "not published; GPT-3's of this size, table 2.1"),
             "train.steps": (400_000, "model card of gpt-neo-2.7B"),
         },
     },

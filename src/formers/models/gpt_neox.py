@@ -170,9 +170,9 @@ STYLE = TokenizerStyle("gpt_neox", SPECIAL_TOKENS, ("<|endoftext|>", "<|padding|
 CODE = "released configs/20B.yml"
 
 
-def cite_pythia(lr: float) -> CitedSettings:
+def cite_pythia(lr: float, size: str) -> CitedSettings:
     """Return what Pythia's models (Biderman et al. 2023) have in place of GPT-NeoX-20B's."""
-    source = "Pythia, released configs/pythia"
+    source = f"Pythia, released models/{size}/pythia-{size.lower()}.yml"
     return {
         "train.lr": (lr, source), "train.weight_decay": (0.1, source), "train.warmup_steps": (1_430, f"{source}: 1 %"),
         "train.steps": (143_000, source), **cite_batch(1024, 2048, source),
@@ -197,7 +197,11 @@ PAPER = PaperRecipe(
         "model.attention_dropout": (0.0, CODE),
         "data.vocab_size": (50_257, "§3.2: as many as GPT-2"),
     },
-    {"pythia-70m": cite_pythia(1e-3), "pythia-160m": cite_pythia(6e-4), "pythia-410m": cite_pythia(3e-4)},
+    {
+        "pythia-70m": cite_pythia(1e-3, "70M"),
+        "pythia-160m": cite_pythia(6e-4, "160M"),
+        "pythia-410m": cite_pythia(3e-4, "410M"),
+    },
 )
 
 FAMILY = Family(

@@ -43,11 +43,13 @@ PAPER = PaperRecipe(
         "objective.mean_span_length": (3.5, "§2.2"),
         "objective.permute_ratio": (1.0, "§2.2"),
         "train.optimizer": ("adamw", "§2.2: Adam"),
-        "train.betas": ((0.9, 0.98), "§2.2: β₂"),
+        "train.betas": ((0.9, 0.98), "§2.2: β₂; β₁ not stated, RoBERTa's"),
         "train.eps": (1e-6, "§2.2"),
         "train.schedule": ("linear", "§2.2"),
         "train.steps": (500_000, "§2.2"),
-        **cite_batch(8000, 512, "§2.2: as BART's"),
+        **cite_batch(
+            8000, 512, "§2.2: 'matching BART'; its 128K tokens on each of 256 GPUs would be eight times as many"
+        ),
         "model.dropout": (0.1, "§2.2: 0.05 after 250,000 steps and 0 after 400,000, which is left out here"),
         "data.vocab_size": (250_000, "§2.1"),
     }
@@ -57,20 +59,26 @@ LANGUAGES = (
     "ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX", "kk_KZ",
     "ko_KR", "lt_LT", "lv_LV", "my_MM", "ne_NP", "nl_XX", "ro_RO", "ru_RU", "si_LK", "tr_TR", "vi_VN", "zh_CN",
 )  # fmt: skip
+LANGUAGES_50 = (
+    *LANGUAGES, "af_ZA", "az_AZ", "bn_IN", "fa_IR", "he_IL", "hr_HR", "id_ID", "ka_GE", "km_KH", "mk_MK", "ml_IN",
+    "mn_MN", "mr_IN", "pl_PL", "ps_AF", "pt_XX", "sv_SE", "sw_KE", "ta_IN", "te_IN", "th_TH", "tl_XX", "uk_UA", "ur_PK",
+    "xh_ZA", "gl_ES", "sl_SI",
+)  # fmt: skip
 STYLE = TokenizerStyle(
     "mbart", roberta.SPECIAL_TOKENS, roberta.FAIRSEQ_TOKENS, (*LANGUAGES, "<mask>"), "$A </s> en_XX",
     "$A $B </s> en_XX", languages=LANGUAGES,
     published_forms=(
-        PublishedForm(("sentencepiece.bpe.model",), options={"tokenizer_class": "MBart", "src_lang": ""}),
-        PublishedForm(
-            ("sentencepiece.bpe.model",), options={"tokenizer_class": "MBart50"},
-            refusal="mBART-50 has other languages than mBART, and begins a text with its language",
+        PublishedForm(  # mBART-50, which comes first: what says MBart50 says MBart as well
+            ("sentencepiece.bpe.model",), options={"tokenizer_class": "MBart50", "additional_special_tokens": "sl_SI"},
+            last_tokens=(*LANGUAGES_50, "<mask>"), single_template="en_XX $A </s>", pair_template="en_XX $A $B </s>",
+            languages=LANGUAGES_50,
         ),
+        PublishedForm(("sentencepiece.bpe.model",), options={"tokenizer_class": "MBart", "src_lang": ""}),
     ),
 )  # fmt: skip
 FAMILY = Family(
     MBARTConfig, bart.BART, bart.build_heads, pretraining_head="lm", counted_head="lm",
-    presets={"mbart-large-cc25": {}, "mbart-large-50": {"vocab": 250054}},
+    presets={"mbart-large-cc25": {}, "mbart-large-50": {"vocab": 250054, "start": 2}},
     tokenizer="unigram", tokenizer_style=STYLE, objective="denoising", is_encoder_decoder=True,
     starts_with_last_token=True, has_language_codes=True,
     paper_recipe=PAPER,

@@ -43,13 +43,13 @@ PRESETS = {f"mt5-{size}": values for size, values in t5.SIZES_V1_1.items()}
 
 PAPER = PaperRecipe(
     {
-        **t5.PAPER.settings,
+        **{name: (value, f"as T5, {source}") for name, (value, source) in t5.PAPER.settings.items()},
         **{
             name: (t5.PAPER.settings[name][0], "§3.2: as T5")
             for name in ("train.lr", "train.schedule", "train.warmup_steps")
         },
         "train.steps": (1_000_000, "§3.2"),
-        **cite_batch(1024, 1024, "§3.2"),
+        **cite_batch(1024, 1024, "§3.2; released README: 2²⁰ tokens"),
         "model.dropout": (0.0, "§3.2"),
         "data.vocab_size": (250_000, "§3.2"),
     }

@@ -218,9 +218,12 @@ PAPER = PaperRecipe(
         "objective.balance_weight": (0.01, "§2.2"),
         "train.steps": (550_000, "§4.1"),
         **cite_batch(2048, 512, "§4.1: 2²⁰ tokens; lengths as T5"),
-        "model.capacity_factor": (1.25, "table 1 and §2.2: the best of large models"),
-        "model.eval_capacity_factor": (2.0, "released mesh_tensorflow/transformer/moe.py"),
-        "model.jitter": (0.01, "released mesh_tensorflow/transformer/moe.py"),
+        "model.capacity_factor": (
+            1.25,
+            "§2.2 and table 1; released mesh_tensorflow/transformer/moe.py: capacity_factor_train",
+        ),
+        "model.eval_capacity_factor": (2.0, "released mesh_tensorflow/transformer/moe.py: capacity_factor_eval"),
+        "model.jitter": (0.01, "released mesh_tensorflow/transformer/moe.py: switch_jitter"),
     }
 )
 

@@ -213,15 +213,20 @@ class Denoising(TwoSidedObjective):
         **options: Any,  # dynamic: fields of the class
     ) -> Denoising:  # fmt: skip
         """<s> … </s> on both sides (without <s>, the end mark alone); the decoder starts with </s>. With a `language`
-        (mBART), … </s> ko_KR on both sides, and the decoder starts with the language."""
+        (mBART), … </s> ko_KR on both sides, and the decoder starts with the language; where the tokenizer's template
+        begins with a language (mBART-50), ko_KR … </s>, and the decoder starts with </s>."""
         named = None if language is None else tokenizer.backend.token_to_id(language)
         if language is not None and named is None:
             raise Error(f"this tokenizer has no token {language!r}", fix="train or load one for mBART")
-        ends = DecoderEnds.from_tokenizer(tokenizer, ("eos", "sep"), named if start is None else start)
+        is_first = any(i not in map(tokenizer.id, tokenizer.special) for i in tokenizer.get_template().before)
+        ends = DecoderEnds.from_tokenizer(tokenizer, ("eos", "sep"), named if start is None and not is_first else start)
         if (mask := tokenizer.id("mask")) is None:
             raise Error("this tokenizer has no <mask>", fix="train or load one for BART")
         front = next((i for role in ("bos", "cls") if (i := tokenizer.id(role)) not in (None, ends.eos)), None)
-        frame = (() if front is None else (front,), (ends.eos,)) if named is None else ((), (ends.eos, named))
+        if named is None:
+            frame: ExampleFrame = (() if front is None else (front,), (ends.eos,))
+        else:
+            frame = ((named,), (ends.eos,)) if is_first else ((), (ends.eos, named))
         marks = compute_word_marks(tokenizer)
         return Denoising(length, len(tokenizer), mask, ends.start, ends.eos, frame, word_marks=marks, **options)
 

@@ -37,16 +37,12 @@ def choose_style(
     for style in styles:
         for form in style.published_forms:
             count = form.count_matches(pieces, options) if file in form.files else None
-            if count is not None and form.refusal:
-                raise Error(f"{file} cannot be read: {form.refusal}", where=where, fix="give a tokenizer.json")
             if count is not None and (best is None or count > best[0]):
                 best = count, style, form
     if best is None:
         raise Error(f"no family publishes such a {file}", where=where, fix="give a tokenizer.json")
     _, style, form = best
-    special = style.special if form.special is None else form.special
-    pair = style.pair_template if form.pair_template is None else form.pair_template
-    return dataclasses.replace(style, special=special, pair_template=pair), form
+    return form.apply_to(style), form
 
 
 def from_vocab_txt(text: str, options: Mapping[str, JSONValue], styles: Styles, where: object = None) -> Tokenizer:
@@ -409,7 +405,7 @@ def number_like_fairseq(
     style: TokenizerStyle, pieces: list[tuple[str, float]], options: Mapping[str, JSONValue]
 ) -> tuple[TokenizerStyle, list[tuple[str, float]]]:
     """Finish mBART's and XLM-R's: fairseq numbers the style's first tokens, then the model's pieces from the fourth on,
-    then the style's last tokens. A template ends in the language of the text."""
+    then the style's last tokens. A template has the language of the text, first (mBART-50) or last."""
     first, last = ([(t, UNREACHABLE_SCORE) for t in tokens] for tokens in (style.first_tokens, style.last_tokens))
     if style.languages and (language := options.get("src_lang")):
         if language not in style.languages:

@@ -7,7 +7,7 @@ files: what needs a style is given one, or all of them, by its caller (registry.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from importlib import import_module
 from inspect import signature
 from typing import Any
@@ -30,11 +30,24 @@ class PublishedForm:
     files: tuple[str, ...]  # vocab.txt, merges.txt, source.spm, vocab.pkl or some of SENTENCEPIECE_FILES
     tokens: tuple[str, ...] = ()  # recognised by all of these pieces in the vocabulary,
     options: Mapping[str, str] = field(default_factory=dict)  # and by an option of tokenizer_config.json: a part of it
-    special: Mapping[str, str] | None = None  # by role; None: as in the style
-    pair_template: str | None = None  # None: as in the style
+    special: Mapping[str, str] | None = None  # by role; None, here and below: as in the style
+    last_tokens: tuple[str, ...] | None = None
+    single_template: str | None = None
+    pair_template: str | None = None
+    languages: tuple[str, ...] | None = None
     plain_quotes: bool = False  # SentencePiece: quotation marks become " and accents are stripped before the model
     lower: bool = False  # SentencePiece: text is made lower case, unless its options say otherwise
-    refusal: str = ""  # why a file that is recognised by this cannot be read
+
+    def apply_to(self, style: TokenizerStyle) -> TokenizerStyle:
+        """Return a style with what this form has in place of the style's own."""
+        return replace(
+            style,
+            special=style.special if self.special is None else self.special,
+            last_tokens=style.last_tokens if self.last_tokens is None else self.last_tokens,
+            single_template=style.single_template if self.single_template is None else self.single_template,
+            pair_template=style.pair_template if self.pair_template is None else self.pair_template,
+            languages=style.languages if self.languages is None else self.languages,
+        )
 
     def count_matches(self, pieces: Collection[str], options: Mapping[str, object]) -> int | None:
         """Count what a file is recognised by; None: it is not in this form."""
@@ -59,7 +72,7 @@ class TokenizerStyle:
     _: KW_ONLY
     splits_at_spaces: bool = False  # kind words: punctuation stays with its word (Transformer-XL)
     has_word_ends: bool = False  # kind bpe: characters, and </w> at the end of a word, instead of bytes (GPT-1)
-    languages: tuple[str, ...] = ()  # codes among the last tokens; the one of a text ends its templates (mBART)
+    languages: tuple[str, ...] = ()  # codes among the last tokens; that of a text is in its templates (mBART)
     default_kinds: tuple[str, ...] = ()  # kinds of tokenizer that have this style if no other is named
     published_forms: tuple[PublishedForm, ...] = ()
 
