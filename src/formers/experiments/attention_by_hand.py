@@ -17,7 +17,7 @@ from ..inspection.sides import encode_inputs
 from ..nn.attention.attention import Attention
 from ..nn.block import Block, TransformerBody
 from ..reports.pictures import draw_curves, draw_matrix
-from .page import Page
+from .page import Page, name_tokens
 from .small_models import load_or_train
 
 EXPLANATION = (
@@ -160,7 +160,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     hand = compute_head(block.attn, x, settings.head, visible)
     unscaled = compute_head(block.attn, x, settings.head, visible, scaled=False)
     error = float((hand.weights - own[settings.layer, settings.head]).abs().max())
-    names, n = attention_result.tokens[:SHOWN_TOKENS], min(length, SHOWN_TOKENS)
+    tokens = name_tokens(attention_result.sides[attention_result.maps[kind].queries].tokens)
+    names, n = tokens[:SHOWN_TOKENS], min(length, SHOWN_TOKENS)
     local = page.localise
     page.add_heading(local("The numbers", "숫자로 보기"))
     if length > n:
@@ -177,7 +178,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
             f"레이어 {where[0]}, 헤드 {where[1]}, d = {width}: 각 벡터의 처음 {SHOWN_NUMBERS}개 값입니다.",
         )
     )
-    add_worked_row(page, attention_result.tokens, hand, block.attn.scale, visible, n - 1)
+    add_worked_row(page, tokens, hand, block.attn.scale, visible, n - 1)
     for title, table in (
         (local("queries q", "쿼리 q"), hand.q),
         (local("keys k", "키 k"), hand.k),

@@ -12,6 +12,7 @@ from ..config import ProgressCallback
 from ..data.preparation.corpus_filters import hold_out_documents
 from ..data.readers import load_bundled_corpus
 from ..errors import Error
+from ..inspection.sides import Token
 from ..reports.html import render_page
 from ..reports.run_report import render_html_table
 from ..text.normalise import Language, normalise
@@ -126,6 +127,12 @@ def format_cell(value: object) -> str:
             return f"{value:,.0f}" if value == 0 or abs(value) >= 1000 else f"{value:.1f}"
         return f"{value:.3f}" if abs(value) >= 0.001 else f"{value:.1e}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def name_tokens(tokens: Sequence[Token]) -> list[str]:
+    """Name tokens by the characters that a person reads; a piece inside a character, which the piece before it shows,
+    is a dot."""
+    return ["·" if token.is_joined else token.text.strip() or "␣" for token in tokens]
 
 
 def render_chips(tokens: Sequence[tuple[str, str]]) -> str:
