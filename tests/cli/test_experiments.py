@@ -55,3 +55,17 @@ def test_ctrl_c_leaves_no_page(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("formers.experiments.masks.list_masks", interrupt)
     assert run_command(capsys, "try", "masks")[0] == 130
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_rows_is_read_as_it_stands_whatever_its_name(tmp_path, monkeypatch, capsys):
+    rows = ["river\tWe sat on the bank of the river.", "river\tThe bank was muddy.", "money\tThe bank gave a loan.",
+            "money\tMy bank pays interest!"]  # fmt: skip
+    file = tmp_path / "senses.tsv"
+    file.write_text("\n".join(rows), encoding="utf-8")
+    quick = ["--steps", "1", "--epochs", "1", "--sentences", "20", "--out", str(tmp_path / "page.html")]
+    code, out, _ = run_command(capsys, "try", "word-senses", "--file", str(file), *quick)
+    assert code == 0
+    assert "river" in out
+    code, out, _ = run_command(capsys, "try", "word-senses", "--help")
+    assert "sense, tab, sentence" in out
+    assert "sense, tab" not in run_command(capsys, "try", "memory", "--help")[1]

@@ -13,6 +13,9 @@ def test_the_formula_gives_the_models_own_weights(run_experiment):
     assert found["error"] < 1e-5
     assert found["entropy"] > found["unscaled_entropy"]
     assert found["plain_likeness"] > found["likeness"], "without the residual, tokens become alike"
+    *parts, sums = page.tables[0].rows
+    assert float(sums[4]) == pytest.approx(1, abs=2e-3), "weights"
+    assert float(sums[6]) == pytest.approx(sum(float(row[6]) for row in parts), abs=0.01), "the output's first number"
     text = "".join(page.body)
     assert all(title in text for title in ("queries q", "1. scores q·k", "2. scaled", "3. weights", "4. output"))
     assert any("model's own weights" in row[0] for block in page.tables for row in block.rows)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from formers.experiments.memory import measure_losses
+from formers.experiments.memory import measure_losses, shift_streams
 from formers.experiments.page import Page
 from formers.experiments.small_models import prepare_bundled_corpus, train_small
 
@@ -12,6 +12,13 @@ def test_memory_reaches_further_by_its_length_in_every_layer(run_experiment):
     assert found["reach 0"] == 7, "within the segment"
     assert found["reach 8"] == 7 + 2 * 8
     assert found["reach 16"] == 7 + 2 * 16
+
+
+def test_every_token_stands_at_every_place_of_a_segment():
+    rows = shift_streams(torch.arange(100), rows=2, segment=4)
+    assert rows.shape == (8, 46)
+    assert rows[:4, 0].tolist() == [0, 1, 2, 3]
+    assert rows[4:, 0].tolist() == [50, 51, 52, 53]
 
 
 def test_without_a_memory_segments_are_read_one_by_one():

@@ -20,6 +20,8 @@ def test_one_sentence_gets_every_objective_that_its_tokenizer_allows(run_experim
     assert len(SHOWN_OBJECTIVES) == 8
     assert found["objectives"] >= 5, "the others need sentinels or another mask"
     assert any("[MASK]" in part for part in page.body)
+    assert any("are the two texts swapped?" in part for part in page.body), "a question comes with its answer"
+    assert 4 < found["frequency"] < 7, "nats of a guess by frequency"
 
 
 def test_static_masks_stay_and_dynamic_masks_move():

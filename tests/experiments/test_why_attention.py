@@ -1,17 +1,34 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
 import formers
 from formers.experiments.page import Page
 from formers.experiments.registry import find_experiment
-from formers.experiments.why_attention import measure_gradients, spell_english, spell_korean
+from formers.experiments.why_attention import VERBS, make_sentence, measure_gradients
 
 
-def test_numbers_are_spelled_in_both_languages():
-    assert spell_english(1_234_017) == "one million two hundred thirty four thousand seventeen"
-    assert spell_korean(1_234_017) == "백 이 십 삼 만 사 천 십 칠"
-    assert (spell_english(0), spell_korean(0), spell_korean(10_000)) == ("zero", "영", "만")
+def test_translations_have_the_verb_at_the_end_of_each_clause():
+    draw, ends = random.Random(0), {end for end, _ in VERBS.values()}
+    joints = {joint for _, joint in VERBS.values()}
+    for clauses in (1, 2, 3):
+        source, target = make_sentence(clauses, draw)
+        words = target.split()
+        assert source.split().count("and") == clauses - 1 == sum(word in joints for word in words)
+        assert words[-1] in ends
+        verb = next(word for word in source.split() if word in VERBS)
+        assert VERBS[verb][clauses > 1] in words
+
+
+def test_pairs_of_ones_own_are_translated():
+    draw = random.Random(0)
+    lines = ["\t".join(make_sentence(1, draw)) for _ in range(120)]
+    module, page = find_experiment("why-attention").load(), Page(documents=["\n".join(lines)])
+    settings = module.Settings(steps=1, translation_steps=1, pairs=100, tests=2, longest=4, dim=16)
+    module.run(page, settings)
+    assert page.tables[0].rows[-1][0] == "translation"
 
 
 def test_gradients_fade_in_recurrence_and_not_in_attention():
@@ -21,7 +38,7 @@ def test_gradients_fade_in_recurrence_and_not_in_attention():
 
 
 def test_both_models_learn_every_task(run_experiment):
-    page, found = run_experiment("why-attention", steps=2, pairs=150, tests=4, longest=4, dim=16)
+    page, found = run_experiment("why-attention", steps=2, translation_steps=2, pairs=150, tests=4, longest=4, dim=16)
     assert len(page.tables[0].rows) == 6
     assert {f"{task} {kind}" for task in ("copy", "reverse", "translate") for kind in ("none", "dot")} <= set(found)
 

@@ -26,11 +26,14 @@ formers try {name} --language ko --out page.html
 
 Args:
     text: A sentence of your own, where the experiment looks at one.
-    file: A text file of your own, at least 20 lines, where the experiment trains on some; else the bundled corpus.
+    file: {file_help}
     language: The language of the page and of the bundled text; by default that of --text, or English.
     out: The page; formers-try-{name}.html by default, which is replaced.
     settings: What this experiment can be changed in.
 """
+TEXT_FILE_HELP = (
+    "A text file of your own, at least 20 lines, where the experiment trains on some; else the bundled corpus."
+)
 LIST_HELP = """Try an idea: experiments with real numbers and a page.
 
 formers try
@@ -90,7 +93,7 @@ def build_command(entry: ExperimentEntry) -> Callable[..., None]:
         if where.suffix != ".html":
             raise Error(f"a page is not written as {where.suffix or 'this'}", where=where, fix="name it page.html")
         common.check_output_file(where, overwrite or out is None)
-        documents = None if file is None else [common.read_whole_text(file, common.TextFileOptions())]
+        documents = None if file is None else [read_own_file(file, entry)]
         language = language or choose_language(text, documents)
         with show_progress(SafeConsole(stderr=True), entry.name, delay_seconds=1) as tell, common.summarise_warnings():
             page = Page(language, text, documents, tell)
@@ -107,8 +110,21 @@ def build_command(entry: ExperimentEntry) -> Callable[..., None]:
 
     run_experiment.__annotations__["settings"] = Annotated[module.Settings | None, Parameter(name="*")]
     title = entry.help[0][0].upper() + entry.help[0][1:]
-    run_experiment.__doc__ = EXPERIMENT_HELP.format(help=title, name=entry.name, example=entry.example)
+    rows = f"A file of your own with lines of {entry.file_rows}; else made sentences."
+    file_help = rows if entry.file_rows else TEXT_FILE_HELP
+    run_experiment.__doc__ = EXPERIMENT_HELP.format(
+        help=title, name=entry.name, example=entry.example, file_help=file_help
+    )
     return run_experiment
+
+
+def read_own_file(file: Path, entry: ExperimentEntry) -> str:
+    """Read the user's file: of rows every line as it stands, whatever the file is called; else its text."""
+    from ..data.readers import check_readable, read_text
+
+    if entry.file_rows and str(file) != "-":
+        return read_text(check_readable(file))
+    return common.read_whole_text(file, common.TextFileOptions())
 
 
 def describe_command(

@@ -17,12 +17,12 @@ from ..inspection.sides import encode_inputs
 from ..nn.attention.attention import Attention
 from ..nn.block import Block, TransformerBody
 from ..reports.pictures import draw_curves, draw_matrix
-from .page import Page
+from .page import Page, name_tokens
 from .small_models import load_or_train
 
 EXPLANATION = (
-    ("Each token asks with a query and offers a key; a score is the product of the two.",
-     "각 토큰은 쿼리로 묻고 키를 내놓으며, 점수는 둘의 내적입니다."),
+    ("Each token asks with a query and offers a key; a score is the product of the two: the first table computes one token's row, step by step.",
+     "각 토큰은 쿼리로 묻고 키를 내놓으며, 점수는 둘의 내적입니다. 첫 표는 한 토큰의 행을 단계별로 계산합니다."),
     ("Divided by √d and put through softmax, the scores of a row become weights whose sum is 1.",
      "점수를 √d로 나누고 소프트맥스를 적용하면 각 행의 합이 1인 가중치가 됩니다."),
     ("The output of a token is the sum of all values, weighted by its row.",
@@ -92,7 +92,7 @@ def measure_entropy(weights: Tensor) -> float:
 
 def measure_likeness(x: Tensor) -> float:
     """Measure the mean cosine between the vectors of different tokens (T, dim)."""
-    unit = torch.nn.functional.normalize(x - 0.0, dim=-1)
+    unit = torch.nn.functional.normalize(x, dim=-1)
     table = unit @ unit.T
     return float((table.sum() - table.diagonal().sum()) / (len(x) * (len(x) - 1)))
 
@@ -108,6 +108,24 @@ def compare_random_heads(
         lines["q·k / √d"].append((width, measure_entropy((scores / width**0.5).softmax(-1))))
         lines["q·k"].append((width, measure_entropy(scores.softmax(-1))))
     return lines
+
+
+def add_worked_row(page: Page, tokens: list[str], hand: HandHead, scale: float, visible: Tensor, at: int) -> None:
+    """Add the calculation of one token's row: score, scaling, exponential, weight, and its part of the first number of
+    the output. The last row has the sums."""
+    rows: list[tuple[object, ...]] = []
+    totals = [0.0, 0.0, 0.0]
+    for i, name in enumerate(tokens):
+        if visible[at, i]:
+            score, weight, value = float(hand.scores[at, i]), float(hand.weights[at, i]), float(hand.v[i, 0])
+            power = float((hand.scores[at, i] * scale).exp())
+            totals = [total + part for total, part in zip(totals, (power, weight, weight * value), strict=True)]
+            rows.append((name, score, score * scale, power, weight, value, weight * value))
+    rows.append((page.localise("sum", "합"), "", "", totals[0], totals[1], "", totals[2]))
+    head = (page.localise("key of", "키"), "s = q·k", "s / √d", "exp(s / √d)", page.localise("weight = exp / sum", "가중치 = exp / 합"),
+            page.localise("v, number 0", "v의 0번째 값"), page.localise("weight · v", "가중치 · v"))  # fmt: skip
+    title = page.localise(f"The row of “{tokens[at]}”, by hand", f"“{tokens[at]}”의 행, 손으로 계산하기")
+    page.add_table(title, head, rows)
 
 
 def add_vectors(page: Page, title: str, names: list[str], vectors: Tensor) -> None:
@@ -142,7 +160,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     hand = compute_head(block.attn, x, settings.head, visible)
     unscaled = compute_head(block.attn, x, settings.head, visible, scaled=False)
     error = float((hand.weights - own[settings.layer, settings.head]).abs().max())
-    names, n = attention_result.tokens[:SHOWN_TOKENS], min(length, SHOWN_TOKENS)
+    tokens = name_tokens(attention_result.sides[attention_result.maps[kind].queries].tokens)
+    names, n = tokens[:SHOWN_TOKENS], min(length, SHOWN_TOKENS)
     local = page.localise
     page.add_heading(local("The numbers", "숫자로 보기"))
     if length > n:
@@ -159,6 +178,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
             f"레이어 {where[0]}, 헤드 {where[1]}, d = {width}: 각 벡터의 처음 {SHOWN_NUMBERS}개 값입니다.",
         )
     )
+    add_worked_row(page, tokens, hand, block.attn.scale, visible, n - 1)
     for title, table in (
         (local("queries q", "쿼리 q"), hand.q),
         (local("keys k", "키 k"), hand.k),

@@ -23,14 +23,14 @@ from .page import Page
 EXPLANATION = (
     ("Both axes are logarithmic: a slope of 1 means time in proportion to the length n, a slope of 2 to its square.",
      "두 축 모두 로그입니다. 기울기 1은 길이 n에, 기울기 2는 n의 제곱에 비례함을 뜻합니다."),
-    ("Attention costs n²·d, recurrence n·d², convolution k·n·d²: while n is below d, attention is the cheapest of the first two.",
-     "어텐션은 n²·d, 순환은 n·d², 합성곱은 k·n·d²입니다. n이 d보다 작은 동안에는 어텐션이 순환보다 쌉니다."),
-    ("The crossing point is the length at which a layer of attention begins to take longer than an LSTM.",
-     "교차점은 어텐션 레이어가 LSTM보다 오래 걸리기 시작하는 길이입니다."),
+    ("Attention costs n²·d, recurrence n·d², convolution k·n·d²: for short texts attention is the cheaper of the first two, for long ones recurrence is.",
+     "어텐션은 n²·d, 순환은 n·d², 합성곱은 k·n·d²입니다. 짧은 글에서는 어텐션이, 긴 글에서는 순환이 더 쌉니다."),
+    ("The crossing point is the length from which a layer of attention takes longer than an LSTM; a fused kernel moves it to longer texts.",
+     "교차점은 어텐션 레이어가 LSTM보다 오래 걸리기 시작하는 길이입니다. 융합 커널을 쓰면 교차점이 더 긴 쪽으로 옮겨집니다."),
     ("Kept for the backward pass, the weights of attention grow with n²; a fused kernel computes them again instead.",
      "역전파를 위해 저장하는 어텐션 가중치는 n²로 늘어나며, 융합 커널은 저장하는 대신 다시 계산합니다."),
-    ("Steps that must wait for each other are n in recurrence and 1 in attention: on a GPU that decides long before the sums do.",
-     "서로 기다려야 하는 단계는 순환이 n개, 어텐션이 1개입니다. GPU에서는 연산량보다 이것이 먼저 결정적입니다."),
+    ("Steps that must wait for each other are n in recurrence and 1 in attention: one text alone shows it, and --texts 64, which share every step, hide it.",
+     "서로 기다려야 하는 단계는 순환이 n개, 어텐션이 1개입니다. 글 하나만 읽으면 그 차이가 드러나고, 단계마다 함께 계산하는 --texts 64에서는 가려집니다."),
 )  # fmt: skip
 KERNEL_WIDTH = 3
 Layer = Callable[[Tensor, Batch], Tensor]
@@ -43,13 +43,13 @@ class Settings:
     Attributes:
         dim: Width of the layers.
         longest: The longest text; the lengths are powers of two from 32 on.
-        tokens: Tokens of a batch; short texts come in larger batches.
+        texts: Texts that are read side by side.
         repeats: Measurements of each, of which the median counts.
     """
 
     dim: int = 64
     longest: int = 4096
-    tokens: int = 4096
+    texts: int = 1
     repeats: int = 3
 
 
@@ -79,15 +79,18 @@ def build_layers(dim: int) -> dict[str, tuple[Layer, nn.Module, tuple[str, str, 
     }
 
 
-def measure_layer(layer: Layer, length: int, settings: Settings) -> tuple[float, float]:
-    """Measure one length: microseconds of forward and backward pass, and bytes kept for the backward pass, per token."""
-    rows = max(1, settings.tokens // length)
+def measure_layer(layer: Layer, module: nn.Module, length: int, settings: Settings) -> tuple[float, float]:
+    """Measure one length: milliseconds of forward and backward pass, and KiB kept for the backward pass besides the
+    weights, of each text."""
+    rows = settings.texts
     batch = Batch.from_padded(torch.zeros(rows, length, dtype=torch.long))
     x = torch.randn(rows * length, settings.dim, requires_grad=True)
     kept: dict[int, int] = {}
+    weights = {weight.untyped_storage().data_ptr() for weight in module.parameters()}
 
     def note(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        if (place := tensor.untyped_storage().data_ptr()) not in weights:
+            kept[place] = tensor.untyped_storage().nbytes()
         return tensor
 
     times = []
@@ -98,7 +101,7 @@ def measure_layer(layer: Layer, length: int, settings: Settings) -> tuple[float,
             y = layer(x, batch)
         y.sum().backward()
         times.append(time.process_time() - began)
-    return sorted(times[1:])[len(times[1:]) // 2] * 1e6 / (rows * length), sum(kept.values()) / (rows * length)
+    return sorted(times[1:])[len(times[1:]) // 2] * 1000 / rows, sum(kept.values()) / 1024 / rows
 
 
 def find_crossing(first: list[tuple[float, float]], second: list[tuple[float, float]]) -> float | None:
@@ -127,39 +130,36 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in layers}
     memory: dict[str, list[tuple[float, float]]] = {name: [] for name in layers}
     for number, length in enumerate(lengths):
-        for name, (layer, _, _) in layers.items():
+        for name, (layer, module, _) in layers.items():
             page.tell("measuring", number * len(layers), len(lengths) * len(layers), f"{name}, {length} tokens")
-            micros, kept = measure_layer(layer, length, s)
-            times[name].append((length, micros * length / 1000))
-            memory[name].append((length, kept * length / 1024))
-    crossing = find_crossing(times["attention (weights kept)"], times["LSTM"])
-    if crossing is not None:
-        far = f"{crossing:,.0f}"
-    elif times["attention (weights kept)"][-1][1] > times["LSTM"][-1][1]:
-        far = local("the shortest on", "가장 짧은 길이부터")
-    else:
-        far = local("beyond these lengths", "측정 범위 밖")
+            millis, kept = measure_layer(layer, module, length, s)
+            times[name].append((length, millis))
+            memory[name].append((length, kept))
+    crossings = {name: find_crossing(times[name], times["LSTM"]) for name in layers if name.startswith("attention")}
+
+    def describe_crossing(name: str) -> str:
+        if (crossing := crossings[name]) is not None:
+            return local(f"about {crossing:,.0f} tokens", f"약 {crossing:,.0f}토큰")
+        is_slower = times[name][-1][1] > times["LSTM"][-1][1]
+        return local("the shortest on", "가장 짧은 길이부터") if is_slower else local("beyond these lengths", "측정 범위 밖")
+
     rows = [
         (shown[name], *facts, fit_slope(times[name]), fit_slope(memory[name])) for name, (_, _, facts) in layers.items()
     ]
     head = (local("layer", "레이어"), local("cost", "비용"), local("steps in a row", "순차 단계"), local("longest path", "최장 경로"),
             local("slope of time", "시간 기울기"), local("slope of memory", "메모리 기울기"))  # fmt: skip
     page.add_table(local("Of one text: by the paper, and measured", "텍스트 하나: 논문과 측정"), head, rows)
-    cells = [
-        (length, *(times[name][i][1] for name in layers), *(memory[name][i][1] for name in layers))
-        for i, length in enumerate(lengths)
-    ]
-    units = [f"{shown[name]} ms" for name in layers] + [f"{shown[name]} KiB" for name in layers]
-    page.add_table(
-        local("Milliseconds and kibibytes of one text", "텍스트 하나의 시간(ms)과 메모리(KiB)"),
-        (local("length", "길이"), *units),
-        cells,
-    )
     page.add_table(
         local("Crossing point", "교차점"),
-        (local("attention takes longer than an LSTM from", "어텐션이 LSTM보다 오래 걸리는 길이"), "d"),
-        [(far, s.dim)],
+        (local("layer", "레이어"), local("takes longer than an LSTM from", "LSTM보다 오래 걸리기 시작하는 길이"), "d"),
+        [(shown[name], describe_crossing(name), s.dim) for name in crossings],
     )
+    for title, lines in (
+        (local("Milliseconds of one text, forward and backward", "텍스트 하나의 순전파·역전파 시간(ms)"), times),
+        (local("KiB of one text kept for the backward pass", "텍스트 하나의 역전파를 위해 저장한 메모리(KiB)"), memory),
+    ):
+        cells = [(length, *(lines[name][i][1] for name in layers)) for i, length in enumerate(lengths)]
+        page.add_table(title, (local("length", "길이"), *(shown[name] for name in layers)), cells)
     page.add_picture(
         draw_curves(
             {shown[n]: v for n, v in times.items()},
@@ -180,5 +180,5 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
             log_y=True,
         )
     )
-    return {"crossing": math.nan if crossing is None else crossing,
+    return {**{f"crossing, {name}": math.nan if at is None else at for name, at in crossings.items()},
             **{f"memory slope, {name}": fit_slope(memory[name]) for name in layers}}  # fmt: skip

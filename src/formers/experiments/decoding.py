@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -13,9 +14,9 @@ from ..generation.beam import BeamState
 from ..generation.decoding import DecodingBatch, build_id_constraints, continue_ids
 from ..generation.options import Options
 from ..generation.sampling import warp_logits
-from ..inspection.objective_steps import TokenNames
 from ..reports.html import draw_text, wrap_figure
-from ..reports.pictures import draw_bars, draw_curves
+from ..reports.pictures import COLOURS, draw_curves, measure_label
+from ..text.tokenizer import DecodeStream, Tokenizer
 from .page import Page
 from .small_models import load_or_train
 
@@ -28,9 +29,10 @@ EXPLANATION = (
      "온도가 낮으면 분포가 뾰족해지고 높으면 평평해집니다. 엔트로피를 보십시오."),
     ("Top-k keeps a fixed number of tokens, top-p as many as are needed for a share of the probability, few where the model is sure.",
      "top-k는 정해진 수의 토큰을 남기고, top-p는 확률의 일정 비율을 채울 만큼만 남기므로 모델이 확신할수록 적게 남습니다."),
-    ("With label smoothing the target is no longer 1 for one token, so the best possible loss is above 0 and certainty is punished.",
-     "레이블 스무딩을 쓰면 목표가 한 토큰에 1이 아니므로 가능한 최소 손실이 0보다 크고, 지나친 확신에는 벌점이 붙습니다."),
+    ("With label smoothing the target is no longer 1 for one token: the loss is least at 1 − ε and not at certainty, where its curve turns up.",
+     "레이블 스무딩을 쓰면 목표가 한 토큰에 1이 아닙니다. 손실은 완전한 확신이 아니라 1 − ε 부근에서 가장 작고, 그 뒤로는 곡선이 다시 올라갑니다."),
 )  # fmt: skip
+SMOOTHING_RATES = (0.0, 0.1, 0.2)
 
 
 @dataclass(frozen=True)
@@ -93,33 +95,65 @@ def score_text(former: Former, prompt: list[int], new: list[int]) -> float:
     return float(sum(logs[len(prompt) + i - 1, token] for i, token in enumerate(new)))
 
 
-def draw_tree(steps: list[list[BeamNode]], names: TokenNames, label: str) -> str:
-    """Draw the beams: a column is a step, a line leads from a beam to what it was continued with."""
-    parts, wide, high = [], 88, 34
+def name_next(tokenizer: Tokenizer, before: list[int], token: int) -> str:
+    """Name a token that follows others: its text, with the character that it completes; "…" stands for a character of
+    which it has only the first bytes, such as a Korean syllable."""
+    stream = DecodeStream(tokenizer, special=True)
+    name = [stream.push(index) for index in (*before, token)][-1].strip()
+    return f"{name}…" if stream.pending_bytes else name or "␣"
+
+
+def follow_beams(steps: list[list[BeamNode]], prompt: list[int]) -> list[list[list[int]]]:
+    """Return the ids that precede every token of a search, by step and beam."""
+    before = [[list(prompt) for _ in steps[0]]]
+    for nodes, children in itertools.pairwise(steps):
+        texts = [[*ids, node.token] for ids, node in zip(before[-1], nodes, strict=True)]
+        before.append([texts[node.parent % len(nodes)] for node in children])
+    return before
+
+
+def draw_tree(steps: list[list[BeamNode]], prompt: list[int], tokenizer: Tokenizer, label: str) -> str:
+    """Draw the beams: a column is a step, a line leads from a beam to what it was continued with; the beam that is best
+    in the end is coloured."""
+    before, parts, wide, high = follow_beams(steps, prompt), [], 98, 36
+    best, path = 0, []
+    for nodes in reversed(steps):
+        path.append(best)
+        best = nodes[best].parent % len(nodes)
+    path.reverse()
+    widths: list[int] = []
     for at, nodes in enumerate(steps):
-        for row, node in enumerate(nodes):
-            x, y = 10 + wide * at, 20 + high * row
+        names = [name_next(tokenizer, ids, node.token)[:9] for ids, node in zip(before[at], nodes, strict=True)]
+        for row, (node, name) in enumerate(zip(nodes, names, strict=True)):
+            x, y, is_best = 10 + wide * at, 20 + high * row, row == path[at]
             if at:
-                parent = 20 + high * (node.parent % len(nodes))
-                parts.append(f'<line class="level" x1="{x - wide + 58}" y1="{parent - 4}" x2="{x - 4}" y2="{y - 4}"/>')
-            parts.append(draw_text(x, y, names.name_all([node.token])[0][:9]))
+                parent = node.parent % len(nodes)
+                colour = f'stroke="{COLOURS[0]}" stroke-width="2"' if is_best else 'stroke="#98a2b3"'
+                ends = f'x1="{x - wide + widths[parent] + 6}" y1="{16 + high * parent}" x2="{x - 5}" y2="{y - 4}"'
+                parts.append(f"<line {ends} {colour}/>")
+            style = {"style": f"fill:{COLOURS[0]};font-weight:600"} if is_best else {}
+            parts.append(draw_text(x, y, name, **style))
             parts.append(draw_text(x, y + 13, f"{node.score:.2f}", class_="small soft"))
+        widths = [round(1.3 * measure_label(name)) for name in names]
     return wrap_figure(20 + wide * len(steps), 20 + high * len(steps[0]), "".join(parts), label)
 
 
-def measure_smoothing(
-    vocab: int, rates: tuple[float, ...] = (0.0, 0.1, 0.2)
-) -> list[tuple[float, float, float, float]]:
-    """Return for each rate of label smoothing: the target's probability, that of every other token, and the least loss
-    that any prediction can have, which is the entropy of the target distribution."""
-    rows = []
-    for rate in rates:
-        target = torch.full((vocab,), rate / vocab)
-        target[0] += 1 - rate
-        logits = target.clamp(min=1e-12).log()[None]
-        least = torch.nn.functional.cross_entropy(logits, torch.tensor([0]), label_smoothing=rate)
-        rows.append((rate, float(target[0]), float(target[1]), float(least)))
-    return rows
+def build_target(vocab: int, right: int, rate: float) -> Tensor:
+    """Build the distribution (vocab,) that training with label smoothing aims at: ε is shared by all tokens."""
+    target = torch.full((vocab,), rate / vocab)
+    target[right] += 1 - rate
+    return target
+
+
+def measure_smoothing(vocab: int, rate: float) -> list[tuple[float, float]]:
+    """Measure the loss by the probability that a prediction gives to the right token; the others share the rest."""
+    curve = []
+    for share in (*(i / 50 for i in range(10, 50)), 0.99, 0.999, 0.9999, 0.99999):
+        guess = torch.full((1, vocab), (1 - share) / (vocab - 1))
+        guess[0, 0] = share
+        loss = torch.nn.functional.cross_entropy(guess.log(), torch.tensor([0]), label_smoothing=rate)
+        curve.append((share, float(loss)))
+    return curve
 
 
 def run(page: Page, settings: Settings) -> dict[str, float]:
@@ -128,11 +162,11 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     text = page.choose_text("The Government of the United States", "이에 현행법을")
     former = load_or_train(page, s.model, "gpt2", s.steps)
     assert former.tokenizer is not None
-    names, prompt = TokenNames(former.tokenizer), list(encode_prompt(former, text))
+    tokenizer, prompt = former.tokenizer, list(encode_prompt(former, text))
     ids, rows = list(prompt), []
     for step in range(s.tokens):
         probabilities, tokens = compute_next(former, ids).exp().topk(s.top)
-        words = [names.name_all([int(t)])[0] for t in tokens]
+        words = [name_next(tokenizer, ids, int(t)) for t in tokens]
         rows.append((step + 1, *(f"{word} {p:.1%}" for word, p in zip(words, probabilities.tolist(), strict=True))))
         ids.append(int(tokens[0]))
     page.add_note(f"{local('prompt', '프롬프트')}: {text}")
@@ -151,7 +185,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     for name, options in ways.items():
         new = continue_ids(former, [prompt], s.tokens, options)[0]
         scores.append(score_text(former, prompt, new))
-        texts.append((name, former.tokenizer.decode(prompt + new), scores[-1]))
+        texts.append((name, tokenizer.decode(prompt + new), scores[-1]))
     page.add_table(
         local("What each way writes", "방법별 생성 결과"),
         (local("way", "방법"), local("text", "텍스트"), "log p"),
@@ -160,8 +194,12 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     page.add_picture(
         draw_tree(
             trace_beams(former, prompt, s),
-            names,
-            local("the beams, with the log-probability of the text so far", "빔과 지금까지의 로그 확률"),
+            prompt,
+            tokenizer,
+            local(
+                "the beams of each step with the log-probability of the text so far; the best one of the last step in colour",
+                "단계별 빔과 지금까지의 로그 확률. 마지막 단계에서 가장 좋은 빔을 색으로 표시했습니다",
+            ),
         )
     )
     logs = compute_next(former, prompt)
@@ -182,14 +220,26 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
             "p",
         )
     )
-    smoothing = measure_smoothing(former.output_vocab)
-    page.add_table(local("The target with label smoothing", "레이블 스무딩을 쓴 목표 분포"), ("ε", local("the right token", "정답 토큰"), local("every other", "나머지 각각"), local("least loss", "최소 손실")),
-                   [(f"{r:g}", a, b, c) for r, a, b, c in smoothing])  # fmt: skip
+    vocab, right = former.output_vocab, int(logs.argmax())
+    targets = {rate: build_target(vocab, right, rate) for rate in SMOOTHING_RATES}
+    rows = [
+        (name_next(tokenizer, prompt, int(t)), float(logs[t].exp()), *(float(target[t]) for target in targets.values()))
+        for t in logs.topk(s.top).indices
+    ]
+    head = (local("token", "토큰"), local("model", "모델"), *(f"ε = {rate:g}" for rate in SMOOTHING_RATES))
+    page.add_table(
+        local(f"The target of the first step if “{rows[0][0]}” is right, with label smoothing",
+              f"“{rows[0][0]}”이(가) 정답일 때 첫 단계의 목표 분포(레이블 스무딩)"), head, rows,
+    )  # fmt: skip
+    curves = {f"ε = {rate:g}": measure_smoothing(vocab, rate) for rate in SMOOTHING_RATES}
     page.add_picture(
-        draw_bars(
-            {f"ε = {r:g}": c for r, _, _, c in smoothing},
-            local("least loss that any prediction can have", "가능한 최소 손실"),
+        draw_curves(
+            curves,
+            local("loss by the probability given to the right token", "정답 토큰에 준 확률별 손실"),
+            local("probability of the right token", "정답 토큰의 확률"),
+            local("loss", "손실"),
         )
     )
+    best = min(curves[f"ε = {SMOOTHING_RATES[1]:g}"], key=lambda point: point[1])
     return {"greedy": scores[0], "beam": scores[1], "sharp": bits["T = 0.5"], "flat": bits["T = 2"], "kept": float((shapes["top-k 5"] > 0).sum()),
-            "least_loss": smoothing[1][3]}  # fmt: skip
+            "best_share": best[0], "least_loss": best[1]}  # fmt: skip

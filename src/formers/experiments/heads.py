@@ -20,12 +20,12 @@ from .small_models import load_or_train
 EXPLANATION = (
     ("Every cell is a head: how much the loss of validation text rises, in bits for each token, when this head alone is removed.",
      "각 칸은 헤드이며, 그 헤드만 제거했을 때 검증 텍스트의 손실이 토큰당 몇 비트 늘어나는지를 나타냅니다."),
-    ("A few heads cost much and most cost little: the model has spread its work over more heads than it needs.",
-     "소수의 헤드만 비용이 크고 대부분은 작습니다. 모델은 필요한 것보다 많은 헤드에 일을 나누어 놓았습니다."),
+    ("A few heads cost much, here those of the lowest layer, and most cost little: the model has more heads than it needs.",
+     "소수의 헤드만, 여기에서는 가장 아래 레이어의 헤드가, 비용이 크고 대부분은 작습니다. 모델에는 필요한 것보다 많은 헤드가 있습니다."),
     ("A negative number, in the other colour, is a head without which this text is predicted better.",
      "다른 색으로 표시된 음수는 없을 때 오히려 이 텍스트를 더 잘 예측하는 헤드입니다."),
-    ("Together, heads usually cost more than the sum of their single costs, because they stand in for each other.",
-     "헤드는 서로를 대신하므로, 함께 제거하면 대개 하나씩 제거한 비용의 합보다 더 듭니다."),
+    ("Together, the costliest heads cost more than the sum of their single costs, because they stand in for each other.",
+     "헤드는 서로를 대신하므로, 가장 비싼 헤드들을 함께 제거하면 하나씩 제거한 비용의 합보다 더 듭니다."),
     ("Compare the two lines: removing the cheapest heads first keeps the loss low for long, removing the costliest first does not.",
      "두 선을 비교하십시오. 값싼 헤드부터 제거하면 손실이 오래 낮게 유지되고, 비싼 것부터 제거하면 그렇지 않습니다."),
 )  # fmt: skip
@@ -43,7 +43,7 @@ class Settings:
     """
 
     model: str | None = None
-    steps: int = 500
+    steps: int = 800
     texts: int = 24
     tokens: int = 60
 
@@ -109,14 +109,20 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     heads = [f"{local('head', '헤드')} {i}" for i in range(costs.shape[1])]
     page.add_table(local("Rise of the loss without one head (bits for each token)", "헤드 하나를 제거할 때의 손실 증가(토큰당 비트)"), ("", *heads),
                    [(name, *(f"{x:+.3f}" for x in row)) for name, row in zip(layers, costs.tolist(), strict=True)])  # fmt: skip
-    single = sum(float(costs[layer, head]) for layer, head in order[: len(order) // 2])
-    half = measure_removal(former, texts, order, [0.5])[0][1] - measured.baseline
-    rows = [(local("loss with all heads (bits)", "모든 헤드가 있을 때의 손실(비트)"), measured.baseline),
-            (local("sum of the single costs of the cheaper half", "값싼 절반의 개별 비용 합"), single),
-            (local("cost of removing the cheaper half together", "값싼 절반을 함께 제거한 비용"), half)]  # fmt: skip
+    groups = {
+        local("the cheaper half", "값싼 절반"): order[: len(order) // 2],
+        local("the costliest quarter", "가장 비싼 4분의 1"): order[::-1][: len(order) // 4],
+    }
+    rows = []
+    for name, group in groups.items():
+        single = sum(float(costs[layer, head]) for layer, head in group)
+        together = measure_removal(former, texts, group, [1.0])[0][1] - measured.baseline
+        rows.append((name, len(group), f"{single:+.3f}", f"{together:+.3f}"))
     page.add_table(
-        local("One at a time and together", "하나씩과 함께"), (local("quantity", "항목"), local("bits", "비트")), rows
-    )
+        local(f"Removed one at a time and together, bits (all heads: {measured.baseline:.3f})",
+              f"하나씩과 함께 제거할 때의 증가, 비트(모든 헤드: {measured.baseline:.3f})"),
+        (local("heads", "헤드"), local("number", "수"), local("sum of the single costs", "개별 비용의 합"), local("together", "함께")), rows,
+    )  # fmt: skip
     page.add_picture(draw_matrix(costs, local("cost of each head", "헤드별 비용"), layers, heads, 52, True))
     page.add_picture(
         draw_curves(

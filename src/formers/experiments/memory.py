@@ -40,7 +40,7 @@ class Settings:
         memories: Lengths of the memory that are compared.
         layers: Layers of the model.
         dim: Width of the model.
-        rows: Streams of validation text that are read side by side.
+        rows: Parts of the validation text that are read side by side, each from every place of a segment.
         characters: Characters of the training text.
     """
 
@@ -51,6 +51,15 @@ class Settings:
     dim: int = 96
     rows: int = 8
     characters: int = 400_000
+
+
+def shift_streams(stream: Tensor, rows: int, segment: int) -> Tensor:
+    """Cut a stream of tokens into parts, and begin each at every place of a segment, so that the same tokens stand at
+    all places: (rows · segment, length)."""
+    part = len(stream) // rows
+    length = min(12 * segment + 1, part - segment)
+    starts = [row * part + shift for row in range(rows) for shift in range(segment)]
+    return torch.stack([stream[low : low + length] for low in starts])
 
 
 @torch.no_grad()
@@ -88,7 +97,7 @@ def measure_reach(former: Former, tokens: Tensor, segment: int, memory: int) -> 
 def run(page: Page, settings: Settings) -> dict[str, float]:
     """Train a small Transformer-XL, and read validation text with memories of several lengths."""
     local, s = page.localise, settings
-    data = prepare_corpus(page, "transformer_xl", max_characters=s.characters)
+    data = prepare_corpus(page, "gpt2", max_characters=s.characters)  # pieces: words would mostly be unknown here
     assert data.valid_store is not None
     sizes = {
         "dim": s.dim,
@@ -102,8 +111,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     }
     trained_model = train_small(page, "transformer_xl", data, s.steps, model=sizes, train={"seq_length": s.segment})
     stream = torch.as_tensor(np.asarray(data.valid_store.tokens).astype(np.int64))
-    length = min(24 * s.segment + 1, len(stream) // s.rows)
-    tokens = stream[: s.rows * length].view(s.rows, length)
+    tokens = shift_streams(stream, s.rows, s.segment)
     by_place = {m: measure_losses(trained_model.former, tokens, s.segment, m) for m in s.memories}
     reach = {
         m: measure_reach(trained_model.former, tokens[:1, : 10 * s.segment], s.segment, m)

@@ -12,6 +12,7 @@ from ..config import ProgressCallback
 from ..data.preparation.corpus_filters import hold_out_documents
 from ..data.readers import load_bundled_corpus
 from ..errors import Error
+from ..inspection.sides import Token
 from ..reports.html import render_page
 from ..reports.run_report import render_html_table
 from ..text.normalise import Language, normalise
@@ -22,6 +23,8 @@ STYLE = """<style>
 .chip.on { background: var(--mark); color: var(--paper) }
 .chip.off { opacity: .35 }
 .chip.warm { background: #d97706; color: #ffffff }
+.chip.hidden { background: none; outline: 1px dashed var(--soft); outline-offset: -1px; color: var(--soft) }
+.chip sub { opacity: .7; margin-left: .2rem }
 .side { display: flex; flex-wrap: wrap; gap: 1.25rem }
 .side figure { margin: .5rem 0 }
 svg .neg { fill: #d97706 }
@@ -108,9 +111,11 @@ class Page:
         """Render the page: the title, what to look at, then everything that was added."""
         title = self.localise(*entry.title)
         looks = "".join(f"<li>{html.escape(self.localise(*pair))}</li>" for pair in explanation)
-        spent = self.localise("{:.0f} seconds", "{:.0f}초").format(time.perf_counter() - self.began)
+        seconds = round(time.perf_counter() - self.began)
+        spent = self.localise(f"{seconds} second{'' if seconds == 1 else 's'}", f"{seconds}초")
         end = f"<code>{html.escape(command)}</code> · formers {__version__} · {spent}"
-        top = [STYLE, f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(self.localise(*entry.help))}</p>"]
+        about = self.localise(*entry.help)
+        top = [STYLE, f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(about[0].upper() + about[1:])}.</p>"]
         look = f"<h2>{self.localise(*LOOK)}</h2><ol>{looks}</ol>"
         return render_page(title, [*top, look, *self.body, f'<p class="soft">{end}</p>'], self.language)
 
@@ -124,7 +129,13 @@ def format_cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def name_tokens(tokens: Sequence[Token]) -> list[str]:
+    """Name tokens by the characters that a person reads; a piece inside a character, which the piece before it shows,
+    is a dot."""
+    return ["·" if token.is_joined else token.text.strip() or "␣" for token in tokens]
+
+
 def render_chips(tokens: Sequence[tuple[str, str]]) -> str:
-    """Render tokens as chips, each with a class: "", on, off or warm."""
+    """Render tokens as chips, each with a class: "", on, off, warm or hidden."""
     chips = (f'<span class="chip {kind}">{html.escape(text) or "&nbsp;"}</span>' for text, kind in tokens)
     return f"<p>{''.join(chips)}</p>"

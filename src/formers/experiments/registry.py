@@ -24,12 +24,14 @@ class ExperimentModule(Protocol):
 
 @dataclass(frozen=True)
 class ExperimentEntry:
-    """An experiment in a list: its name, title and one line about it, in English and Korean, and an example."""
+    """An experiment in a list: its name, title and one line about it, in English and Korean, and an example. What its
+    file has: lines of text, or rows of two fields with a tab between them."""
 
     name: str
     title: tuple[str, str]
     help: tuple[str, str]
     example: str
+    file_rows: str = ""
 
     @property
     def module_name(self) -> str:
@@ -96,7 +98,8 @@ ENTRIES = (
         ("Why attention", "어텐션이 필요한 이유"),
         ("an RNN without and with attention by length, the alignment it learned, gradients over distance",
          "길이별로 어텐션 없는 RNN과 있는 RNN, 학습된 정렬, 거리별 기울기를 비교합니다"),
-        "formers try why-attention --file pairs.tsv",
+        "formers try why-attention --file pairs.tsv --translation-steps 3000",
+        "source, tab, target",
     ),
     ExperimentEntry(
         "sharing",
@@ -145,7 +148,8 @@ ENTRIES = (
         ("Bank and bank", "배와 배"),
         ("contextual vectors of one word in several senses, in two dimensions, beside static vectors",
          "한 단어의 여러 뜻에 대한 문맥 벡터를 2차원에 그리고 정적 벡터와 비교합니다"),
-        "formers try word-senses --language ko",
+        "formers try word-senses --word 말 --file sentences.tsv",
+        "sense, tab, sentence",
     ),
     ExperimentEntry(
         "size-and-quality",

@@ -25,7 +25,7 @@ from ..nn.recurrent.rnn import CellKind, PackedSteps, RecurrentLayer
 from ..registry import train_tokenizer
 from ..reports.pictures import draw_curves, draw_matrix
 from ..training.runs.prepare_data import PreparedData
-from .page import Page
+from .page import Page, name_tokens
 from .small_models import train_small
 
 EXPLANATION = (
@@ -33,19 +33,26 @@ EXPLANATION = (
      "어텐션이 없으면 원문 전체가 벡터 하나에 들어가야 하므로, 글이 길어질수록 정확도가 떨어집니다."),
     ("With attention every output looks its place up, and long texts are as easy as short ones, up to the lengths of the training.",
      "어텐션이 있으면 출력마다 필요한 곳을 찾아보므로, 학습한 길이까지는 긴 글도 짧은 글만큼 쉽습니다."),
-    ("In the alignment a row is a word that was written and a column one that was read: reversal is the other diagonal.",
-     "정렬 그림에서 행은 생성한 단어, 열은 읽은 단어입니다. 뒤집기에서는 반대 방향 대각선이 나타납니다."),
-    ("Where to look is not part of the training data: the alignment follows from the loss alone.",
-     "어디를 볼지는 학습 데이터에 없으며, 정렬은 손실만으로 학습됩니다."),
+    ("In the alignment a row is the word written last and a column a word that was read: the next word is looked for there, along the other diagonal in reversal.",
+     "정렬 그림에서 행은 마지막으로 생성한 단어, 열은 읽은 단어이며, 다음 단어를 그곳에서 찾습니다. 뒤집기에서는 반대 방향 대각선이 나타납니다."),
+    ("In the translation the marks jump, because a Korean verb comes last: nobody showed the model where to look, the alignment follows from the loss alone.",
+     "한국어는 동사가 마지막에 오므로 번역의 정렬은 건너뜁니다. 어디를 볼지는 학습 데이터에 없으며, 정렬은 손실만으로 학습됩니다."),
     ("The gradient of a recurrent layer fades with the distance, most quickly in a plain RNN; in attention any two tokens are one step apart.",
      "순환 레이어의 기울기는 거리에 따라 사라지며 단순 RNN에서 가장 빠릅니다. 어텐션에서는 어느 두 토큰이든 한 단계 거리입니다."),
 )  # fmt: skip
 SYMBOLS = "abcdefghij"
-SHOWN_LENGTHS = (2, 6, 10, 14)
+SHOWN_LENGTHS = (2, 6, 10, 14, 20)
 INIT = 0.15  # smaller weights learn their task far later
-ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]  # fmt: skip
-ENGLISH_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-KOREAN = ["영", "일", "이", "삼", "사", "오", "육", "칠", "팔", "구"]
+VOCAB_SIZE, OWN_VOCAB_SIZE = 400, 4000  # of the tokenizers, for made pairs and for the user's own
+# English and Korean words of simple sentences. A verb has two Korean forms: at the end, and before another clause.
+SUBJECTS = {"the teacher": "선생님이", "the student": "학생이", "the doctor": "의사가", "the farmer": "농부가",
+            "my brother": "내 동생이", "our neighbour": "우리 이웃이", "the singer": "가수가", "his uncle": "그의 삼촌이"}  # fmt: skip
+VERBS = {"found": ("찾았다", "찾았고"), "bought": ("샀다", "샀고"), "sold": ("팔았다", "팔았고"), "lost": ("잃어버렸다", "잃어버렸고"),
+         "saw": ("보았다", "보았고"), "moved": ("옮겼다", "옮겼고"), "hid": ("숨겼다", "숨겼고"), "drew": ("그렸다", "그렸고")}  # fmt: skip
+ADJECTIVES = {"old": "오래된", "small": "작은", "red": "빨간", "heavy": "무거운", "beautiful": "아름다운", "new": "새"}
+NOUNS = {"book": "책을", "bag": "가방을", "chair": "의자를", "box": "상자를", "picture": "그림을", "boat": "배를", "clock": "시계를"}
+PLACES = {"in the park": "공원에서", "at school": "학교에서", "in the garden": "정원에서", "at the market": "시장에서", "by the river": "강가에서"}
+TIMES = {"yesterday": "어제", "last week": "지난주에", "in the morning": "아침에", "on Sunday": "일요일에", "last night": "어젯밤에"}
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,8 @@ class Settings:
     """Settings of this experiment. --file gives pairs of your own: source, a tab and target in each line.
 
     Attributes:
-        steps: Training steps of each model.
+        steps: Training steps of each model that copies or reverses.
+        translation_steps: Training steps of each model that translates; real pairs need thousands.
         longest: Symbols of the longest training example; tests have up to one and a half times as many.
         dim: Width of the recurrent layers.
         pairs: Training pairs.
@@ -62,6 +70,7 @@ class Settings:
     """
 
     steps: int = 300
+    translation_steps: int = 500
     longest: int = 10
     dim: int = 64
     pairs: int = 8000
@@ -69,44 +78,41 @@ class Settings:
     seed: int = 0
 
 
-def spell_english(number: int) -> str:
-    """Spell a number from 0 to 9,999,999 in English words."""
-    for size, word in ((1_000_000, "million"), (1000, "thousand"), (100, "hundred")):
-        if number >= size:
-            rest = f" {spell_english(number % size)}" if number % size else ""
-            return f"{spell_english(number // size)} {word}{rest}"
-    if number < 20:
-        return ENGLISH[number]
-    return ENGLISH_TENS[number // 10 - 2] + (f" {ENGLISH[number % 10]}" if number % 10 else "")
+def choose_words(words: dict[str, str], draw: random.Random, share: float = 1.0) -> tuple[str, str]:
+    """Choose an English word and its Korean one; with a smaller `share`, often none."""
+    return draw.choice(list(words.items())) if draw.random() < share else ("", "")
 
 
-def spell_korean(number: int) -> str:
-    """Spell a number from 0 to 9,999,999 in Sino-Korean words."""
-    for size, word in ((10_000, "만"), (1000, "천"), (100, "백"), (10, "십")):
-        if number >= size:
-            many = "" if number // size == 1 else f"{spell_korean(number // size)} "
-            rest = f" {spell_korean(number % size)}" if number % size else ""
-            return f"{many}{word}{rest}"
-    return KOREAN[number]
+def make_sentence(clauses: int, draw: random.Random) -> tuple[str, str]:
+    """Make a sentence of some clauses in English and in Korean, whose verb comes last and whose time comes first."""
+    sources, targets = [], []
+    for number in range(clauses):
+        subject, noun = choose_words(SUBJECTS, draw), choose_words(NOUNS, draw)
+        adjective, place, when = (choose_words(words, draw, 0.5) for words in (ADJECTIVES, PLACES, TIMES))
+        verb, forms = draw.choice(list(VERBS.items()))
+        sources += ["and"] * (number > 0) + [subject[0], verb, "the", adjective[0], noun[0], place[0], when[0]]
+        targets += [subject[1], when[1], place[1], adjective[1], noun[1], forms[number < clauses - 1]]
+    return " ".join(filter(None, sources)), " ".join(filter(None, targets))
 
 
 def make_pairs(task: str, length: int, count: int, draw: random.Random) -> list[tuple[str, str]]:
-    """Make pairs of a task: copied or reversed symbols, or numbers in English and Korean words."""
+    """Make pairs of a task: copied or reversed symbols, or English sentences and their Korean translations."""
     pairs = []
     for _ in range(count):
         if task == "translate":
-            number = draw.randrange(10 ** draw.randint(1, 7))
-            pairs.append((spell_english(number), spell_korean(number)))
+            pairs.append(make_sentence(draw.randint(1, 3), draw))
         else:
             row = [draw.choice(SYMBOLS) for _ in range(length)]
             pairs.append((" ".join(row), " ".join(row if task == "copy" else row[::-1])))
     return pairs
 
 
-def encode_pairs(pairs: list[tuple[str, str]], valid: list[tuple[str, str]]) -> PreparedData:
+def encode_pairs(
+    pairs: list[tuple[str, str]], valid: list[tuple[str, str]], vocab_size: int = VOCAB_SIZE
+) -> PreparedData:
     """Train a tokenizer on pairs, and encode them and those that are held out."""
     lines = ["\t".join(pair) for pair in pairs], ["\t".join(pair) for pair in valid]
-    tokenizer = train_tokenizer("seq2seq", [side for pair in pairs for side in pair], 400)
+    tokenizer = train_tokenizer("seq2seq", [side for pair in pairs for side in pair], vocab_size)
     stores = [build_pair_store(some, tokenizer) for some in lines]
     return PreparedData(tokenizer, stores[0], stores[1])
 
@@ -155,25 +161,28 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     tasks = {
         "copy": local("copy", "복사"),
         "reverse": local("reversal", "뒤집기"),
-        "translate": local("numbers, English to Korean", "숫자, 영어→한국어"),
+        "translate": local("translation", "번역") if page.documents else local("English to Korean", "영어→한국어"),
     }
     lengths = sorted({2, *range(4, int(1.5 * s.longest) + 1, 2)})
     results: dict[str, float] = {}
     rows: list[tuple[object, ...]] = []
+    pictures: list[tuple[str, list[str]]] = []
     for task, title in tasks.items():
         if task == "translate":
             pairs, tests = make_translation_pairs(page, s, draw)
         else:
             pairs = [pair for _ in range(s.pairs) for pair in make_pairs(task, draw.randint(2, s.longest), 1, draw)]
             tests = {length: make_pairs(task, length, s.tests, draw) for length in lengths}
-        data = encode_pairs(pairs[s.tests :], pairs[: s.tests])
+        steps = s.translation_steps if task == "translate" else s.steps
+        vocab_size = OWN_VOCAB_SIZE if task == "translate" and page.documents else VOCAB_SIZE
+        data = encode_pairs(pairs[s.tests :], pairs[: s.tests], vocab_size)
         lines = {}
         for kind, name in kinds.items():
             sizes = {"attention": kind, "cell": "gru", "bidirectional": False, "dim": s.dim, "embed": s.dim}
             sizes["init"] = INIT
             train = {"lr": 1e-2, "batch_tokens": 512}
             trained_model = train_small(
-                page, "seq2seq", data, s.steps, title=f"{task}, {kind}", model=sizes, train=train
+                page, "seq2seq", data, steps, title=f"{title}, {name}", model=sizes, train=train
             )
             lines[name] = [
                 (float(length), measure_accuracy(trained_model.former, some)) for length, some in tests.items()
@@ -187,13 +196,11 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
                     *(f"{dict(lines[name])[x]:.0%}" if x in tests else "" for x in SHOWN_LENGTHS),
                 )
             )
-        page.add_picture(
-            draw_curves(
-                {k: [(x, 100 * y) for x, y in v] for k, v in lines.items()},
-                local(f"{title}: accuracy by length", f"{title}: 길이별 정확도"),
-                local("symbols or words", "기호 또는 단어 수"),
-                "%",
-            )
+        curves = draw_curves(
+            {k: [(x, 100 * y) for x, y in v] for k, v in lines.items()},
+            local("right tokens by length", "길이별 정답 토큰 비율"),
+            local("symbols or words of the source", "원문의 기호 또는 단어 수"),
+            "%",
         )
         shown = max(
             (pair for some in tests.values() for pair in some[:1]),
@@ -201,21 +208,27 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         )
         seen = attention(trained_model.former, *shown)
         weights = seen.maps["alignment"].weights[0, 0]
-        written, read = ([token.piece for token in seen.sides[name].tokens] for name in ("target", "source"))
-        page.add_picture(
-            draw_matrix(weights, local(f"{title}: the alignment it learned", f"{title}: 학습된 정렬"), written, read)
-        )
+        written, read = (name_tokens(seen.sides[side].tokens) for side in ("target", "source"))
+        alignment = draw_matrix(weights, local("the alignment it learned", "학습된 정렬"), written, read)
+        pictures.append((title, [curves, alignment]))
     gradients = measure_gradients(48)
     head = (
         local("task", "과제"),
         local("model", "모델"),
         local("loss", "손실"),
-        *(local(f"{n} symbols", f"{n}개") for n in SHOWN_LENGTHS),
+        *map(str, SHOWN_LENGTHS),
     )
-    page.add_table(local("Accuracy by the number of symbols or words", "기호 또는 단어 수별 정확도"), head, rows)
+    page.add_table(
+        local("Right tokens by the number of symbols or words", "기호 또는 단어 수별 정답 토큰 비율"), head, rows
+    )
     far = (1, 8, 16, 48)
-    page.add_table(local("Gradient of a token some places before", "앞선 토큰의 기울기"), (local("layer", "레이어"), *(str(d) for d in far)),
+    page.add_table(local("Gradient of a token, by how many places before it stands", "앞선 거리별 토큰의 기울기"), (local("layer", "레이어"), *(str(d) for d in far)),
                    [(name, *(f"{line[d - 1][1]:.1e}" for d in far)) for name, line in gradients.items()])  # fmt: skip
+    for title, some in pictures:
+        page.add_heading(title)
+        for picture in some:
+            page.add_picture(picture)
+    page.add_heading(local("Gradients", "기울기"))
     page.add_picture(
         draw_curves(
             gradients,
@@ -230,7 +243,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
 def make_translation_pairs(
     page: Page, settings: Settings, draw: random.Random
 ) -> tuple[list[tuple[str, str]], dict[int, list[tuple[str, str]]]]:
-    """Return training pairs and test pairs by the number of words: numbers in words, or the user's own pairs."""
+    """Return training pairs and test pairs by the number of words: made sentences, or the user's own pairs."""
     pairs = make_pairs("translate", 0, settings.pairs, draw)
     if page.documents is not None:
         rows = [line.split("\t") for document in page.documents for line in document.split("\n") if "\t" in line]

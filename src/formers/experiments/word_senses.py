@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from ..errors import Error
 from ..former import Former
 from ..inspection.embed import embed_in_context, find_occurrences
 from ..interop.model_directory import load
-from ..reports.pictures import draw_curves, draw_points
-from ..tasks.word_vectors import find_nearest_words, get_unit_vectors
+from ..reports.pictures import MAX_NAMES, draw_points
+from ..tasks.word_vectors import get_unit_vectors, look_up_words
 from ..training.runs.pretrain import pretrain
 from .page import Page
 from .small_models import encode_corpus, train_small
@@ -28,8 +29,8 @@ EXPLANATION = (
      "임베딩에서는 단어가 표의 한 행이므로 점들이 문장 내 위치에 따라서만 다릅니다."),
     ("In the last layer the senses lie apart: the words around it have moved the vector.",
      "마지막 레이어에서는 주변 단어가 벡터를 움직여 뜻별로 나뉩니다."),
-    ("A static vector (word2vec) is one point for all senses, and its neighbours are words that stand beside it in any of them.",
-     "정적 벡터(word2vec)는 모든 뜻이 한 점이며, 어느 뜻에서든 곁에 오는 단어들이 이웃이 됩니다."),
+    ("A static vector (word2vec) is one point for all senses: it lies between the words of one sense and those of another.",
+     "정적 벡터(word2vec)는 모든 뜻이 한 점이며, 서로 다른 뜻의 단어들 사이에 놓입니다."),
     ("The accuracy by layer is that of the nearest other sentence: chance is 1 over the number of senses.",
      "레이어별 정확도는 가장 가까운 다른 문장의 뜻이 같은 비율이며, 우연 수준은 뜻의 수의 역수입니다."),
 )  # fmt: skip
@@ -111,6 +112,18 @@ def measure_separation(vectors: Tensor, senses: list[str]) -> float:
     return right / len(senses)
 
 
+def find_marks(rows: list[tuple[str, str]], word: str, count: int) -> dict[str, list[str]]:
+    """Find the words that mark each sense: the most frequent ones that occur in sentences of this sense alone."""
+    counts: dict[str, Counter[str]] = {}
+    for sense, sentence in rows:
+        counts.setdefault(sense, Counter()).update(sentence.split())
+    marks = {}
+    for sense, words in counts.items():
+        others = {name for other, some in counts.items() if other != sense for name in some}
+        marks[sense] = [name for name, _ in words.most_common() if name not in others and name != word][:count]
+    return marks
+
+
 def train_static(page: Page, texts: list[str], epochs: int) -> Former:
     """Train word2vec on sentences."""
     with tempfile.TemporaryDirectory() as folder:
@@ -156,26 +169,26 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         for (sense, sentence), (x, y) in zip(tests, project(by_layer[layer]).tolist(), strict=True):
             groups.setdefault(sense, []).append((x, y, sentence))
         page.add_picture(draw_points(groups, local(f"“{word}”: {title}", f"“{word}”: {title}")))
+    levels = [local("embeddings", "임베딩"), *(f"{local('layer', '레이어')} {i}" for i in layers[1:])]
     page.add_table(local("Same sense as the nearest other sentence", "가장 가까운 다른 문장과 같은 뜻의 비율"), (local("layer", "레이어"), local("accuracy", "정확도")),
-                   [(i, f"{v:.0%}") for i, v in enumerate(accuracy)])  # fmt: skip
-    page.add_picture(
-        draw_curves(
-            {local("accuracy", "정확도"): [(i, 100 * v) for i, v in enumerate(accuracy)]},
-            local("accuracy by layer", "레이어별 정확도"),
-            local("layer", "레이어"),
-            "%",
-        )
-    )
+                   [(level, f"{v:.0%}") for level, v in zip(levels, accuracy, strict=True)])  # fmt: skip
     static = train_static(page, texts, s.epochs)
-    near = find_nearest_words(static, get_unit_vectors(static, [word])[0], 8, [word])
-    page.add_table(
-        local("Static neighbours (word2vec)", "정적 이웃(word2vec)"),
-        (local("word", "단어"), "cos"),
-        [(w, float(c)) for w, c in near],
-    )
+    known = [(sense, " ".join(w for w in text.split() if look_up_words(static, [w])[1].all())) for sense, text in tests]
+    marks = find_marks(known, word, (MAX_NAMES - 1) // len(set(names)))
+    chosen = [(word, word), *((sense, mark) for sense, some in marks.items() for mark in some)]
+    vectors = get_unit_vectors(static, [mark for _, mark in chosen])
+    plane: dict[str, list[tuple[float, float, str]]] = {}
+    for (group, mark), (x, y) in zip(chosen, project(vectors).tolist(), strict=True):
+        plane.setdefault(group, []).append((x, y, mark))
+    page.add_picture(draw_points(plane, local(f"static vectors (word2vec): one “{word}”, and words of each sense",
+                                              f"정적 벡터(word2vec): “{word}” 하나와 뜻별 단어들")))  # fmt: skip
+    close = {sense: float((get_unit_vectors(static, some) @ vectors[0]).mean()) for sense, some in marks.items()}
+    page.add_table(local(f"Static “{word}” and the words of each sense", f"정적 벡터 “{word}”와 뜻별 단어"),
+                   (local("sense", "뜻"), local("words", "단어"), local("mean cosine", "평균 코사인")),
+                   [(sense, ", ".join(some), close[sense]) for sense, some in marks.items()])  # fmt: skip
     return {
         "embeddings": accuracy[0],
         "last": accuracy[-1],
         "chance": 1 / len(set(names)),
-        "neighbours": float(len(near)),
+        "marks": float(sum(map(len, marks.values()))),
     }
