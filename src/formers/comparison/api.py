@@ -4,6 +4,7 @@ can be added later."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ from ..atomic_files import hold_lock, write_atomically
 from ..config import JSONObject, ProgressCallback, Settings
 from ..data.readers import find_files, is_path_source
 from ..errors import Error
-from .corpus import write_corpus
+from ..training.progress import format_duration
+from .corpus import PARTS, write_corpus
 from .jobs import JobRunner, list_jobs
 from .records import Record, RecordFolder
 from .report import write_comparison_report
@@ -69,7 +71,7 @@ def compare(
         try:
             outcome = scheduler.run()
         finally:
-            path = write_comparison_report(folder, config, RecordFolder(folder).read_all(), read_corpus_sizes(folder))
+            path = write_comparison_report(folder, config, RecordFolder(folder).read_all())
     records = RecordFolder(folder).read_all()
     final = {record.job for record in records if record.is_final}
     return ComparisonResult(folder, outcome, records, path, sum(job.name not in final for job in list_jobs(config)))
@@ -94,18 +96,28 @@ def prepare_comparison(
     corpus = folder / "corpus"
     if not (corpus / "train.jsonl").is_file():
         if text is None:
-            raise Error("there is no text to learn from", fix="give --text FILES")
-        sizes = write_corpus(text, corpus, config.words, tell)
-        write_atomically(folder / "corpus.json", json.dumps({**sizes, "source": stamp_source(text)}, indent=1) + "\n")
-    elif text is not None and (folder / "corpus.json").is_file():
-        known = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))["source"]
-        if known is not None and (now := stamp_source(text)) is not None and now != known:
+            what = "there is no text to learn from" if not where.is_file() else "the text is not in this folder"
+            raise Error(what, where=folder, fix="give --text FILES")
+        make_corpus(folder, text, config.words, tell)
+    elif text is not None and (known := read_corpus_record(folder).get("source")) is not None:
+        if (now := stamp_source(text)) is not None and now != known:
             what = "the comparison was begun with other text"
             raise Error(what, where=folder, fix="leave --text out, or choose another --out")
     write_atomically(
         where, json.dumps({"format": CONFIG_FORMAT, **config.to_dict()}, ensure_ascii=False, indent=1) + "\n"
     )
     return config
+
+
+def make_corpus(folder: Path, text: object, words: int | None, tell: ProgressCallback) -> None:
+    """Write the corpus and its record. Where a record was brought from another machine, the text must be the same."""
+    known = read_corpus_record(folder)
+    made = write_corpus(text, folder / "corpus", words, tell)
+    if known and known["fingerprint"] != made["fingerprint"]:
+        shutil.rmtree(folder / "corpus")
+        what = "this is not the text that the records of this comparison come from"
+        raise Error(what, where=folder, fix="give the --text that it was begun with, or choose another --out")
+    RecordFolder(folder).write(Record("corpus", "corpus", "done", result={**made, "source": stamp_source(text)}))
 
 
 def stamp_source(text: object) -> list[list[object]] | None:
@@ -180,10 +192,10 @@ def list_file_names(files: object) -> list[str | None]:
     return [None if path is None else Path(str(path)).name for path in paths]
 
 
-def read_corpus_sizes(folder: Path) -> JSONObject:
-    """Read the sizes of the corpus; empty before it is made."""
-    where = folder / "corpus.json"
-    return json.loads(where.read_text(encoding="utf-8")) if where.is_file() else {}
+def read_corpus_record(folder: Path) -> JSONObject:
+    """Read the sizes of the corpus, its fingerprint and its source; empty before it is made."""
+    record = RecordFolder(folder).read("corpus")
+    return {} if record is None else record.result
 
 
 PLAN_COLUMNS = (
@@ -221,13 +233,25 @@ def plan_comparison(
             seconds = sum(estimator.estimate(job) for job in own)
             total += seconds
             rows.append(describe_member(record.result, family, budget.name, runner, seconds))
-    words = read_corpus_sizes(folder)["train"]["words"]
-    minutes = total / 60 / max(1, together)
+    corpus = read_corpus_record(folder)
+    if corpus["cut_documents"]:
+        notes.append(describe_sections(corpus))
+    together = max(1, together)
     notes.append(
-        f"{words:,} words of training text; about {minutes:.0f} minutes in all with {max(1, together)} jobs at once"
-        " (the time of fine-tuning is a guess until some is done)"
+        f"{corpus['train']['words']:,} words of training text; about {format_duration(total / together)} in all with "
+        f"{together} {'job' if together == 1 else 'jobs'} at once (estimates; those of fine-tuning and scoring get better "
+        "when some of it is done)"
     )
     return rows, notes
+
+
+def describe_sections(corpus: JSONObject) -> str:
+    """Say that few documents were cut into sections."""
+    num, made = corpus["cut_documents"], sum(corpus[part]["documents"] for part in PARTS)
+    return (
+        f"the text has {num} {'document' if num == 1 else 'documents'}, too few to hold some out: cut into {made} "
+        "sections of whole sentences (blank lines separate documents in a text file)"
+    )
 
 
 def describe_member(plan: JSONObject, family: str, budget: str, runner: JobRunner, seconds: float) -> tuple[str, ...]:
