@@ -79,6 +79,28 @@ def test_families_are_finished_one_by_one(tmp_path):
     assert place["score/epochs-1/bert/seed0"] < place["pretrain/epochs-1/gpt2/seed0"]
 
 
+def test_stores_are_made_again_for_a_race_that_was_cut(tmp_path):
+    """The plans were brought along, the stores were not, and some models are not pretrained yet."""
+    jobs = list_jobs(CONFIG)
+    first = ToyRunner(tmp_path)
+    Scheduler(first, [job for job in jobs if job.kind in ("data", "plan", "speed")], together=0).run()
+    lost = {job.name for job in jobs if job.kind in ("data", "pretrain")}
+    again = ToyRunner(tmp_path, lost=lost)
+    Scheduler(again, jobs, together=0).run()
+    assert {"data/bert-bpe", "data/gpt2-bpe"} <= set(again.order)
+    assert not any(name.startswith("plan/") for name in again.order)
+    place = {name: number for number, name in enumerate(again.order)}
+    assert place["data/gpt2-bpe"] < place["search/gpt2/x1"]
+
+
+def test_a_refused_job_is_tried_again_on_request(tmp_path):
+    jobs = list_jobs(CONFIG)
+    Scheduler(ToyRunner(tmp_path, {"plan/bert"}), jobs, together=0).run()
+    again = ToyRunner(tmp_path)
+    assert not Scheduler(again, jobs, together=0).run().done
+    assert "plan/bert" in Scheduler(again, jobs, together=0, retry=True).run().done
+
+
 def test_what_needs_a_refused_job_is_blocked(tmp_path):
     runner = ToyRunner(tmp_path, {"plan/bert", "search/gpt2/x0.5"})
     outcome = Scheduler(runner, list_jobs(CONFIG), together=0).run()

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from ..config import Settings
-from ..errors import Error
+from ..errors import Error, format_counted
 from . import common
 from .common import FileOption, ModelArgument, OverwriteFlag, Placement, TextFileOptions
 from .terminal import SafeConsole, escape_line, print_text, show_progress
@@ -82,7 +82,7 @@ def embed(
                 output.write_records(*(format_record(t, v, array) for t, v in zip(some, vectors, strict=True)))
                 tell("texts", output.records_done, len(texts), f"to {out}")
             output.finish(save_npy if array else None)
-    SafeConsole().print(f"{escape_line(out)}: {len(texts):,} texts")
+    SafeConsole().print(f"{escape_line(out)}: {format_counted(len(texts), 'texts')}")
 
 
 def neighbours(

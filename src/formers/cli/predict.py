@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from ..config import JSONObject
-from ..errors import Error
+from ..errors import Error, format_counted
 from . import common
 from .common import (
     ColumnRoles,
@@ -377,7 +377,7 @@ def evaluate(
             {"kind": evaluation.kind, "examples": evaluation.num_examples, **evaluation.metrics, **quoted}
         )
     console = SafeConsole()
-    console.print(f"{evaluation.kind}, {evaluation.num_examples:,} examples ({evaluation.summary})")
+    console.print(f"{evaluation.kind}, {format_counted(evaluation.num_examples, 'examples')} ({evaluation.summary})")
     for name, value in evaluation.metrics.items():
         number = f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if value > 1e4 else f"{value:.4f}"
         console.print(f"{escape_line(name):<26} {number}")
@@ -396,7 +396,7 @@ def print_few_shot(result: FewShotResult, as_json: bool) -> None:
         fields = {"task": result.task, "examples": result.num_examples, "prompt": result.prompt}
         return print_json({**fields, "majority": result.majority, "scores": scores, "notes": result.notes})
     console = SafeConsole()
-    console.print(f"{result.task}, {result.num_examples:,} examples ({result.summary})")
+    console.print(f"{result.task}, {format_counted(result.num_examples, 'examples')} ({result.summary})")
     console.print("a prompt:")
     for line in result.prompt.splitlines():
         console.print(f"  | {escape_line(line)}")
@@ -497,7 +497,7 @@ def finetune_suite(
         train, valid = (read_suite_rows(options.suite, group, data, split) for split in ("train", "dev"))
         if train is None or valid is None or (out / "model").is_dir():
             continue
-        console.print(f"fine-tuning to {group}: {len(train):,} examples, into {escape_line(out)}")
+        console.print(f"fine-tuning to {group}: {format_counted(len(train), 'examples')}, into {escape_line(out)}")
         parts = [name for name in SUITE_COLUMNS[task.task] if train[0].get(name) is not None]
         rows = [[{name: row[name] for name in parts} for row in side] for side in (train, valid)]
         with show_progress(console, group) as tell, common.summarise_warnings():

@@ -15,7 +15,7 @@ from cyclopts import App, Parameter
 from rich.text import Text
 
 from ..config import Settings, parse_byte_size
-from ..errors import Error, get_reason
+from ..errors import Error, format_counted, get_reason
 from .common import OverwriteFlag, TextFileOptions, check_output_file
 from .terminal import SafeConsole, escape_line, print_table, show_progress
 
@@ -98,7 +98,7 @@ def show(where: str, text: str, /) -> None:
     console.print(line)
     rows = [(str(i), repr(encoder.get_token_text(i)), "begins" if b else "") for i, b in zip(ids, begins, strict=True)]
     print_table(rows, ("id", "piece", "word"))
-    console.print(f"{len(ids):,} pieces for {len(text):,} characters")
+    console.print(f"{format_counted(len(ids), 'pieces')} for {format_counted(len(text), 'characters')}")
     for note in encoder.notes:
         console.print(f"Note: {note}")
 
@@ -291,11 +291,13 @@ def print_store_summary(store: Store | None, out: Path) -> None:
         console.print(f"{where}: this rank's share is done; the last rank to end writes store.json")
         return
     for part, about in store.directory.parts.items():
-        sizes = ", ".join(f"{about[name]:,} {name}" for name in ("documents", "sentences", "tokens") if name in about)
-        console.print(f"{where} ({part}): {sizes} in {len(about['shards'])} shards")
+        named = (name for name in ("documents", "sentences", "tokens") if name in about)
+        sizes = ", ".join(format_counted(about[name], name) for name in named)
+        console.print(f"{where} ({part}): {sizes} in {format_counted(len(about['shards']), 'shards')}")
     counts = {**store.directory.metadata["counts"]}
     notes, seen = counts.pop("notes", []), counts.pop("tests", None)
-    if remarks := [f"{count:,} {words.get(name, name)}" for name, count in counts.items() if count] + list(notes):
+    remarks = [format_counted(count, words.get(name, name)) for name, count in counts.items() if count]
+    if remarks := [*remarks, *notes]:
         console.print("read: " + ", ".join(remarks))
     if (line := describe_unknown(store, store.tokenizer)) is not None:
         console.print(Text(line, "bold yellow"))

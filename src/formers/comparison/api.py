@@ -12,7 +12,7 @@ from pathlib import Path
 from ..atomic_files import hold_lock, write_atomically
 from ..config import JSONObject, ProgressCallback, Settings
 from ..data.readers import find_files, is_path_source
-from ..errors import Error
+from ..errors import Error, format_counted
 from ..training.progress import format_duration
 from .corpus import PARTS, write_corpus
 from .jobs import JobRunner, list_jobs
@@ -47,8 +47,8 @@ class ComparisonResult:
 def compare(
     families: list[str] | tuple[str, ...] = (), text: object = None, *, out: str | Path,
     tasks: Mapping[str, object] | None = None, pairs: Mapping[str, str | Path] | None = None, together: int = 0,
-    minutes: float | None = None, device: str | None = None, say: Callable[[str], None] = lambda text: None,
-    tell: ProgressCallback | None = None, **settings: object,
+    minutes: float | None = None, retry: bool = False, device: str | None = None,
+    say: Callable[[str], None] = lambda text: None, tell: ProgressCallback | None = None, **settings: object,
 ) -> ComparisonResult:  # fmt: skip
     """Pretrain families under equal budgets, fine-tune each on the same tasks, measure speed and memory, and write a
     report into `out`. The same call again continues what was stopped; finished jobs are not repeated, and families,
@@ -59,7 +59,8 @@ def compare(
     CompareConfig: budgets=("epochs:10", "flops:bert"), words=10_000_000, body_size=5_000_000, seeds=1,
     headline=("bert",).
     `together` processes work at once (0: this one alone). After `minutes`, runs are saved and stopped, and nothing is
-    started that cannot be expected to end before.
+    started that cannot be expected to end before. A job that was refused (the library cannot do it, or it diverged) is
+    not tried again without `retry`.
     """
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -67,14 +68,15 @@ def compare(
     with hold_lock(folder / "lock"):
         config = prepare_comparison(folder, list(families), text, tasks, pairs, settings, report)
         runner = JobRunner(folder, config, device)
-        scheduler = Scheduler(runner, list_jobs(config), together=together, minutes=minutes, say=say, tell=report)
+        jobs = list_jobs(config)
+        scheduler = Scheduler(runner, jobs, together=together, minutes=minutes, retry=retry, say=say, tell=report)
         try:
             outcome = scheduler.run()
         finally:
             path = write_comparison_report(folder, config, RecordFolder(folder).read_all())
     records = RecordFolder(folder).read_all()
     final = {record.job for record in records if record.is_final}
-    return ComparisonResult(folder, outcome, records, path, sum(job.name not in final for job in list_jobs(config)))
+    return ComparisonResult(folder, outcome, records, path, sum(job.name not in final for job in jobs))
 
 
 def prepare_comparison(
@@ -99,8 +101,9 @@ def prepare_comparison(
             what = "there is no text to learn from" if not where.is_file() else "the text is not in this folder"
             raise Error(what, where=folder, fix="give --text FILES")
         make_corpus(folder, text, config.words, tell)
-    elif text is not None and (known := read_corpus_record(folder).get("source")) is not None:
-        if (now := stamp_source(text)) is not None and now != known:
+    elif text is not None:
+        known, now = read_corpus_record(folder).get("source"), stamp_source(text)
+        if known is not None and now is not None and now != known:
             what = "the comparison was begun with other text"
             raise Error(what, where=folder, fix="leave --text out, or choose another --out")
     write_atomically(
@@ -112,12 +115,12 @@ def prepare_comparison(
 def make_corpus(folder: Path, text: object, words: int | None, tell: ProgressCallback) -> None:
     """Write the corpus and its record. Where a record was brought from another machine, the text must be the same."""
     known = read_corpus_record(folder)
-    made = write_corpus(text, folder / "corpus", words, tell)
-    if known and known["fingerprint"] != made["fingerprint"]:
+    sizes = write_corpus(text, folder / "corpus", words, tell)
+    if known and known["fingerprint"] != sizes["fingerprint"]:
         shutil.rmtree(folder / "corpus")
         what = "this is not the text that the records of this comparison come from"
         raise Error(what, where=folder, fix="give the --text that it was begun with, or choose another --out")
-    RecordFolder(folder).write(Record("corpus", "corpus", "done", result={**made, "source": stamp_source(text)}))
+    RecordFolder(folder).write(Record("corpus", "corpus", "done", result={**sizes, "source": stamp_source(text)}))
 
 
 def stamp_source(text: object) -> list[list[object]] | None:
@@ -239,7 +242,7 @@ def plan_comparison(
     together = max(1, together)
     notes.append(
         f"{corpus['train']['words']:,} words of training text; about {format_duration(total / together)} in all with "
-        f"{together} {'job' if together == 1 else 'jobs'} at once (estimates; those of fine-tuning and scoring get better "
+        f"{format_counted(together, 'jobs')} at once (estimates; those of fine-tuning and scoring get better "
         "when some of it is done)"
     )
     return rows, notes
@@ -247,9 +250,9 @@ def plan_comparison(
 
 def describe_sections(corpus: JSONObject) -> str:
     """Say that few documents were cut into sections."""
-    num, made = corpus["cut_documents"], sum(corpus[part]["documents"] for part in PARTS)
+    num, num_sections = corpus["cut_documents"], sum(corpus[part]["documents"] for part in PARTS)
     return (
-        f"the text has {num} {'document' if num == 1 else 'documents'}, too few to hold some out: cut into {made} "
+        f"the text has {format_counted(num, 'documents')}, too few to hold some out: cut into {num_sections} "
         "sections of whole sentences (blank lines separate documents in a text file)"
     )
 

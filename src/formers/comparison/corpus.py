@@ -73,7 +73,7 @@ def write_corpus(text: object, folder: Path, words: int | None, tell: ProgressCa
             sizes = ", ".join(f"{name} {count['documents']}" for name, count in counts.items())
             raise Error(
                 f"there is too little text to split into training, validation and test documents ({sizes})",
-                fix=f"give at least {MIN_DOCUMENTS} documents (blank lines separate them in a text file) or a longer text",
+                fix=f"give at least {MIN_DOCUMENTS} documents (blank lines separate them in a text file), or more text",
             )
     return {**counts, "fingerprint": digest.hexdigest(), "cut_documents": num_cut}
 

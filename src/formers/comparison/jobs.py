@@ -76,8 +76,8 @@ def list_family_jobs(family: str, config: CompareConfig) -> Iterator[Job]:
     yield Job(data, "data", family)
     yield Job(plan, "plan", family, (data,))
     if config.measure_speed:
-        yield Job(speed, "speed", family, (plan,))
-    ready = (plan, *([speed] if config.max_minutes is not None else []))
+        yield Job(speed, "speed", family, (data, plan))
+    ready = (data, plan, *([speed] if config.max_minutes is not None else []))
     searched = tuple(f"search/{family}/x{factor:g}" for factor in config.lr_factors)
     first = config.parsed_budgets[0].name
     if len(searched) == 1:
@@ -165,12 +165,12 @@ class JobRunner:
     def prepare_text(self, job: Job, tell: ProgressCallback) -> JSONObject:
         """Make tokenizer and stores of one form of the corpus; again, where the record comes from another machine."""
         before = self.records.read(job.name)
-        made = prepare_form(choose_text_form(job.family), job.family, self.config, self.folder, tell)
-        if before is not None and before.status == "done" and before.result["tokenizer"] != made["tokenizer"]:
+        sizes = prepare_form(choose_text_form(job.family), job.family, self.config, self.folder, tell)
+        if before is not None and before.status == "done" and before.result["tokenizer"] != sizes["tokenizer"]:
             what = "the tokenizer trained here differs from the one that the records come from"
             fix = f"bring {self.folder / 'data'} from that machine too, or begin anew with another --out"
             raise Error(what, where=job.name, fix=fix)
-        return made
+        return sizes
 
     def plan(self, job: Job, tell: ProgressCallback) -> JSONObject:
         """Choose a family's model."""
@@ -372,7 +372,7 @@ def build_record(
 def measure_file(path: Path) -> tuple[int, int]:
     """Count the lines and the bytes of a file, decompressed."""
     if not path.is_file():
-        raise Error("there is no such file", where=path, fix="give the task's files again: --task NAME=TRAIN,VALID,TEST")
+        raise Error("there is no such file", where=path, fix="give the task again: --task NAME=TRAIN,VALID,TEST")
     lines = size = 0
     for block in read_chunks(path):
         lines += block.count(b"\n")

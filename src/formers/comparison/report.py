@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import JSONObject
+from ..errors import format_counted
 from ..registry import find_family
 from ..reports.html import render_page
 from ..reports.pictures import draw_curves, draw_frontier
@@ -302,7 +303,7 @@ class ComparisonReport:
         words = [f"{count['words']:,}" for count in counts]
         cut = ("", "")
         if num := self.corpus.get("cut_documents"):
-            cut = (f" They are sections of {num} {'document' if num == 1 else 'documents'}.", f" 문서 {num}개를 나눈 구간입니다.")
+            cut = (f" They are sections of {format_counted(num, 'documents')}.", f" 문서 {num}개를 나눈 구간입니다.")
         return self.localise(
             f"Text: {words[0]} words in {counts[0]['documents']:,} documents to learn from, {words[1]} for validation, "
             f"{words[2]} for the test.{cut[0]}",
@@ -374,7 +375,9 @@ def write_comparison_report(folder: Path, config: CompareConfig, records: Sequen
     for language, mark in LANGUAGE_MARKS.items():
         report = ComparisonReport(chosen, language)
         count = len(config.families)
-        title = report.localise(f"A race of {count} {'family' if count == 1 else 'families'}", f"모델 계열 {count}개의 경주")
+        title = report.localise(
+            f"A race of {count} {'family' if count == 1 else 'families'}", f"모델 계열 {count}개의 경주"
+        )
         page, text, pictures = render_comparison(report, title, f"pictures{mark}/")
         (folder / f"pictures{mark}").mkdir(exist_ok=True)
         for name, figure in pictures.items():

@@ -62,9 +62,7 @@ class TimeEstimator:
             rest = max(0.1, record.seconds - SETUP_SECONDS)
             self.ratios.setdefault(record.kind, []).append(rest / max(1e-6, ideal))
 
-    def compute_work_seconds(
-        self, kind: str, family: str | None, budget: str | None, task: str | None
-    ) -> float | None:
+    def compute_work_seconds(self, kind: str, family: str | None, budget: str | None, task: str | None) -> float | None:
         """Return the seconds that a run takes alone at the speed of its family's training steps; None if that is not
         known."""
         if family is None or not budget:
@@ -158,11 +156,12 @@ MessageQueue = queue.Queue[tuple[Worker, JSONObject | None]]
 
 
 class Scheduler:
-    """Runs jobs with `together` processes (0: in this one) until all are done or `minutes` are over."""
+    """Runs jobs with `together` processes (0: in this one) until all are done or `minutes` are over. With `retry`,
+    those that were refused before are tried again."""
 
     def __init__(
         self, runner: JobRunner, jobs: Sequence[Job], *, together: int = 1, minutes: float | None = None,
-        say: Callable[[str], None] = lambda text: None, tell: ProgressCallback = lambda *_: None,
+        retry: bool = False, say: Callable[[str], None] = lambda text: None, tell: ProgressCallback = lambda *_: None,
     ):  # fmt: skip
         self.runner, self.jobs, self.together, self.say, self.tell = runner, list(jobs), together, say, tell
         self.records = RecordFolder(runner.folder)
@@ -171,8 +170,9 @@ class Scheduler:
         self.outcome = Outcome()
         known = {job.name: self.records.read(job.name) for job in self.jobs}
         self.finished: dict[str, str] = {
-            name: one.status for name, one in known.items() if one is not None and one.is_final
-        }
+            name: one.status for name, one in known.items()
+            if one is not None and one.is_final and not (retry and one.status == "refused")
+        }  # fmt: skip
         for job in self.jobs:  # a speed that was measured on another kind of device says nothing about this one
             if job.kind == "speed" and (one := known[job.name]) is not None and not runner.is_of_this_machine(one):
                 self.finished.pop(job.name, None)

@@ -25,7 +25,7 @@ from typing import Any, TypeGuard, Unpack, cast
 
 from ..config import Settings
 from ..data.readers import NUMBER_CHARACTERS, format_names, resolve_column
-from ..errors import Error
+from ..errors import Error, format_counted
 from ..text.normalise import CleaningReport, compose_and_count, compose_nfc, scrub_text
 from .example_tables import COLUMN_NAMES, EXACT_LABEL_NAMES, ID_COLUMN, PAIR_NAMES, FileOptions, Table, read_table
 from .tagging import OUTSIDE_TAGS, find_scheme
@@ -346,12 +346,12 @@ class ExampleBuilder:
         parts = [
             f"{part} = column {' + '.join(map(repr, flatten_names([column])))}" for part, column in self.roles.items()
         ]
-        kinds = f": {len(labels):,} {'tags' if self.task == 'tag' else 'labels'}" if labels else ""
+        kinds = f": {format_counted(len(labels), 'tags' if self.task == 'tag' else 'labels')}" if labels else ""
         if self.task == "regress" and (values := [row["label"] for row in rows if row["label"] is not None]):
             kinds = f": {min(values):g} to {max(values):g}"
         left = f"; left out: {self.describe_skipped()}" if self.skip_counts else ""
         more = "".join(f"; {text}" for text in (*self.changes.describe_losses(), *self.changes.notes))
-        return f"{self.task}: {', '.join(parts)}{kinds}, {len(rows):,} examples{left}{more}"
+        return f"{self.task}: {', '.join(parts)}{kinds}, {format_counted(len(rows), 'examples')}{left}{more}"
 
 
 EXAMPLE_BUILDERS: dict[str, Callable[[ExampleBuilder, int, Row], Row | None]] = {

@@ -19,7 +19,7 @@ from ...config import JSONObject, ProgressCallback, Settings, coerce_value
 from ...data.encoded_examples import EncodedExamples
 from ...data.loader import load_batches
 from ...data.readers import is_path_source
-from ...errors import Error
+from ...errors import Error, format_counted
 from ...evaluation.metrics import describe_baselines, has_sklearn, run_baseline, run_majority_baseline, to_cost
 from ...evaluation.task import (
     TaskEvaluation,
@@ -407,7 +407,8 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
             compute_lr_scales(self.former, self.tune.layer_decay), list_listeners(self.former),
         )  # fmt: skip
         if (num_windows := len(data) - len(train.rows)) > 0:
-            say(f"{num_windows:,} windows more than texts: some are longer than {self.task.length} tokens")
+            more = format_counted(num_windows, "windows")
+            say(f"{more} more than texts: some are longer than {self.task.length} tokens")
 
     def prepare_model(self, settings: FinetuneSettings, data: EncodedExamples) -> FinetuneConfig:
         """Choose what is trained and move the model to its device; returns the settings with those that follow from
@@ -498,8 +499,8 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         if config.source is None and config.tune.vectors is None:
             yield describe_random_start(config.family, config.preset)
         name = config.source or config.preset or config.family
-        length = f"{s.steps:,} steps of {s.batch_tokens * s.accumulate:,} tokens"
-        examples = f"{len(self.objective.source.data):,} examples"
+        length = f"{format_counted(s.steps, 'steps')} of {s.batch_tokens * s.accumulate:,} tokens"
+        examples = format_counted(len(self.objective.source.data), "examples")
         yield f"{name}: {self.describe_parameters()} learn to {self.task.name}; {examples}, {length}"
         if self.world.is_main and (why := explain_export_limits(self.former)) is not None:
             yield f"export: {why}"
@@ -601,10 +602,10 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
 
 def choose_main_metric(task: Task, named: str | None, valid: Examples) -> str:
     """Return the metric that decides which checkpoint is the best: the one that is named, else the task's first (the
-    loss, where texts are written)."""
+    loss, where texts are written). A metric whose package is missing is an error here, not after the training."""
+    known = list_metric_names(task, valid.rows)
     if named is None and task.kind == "text" and not task.label_as_text:
         return "loss"
-    known = list_metric_names(task, valid.rows)
     if named not in (None, "loss", *known):
         raise Error(f"there is no metric {named!r}", fix=f"choose {', '.join(known)} or loss")
     return named or known[0]

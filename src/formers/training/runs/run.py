@@ -25,7 +25,7 @@ from ...atomic_files import TAKEN_HINT, check_overwrite
 from ...batch import Batch
 from ...config import JSONObject, ProgressCallback, Settings
 from ...data.loader import load_batches
-from ...errors import Error
+from ...errors import Error, format_counted
 from ...former import Former, build, count_trainable
 from ...interop.model_directory import save
 from ...model import estimate_flops_per_token
@@ -492,7 +492,8 @@ def check_parallel_settings(train: TrainConfig, world: ProcessGroup, begun: bool
         half = train.batch_tokens * train.accumulate // world.size
         fix = f"--train.accumulate {world.size} --train.batch_tokens {half} keeps the size of a step"
         fix = f"resume with a number of processes that divides {train.accumulate}" if begun else fix
-        raise Error(f"{train.accumulate} batches of a step cannot be shared by {world.size} processes", fix=fix)
+        batches = format_counted(train.accumulate, "batches")
+        raise Error(f"{batches} of a step cannot be shared by {world.size} processes", fix=fix)
     if train.optimizer == "adafactor" and select_strategy(world, train.parallel).is_sharded:
         what = "adafactor needs whole rows and columns, which shards do not have"
         raise Error(what, fix="--train.optimizer rms-adamw, or --train.parallel ddp")
