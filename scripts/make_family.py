@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import formers
@@ -9,29 +10,39 @@ from formers.registry import FAMILIES
 
 DOCS = Path(__file__).parents[1] / "docs"
 TITLES = {"en": "The family", "ko": "모델 계열"}
+MADE = "<!-- Made from the model files by python scripts/make_family.py; do not edit. -->"
 NOTES = {
-    "en": "Made from the model files by `python scripts/make_family.py`; do not edit.",
-    "ko": "`python scripts/make_family.py`가 모델 파일에서 만든 페이지입니다. 직접 고치지 마십시오. 텐서의 모양과"
-    " 참조 구현과의 차이는 [영어 페이지](../en/family.md)에 있습니다.",
+    "en": "Who descends from whom, then one section for each family: its paper, what was new, shapes, where this"
+    " implementation differs from the reference, and the published sizes. A name in the tree leads to the page that"
+    " explains the model.",
+    "ko": "어느 모델이 어느 모델에서 나왔는지, 그리고 모델 계열마다 논문, 새로운 점, 공개된 크기를 정리했습니다. 이름을 누르면 그 모델을"
+    " 설명하는 페이지로 갑니다. 텐서의 모양과 참조 구현과의 차이는 [영어 페이지](../en/family.md)에 있습니다.",
 }
-KOREAN_PARENTS = {"convolution": "합성곱", "recurrence": "순환 신경망", "lstm": "LSTM", "–": "단어 벡터"}
+NO_PARENT = "–"
+ROOTS = {  # what the first ones of a line descend from, which is no family here
+    "convolution": ("convolutional networks", "합성곱 신경망"), "recurrence": ("recurrent networks", "순환 신경망"),
+    "lstm": ("LSTM language models", "LSTM 언어 모델"), NO_PARENT: ("–", "–"),
+}  # fmt: skip
+NEW_POINT = re.compile(r" (?=\d\. )")
 
 
 def make_page(language: str) -> str:
     """The page as text: the tree, then one section for each member."""
     members = {row["name"]: row for row in formers.tree()}
-    lines = [f"# {TITLES[language]}", "", NOTES[language], ""]
-    roots = sorted({row["parent"] for row in members.values()} - set(members))
+    lines = [f"# {TITLES[language]}", "", MADE, "", NOTES[language], ""]
+    roots = {row["parent"]: row["year"] for row in sorted(members.values(), key=lambda row: -row["year"])}
 
     def add_branch(name: str, depth: int) -> None:
         row = members.get(name)
-        root = KOREAN_PARENTS[name] if language == "ko" and row is None else name
-        label = f"[{row['title']}](family/{name}.md) ({row['year']})" if row else root
-        lines.append(f"{'  ' * depth}- {label}")
+        if name == NO_PARENT:
+            depth -= 1
+        else:
+            label = f"[{row['title']}](family/{name}.md) ({row['year']})" if row else name_root(name, language)
+            lines.append(f"{'  ' * depth}- {label}")
         for child in sorted((r for r in members.values() if r["parent"] == name), key=lambda r: (r["year"], r["name"])):
             add_branch(child["name"], depth + 1)
 
-    for root in roots:
+    for root in sorted(set(roots) - set(members), key=lambda name: roots[name]):
         add_branch(root, 0)
     for name, row in sorted(members.items(), key=lambda item: (item[1]["year"], item[0])):
         lines += ["", f"## {name}", ""]
@@ -46,17 +57,31 @@ def make_page(language: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def name_root(name: str, language: str) -> str:
+    """Name what is no family here."""
+    return ROOTS[name][language == "ko"]
+
+
+def name_parent(row: dict[str, str], language: str) -> str:
+    """A link to the page of a member's parent, or what it descends from otherwise."""
+    name = row["parent"]
+    return f"[{FAMILIES[name].card.title}](family/{name}.md)" if name in FAMILIES else name_root(name, language)
+
+
 def describe_in_english(row: dict[str, str]) -> list[str]:
     """A member's paper, parent and differences, as its model file has them."""
+    points = NEW_POINT.split(row["new"])
+    new = ["What was new:", "", *points, ""] if len(points) > 1 else [f"What was new: {row['new']}", ""]
+    parent = name_parent(row, "en")
     return [
-        f"**{row['title']}** ({row['paper']}). Parent: {row['parent']}. [How it works](family/{row['name']}.md).", "",
-        f"New: {row['new']}", "", f"Shapes: {row['shapes']}", "", f"Differs from the reference: {row['differs']}", "",
+        f"**{row['title']}** ({row['paper']}). Parent: {parent}. [How it works](family/{row['name']}.md).", "",
+        *new, f"Shapes: {row['shapes']}", "", f"Differs from the reference: {row['differs']}", "",
     ]  # fmt: skip
 
 
 def describe_in_korean(row: dict[str, str]) -> list[str]:
     """A member's paper, parent and summary."""
-    parent = KOREAN_PARENTS.get(row["parent"], row["parent"])
+    parent = name_parent(row, "ko")
     link = f"[원리](family/{row['name']}.md)"
     return [f"**{row['title']}** ({row['paper']}). 부모: {parent}. {link}.", "", FAMILIES[row["name"]].card.korean, ""]
 

@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from formers.comparison.api import read_config, read_corpus_sizes
+from formers.comparison.api import read_config
 from formers.comparison.hypotheses import answer_all, format_rule
 from formers.comparison.records import Record, RecordFolder, read_record_lines, write_record_lines
 from formers.comparison.report import ComparisonReport, render_table_markdown, to_standalone_svg
@@ -49,9 +49,9 @@ def make_results(report: ComparisonReport) -> str:
     return "\n".join(lines).strip("\n")
 
 
-def make_page(language: str, records: list[Record], corpus: dict | None = None) -> str:
+def make_page(language: str, records: list[Record]) -> str:
     """Return a page with its marked places filled."""
-    report = ComparisonReport(records, corpus, "ko" if language == "ko" else "en")
+    report = ComparisonReport(records, "ko" if language == "ko" else "en")
     text = (DOCS / language / "race.md").read_text(encoding="utf-8")
     for name, content in (("hypotheses", make_hypotheses(report)), ("results", make_results(report))):
         marked = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- end of {name} -->)", re.DOTALL)
@@ -59,20 +59,13 @@ def make_page(language: str, records: list[Record], corpus: dict | None = None) 
     return text
 
 
-def read_corpus(records: list[Record]) -> dict | None:
-    """Return the sizes of the corpus, which the records carry as one of their own."""
-    return next((record.result for record in records if record.kind == "corpus"), None)
-
-
 def gather(folders: list[Path]) -> None:
-    """Gather the records of comparisons, in the order of their families, with the sizes of the first one's corpus."""
+    """Gather the records of comparisons, in the order of their families."""
     records: dict[str, Record] = {}
     for folder in folders:
         order = list(read_config(folder).families)
         own = RecordFolder(folder).read_all()
         own.sort(key=lambda record: order.index(record.family) if record.family in order else len(order))
-        sizes = {part: size for part, size in read_corpus_sizes(folder).items() if part != "source"}
-        records.setdefault("corpus", Record("corpus", "corpus", "done", result=sizes))
         records |= {record.job: record for record in own}
     write_record_lines(RECORDS, records.values())
 
@@ -82,9 +75,9 @@ if __name__ == "__main__":
         gather([Path(name) for name in sys.argv[1:]])
     gathered = read_record_lines(RECORDS)
     for page_language in NOT_RUN:
-        page = make_page(page_language, gathered, read_corpus(gathered))
+        page = make_page(page_language, gathered)
         (DOCS / page_language / "race.md").write_text(page, encoding="utf-8")
-        made = ComparisonReport(gathered, None, "ko" if page_language == "ko" else "en")
+        made = ComparisonReport(gathered, "ko" if page_language == "ko" else "en")
         for race_budget in made.measures.budgets:
             for picture_name, picture in made.draw_pictures(race_budget).items():
                 path = RECORDS.parent / f"{page_language}-{picture_name}"

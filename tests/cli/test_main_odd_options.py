@@ -124,4 +124,4 @@ def test_bytes_that_an_encoding_does_not_know_are_counted(folder, tmp_path, caps
         main([*map(str, words)])
     out, err = capsys.readouterr()
     assert not end.value.code, err
-    assert "2 bytes or characters that are not UTF-8 removed" in " ".join(out.split())
+    assert "2 bytes removed for not being UTF-8" in " ".join(out.split())

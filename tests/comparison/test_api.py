@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -10,7 +11,9 @@ import time
 import pytest
 
 import formers
-from formers.comparison.records import RecordFolder
+from formers.comparison.jobs import JobRunner, list_jobs
+from formers.comparison.records import Record, RecordFolder
+from formers.comparison.settings import CompareConfig
 from formers.data.readers import load_bundled_corpus
 from formers.registry import FAMILIES
 
@@ -53,6 +56,44 @@ def test_a_race_is_run_continued_and_extended(tmp_path):
         formers.compare(out=out, body_size=50_000)
     with pytest.raises(formers.Error, match="other files"):
         formers.compare(out=out, tasks={"films": "elsewhere.tsv"})
+
+
+def test_records_travel_without_anything_else(tmp_path):
+    """On another machine, with the same text, a race goes on from comparison.json and the records; other text is
+    refused."""
+    small = {**SMALL, "budgets": ["epochs:0.02"], "lr_factors": [1.0]}
+    first, moved = tmp_path / "first", tmp_path / "moved"
+    done = formers.compare(["gpt2"], read_documents(), out=first, tasks=TASKS, **small)
+    moved.mkdir()
+    shutil.copy(first / "comparison.json", moved)
+    shutil.copytree(first / "records", moved / "records")
+    with pytest.raises(formers.Error, match="not in this folder"):
+        formers.compare(["albert"], out=moved)
+    with pytest.raises(formers.Error, match="not the text that the records"):
+        formers.compare(["albert"], read_documents()[1:], out=moved)
+    assert formers.compare(out=moved, text=read_documents()).outcome.done == []
+    more = formers.compare(["albert"], out=moved)
+    assert more.is_complete
+    assert not any("gpt2" in name for name in more.outcome.done if not name.startswith("data/"))
+    before = {record.job: record for record in done.records}
+    assert all(before[record.job] == record for record in more.records if record.job in before)
+    for name in ("report.html", "report-ko.html", "report-ko.md"):
+        assert "ALBERT" in (moved / name).read_text(encoding="utf-8")
+
+
+def test_the_budget_of_a_family_is_what_it_really_spends(tmp_path):
+    """Where a limit in minutes cuts that family's epochs, the others get its operations after the cut."""
+    plans = {"bert": {"step_flops": 10.0, "epoch_steps": 100}, "gpt2": {"step_flops": 20.0, "epoch_steps": 50}}
+    config = CompareConfig(families=tuple(plans), budgets=("epochs:1", "flops:bert"), max_minutes=1.0)
+    runner = JobRunner(tmp_path, config, "cpu")
+    for family, plan in plans.items():
+        runner.records.write(Record(f"plan/{family}", "plan", "done", family, result=plan))
+        speed = {"seconds_per_step": 1.0 if family == "bert" else 0.01}
+        runner.records.write(Record(f"speed/{family}", "speed", "done", family, result=speed))
+    assert runner.count_budget_steps("bert", "epochs-1") == (60, True)
+    assert runner.count_budget_steps("gpt2", "flops-bert") == (30, False)
+    needs = next(job.needs for job in list_jobs(config) if job.name == "pretrain/flops-bert/gpt2/seed0")
+    assert "speed/bert" in needs
 
 
 def test_a_race_needs_text_and_examples(tmp_path):

@@ -28,9 +28,30 @@ def test_the_parts(tmp_path):
 
 
 def test_too_little_text(tmp_path):
-    with pytest.raises(Error, match="too few documents"):
-        write_corpus(DOCUMENTS[:3], tmp_path / "corpus", None)
+    with pytest.raises(Error, match="too little text"):
+        write_corpus(DOCUMENTS[:1], tmp_path / "corpus", None)
     assert not (tmp_path / "corpus").exists()
+
+
+def test_few_documents_are_cut_into_sections_of_whole_sentences(tmp_path):
+    """A book without blank lines can be raced on; nothing of it is lost."""
+    book = " ".join(DOCUMENTS)
+    sizes = write_corpus([book, "A short one."], tmp_path / "corpus", None)
+    sections = [text for part in ("train", "valid", "test") for text in read_part(tmp_path / "corpus", part)]
+    assert sizes["cut_documents"] == 2
+    assert len(sections) >= 20
+    assert sorted(" ".join(sections).split()) == sorted(f"{book} A short one.".split())
+    assert all(text[-1] in ".!?" for text in sections)
+    assert write_corpus(DOCUMENTS, tmp_path / "whole", None)["cut_documents"] == 0
+
+
+def test_the_fingerprint_is_of_text_and_split(tmp_path):
+    marks = [
+        write_corpus(documents, tmp_path / str(number), words)["fingerprint"]
+        for number, (documents, words) in enumerate([(DOCUMENTS, None), (DOCUMENTS, 300), (DOCUMENTS[::-1], None)])
+    ]
+    assert len(set(marks)) == 3
+    assert write_corpus(DOCUMENTS, tmp_path / "again", None)["fingerprint"] == marks[0]
 
 
 def test_the_same_pieces_in_every_style(tmp_path):

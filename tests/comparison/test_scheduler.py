@@ -15,24 +15,26 @@ class ToyRunner:
 
     device = "cpu"
 
-    def __init__(self, folder, refused=(), lost=()):
+    def __init__(self, folder, refused=(), lost=(), machine="cpu"):
+        self.machine = machine
         self.folder, self.records, self.refused, self.order = folder, RecordFolder(folder), refused, []
         self.lost = lost  # jobs whose files are gone
 
     def has_output(self, job):
         return job.name not in self.lost
 
-    def count_budget_steps(self, family, budget):
-        return 100, False
+    def is_of_this_machine(self, record):
+        return record.machine["device"] == self.machine
 
-    def count_search_steps(self, family):
-        return 10
+    def count_work(self, kind, family, budget, task):
+        return {"pretrain": 100, "search": 10}.get(kind, 50)
 
     def run(self, job, tell=None, together=1):
         self.order.append(job.name)
         record = build_record(
-            job, "refused" if job.name in self.refused else "done", 1.0, "", {"seconds_per_step": 0.01}
-        )
+            job, "refused" if job.name in self.refused else "done", 1.0, "", {"seconds_per_step": 0.01},
+            {"device": self.machine},
+        )  # fmt: skip
         self.records.write(record)
         return record
 
@@ -77,6 +79,28 @@ def test_families_are_finished_one_by_one(tmp_path):
     assert place["score/epochs-1/bert/seed0"] < place["pretrain/epochs-1/gpt2/seed0"]
 
 
+def test_stores_are_made_again_for_a_race_that_was_cut(tmp_path):
+    """The plans were brought along, the stores were not, and some models are not pretrained yet."""
+    jobs = list_jobs(CONFIG)
+    first = ToyRunner(tmp_path)
+    Scheduler(first, [job for job in jobs if job.kind in ("data", "plan", "speed")], together=0).run()
+    lost = {job.name for job in jobs if job.kind in ("data", "pretrain")}
+    again = ToyRunner(tmp_path, lost=lost)
+    Scheduler(again, jobs, together=0).run()
+    assert {"data/bert-bpe", "data/gpt2-bpe"} <= set(again.order)
+    assert not any(name.startswith("plan/") for name in again.order)
+    place = {name: number for number, name in enumerate(again.order)}
+    assert place["data/gpt2-bpe"] < place["search/gpt2/x1"]
+
+
+def test_a_refused_job_is_tried_again_on_request(tmp_path):
+    jobs = list_jobs(CONFIG)
+    Scheduler(ToyRunner(tmp_path, {"plan/bert"}), jobs, together=0).run()
+    again = ToyRunner(tmp_path)
+    assert not Scheduler(again, jobs, together=0).run().done
+    assert "plan/bert" in Scheduler(again, jobs, together=0, retry=True).run().done
+
+
 def test_what_needs_a_refused_job_is_blocked(tmp_path):
     runner = ToyRunner(tmp_path, {"plan/bert", "search/gpt2/x0.5"})
     outcome = Scheduler(runner, list_jobs(CONFIG), together=0).run()
@@ -96,10 +120,38 @@ def test_nothing_is_started_that_cannot_end_in_time(tmp_path, minutes, started):
 
 def test_estimates_learn_from_records(tmp_path):
     runner = ToyRunner(tmp_path)
-    runner.records.write(build_record(Job("plan/t5", "plan", "t5"), "done", 90.0, ""))
+    machine = {"device": "cpu"}
+    runner.records.write(build_record(Job("plan/t5", "plan", "t5"), "done", 90.0, "", machine=machine))
     jobs = [Job("plan/bert", "plan", "bert")]
     assert Scheduler(runner, jobs, together=0, minutes=1.0).run().postponed == ["plan/bert"]
     assert Scheduler(runner, jobs, together=0, minutes=2.0).run().done == ["plan/bert"]
+
+
+def test_times_of_another_kind_of_device_say_nothing(tmp_path):
+    """A plan that was made on a CPU goes to a GPU: only the speeds are measured again, and no estimate knows the
+    CPU's."""
+    jobs = [job for job in list_jobs(CONFIG) if job.kind in ("data", "plan", "speed")]
+    Scheduler(ToyRunner(tmp_path), jobs, together=0).run()
+    gpu = ToyRunner(tmp_path, machine="cuda")
+    scheduler = Scheduler(gpu, jobs, together=0)
+    assert scheduler.estimator.seconds == {}
+    assert scheduler.estimator.compute_work_seconds("pretrain", "bert", "epochs-1", None) is None
+    scheduler.run()
+    assert sorted(gpu.order) == ["speed/bert", "speed/gpt2"]
+    assert scheduler.estimator.compute_work_seconds("pretrain", "bert", "epochs-1", None) == pytest.approx(1.0)
+
+
+def test_what_can_be_finished_is_begun_before_what_cannot(tmp_path):
+    """A model that is not measured in time is of no use where only records leave the machine."""
+    jobs = [job for job in list_jobs(CONFIG) if job.kind in ("data", "plan", "speed")]
+    runner = ToyRunner(tmp_path)
+    Scheduler(runner, jobs, together=0).run()
+    long, short = Job("pretrain/a/bert/seed0", "pretrain", "bert", (), "a"), Job("search/b", "search", "gpt2", (), "a")
+    users = [Job(f"tune/a/bert/seed0/{n}", "tune", "bert", (long.name,), "a") for n in range(40)]
+    late = Scheduler(runner, [long, short, *users], together=0, minutes=1.0)
+    assert late.list_open_jobs([])[0] == short
+    early = Scheduler(runner, [long, short, *users], together=0, minutes=100.0)
+    assert early.list_open_jobs([])[0] == long
 
 
 def test_speed_is_measured_alone(tmp_path):

@@ -130,7 +130,7 @@ def test_shots_come_from_the_training_file(gpt2):
 
 def test_examples_that_do_not_fit_are_dropped():
     f = build_language_model("gpt2")  # a context of 40 tokens
-    with pytest.warns(UserWarning, match="prompts have room for fewer than 6 examples"):
+    with pytest.warns(UserWarning, match="context of 40 tokens is short .*: at 6 shots, 9 of 9 prompts have fewer"):
         result = evaluate_shots(f, ROWS, [0, 6], template=TEMPLATE, label_words=WORDS, draws=1, separator="\n")
     assert [one.shortened for one in result.scores] == [0, 9]
     rows = make_prompt_rows()
@@ -147,7 +147,7 @@ def test_examples_that_do_not_fit_are_dropped():
         longer = runner.form.join(some[len(some) - kept - 1 :], row)
         assert runner.find_overflow([row], [longer])[0] > 0
     long = [*ROWS, {"text": "the cat " * 60, "label": "0"}]
-    with pytest.warns(UserWarning, match="1 of 10 rows are longer than the context"):
+    with pytest.warns(UserWarning, match="1 of 10 rows left out, even without examples"):
         assert evaluate_shots(f, long, 0, template=TEMPLATE, label_words=WORDS).num_examples == 9
 
 

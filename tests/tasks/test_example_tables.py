@@ -151,4 +151,4 @@ def test_broken_lines_are_named(tmp_path):
     (tmp_path / "a.tsv").write_text(KLUE + "가\tO\n나\n", encoding="utf-8")
     with pytest.raises(Error, match=r"a\.tsv, line 21: .*in 2 columns, and this one has 1"):
         read_examples(tmp_path / "a.tsv")
-    assert "1 broken rows skipped" in read_examples(tmp_path / "a.tsv", skip=True).summary
+    assert "1 broken row skipped" in read_examples(tmp_path / "a.tsv", skip=True).summary

@@ -216,7 +216,7 @@ def test_errors_name_what_is_there(tmp_path):
     (tmp_path / "ragged.tsv").write_text("text\tlabel\nx\t1\ny\n", encoding="utf-8")
     with pytest.raises(Error, match="line 3"):
         read_examples(tmp_path / "ragged.tsv")
-    assert "1 broken rows skipped" in read_examples(tmp_path / "ragged.tsv", skip=True).summary
+    assert "1 broken row skipped" in read_examples(tmp_path / "ragged.tsv", skip=True).summary
 
 
 @pytest.mark.parametrize("how", [{}, {"task": "classify"}, {"columns": "label=label"}, {"allow_plain_text": False}])
@@ -341,7 +341,7 @@ def test_how_files_are_read(tmp_path):
     (tmp_path / "e.csv").write_text("a,b,c\nx y,z w,1\n", encoding="utf-8")
     assert read_examples(tmp_path / "e.csv", "classify", "label=2", column="0,1").rows[0]["other"] == "z w"
     (tmp_path / "f.tsv").write_bytes(b"text\tlabel\n" + ("참 좋다\t1\n" * 40).encode() + b"bad \xff\t0\n")
-    assert "1 bytes or characters that are not UTF-8 removed" in read_examples(tmp_path / "f.tsv").summary
+    assert "1 byte removed for not being UTF-8" in read_examples(tmp_path / "f.tsv").summary
 
 
 @pytest.mark.parametrize("limit", [0, -3])

@@ -29,7 +29,8 @@ def compare(
     tune_epochs: float | None = None, tune_limit: int | None = None, tolerance: float | None = None,
     max_minutes: float | None = None,
     measure_speed: Annotated[bool | None, Parameter(negative="--no-measure-speed")] = None, together: int = 1,
-    minutes: float | None = None, device: str | None = None, dry_run: bool = False,
+    minutes: float | None = None, retry: Annotated[bool, Parameter(negative=())] = False, device: str | None = None,
+    dry_run: bool = False,
 ) -> None:  # fmt: skip
     """Race families: pretrain each under equal budgets, fine-tune it on the same tasks, and write a report.
 
@@ -71,6 +72,7 @@ def compare(
         measure_speed: Time a few steps of each family alone on the machine (on by default).
         together: Processes that work at once.
         minutes: Stop after so many minutes. Nothing is started that cannot be expected to end in time.
+        retry: Try jobs again that were refused before: what the library could not do, or what diverged.
         device: cuda, cuda:1, mps or cpu; a GPU by default if there is one.
         dry_run: Print sizes, operations and expected minutes from a few measured steps, and train nothing.
     """
@@ -104,7 +106,7 @@ def compare(
         if dry_run:
             rows, notes = plan_comparison(names, files, **options, **settings)
         else:
-            done = run_comparison(names, files, minutes=minutes, **options, **settings)
+            done = run_comparison(names, files, minutes=minutes, retry=retry, **options, **settings)
     if dry_run:
         print_table(rows, PLAN_COLUMNS)
         for note in notes:
@@ -112,6 +114,8 @@ def compare(
         return
     for job, why in {**done.outcome.refused, **done.outcome.failed}.items():
         SafeConsole().print(f"{job}: {escape_line(why)}")
+    if done.outcome.refused:
+        SafeConsole().print("what is not possible is not tried again; --retry does")
     SafeConsole().print(f"report: {escape_line(done.report)}")
     if not done.is_complete:
         SafeConsole().print(f"jobs left: {done.num_left:,}; the same command continues")

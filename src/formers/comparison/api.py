@@ -4,6 +4,7 @@ can be added later."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,9 @@ from pathlib import Path
 from ..atomic_files import hold_lock, write_atomically
 from ..config import JSONObject, ProgressCallback, Settings
 from ..data.readers import find_files, is_path_source
-from ..errors import Error
-from .corpus import write_corpus
+from ..errors import Error, format_counted
+from ..training.progress import format_duration
+from .corpus import PARTS, write_corpus
 from .jobs import JobRunner, list_jobs
 from .records import Record, RecordFolder
 from .report import write_comparison_report
@@ -45,8 +47,8 @@ class ComparisonResult:
 def compare(
     families: list[str] | tuple[str, ...] = (), text: object = None, *, out: str | Path,
     tasks: Mapping[str, object] | None = None, pairs: Mapping[str, str | Path] | None = None, together: int = 0,
-    minutes: float | None = None, device: str | None = None, say: Callable[[str], None] = lambda text: None,
-    tell: ProgressCallback | None = None, **settings: object,
+    minutes: float | None = None, retry: bool = False, device: str | None = None,
+    say: Callable[[str], None] = lambda text: None, tell: ProgressCallback | None = None, **settings: object,
 ) -> ComparisonResult:  # fmt: skip
     """Pretrain families under equal budgets, fine-tune each on the same tasks, measure speed and memory, and write a
     report into `out`. The same call again continues what was stopped; finished jobs are not repeated, and families,
@@ -57,7 +59,8 @@ def compare(
     CompareConfig: budgets=("epochs:10", "flops:bert"), words=10_000_000, body_size=5_000_000, seeds=1,
     headline=("bert",).
     `together` processes work at once (0: this one alone). After `minutes`, runs are saved and stopped, and nothing is
-    started that cannot be expected to end before.
+    started that cannot be expected to end before. A job that was refused (the library cannot do it, or it diverged) is
+    not tried again without `retry`.
     """
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,14 +68,15 @@ def compare(
     with hold_lock(folder / "lock"):
         config = prepare_comparison(folder, list(families), text, tasks, pairs, settings, report)
         runner = JobRunner(folder, config, device)
-        scheduler = Scheduler(runner, list_jobs(config), together=together, minutes=minutes, say=say, tell=report)
+        jobs = list_jobs(config)
+        scheduler = Scheduler(runner, jobs, together=together, minutes=minutes, retry=retry, say=say, tell=report)
         try:
             outcome = scheduler.run()
         finally:
-            path = write_comparison_report(folder, config, RecordFolder(folder).read_all(), read_corpus_sizes(folder))
+            path = write_comparison_report(folder, config, RecordFolder(folder).read_all())
     records = RecordFolder(folder).read_all()
     final = {record.job for record in records if record.is_final}
-    return ComparisonResult(folder, outcome, records, path, sum(job.name not in final for job in list_jobs(config)))
+    return ComparisonResult(folder, outcome, records, path, sum(job.name not in final for job in jobs))
 
 
 def prepare_comparison(
@@ -94,18 +98,29 @@ def prepare_comparison(
     corpus = folder / "corpus"
     if not (corpus / "train.jsonl").is_file():
         if text is None:
-            raise Error("there is no text to learn from", fix="give --text FILES")
-        sizes = write_corpus(text, corpus, config.words, tell)
-        write_atomically(folder / "corpus.json", json.dumps({**sizes, "source": stamp_source(text)}, indent=1) + "\n")
-    elif text is not None and (folder / "corpus.json").is_file():
-        known = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))["source"]
-        if known is not None and (now := stamp_source(text)) is not None and now != known:
+            what = "there is no text to learn from" if not where.is_file() else "the text is not in this folder"
+            raise Error(what, where=folder, fix="give --text FILES")
+        make_corpus(folder, text, config.words, tell)
+    elif text is not None:
+        known, now = read_corpus_record(folder).get("source"), stamp_source(text)
+        if known is not None and now is not None and now != known:
             what = "the comparison was begun with other text"
             raise Error(what, where=folder, fix="leave --text out, or choose another --out")
     write_atomically(
         where, json.dumps({"format": CONFIG_FORMAT, **config.to_dict()}, ensure_ascii=False, indent=1) + "\n"
     )
     return config
+
+
+def make_corpus(folder: Path, text: object, words: int | None, tell: ProgressCallback) -> None:
+    """Write the corpus and its record. Where a record was brought from another machine, the text must be the same."""
+    known = read_corpus_record(folder)
+    sizes = write_corpus(text, folder / "corpus", words, tell)
+    if known and known["fingerprint"] != sizes["fingerprint"]:
+        shutil.rmtree(folder / "corpus")
+        what = "this is not the text that the records of this comparison come from"
+        raise Error(what, where=folder, fix="give the --text that it was begun with, or choose another --out")
+    RecordFolder(folder).write(Record("corpus", "corpus", "done", result={**sizes, "source": stamp_source(text)}))
 
 
 def stamp_source(text: object) -> list[list[object]] | None:
@@ -180,10 +195,10 @@ def list_file_names(files: object) -> list[str | None]:
     return [None if path is None else Path(str(path)).name for path in paths]
 
 
-def read_corpus_sizes(folder: Path) -> JSONObject:
-    """Read the sizes of the corpus; empty before it is made."""
-    where = folder / "corpus.json"
-    return json.loads(where.read_text(encoding="utf-8")) if where.is_file() else {}
+def read_corpus_record(folder: Path) -> JSONObject:
+    """Read the sizes of the corpus, its fingerprint and its source; empty before it is made."""
+    record = RecordFolder(folder).read("corpus")
+    return {} if record is None else record.result
 
 
 PLAN_COLUMNS = (
@@ -221,13 +236,25 @@ def plan_comparison(
             seconds = sum(estimator.estimate(job) for job in own)
             total += seconds
             rows.append(describe_member(record.result, family, budget.name, runner, seconds))
-    words = read_corpus_sizes(folder)["train"]["words"]
-    minutes = total / 60 / max(1, together)
+    corpus = read_corpus_record(folder)
+    if corpus["cut_documents"]:
+        notes.append(describe_sections(corpus))
+    together = max(1, together)
     notes.append(
-        f"{words:,} words of training text; about {minutes:.0f} minutes in all with {max(1, together)} jobs at once"
-        " (the time of fine-tuning is a guess until some is done)"
+        f"{corpus['train']['words']:,} words of training text; about {format_duration(total / together)} in all with "
+        f"{format_counted(together, 'jobs')} at once (estimates; those of fine-tuning and scoring get better "
+        "when some of it is done)"
     )
     return rows, notes
+
+
+def describe_sections(corpus: JSONObject) -> str:
+    """Say that few documents were cut into sections."""
+    num, num_sections = corpus["cut_documents"], sum(corpus[part]["documents"] for part in PARTS)
+    return (
+        f"the text has {format_counted(num, 'documents')}, too few to hold some out: cut into {num_sections} "
+        "sections of whole sentences (blank lines separate documents in a text file)"
+    )
 
 
 def describe_member(plan: JSONObject, family: str, budget: str, runner: JobRunner, seconds: float) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -27,20 +28,25 @@ from .settings import CompareConfig, TextForm
 PARTS = ("train", "valid", "test")
 HELD_OUT_RATIO = 0.02  # of the documents, for validation and for the test each
 MIN_HELD_OUT = 8  # documents of each, however small the corpus is
+MIN_DOCUMENTS = 20  # a text of fewer is cut into sections
+SECTION_WORDS = 200  # of such a section, at least; fewer where the text is short
 TOKENIZER_CHARACTERS = 20_000_000  # of the training text that the tokenizer is trained on
 
 
 def write_corpus(text: object, folder: Path, words: int | None, tell: ProgressCallback = lambda *_: None) -> JSONObject:
     """Split documents into training text of at most so many words, validation and test text, and write them as JSON
     lines; also as pairs of neighbouring sentences. Held-out documents are chosen by a hash of their text; a document
-    that comes a second time is left out. Returns the sizes."""
+    that comes a second time is left out. Text of fewer than 20 documents is cut into sections, each a document. Returns
+    the sizes, a fingerprint of all parts, and how many documents were cut (0: none)."""
     held_out = {"valid": HoldOut(ratio=HELD_OUT_RATIO, seed=1), "test": HoldOut(ratio=HELD_OUT_RATIO, seed=2)}
     counts = {part: {"documents": 0, "words": 0, "bytes": 0} for part in PARTS}
     seen: set[bytes] = set()
+    documents, num_cut = cut_few_documents(read_documents(text))
+    digest = hashlib.blake2b(digest_size=8)
     with stage_directory(folder) as temporary, ExitStack() as stack:
         files = {p: stack.enter_context(open(temporary / f"{p}.jsonl", "w", encoding="utf-8")) for p in PARTS}
         pairs = {p: stack.enter_context(open(temporary / f"{p}.pairs.txt", "w", encoding="utf-8")) for p in PARTS}
-        for number, document in enumerate(read_documents(text)):
+        for number, document in enumerate(documents):
             mark = hashlib.blake2b(document.encode("utf-8", "surrogatepass"), digest_size=16).digest()
             if mark in seen:
                 continue
@@ -58,6 +64,7 @@ def write_corpus(text: object, folder: Path, words: int | None, tell: ProgressCa
             counts[part]["words"] += size
             counts[part]["bytes"] += len(document.encode("utf-8", "surrogatepass"))
             files[part].write(json.dumps({"text": document}, ensure_ascii=False) + "\n")
+            digest.update(part.encode() + mark)
             sentences = [" ".join(sentence.split()) for sentence in split_sentences(document)]
             pairs[part].writelines(f"{one}\t{other}\n" for one, other in itertools.pairwise(sentences))
             if number % 500 == 0:
@@ -65,10 +72,38 @@ def write_corpus(text: object, folder: Path, words: int | None, tell: ProgressCa
         if not all(count["documents"] for count in counts.values()):
             sizes = ", ".join(f"{name} {count['documents']}" for name, count in counts.items())
             raise Error(
-                f"there are too few documents ({sizes})",
-                fix="give text of at least 20 documents: blank lines part them in a text file",
+                f"there is too little text to split into training, validation and test documents ({sizes})",
+                fix=f"give at least {MIN_DOCUMENTS} documents (blank lines separate them in a text file), or more text",
             )
-    return counts
+    return {**counts, "fingerprint": digest.hexdigest(), "cut_documents": num_cut}
+
+
+def cut_few_documents(documents: Iterable[str]) -> tuple[Iterable[str], int]:
+    """Return documents as they are, or cut into sections of whole sentences if there are too few of them to hold some
+    out; and the number of documents that were cut."""
+    rest = iter(documents)
+    first = list(itertools.islice(rest, MIN_DOCUMENTS))
+    if len(first) == MIN_DOCUMENTS:
+        return itertools.chain(first, rest), 0
+    total = sum(len(document.split()) for document in first)
+    return cut_into_sections(first, min(SECTION_WORDS, max(1, total // (2 * MIN_DOCUMENTS)))), len(first)
+
+
+def cut_into_sections(documents: Iterable[str], words: int) -> Iterator[str]:
+    """Yield sections of at least so many words, each of whole sentences; what is left at the end of a document joins
+    its last section."""
+    for document in documents:
+        sections, size = list[list[str]](), words
+        for sentence in split_sentences(document):
+            if size >= words:
+                sections.append([])
+                size = 0
+            sections[-1].append(sentence)
+            size += len(sentence.split())
+        if size < words and len(sections) > 1:
+            short = sections.pop()
+            sections[-1] += short
+        yield from (" ".join(section) for section in sections)
 
 
 def read_part(folder: Path, part: str, max_characters: int | None = None) -> list[str]:

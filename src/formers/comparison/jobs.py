@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from ..config import JSONObject, ProgressCallback, Settings
+from ..data.text_files import read_chunks
 from ..errors import Error
 from ..evaluation.api import evaluate_pairs, evaluate_perplexity, find_pair_columns, read_pairs
 from ..evaluation.metrics import to_cost
@@ -36,6 +37,8 @@ KINDS = ("data", "plan", "speed", "search", "pretrain", "score", "tune-search", 
 PRIORITIES = ("data", "plan", "speed", "tune", "tune-search", "score", "pretrain", "search")
 MAX_CURVE_POINTS = 60
 MIN_SEARCH_STEPS = 10
+TOKEN_BYTES = 3.5  # of a piece, about: estimates of time alone depend on it
+READING_SHARE = 1 / 3  # of a training step that a forward pass takes
 STOPPED_CODES = (129, 130, 143)  # exit codes of runs that were asked to stop, and have saved
 
 
@@ -73,8 +76,8 @@ def list_family_jobs(family: str, config: CompareConfig) -> Iterator[Job]:
     yield Job(data, "data", family)
     yield Job(plan, "plan", family, (data,))
     if config.measure_speed:
-        yield Job(speed, "speed", family, (plan,))
-    ready = (plan, *([speed] if config.max_minutes is not None else []))
+        yield Job(speed, "speed", family, (data, plan))
+    ready = (data, plan, *([speed] if config.max_minutes is not None else []))
     searched = tuple(f"search/{family}/x{factor:g}" for factor in config.lr_factors)
     first = config.parsed_budgets[0].name
     if len(searched) == 1:
@@ -93,6 +96,8 @@ def list_family_jobs(family: str, config: CompareConfig) -> Iterator[Job]:
         tuned[task] = tuple(names.values())
     for budget in config.parsed_budgets:
         other = (f"plan/{budget.family}",) if budget.family else ()
+        if budget.family and config.max_minutes is not None:
+            other += (f"speed/{budget.family}",)
         for seed in range(config.count_seeds(family)):
             run = f"{budget.name}/{family}/seed{seed}"
             needs = (*ready, *searched, *other)
@@ -109,6 +114,7 @@ class JobRunner:
     def __init__(self, folder: Path, config: CompareConfig, device: str | None = None):
         self.folder, self.config, self.device = folder, config, device
         self.records = RecordFolder(folder)
+        self.task_sizes: dict[str, tuple[int, int]] = {}  # rows and bytes of files, measured once
         self.actions: dict[str, Callable[[Job, ProgressCallback], JSONObject]] = {
             "data": self.prepare_text, "plan": self.plan, "speed": self.time, "search": self.search,
             "pretrain": self.pretrain, "score": self.score, "tune-search": self.search_tuning, "tune": self.tune,
@@ -152,9 +158,19 @@ class JobRunner:
             return (self.folder / "data" / choose_text_form(job.family).name / "store" / "store.json").is_file()
         return job.kind != "pretrain" or (self.get_run_path(job) / "model").is_dir()
 
+    def is_of_this_machine(self, record: Record) -> bool:
+        """Return whether a record's times were taken on the kind of device that jobs run on now."""
+        return record.machine.get("device") == choose_device(self.device).type
+
     def prepare_text(self, job: Job, tell: ProgressCallback) -> JSONObject:
-        """Make tokenizer and stores of one form of the corpus."""
-        return prepare_form(choose_text_form(job.family), job.family, self.config, self.folder, tell)
+        """Make tokenizer and stores of one form of the corpus; again, where the record comes from another machine."""
+        before = self.records.read(job.name)
+        sizes = prepare_form(choose_text_form(job.family), job.family, self.config, self.folder, tell)
+        if before is not None and before.status == "done" and before.result["tokenizer"] != sizes["tokenizer"]:
+            what = "the tokenizer trained here differs from the one that the records come from"
+            fix = f"bring {self.folder / 'data'} from that machine too, or begin anew with another --out"
+            raise Error(what, where=job.name, fix=fix)
+        return sizes
 
     def plan(self, job: Job, tell: ProgressCallback) -> JSONObject:
         """Choose a family's model."""
@@ -169,9 +185,10 @@ class JobRunner:
         """Return the steps of a family under a budget, and whether the limit in minutes cut them."""
         chosen = next(one for one in self.config.parsed_budgets if one.name == budget)
         plan, flops = self.records.read_result(f"plan/{family}"), None
-        if chosen.family is not None:
+        if chosen.family is not None:  # what that family really spends: the limit in minutes counts
             other = self.records.read_result(f"plan/{chosen.family}")
-            flops = other["step_flops"] * count_steps(other, self.config.parsed_budgets[0])
+            first = self.config.parsed_budgets[0].name
+            flops = other["step_flops"] * self.count_budget_steps(chosen.family, first)[0]
         steps = count_steps(plan, chosen, flops)
         if self.config.max_minutes is None:
             return steps, False
@@ -182,6 +199,41 @@ class JobRunner:
         """Return the steps of a trial of the learning rate."""
         steps = self.count_budget_steps(family, self.config.parsed_budgets[0].name)[0]
         return min(steps, max(MIN_SEARCH_STEPS, round(self.config.search_share * steps)))
+
+    def count_work(self, kind: str, family: str, budget: str, task: str) -> float:
+        """Return the work of a run in training steps of its family: exactly for pretraining, by the size of the texts
+        for the rest (reading without learning is a third of a step)."""
+        if kind == "pretrain":
+            return self.count_budget_steps(family, budget)[0]
+        if kind == "search":
+            return self.count_search_steps(family)
+        plan = self.records.read_result(f"plan/{family}")
+        if kind == "score":
+            return READING_SHARE * self.count_scored_tokens(plan["kind"]) / plan["step_tokens"]
+        train, held_out = self.count_task_tokens(task)
+        epochs = self.config.tune_search_epochs if kind == "tune-search" else self.config.tune_epochs
+        return (epochs * train + READING_SHARE * (epochs + 1) * held_out) / plan["step_tokens"]
+
+    def count_scored_tokens(self, kind: str) -> float:
+        """Estimate the tokens that are read when a model is scored; a masked one reads a window for each token."""
+        if kind == "encoder-decoder":
+            return 0.0
+        if kind == "masked":
+            return self.config.masked_characters / TOKEN_BYTES * self.config.seq_length
+        return 2 * self.config.score_characters / TOKEN_BYTES
+
+    def count_task_tokens(self, task: str) -> tuple[float, float]:
+        """Estimate the tokens of a task's training examples and of those held out, by the sizes of its files."""
+        source, limit = self.config.tasks[task], self.config.tune_limit
+        sizes = {}
+        for path in filter(None, (source.train, source.valid, source.test)):
+            if path not in self.task_sizes:
+                self.task_sizes[path] = measure_file(Path(path))
+            sizes[path] = self.task_sizes[path]
+        rows, train = sizes[source.train]
+        share = 1.0 if limit is None or not rows else min(1.0, limit / rows)
+        held_out = sum(size for path, (_, size) in sizes.items() if path != source.train)
+        return share * train / TOKEN_BYTES, held_out / TOKEN_BYTES
 
     def train(self, job: Job, steps: int, factor: float, tell: ProgressCallback) -> JSONObject:
         """Pretrain a model, or resume where it was stopped; returns what a record keeps of the run."""
@@ -315,6 +367,17 @@ def build_record(
         job.name, job.kind, status, job.family, job.budget or None, job.seed if has_run else None, job.task or None,
         job.factor if job.kind.endswith("search") else None, seconds, together, result or {}, error, machine or {},
     )  # fmt: skip
+
+
+def measure_file(path: Path) -> tuple[int, int]:
+    """Count the lines and the bytes of a file, decompressed."""
+    if not path.is_file():
+        raise Error("there is no such file", where=path, fix="give the task again: --task NAME=TRAIN,VALID,TEST")
+    lines = size = 0
+    for block in read_chunks(path):
+        lines += block.count(b"\n")
+        size += len(block)
+    return lines, size
 
 
 PLAIN_READING: FileOptions = {"column": None, "encoding": "utf-8", "skip": False, "delimiter": None, "header": None}

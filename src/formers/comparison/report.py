@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import JSONObject
+from ..errors import format_counted
 from ..registry import find_family
 from ..reports.html import render_page
 from ..reports.pictures import draw_curves, draw_frontier
@@ -30,6 +31,7 @@ KIND_NAMES = {
     "causal": ("causal", "인과"), "masked": ("masked", "마스크"), "encoder-decoder": ("encoder-decoder", "인코더-디코더"),
     "other": ("other", "기타"),
 }  # fmt: skip
+LANGUAGE_MARKS: dict[Language, str] = {"en": "", "ko": "-ko"}  # in the names of files
 SVG_STYLE = (
     "text{font:12px system-ui,'Noto Sans KR',sans-serif;fill:#1f2430}.soft{fill:#667085}.small{font-size:10px}"
     ".axis{stroke:#e4e7ec}.level{stroke:#667085;stroke-dasharray:5 4}"
@@ -49,8 +51,9 @@ class ReportTable:
 class ComparisonReport:
     """The tables and pictures of a comparison, in one language."""
 
-    def __init__(self, records: Sequence[Record], corpus: JSONObject | None = None, language: Language = "en"):
-        self.records, self.measures, self.corpus = list(records), Measures(records), corpus or {}
+    def __init__(self, records: Sequence[Record], language: Language = "en"):
+        self.records, self.measures = list(records), Measures(records)
+        self.corpus: JSONObject = next((record.result for record in records if record.kind == "corpus"), {})
         self.language: Language = language
 
     def localise(self, english: str, korean: str) -> str:
@@ -298,10 +301,13 @@ class ComparisonReport:
             return ""
         counts = [self.corpus[part] for part in ("train", "valid", "test")]
         words = [f"{count['words']:,}" for count in counts]
+        cut = ("", "")
+        if num := self.corpus.get("cut_documents"):
+            cut = (f" They are sections of {format_counted(num, 'documents')}.", f" 문서 {num}개를 나눈 구간입니다.")
         return self.localise(
             f"Text: {words[0]} words in {counts[0]['documents']:,} documents to learn from, {words[1]} for validation, "
-            f"{words[2]} for the test.",
-            f"텍스트: 학습 {words[0]} 단어(문서 {counts[0]['documents']:,}개), 검증 {words[1]} 단어, 시험 {words[2]} 단어.",
+            f"{words[2]} for the test.{cut[0]}",
+            f"텍스트: 학습 {words[0]} 단어(문서 {counts[0]['documents']:,}개), 검증 {words[1]} 단어, 테스트 {words[2]} 단어.{cut[1]}",
         )
 
 
@@ -328,8 +334,8 @@ def render_table_markdown(table: ReportTable, level: int = 3) -> list[str]:
     return [*lines, table.note, ""] if table.note else lines
 
 
-def render_comparison(report: ComparisonReport, title: str) -> tuple[str, str, dict[str, str]]:
-    """Render the page, the Markdown and the pictures of a comparison."""
+def render_comparison(report: ComparisonReport, title: str, place: str = "") -> tuple[str, str, dict[str, str]]:
+    """Render the page, the Markdown and the pictures of a comparison; Markdown finds them in `place`."""
     local = report.localise
     facts = [line for line in (report.describe_corpus(), report.describe_machines()) if line]
     body = [f"<h1>{html.escape(title)}</h1>", *(f'<p class="soft">{html.escape(line)}</p>' for line in facts)]
@@ -350,7 +356,7 @@ def render_comparison(report: ComparisonReport, title: str) -> tuple[str, str, d
             body += render_table_html(table)
             text += render_table_markdown(table)
         body += own.values()
-        text += [f"![{name}]({name})" for name in own]
+        text += [f"![{name}]({place}{name})" for name in own]
     if not report.measures.budgets:
         nothing = local("Nothing has been pretrained yet.", "아직 사전 학습한 모델이 없습니다.")
         body.append(f"<p>{nothing}</p>")
@@ -361,17 +367,21 @@ def render_comparison(report: ComparisonReport, title: str) -> tuple[str, str, d
     return render_page(title, body, report.language), "\n".join(text) + "\n", pictures
 
 
-def write_comparison_report(
-    folder: Path, config: CompareConfig, records: Sequence[Record], corpus: JSONObject, language: Language = "en"
-) -> Path:
-    """Write report.html, report.md and the pictures into the folder of a comparison; returns the first."""
+def write_comparison_report(folder: Path, config: CompareConfig, records: Sequence[Record]) -> Path:
+    """Write report.html, report.md and the pictures into the folder of a comparison, and report-ko.* with those of the
+    folder pictures-ko in Korean; returns the first."""
     order = {family: number for number, family in enumerate(config.families)}
     chosen = sorted(records, key=lambda record: order.get(record.family or "", len(order)))
-    report = ComparisonReport(chosen, corpus, language)
-    title = report.localise("A race of {} families", "모델 계열 {}개의 경주").format(len(config.families))
-    page, text, pictures = render_comparison(report, title)
-    for name, figure in pictures.items():
-        write_text_file(folder / name, to_standalone_svg(figure))
-    write_text_file(folder / "report.html", page)
-    write_text_file(folder / "report.md", text)
+    for language, mark in LANGUAGE_MARKS.items():
+        report = ComparisonReport(chosen, language)
+        count = len(config.families)
+        title = report.localise(
+            f"A race of {count} {'family' if count == 1 else 'families'}", f"모델 계열 {count}개의 경주"
+        )
+        page, text, pictures = render_comparison(report, title, f"pictures{mark}/")
+        (folder / f"pictures{mark}").mkdir(exist_ok=True)
+        for name, figure in pictures.items():
+            write_text_file(folder / f"pictures{mark}" / name, to_standalone_svg(figure))
+        write_text_file(folder / f"report{mark}.html", page)
+        write_text_file(folder / f"report{mark}.md", text)
     return folder / "report.html"

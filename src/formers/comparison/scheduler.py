@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,9 @@ from ..errors import Error
 from .jobs import PRIORITIES, Job, JobRunner, build_record
 from .records import Record, RecordFolder
 
-START_SECONDS = 20.0  # that a job is expected to take beside its steps, until some are done
+START_SECONDS = 20.0  # that a job without steps is expected to take, until some are done,
+SETUP_SECONDS = 5.0  # and that one with steps takes beside them: it loads a model, opens files, saves
+MARGIN = 1.15  # by which a job may take longer than expected
 MAX_TRIES = 2  # of a job whose process ended
 STOP_SECONDS = 60.0  # that a worker has to save its run when it is asked to stop
 
@@ -40,8 +42,9 @@ class Outcome:
 
 
 class TimeEstimator:
-    """Expects how long a job takes: by the steps of its run and the speed of its family, corrected by what jobs of its
-    kind have taken so far; by the mean of its kind where there are no steps."""
+    """Expects how long a job takes: by the work of its run and the speed of its family, corrected by what jobs of its
+    kind have taken so far; by the longest of its kind where the work is not known. Only what was measured on this kind
+    of device counts."""
 
     def __init__(self, runner: JobRunner, together: int):
         self.runner, self.together = runner, together
@@ -52,35 +55,41 @@ class TimeEstimator:
 
     def add(self, record: Record) -> None:
         """Learn from a job that is done."""
-        if record.status != "done":
+        if record.status != "done" or not self.runner.is_of_this_machine(record):
             return
         self.seconds.setdefault(record.kind, []).append(record.seconds)
-        if (ideal := self.compute_step_seconds(record.kind, record.family, record.budget)) is not None:
-            rest = max(0.1, record.seconds - START_SECONDS / 4)
+        if (ideal := self.compute_work_seconds(record.kind, record.family, record.budget, record.task)) is not None:
+            rest = max(0.1, record.seconds - SETUP_SECONDS)
             self.ratios.setdefault(record.kind, []).append(rest / max(1e-6, ideal))
 
-    def compute_step_seconds(self, kind: str, family: str | None, budget: str | None) -> float | None:
-        """Return the seconds that the steps of a run take alone; None if that is not known."""
-        if kind not in ("search", "pretrain") or family is None or budget is None:
+    def compute_work_seconds(self, kind: str, family: str | None, budget: str | None, task: str | None) -> float | None:
+        """Return the seconds that a run takes alone at the speed of its family's training steps; None if that is not
+        known."""
+        if family is None or not budget:
             return None
-        speed, plan = (self.runner.records.read(f"{name}/{family}") for name in ("speed", "plan"))
-        if speed is None or plan is None or speed.status != "done" or plan.status != "done":
+        speed = self.runner.records.read(f"speed/{family}")
+        if speed is None or speed.status != "done" or not self.runner.is_of_this_machine(speed):
             return None
         try:
-            steps = self.runner.count_budget_steps(family, budget)[0]
-            steps = self.runner.count_search_steps(family) if kind == "search" else steps
-        except Error:
+            return float(speed.result["seconds_per_step"]) * self.runner.count_work(kind, family, budget, task or "")
+        except Error:  # a plan is missing, or a file of the task is not here
             return None
-        return float(speed.result["seconds_per_step"]) * steps
 
     def estimate(self, job: Job) -> float:
         """Return the seconds that a job is expected to take beside so many others."""
-        ideal = self.compute_step_seconds(job.kind, job.family, job.budget)
+        ideal = self.compute_work_seconds(job.kind, job.family, job.budget, job.task)
         if ideal is not None:
             ratios = self.ratios.get(job.kind) or [1.0 + 0.6 * (self.together - 1)]
-            return START_SECONDS / 4 + ideal * statistics.median(ratios) * 1.15
+            return SETUP_SECONDS + ideal * statistics.median(ratios) * MARGIN
         known = self.seconds.get(job.kind)
         return max(known) if known else START_SECONDS
+
+    def estimate_chain(self, job: Job, jobs: Sequence[Job], finished: Mapping[str, str]) -> float:
+        """Return the seconds until a job and what builds on it alone are done, one after the other: a model that was
+        pretrained is of use on another machine only by what was measured on it."""
+        users = [other for other in jobs if job.name in other.needs and other.name not in finished]
+        own = sum(self.estimate(other) for other in users) / self.together if job.kind == "pretrain" else 0.0
+        return self.estimate(job) + own
 
 
 class Worker:
@@ -147,11 +156,12 @@ MessageQueue = queue.Queue[tuple[Worker, JSONObject | None]]
 
 
 class Scheduler:
-    """Runs jobs with `together` processes (0: in this one) until all are done or `minutes` are over."""
+    """Runs jobs with `together` processes (0: in this one) until all are done or `minutes` are over. With `retry`,
+    those that were refused before are tried again."""
 
     def __init__(
         self, runner: JobRunner, jobs: Sequence[Job], *, together: int = 1, minutes: float | None = None,
-        say: Callable[[str], None] = lambda text: None, tell: ProgressCallback = lambda *_: None,
+        retry: bool = False, say: Callable[[str], None] = lambda text: None, tell: ProgressCallback = lambda *_: None,
     ):  # fmt: skip
         self.runner, self.jobs, self.together, self.say, self.tell = runner, list(jobs), together, say, tell
         self.records = RecordFolder(runner.folder)
@@ -160,8 +170,12 @@ class Scheduler:
         self.outcome = Outcome()
         known = {job.name: self.records.read(job.name) for job in self.jobs}
         self.finished: dict[str, str] = {
-            name: one.status for name, one in known.items() if one is not None and one.is_final
-        }
+            name: one.status for name, one in known.items()
+            if one is not None and one.is_final and not (retry and one.status == "refused")
+        }  # fmt: skip
+        for job in self.jobs:  # a speed that was measured on another kind of device says nothing about this one
+            if job.kind == "speed" and (one := known[job.name]) is not None and not runner.is_of_this_machine(one):
+                self.finished.pop(job.name, None)
         for job in reversed(self.jobs):  # what was done elsewhere is done again if something that is open needs it
             if self.finished.get(job.name) == "done" and not runner.has_output(job):
                 users = (other for other in self.jobs if job.name in other.needs)
@@ -201,7 +215,16 @@ class Scheduler:
                 self.outcome.blocked[job.name] = need
         closed = {*self.finished, *busy, *self.outcome.blocked, *self.outcome.failed}
         ready = [job for job in self.jobs if job.name not in closed and self.is_ready(job)]
-        return sorted(ready, key=lambda job: (PRIORITIES.index(job.kind), self.family_order[job.family], job.seed))
+        late = {job.name for job in ready if self.deadline is not None and self.ends_late(job)}
+        return sorted(
+            ready,
+            key=lambda job: (job.name in late, PRIORITIES.index(job.kind), self.family_order[job.family], job.seed),
+        )
+
+    def ends_late(self, job: Job) -> bool:
+        """Return whether a job, with what is measured on its model, cannot be expected to end before the deadline:
+        whatever can comes before it."""
+        return self.estimator.estimate_chain(job, self.jobs, self.finished) > self.get_time_left()
 
     def choose_job(self, running: Sequence[Job]) -> Job | None:
         """Choose the next job: one that can be expected to end in time, and alone if it is exclusive."""

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Unpack
 
 from ..config import ProgressCallback, check_sizes
-from ..errors import Error
+from ..errors import Error, format_counted
 from ..former import Former
 from ..tasks.encoding import tokenize_texts
 from ..tasks.example_tables import COLUMN_NAMES, FileOptions, read_table
@@ -197,9 +197,6 @@ def evaluate_shots(
     runner = ShotRunner(former, form, task, how, batch_size, share_prefixes, max_new_tokens, NO_ANSWER[language], tell)
     fits = runner.find_fitting(rows)
     kept = [row for row, fit in zip(rows, fits, strict=True) if fit]
-    notes = []
-    if left := len(rows) - len(kept):
-        notes.append(f"{left:,} of {len(rows):,} rows are longer than the context even without examples: left out")
     if not kept:
         raise Error("no row fits into the context of the model", fix="shorten the texts, or the template")
     scores, shown = [], ""
@@ -212,9 +209,7 @@ def evaluate_shots(
             shortened += fewer
             metrics.append(runner.score(kept, prompts, f"{count} shots, draw {draw + 1}"))
         scores.append(ShotScores(count, metrics, shortened))
-        if shortened:
-            total = len(kept) * len(metrics)
-            notes.append(f"{shortened:,} of {total:,} prompts have room for fewer than {count} examples in the context")
+    notes = describe_short_context(former.context, len(rows), len(kept), scores)
     majority = None
     if task == "classify":
         labels = [[{"label": one.right_text} for one in some] for some in (sources, kept)]
@@ -222,6 +217,22 @@ def evaluate_shots(
     for note in notes:
         warnings.warn(note, stacklevel=2)
     return FewShotResult(task, len(kept), examples.summary, shown, scores, majority, notes)
+
+
+def describe_short_context(context: int | None, num_rows: int, num_kept: int, scores: list[ShotScores]) -> list[str]:
+    """Say in one line what a context is too short for: rows that were left out, and prompts with fewer examples than
+    were asked for; nothing if all fit."""
+    parts = []
+    if num_kept < num_rows:
+        parts.append(f"{num_rows - num_kept:,} of {format_counted(num_rows, 'rows')} left out, even without examples")
+    for score in scores:
+        if score.shortened:
+            total = num_kept * len(score.draws)
+            shots = format_counted(score.shots, "shots")
+            parts.append(f"at {shots}, {score.shortened:,} of {total:,} prompts have fewer")
+    if not parts:
+        return []
+    return [f"the context of {context:,} tokens is short for these texts: {'; '.join(parts)}"]
 
 
 def parse_shots(shots: Sequence[int] | int | str) -> list[int]:

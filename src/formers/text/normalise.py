@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from ..errors import Error
+from ..errors import Error, format_counted
 
 # Characters that are not text. A byte that is not UTF-8 arrives here as a lone surrogate (Python's surrogateescape).
 REMOVED_CHARACTERS = {
@@ -26,7 +26,7 @@ COMPATIBILITY_JAMO = re.compile("([\u3130-\u318f\uffa0-\uffdc\u3200-\u320d\u3260
 DecomposedForm = Literal["NFD", "NFKD"]
 MAX_MARK_RUN = 32  # marks on one letter that Python puts into order one by one; it takes the square of their number
 CHANGE_DESCRIPTIONS = {
-    "composed": "composed to NFC", "undecodable": "bytes or characters that are not UTF-8 removed",
+    "composed": "composed to NFC", "undecodable": "bytes removed for not being UTF-8",
     "nul": "NUL removed", "marks": "byte order marks removed", "replaced": "replacement characters removed",
     "control": "control characters removed", "carriage": "carriage returns", "empty": "empty documents left out",
     "cut": "cuts in long documents", "skipped": "broken rows skipped",
@@ -65,8 +65,8 @@ class CleaningReport:
             self.add_note(text)
 
     def __str__(self) -> str:
-        changes = self.describe(*CHANGE_DESCRIPTIONS)
-        return ", ".join([f"{self.documents:,} documents", f"{self.lines:,} lines", *changes, *self.notes])
+        sizes = (format_counted(self.documents, "documents"), format_counted(self.lines, "lines"))
+        return ", ".join([*sizes, *self.describe(*CHANGE_DESCRIPTIONS), *self.notes])
 
     def describe_losses(self) -> list[str]:
         """Say what of a file was left out: bytes that are not text, rows that are broken."""
@@ -75,7 +75,7 @@ class CleaningReport:
     def describe(self, *kinds: str) -> list[str]:
         """Say how much of each kind was changed; nothing for a kind that did not occur."""
         counts = asdict(self)
-        return [f"{counts[kind]:,} {CHANGE_DESCRIPTIONS[kind]}" for kind in kinds if counts[kind]]
+        return [format_counted(counts[kind], CHANGE_DESCRIPTIONS[kind]) for kind in kinds if counts[kind]]
 
 
 def normalise(text: str, form: str = "NFC") -> str:

@@ -46,8 +46,13 @@ class ProgressMeter:
         return None if self.flops is None else speed / self.trainer.world.size * self.flops[0] / self.flops[1]
 
 
-def format_time_left(seconds: float) -> str:
-    """Format the time left: "90 s left"."""
+def format_duration(seconds: float) -> str:
+    """Format a duration in words."""
     if seconds < 90:
-        return f"{seconds:.0f} s left"
-    return f"{seconds / 60:.0f} min left" if seconds < 5400 else f"{seconds / 3600:.1f} h left"
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def format_time_left(seconds: float) -> str:
+    """Format the time that is left in words."""
+    return f"{format_duration(seconds)} left"

@@ -142,7 +142,7 @@ class TestNear:
         first, second = KO[0], KO[1]
         texts = [first, second, first, change_words(first, 0.05, rng), second + " 끝."]
         assert list(deduplicate(texts, near=0.8, counts=counts)) == [first, second]
-        assert str(counts).startswith("5 documents, 1 exact duplicates, 2 near duplicates")
+        assert str(counts).startswith("5 documents, 1 exact duplicate, 2 near duplicates")
         with pytest.raises(Error, match="likeness is between 0 and 1, got 1.5"):
             list(deduplicate([], near=1.5))
 

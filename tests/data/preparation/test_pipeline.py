@@ -456,9 +456,9 @@ def test_the_report_says_what_was_odd(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["prepare", *words])
     said = " ".join(capsys.readouterr().out.split())
-    assert "1 documents that spell a special token (it stays text)" in said
-    assert "1 documents left out that have no token" in said
-    assert "1 documents of one token, too short for an example" in said
+    assert "1 document with a special token spelled out (it stays text)" in said
+    assert "1 document without a token left out" in said
+    assert "1 document of one token, too short for an example" in said
 
 
 @pytest.fixture

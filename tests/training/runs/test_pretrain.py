@@ -99,6 +99,18 @@ def test_unknown_words_are_counted_aloud(tmp_path):
     assert "8 words are too few" in notes[0]
 
 
+@pytest.mark.parametrize("preset_vocab", [64, 4096])
+def test_a_run_of_a_preset_is_resumed_with_its_tokenizers_vocabulary(tmp_path, monkeypatch, preset_vocab):
+    """The tokenizer has more or fewer pieces than the preset, and nobody asked for the preset's number."""
+    monkeypatch.setitem(FAMILIES["gpt2"].definition.presets, "gpt2-tiny", {**MODEL_SIZES, "vocab": preset_vocab})
+    given = {"train": TRAIN_SETTINGS, "data": DATA_SETTINGS}
+    with pytest.raises(Stopped):
+        formers.pretrain("gpt2", TEXT, out=tmp_path / "run", preset="gpt2-tiny", hook=stop_at(7), **given)
+    again = formers.pretrain(out=tmp_path / "run", resume=True)
+    assert again.former.config.vocab == len(again.former.tokenizer)
+    assert again.history[-1]["step"] == TRAIN_SETTINGS["steps"]
+
+
 def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, monkeypatch):
     whole = pretrain_toy(out=tmp_path / "whole")
     with pytest.raises(Stopped, match="stopped by SIGTERM after step 7; saved") as error:

@@ -12,7 +12,7 @@ from formers.tasks.examples import read_examples
 from formers.training.config_merge import PretrainDataConfig
 from formers.training.runs.continue_pretraining import find_shared_documents
 from formers.training.runs.prepare_data import RunText
-from formers.training.runs.splits import find_overlap
+from formers.training.runs.splits import find_overlap, format_overlap_warnings
 
 WORDS = ("좋은", "지루한", "멋진", "나쁜")
 ROWS = [{"text": f"{WORDS[i % 4]} 영화 {i}", "label": "ab"[i % 2]} for i in range(24)]
@@ -66,7 +66,7 @@ def test_broken_bytes_and_unknown_tokens_are_told(tmp_path):
     lines = "".join(f"{row['text']}\t{row['label']}\n" for row in ROWS)
     (tmp_path / "a.tsv").write_bytes(b"text\tlabel\n" + lines.encode() + b"odd \xff\tb\n")
     made, said = finetune_parts(tmp_path, tmp_path / "a.tsv")
-    assert "1 bytes or characters that are not UTF-8 removed" in said
+    assert "1 byte removed for not being UTF-8" in said
     assert "train: " in said
     assert "tokens unknown" in said
     assert "tokens unknown" in formers.evaluate(made.former, tmp_path / "a.tsv").summary
@@ -101,6 +101,12 @@ def test_documents_of_plain_text_in_two_parts(tmp_path):
         return find_shared_documents(RunText(tmp_path / "a.txt", how), RunText(valid, how))
 
     (said,) = find([tmp_path / "b.txt"])
-    assert "1 of 2 valid documents are among the train documents too (50%)" in said
+    assert "1 of 2 valid documents is among the train documents too (50%)" in said
     assert find(["새 문서"]) == []
     assert find(None) == []
+
+
+def test_a_few_shared_examples_are_no_warning():
+    few, many = format_overlap_warnings([("test", "train", 1, 300), ("valid", "train", 13, 60)])
+    assert few == "note: 1 of 300 test examples is among the train examples too"
+    assert many.startswith("warning: 13 of 60 valid examples are among the train examples too (22%)")

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...errors import Error
+from ...errors import Error, format_counted
 from ...text.normalise import normalise
 from ..counter_rng import draw_bits, mix_bits
 
@@ -56,8 +56,8 @@ class FilterCounts:
 
     def __str__(self) -> str:
         counts = vars(self)  # dynamic: FILTER_DESCRIPTIONS names them
-        left_out = (f"{counts[name]:,} {words}" for name, words in FILTER_DESCRIPTIONS.items())
-        return ", ".join([f"{self.documents:,} documents", *left_out])
+        left_out = (format_counted(counts[name], words) for name, words in FILTER_DESCRIPTIONS.items())
+        return ", ".join([format_counted(self.documents, "documents"), *left_out])
 
 
 def batch_documents(documents: Iterable[str]) -> Iterator[list[str]]:

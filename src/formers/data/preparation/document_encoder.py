@@ -29,8 +29,8 @@ from ...text.worker_processes import ProcessPool
 from .corpus_filters import HoldOut
 
 COUNT_DESCRIPTIONS = {
-    "spelled": "documents that spell a special token (it stays text)",
-    "tokenless": "documents left out that have no token",
+    "spelled": "documents with a special token spelled out (it stays text)",
+    "tokenless": "documents without a token left out",
     "single": "documents of one token, too short for an example",
     "unknown": "unknown tokens",
 }

@@ -19,7 +19,7 @@ from ...config import JSONObject, ProgressCallback, Settings, coerce_value, coun
 from ...data.encoded_examples import EncodedExamples
 from ...data.loader import load_batches
 from ...data.readers import is_path_source
-from ...errors import Error
+from ...errors import Error, format_counted
 from ...evaluation.metrics import describe_baselines, has_sklearn, run_baseline, run_majority_baseline, to_cost
 from ...evaluation.task import (
     TaskEvaluation,
@@ -378,7 +378,8 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
             initialise_number_head(self.former, self.objective.part, data.answers)
         self.config, self.trainer = self.build_trainer(settings)
         if (num_windows := len(data) - len(train.rows)) > 0:
-            say(f"{num_windows:,} windows more than texts: some are longer than {self.task.length} tokens")
+            more = format_counted(num_windows, "windows")
+            say(f"{more} more than texts: some are longer than {self.task.length} tokens")
 
     def build_trainer(self, settings: FinetuneSettings) -> tuple[FinetuneConfig, Trainer]:
         """Choose what is trained, move the model to its device and build the trainer; returns also the settings with
@@ -589,10 +590,10 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
 
 def choose_main_metric(task: Task, named: str | None, valid: Examples) -> str:
     """Return the metric that decides which checkpoint is the best: the one that is named, else the task's first (the
-    loss, where texts are written)."""
+    loss, where texts are written). A metric whose package is missing is an error here, not after the training."""
+    known = list_metric_names(task, valid.rows)
     if named is None and task.kind == "text" and not task.label_as_text:
         return "loss"
-    known = list_metric_names(task, valid.rows)
     if named not in (None, "loss", *known):
         raise Error(f"there is no metric {named!r}", fix=f"choose {', '.join(known)} or loss")
     return named or known[0]

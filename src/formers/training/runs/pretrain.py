@@ -21,7 +21,7 @@ from ...data.loader import blank_batch, load_batches
 from ...data.plans import TextObjective, TokenSource
 from ...data.readers import is_path_source
 from ...data.store import Store, describe_unknown
-from ...errors import Error, NonFinite
+from ...errors import Error, NonFinite, format_counted
 from ...family import Family
 from ...former import Former, build, build_empty, count_trainable
 from ...interop.huggingface import explain_export_limits
@@ -419,7 +419,7 @@ class PretrainRun(NetworkRun[PretrainConfig]):
             yield hint + (": --init continues from them" if "hub:" in hint else "")
         seen = s.batch_tokens * s.count_batches_between(0, s.steps, self.world.size) / max(1, text)
         size = f"{config.family}: {count_trainable(self.former.model):,} parameters, {text:,} tokens of text"
-        steps = f"{size}, {s.steps:,} steps of {s.batch_tokens * s.accumulate:,}"
+        steps = f"{size}, {format_counted(s.steps, 'steps')} of {s.batch_tokens * s.accumulate:,}"
         yield f"{steps} ({seen:.1f} times the text)" if self.mixture is None else steps
         if self.mixture is not None:
             text_source = TokenSource(self.data.store, self.objectives[-1])

@@ -18,6 +18,7 @@ from ...tasks.examples import Columns, Examples, check_labels, flatten_names, or
 from ..config_merge import FinetuneDataConfig
 
 SPLITS = ("train", "valid", "test")
+FEW_SHARED = 0.01  # of a part's examples that may be among another's without a warning
 # What rows may share that must not be both trained and evaluated on; if it is always one of so few, it is no context
 # but the same instruction in front of all.
 SHARED_CONTEXTS = {"answer": ("context", 1), "choose": ("text", 20)}
@@ -70,12 +71,16 @@ def hash_content(row: Mapping[str, JSONValue]) -> bytes:
 
 
 def format_overlap_warnings(overlaps: Sequence[tuple[str, str, int, int]], what: str = "examples") -> list[str]:
-    """Return a warning for each pair of parts that share examples, or documents of plain text."""
-    return [
-        f"warning: {shared:,} of {count:,} {name} {what} are among the {before} {what} too"
-        f" ({shared / count:.0%}): these metrics say little about new texts"
-        for name, before, shared, count in overlaps
-    ]
+    """Return a line for each pair of parts that share examples, or documents of plain text: a warning unless they are
+    so few that they hardly move a metric."""
+    lines = []
+    for name, before, shared, count in overlaps:
+        words = f"{shared:,} of {count:,} {name} {what} {'is' if shared == 1 else 'are'} among the {before} {what} too"
+        if shared <= FEW_SHARED * count:
+            lines.append(f"note: {words}")
+        else:
+            lines.append(f"warning: {words} ({shared / count:.0%}): the metrics say little about new texts")
+    return lines
 
 
 def read_split(

@@ -84,6 +84,26 @@ def hash_queries(n, h, heads, seed):
 
 
 @triton.jit
+def weigh_scores(s, top, sums):
+    """Return the weights of a block of scores relative to the largest seen so far, the factor by which that makes
+    earlier ones smaller, their sums, and the largest score."""
+    new = tl.maximum(top, tl.max(s, 1))
+    safe = tl.where(new == float("-inf"), 0.0, new)
+    p, shrink = tl.exp2(s - safe[:, None]), tl.exp2(top - safe)
+    return p, shrink, sums * shrink + tl.sum(p, 1), new
+
+
+@triton.jit
+def store_output(OUT, LOG, out, top, sums, n, h, d, real, heads, total, D: tl.constexpr):
+    """Store the outputs, zeros for queries that see no key, and log₂ of the sums of weights, inf for those."""
+    none = sums == 0.0
+    out = out / tl.where(none, 1.0, sums)[:, None]
+    log = tl.where(none, float("inf"), tl.where(none, 0.0, top) + tl.log2(tl.where(none, 1.0, sums)))
+    tl.store(OUT + (n[:, None] * heads + h) * D + d[None, :], out.to(OUT.dtype.element_ty), mask=real[:, None])
+    tl.store(LOG + h.to(tl.int64) * total + n, log, mask=real)
+
+
+@triton.jit
 def forward(
     Q, K, V, BIAS, EXTRA, SEG_Q, SEG_K, PLACES, RANK_Q, RANK_K, SEED, Q_STARTS, K_STARTS, scale, drop, grow, last,
     heads, q_n, q_h, k_n, k_h, v_n, v_h, bias_h, bias_n, OUT, LOG, total,
@@ -118,21 +138,14 @@ def forward(
             s, bias[:, None], extra[:, None], j[None, :], ok, rank_q[:, None], rank_k[None, :], seg_q[:, None],
             seg_k[None, :], BIASED, RANKED, SEGMENTED, SURE,
         )  # fmt: skip
-        new = tl.maximum(top, tl.max(s, 1))
-        safe = tl.where(new == float("-inf"), 0.0, new)
-        p, shrink = tl.exp2(s - safe[:, None]), tl.exp2(top - safe)
-        sums = sums * shrink + tl.sum(p, 1)
+        p, shrink, sums, new = weigh_scores(s, top, sums)
         if DROP:
             p = tl.where(
                 draw_keep_mask(hash_q[:, None], hash_uint32((here + j).to(tl.uint32))[None, :], drop), p * grow, 0.0
             )
         out = tl.dot(p.to(v.dtype), v, out * shrink[:, None])
         top = new
-    none = sums == 0.0
-    out = out / tl.where(none, 1.0, sums)[:, None]
-    log = tl.where(none, float("inf"), tl.where(none, 0.0, top) + tl.log2(tl.where(none, 1.0, sums)))
-    tl.store(OUT + (n[:, None] * heads + h) * D + d[None, :], out.to(OUT.dtype.element_ty), mask=real[:, None])
-    tl.store(LOG + h.to(tl.int64) * total + n, log, mask=real)
+    store_output(OUT, LOG, out, top, sums, n, h, d, real, heads, total, D)
 
 
 @triton.jit

@@ -21,6 +21,8 @@ from .biased_flash_triton import (
     load_block,
     load_key_inputs,
     load_query_inputs,
+    store_output,
+    weigh_scores,
 )
 
 
@@ -85,20 +87,13 @@ def forward(
             s, i, extra[:, None], i, ok, rank_q[:, None], rank_k[None, :], seg_q[:, None], seg_k[None, :], False,
             RANKED, SEGMENTED, SURE,
         )  # fmt: skip
-        new = tl.maximum(top, tl.max(s, 1))
-        safe = tl.where(new == float("-inf"), 0.0, new)
-        p, shrink = tl.exp2(s - safe[:, None]), tl.exp2(top - safe)
-        sums = sums * shrink + tl.sum(p, 1)
+        p, shrink, sums, new = weigh_scores(s, top, sums)
         if DROP:
             stays = draw_keep_mask(hash_q[:, None], hash_uint32((here + j).to(tl.uint32))[None, :], drop)
             p = tl.where(stays, p * grow, 0.0)
         out = tl.dot(p.to(v.dtype), v, out * shrink[:, None])
         top = new
-    none = sums == 0.0
-    out = out / tl.where(none, 1.0, sums)[:, None]
-    log = tl.where(none, float("inf"), tl.where(none, 0.0, top) + tl.log2(tl.where(none, 1.0, sums)))
-    tl.store(OUT + (n[:, None] * heads + h) * D + d[None, :], out.to(OUT.dtype.element_ty), mask=real[:, None])
-    tl.store(LOG + h.to(tl.int64) * total + n, log, mask=real)
+    store_output(OUT, LOG, out, top, sums, n, h, d, real, heads, total, D)
 
 
 @triton.jit
