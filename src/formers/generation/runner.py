@@ -63,7 +63,7 @@ class Runner:
         self.can_chain_steps = can_capture  # steps can follow each other without a host sync
 
     def __del__(self) -> None:
-        """Hand the captured graph on to the next runner of the same size."""
+        """Keep the captured graph for the next runner of the same size."""
         if self.graph_key is None or self.graphed_step is None or sys.is_finalizing():
             return
         cached = CachedGraph(self.graph_key, self.graphed_step, cast(KVCache, self.state), self.padded_output)

@@ -180,5 +180,5 @@ def check_pairs(examples: FewShotExamples) -> list[tuple[str, str]]:
 
 
 def to_one_line(text: str) -> str:
-    """Put a text on one line."""
+    """Join the lines of a text into one."""
     return " ".join(text.split())

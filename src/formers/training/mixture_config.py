@@ -160,7 +160,7 @@ def split_mixture(mixture: object) -> tuple[Settings, MixtureSources]:
 
 
 def describe_strategy(config: MixtureConfig) -> str:
-    """Say in a few words how the tasks are mixed."""
+    """Describe how the tasks are mixed, in a few words."""
     if config.strategy == "equal":
         return "equal mixing"
     limit = "" if config.size_limit is None else f", K = {config.size_limit:,}"

@@ -393,7 +393,7 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         return config, Trainer(self.former.model, [self.objective], config.train, self.world, lr_scales, listeners)
 
     def report_unknown_tokens(self, name: str, data: EncodedExamples, say: Callable[[str], None]) -> None:
-        """Say how many tokens of a part the tokenizer does not know, if there are any."""
+        """Report how many tokens of a part the tokenizer does not know, if there are any."""
         if description := self.reader.describe_unknown(data):
             say(f"{name}: {description}")
 
@@ -480,11 +480,11 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
             yield f"export: {why}"
 
     def describe_task(self) -> str:
-        """Say what is learned, and from how many examples."""
+        """Describe what is learned, and from how many examples."""
         return f"to {self.task.name}; {count_noun(len(self.objective.source.data), 'example')}"
 
     def describe_parameters(self) -> str:
-        """Say how many parameters are trained, and of how many."""
+        """Describe how many of all parameters are trained."""
         total = sum(p.numel() for p in self.former.model.parameters())
         return f"{count_trainable(self.former.model):,} of {total:,} parameters"
 

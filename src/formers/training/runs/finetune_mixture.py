@@ -168,7 +168,7 @@ class MixtureRun(FinetuneRun):
         yield self.mixture.describe_rates(self.source)
 
     def describe_task(self) -> str:
-        """Say how many tasks are learned, and from how many examples."""
+        """Describe how many tasks are learned, and from how many examples."""
         return f"{count_noun(len(self.mixture.tasks), 'task')}; {self.source.epoch_examples:,} examples an epoch"
 
     def list_estimates(self) -> list[tuple[str, str]]:

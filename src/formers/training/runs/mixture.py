@@ -280,7 +280,7 @@ def check_mixture_unchanged(folder: Path, splits: MixtureSplits) -> None:
 
 
 def report_splits(splits: MixtureSplits, say: Callable[[str], None]) -> None:
-    """Say what was read of every task, and which examples stand in two of its splits."""
+    """Report what was read of every task, and examples that are in two of its splits."""
     for name, parts in splits.items():
         for split, part in parts.items():
             say(f"{name}, {split}: {part.summary}")
