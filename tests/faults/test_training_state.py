@@ -438,7 +438,7 @@ def test_checkpoints_of_an_earlier_format_are_refused_and_kept(tmp_path, done):
         about = json.loads((step / "manifest.json").read_text()) | {"format": 1}
         about.pop("seal")
         (step / "manifest.json").write_text(to_checked_json(about))
-    with pytest.raises(Error, match="format 1 is not read here. Train again with --overwrite or another --out"):
+    with pytest.raises(Error, match="checkpoint format 1 is not supported. Train again with --overwrite"):
         resume_run(out, steps=12)
     assert sorted((out / "steps").iterdir()) == steps, "none is put aside as broken"
 

@@ -146,7 +146,7 @@ class Runner:
     def forget_tokens(self, counts: Sequence[int]) -> None:
         """Drop the newest counts[i] tokens of each row i."""
         if not isinstance(self.state, KVCache):
-            what = f"{self.former.family} cannot forget the newest tokens of some rows"
+            what = f"{self.former.family} cannot drop the newest tokens of some rows"
             raise Error(what, fix="take a model with a cache of keys and values")
         self.state.drop_newest(torch.tensor(counts, device=self.former.device))
 

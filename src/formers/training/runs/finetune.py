@@ -183,7 +183,7 @@ def request_finetuning(
         from .finetune_mixture import MixtureRequest
 
         if task not in (None, MIXTURE_TASK):
-            raise Error(f"a mixture has tasks of its own, not {task}", fix="leave --task out")
+            raise Error(f"--task {task} does not apply to a mixture, which names its tasks", fix="leave --task out")
         return MixtureRequest(model, config, {**tasks, **overrides_by_name}, task_sources, options)
     if is_text_run(task, options):
         return request_text_run(model, sources, overrides_by_name, config, options)
@@ -329,7 +329,7 @@ def check_same_run(
     if isinstance(request, TextRequest):
         return check_text_settings(path, {**request.tune, **request.given}, about["config"], fix)
     if not isinstance(request, FinetuneRequest):
-        raise Error("runs of mixtures are not compared", fix="leave out the mixture")
+        raise Error("runs of mixtures cannot be compared", fix="leave out the mixture")
     new_settings, splits = request.configure(None)
     marks = {name: fingerprint_examples(part) for name, part in splits.items()}
     for name in SPLITS:
