@@ -92,7 +92,7 @@ class Options:
             raise Error("a stop string must have a character", fix="leave the empty one out")
         if self.min_new_tokens > self.max_new_tokens:
             what = f"at least {self.min_new_tokens} tokens are asked for, and at most {self.max_new_tokens}"
-            raise Error(what, fix="ask for more at most, or for fewer at least")
+            raise Error(what, fix="raise the maximum, or lower the minimum")
         self.check_consistency()
 
     def check_consistency(self) -> None:
