@@ -16,6 +16,7 @@ from formers.config import (
     check_rates,
     check_sizes,
     compute_head_dim,
+    count_noun,
     merge_settings,
     parse_byte_size,
     rename_key,
@@ -179,3 +180,8 @@ def test_sizes(text, expected):
 def test_sizes_that_are_none(text):
     with pytest.raises(formers.Error, match="is not a size"):
         parse_byte_size(text)
+
+
+def test_counts_agree_with_their_nouns():
+    assert [count_noun(n, "label") for n in (0, 1, 2048)] == ["0 labels", "1 label", "2,048 labels"]
+    assert [count_noun(n, "epoch") for n in (1.0, 2.5)] == ["1 epoch", "2.5 epochs"]

@@ -175,7 +175,7 @@ def test_a_run_that_is_there_is_not_overwritten(capsys, trained_run):
     for words, message in (
         ([], "there is a run here already"),
         (["--resume", "--train.batch_tokens", "480"], "train.batch_tokens cannot change in a resumed run"),
-        (["--resume", "--train.steps", "3"], "6 steps are done, more than 3"),
+        (["--resume", "--train.steps", "3"], "6 steps done, more than 3"),
     ):
         code, out, err = run_command(capsys, "pretrain", "gpt2", "--out", folder, *words)
         assert (code, out) == (2, "")

@@ -283,7 +283,7 @@ def test_a_checkpoint_of_an_earlier_format_is_refused_and_left_alone(tmp_path):
     manifest.write_text(to_checked_json(about))
     said = []
     for load in (lambda: kept.load_newest(said.append), kept.load_best):
-        with pytest.raises(Error, match="format 1 is not read here. Train again with --overwrite or another --out"):
+        with pytest.raises(Error, match="checkpoint format 1 is not supported. Train again with --overwrite"):
             load()
     assert not said
     assert kept.list_steps() == [1, 2]
@@ -295,7 +295,7 @@ def test_other_formats_and_places(tmp_path):
     about = json.loads((kept.get_step_path(1) / "manifest.json").read_text()) | {"format": 9}
     about.pop("seal")
     (kept.get_step_path(1) / "manifest.json").write_text(to_checked_json(about))
-    with pytest.raises(Error, match="format 9 is not read here.* pip install --upgrade formers"):
+    with pytest.raises(Error, match="checkpoint format 9 is not supported.* pip install --upgrade formers"):
         kept.load(1)
     (tmp_path / "file").write_text("")
     with pytest.raises(Error, match="cannot write here"):

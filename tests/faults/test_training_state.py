@@ -400,7 +400,7 @@ def test_damaged_measurements(tmp_path, done):
 def test_a_damaged_description(tmp_path, done, data, capsys):
     out = copy_run(done, tmp_path)
     (out / "run.json").write_bytes(data)
-    with pytest.raises(Error, match=r"run.json: is damaged. Take the file away and give the run's own command"):
+    with pytest.raises(Error, match=r"run.json: is damaged. Remove this file and repeat the run's command"):
         resume_run(out)
     assert summarise_run(RunFolder(out), "x")[-1] == "is damaged"
     if not data:
@@ -438,7 +438,7 @@ def test_checkpoints_of_an_earlier_format_are_refused_and_kept(tmp_path, done):
         about = json.loads((step / "manifest.json").read_text()) | {"format": 1}
         about.pop("seal")
         (step / "manifest.json").write_text(to_checked_json(about))
-    with pytest.raises(Error, match="format 1 is not read here. Train again with --overwrite or another --out"):
+    with pytest.raises(Error, match="checkpoint format 1 is not supported. Train again with --overwrite"):
         resume_run(out, steps=12)
     assert sorted((out / "steps").iterdir()) == steps, "none is put aside as broken"
 
@@ -451,7 +451,7 @@ def test_after_the_end(tmp_path, done):
         (out / folder).mkdir()
     resume_run(out)
     assert read_run_state(out) == before, "nothing is lost, the score least of all"
-    with pytest.raises(Error, match="8 steps are done, more than 5. --train.steps 8 or more"):
+    with pytest.raises(Error, match="8 steps done, more than 5. --train.steps 8 or more"):
         resume_run(out, steps=5)
     resume_run(out)
     assert read_run_state(out) == before, "and what was refused is not remembered"

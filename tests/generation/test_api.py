@@ -112,8 +112,8 @@ def test_banned_words_do_not_come():
         (lambda f: f.generate(["a"], stream=True), "one text is streamed at a time"),
         (lambda f: f.generate("a", stream=True, num_beams=2), "one text is streamed at a time"),
         (lambda f: f.generate("a", topk=2), "unknown option 'topk'. Did you mean 'top_k'?"),
-        (lambda f: f.generate("a", min_new_tokens=99), "contradict each other"),
-        (lambda f: f.translate("a"), "needs the language"),
+        (lambda f: f.generate("a", min_new_tokens=99), "at least 99 tokens are asked for, and at most 64"),
+        (lambda f: f.translate("a"), "must be told the target language"),
         (lambda f: f.translate("a", to="French", examples=["x"]), "an example must be a pair"),
     ],
 )  # fmt: skip

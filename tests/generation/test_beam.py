@@ -250,7 +250,7 @@ def test_few_beams_with_the_penalties_by_hand(family):
 
 def test_coverage_needs_a_source():
     for f in (build_lively_model("gpt2", heads=2, context=20), build_lively_model("seq2seq", attention="none")):
-        with pytest.raises(formers.Error, match="coverage is of attention over a source"):
+        with pytest.raises(formers.Error, match="coverage needs attention over a source"):
             written_by(f, [[3, 4]], num_beams=2, coverage=0.2)
 
 

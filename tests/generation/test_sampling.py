@@ -116,7 +116,7 @@ def test_texts_of_different_lengths_side_by_side():
         ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
         ({"num_samples": 0}, "num_samples must be at least 1"), ({"num_beams": True}, "num_beams must be"),
         ({"seed": -1}, "seed must"),
-        ({"max_new_tokens": 3, "min_new_tokens": 4}, "at least 4 tokens and at most 3 contradict each other"),
+        ({"max_new_tokens": 3, "min_new_tokens": 4}, "at least 4 tokens are asked for, and at most 3"),
         ({"num_beams": 2, "temperature": 0.7}, "temperature is for sampling"),
         ({"num_beams": 2, "top_p": 0.7}, "top_p is for sampling"),
         ({"num_beams": 2, "num_samples": 3}, "2 beams do not give 3 texts"),

@@ -187,5 +187,5 @@ def test_a_member_is_found_by_name(toy):
     wide = formers.build("toy", preset="toy-wide")
     assert wide.config.dim == 64
     assert wide.logits(torch.ones(1, 5, dtype=torch.long)).shape == (1, 5, 400)
-    with pytest.raises(formers.Error, match="recipe of a paper"):
+    with pytest.raises(formers.Error, match="paper recipe"):
         get_recipe("toy", "paper")

@@ -1,4 +1,4 @@
-"""bf16 on a processor that announces AMX and has none: oneDNN is kept from it in time, or one line says so."""
+"""bf16 on a processor that reports AMX that does not work: oneDNN is kept from it in time, or one line says so."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_too_late_is_an_error(ask, machine, tmp_path, monkeypatch):
     f = formers.build("gpt2", vocab=20, dim=8, layers=1, heads=2, context=8)
     formers.save(f, tmp_path / "model")
     machine += [True, True]
-    with pytest.raises(Error, match="announces AMX") as error:
+    with pytest.raises(Error, match="reports AMX") as error:
         ask(f, tmp_path / "model")
     assert f"{cpu_inference.ISA_VARIABLE}={cpu_inference.ISA_WITHOUT_AMX}" in str(error.value)
     assert cpu_inference.ISA_VARIABLE not in os.environ

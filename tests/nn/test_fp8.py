@@ -110,7 +110,7 @@ def test_a_model_learns_as_in_bf16(monkeypatch):
 
 
 def test_it_is_refused_where_there_is_none(monkeypatch):
-    with pytest.raises(Error, match="cpu has no products of 8-bit floats. --train.precision bf16"):
+    with pytest.raises(Error, match="cpu does not support 8-bit floats. --train.precision bf16"):
         check_fp8(CPU)
     with pytest.raises(Error, match="8-bit floats"):
         build_trainer(precision="fp8")

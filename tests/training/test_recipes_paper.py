@@ -198,4 +198,4 @@ def test_the_command_lists_recipes_with_their_sources(capsys):
     rows = {row["field"]: row for row in json.loads(said)}
     assert rows["train.schedule"] == {"field": "train.schedule", "value": "rsqrt", "source": "§3.1.2: 1/√max(n, k)"}
     code, _, error = run_command(capsys, "recipes", "word2vec")
-    assert (code, "no recipe of a paper" in error) == (2, True)
+    assert (code, "no paper recipe" in error) == (2, True)

@@ -577,7 +577,7 @@ def extract_python_texts(
     rows: Any = source  # dynamic: a DataFrame or a dataset of a library that need not be installed
     if isinstance(source, Mapping):  # a DatasetDict, a dictionary of lists
         what = f"this holds several parts: {format_names(source)}"
-        raise Error(what, fix="hand in one of them, such as data['train']")
+        raise Error(what, fix="pass one of them, such as data['train']")
     if isinstance(source, bytes) or not isinstance(source, Iterable):
         what = f"documents cannot be read from {type(source).__name__}"
         raise Error(what, fix="give paths, strings, rows or a dataset")

@@ -15,7 +15,7 @@ from .runner import GraphedDecodeStep
 
 DEAD_SCORE = -1e9  # the score of a beam that does not count
 NO_SCORE = -math.inf  # of a complete text that is not there
-NO_ATTENTION = "coverage is of attention over a source, and this model has none"
+NO_ATTENTION = "coverage needs attention over a source, which this model does not have"
 
 
 class BeamState:

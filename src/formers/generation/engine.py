@@ -68,7 +68,7 @@ class Request:
         self.is_cancelled = True
 
     def put_token(self, token: int | None) -> None:
-        """Hand one more token to the reader; None is the end. A listener that fails ends its own request alone."""
+        """Pass one more token to the reader; None is the end. A listener that fails ends only its own request."""
         if self.listener is None:
             self._queue.put(token)
             return

@@ -91,8 +91,8 @@ class Options:
         if any(not isinstance(text, str) or not text for text in self.stop):
             raise Error("a stop string must have a character", fix="leave the empty one out")
         if self.min_new_tokens > self.max_new_tokens:
-            what = f"at least {self.min_new_tokens} tokens and at most {self.max_new_tokens} contradict each other"
-            raise Error(what, fix="ask for more tokens, or for fewer at least")
+            what = f"at least {self.min_new_tokens} tokens are asked for, and at most {self.max_new_tokens}"
+            raise Error(what, fix="raise the maximum, or lower the minimum")
         self.check_consistency()
 
     def check_consistency(self) -> None:
@@ -102,7 +102,7 @@ class Options:
         draws, weighs = ([name for name in names if name in kind] for kind in (SAMPLING_OPTIONS, SEARCH_OPTIONS))
         if self.num_beams > 1:
             if wrong := [name for name in draws if name != "temperature" or self.temperature]:
-                what = f"num_beams is a search, and {wrong[0]} is for sampling"
+                what = f"beam search does not sample: {wrong[0]} does not apply"
                 raise Error(what, fix=f"leave {wrong[0]} out, or num_beams")
             if self.num_samples > self.num_beams:
                 what = f"{self.num_beams} beams do not give {self.num_samples} texts"

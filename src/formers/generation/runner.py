@@ -63,7 +63,7 @@ class Runner:
         self.can_chain_steps = can_capture  # steps can follow each other without a host sync
 
     def __del__(self) -> None:
-        """Hand the captured graph on to the next runner of the same size."""
+        """Keep the captured graph for the next runner of the same size."""
         if self.graph_key is None or self.graphed_step is None or sys.is_finalizing():
             return
         cached = CachedGraph(self.graph_key, self.graphed_step, cast(KVCache, self.state), self.padded_output)
@@ -146,7 +146,7 @@ class Runner:
     def forget_tokens(self, counts: Sequence[int]) -> None:
         """Drop the newest counts[i] tokens of each row i."""
         if not isinstance(self.state, KVCache):
-            what = f"{self.former.family} cannot forget the newest tokens of some rows"
+            what = f"{self.former.family} cannot drop the newest tokens of some rows"
             raise Error(what, fix="take a model with a cache of keys and values")
         self.state.drop_newest(torch.tensor(counts, device=self.former.device))
 

@@ -37,7 +37,7 @@ class SpeculativeDecoder:
         fingerprints = [one.tokenizer.fingerprint for one in (former, draft) if one.tokenizer is not None]
         kinds = {(one.is_encoder_decoder, one.config.vocab) for one in (former, draft)}
         if len(kinds) > 1 or len(set(fingerprints)) > 1:
-            raise Error("a draft must be of the model's kind and vocabulary", fix="take a smaller relative")
+            raise Error("a draft must be of the model's kind and vocabulary", fix="take a smaller one of its family")
         if draft_length < 1:
             raise Error(f"draft_length must be at least 1, got {draft_length}", fix="4 is usual")
         self.former, self.draft, self.draft_length = former, draft, draft_length

@@ -38,7 +38,7 @@ def translate(
     warn_other_task(former, "translate")
     if not former.is_encoder_decoder:
         if to is None:
-            raise Error("a decoder needs the language", fix="for example to='French'")
+            raise Error("a decoder must be told the target language", fix="for example to='French'")
         prompts = [make_translation_prompt(text, to, source or "English", examples) for text in list_prompts(texts)]
         return answer_prompts(former, texts, prompts, settings, stop="\n")
     if examples:
@@ -180,5 +180,5 @@ def check_pairs(examples: FewShotExamples) -> list[tuple[str, str]]:
 
 
 def to_one_line(text: str) -> str:
-    """Put a text on one line."""
+    """Join the lines of a text into one."""
     return " ".join(text.split())

@@ -69,7 +69,7 @@ def check_cpu_bf16(dtype: torch.dtype | None, device: torch.device, strict: bool
     """Keep oneDNN from broken tiles before bf16 is used on a CPU; if it is too late, raise, or warn if not `strict`."""
     if dtype != torch.bfloat16 or device.type != "cpu" or can_use_bf16():
         return
-    what = "this processor announces AMX and has none: bf16 would end this process"
+    what = "this processor reports AMX, which does not work here: bf16 would end this process"
     fix = f"set {ISA_VARIABLE}={ISA_WITHOUT_AMX} in the environment before Python starts, or stay with fp32"
     if strict:
         raise Error(what, fix=fix)
@@ -276,7 +276,7 @@ def check_kind(model: nn.Module, kind: str) -> None:
     if kind not in ("int8", "fp32", "bf16"):
         raise Error(f"unknown kind of weights {kind!r}", fix="choose fp32, bf16 or int8")
     if next(model.parameters()).device.type != "cpu":
-        raise Error("only a model on a CPU is frozen", fix="move it there, or use bf16 on a GPU as it is")
+        raise Error("only a model on a CPU can be frozen", fix="move it there, or use bf16 on a GPU as it is")
 
 
 def freeze_for_inference(model: nn.Module, kind: str, tied_weight: Tensor | None) -> None:

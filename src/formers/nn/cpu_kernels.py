@@ -165,7 +165,7 @@ def choose_options() -> tuple[str, ...] | None:
 
 
 def read_cpu_flags() -> set[str]:
-    """Return what the processor says it can do."""
+    """Return the processor's feature flags."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("flags"):

@@ -25,7 +25,7 @@ def check_fp8(device: torch.device) -> None:
     """Refuse a device that does not multiply 8-bit floats."""
     if not has_fp8(device):
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
-        raise Error(f"{name} has no products of 8-bit floats", fix="--train.precision bf16, or a GPU from Ada on")
+        raise Error(f"{name} does not support 8-bit floats", fix="--train.precision bf16, or an Ada GPU or newer")
 
 
 def cast_to_fp8(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ Check = TypeVar("Check", bound=Callable[[], bool])
 
 
 def mark_constant(function: Check) -> Check:
-    """Tell torch.compile that a function has one answer. torch's own decorator does the same and no more, but imports
+    """Mark a function as constant for torch.compile. torch's own decorator does the same and no more, but imports
     the compiler for it: more than a second at every start."""
     function.__dict__["_dynamo_marked_constant"] = True
     return function

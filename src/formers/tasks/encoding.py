@@ -85,7 +85,7 @@ class TaskEncoder:
         return [(np.array(ids, np.int64), offsets) for ids, offsets in rows]
 
     def describe_unknown(self, data: EncodedExamples) -> str:
-        """Say how many of the tokens of examples the tokenizer does not know; nothing where it knows all."""
+        """Describe how many tokens of examples the tokenizer does not know; empty if it knows all."""
         if self.slots or require_tokenizer(self.tokenizer).is_byte_level:
             return ""
         index = require_tokenizer(self.tokenizer).id("unk")

@@ -464,7 +464,7 @@ def read_python_table(source: object, header: Sequence[str] | None, changes: Cle
     classes: dict[str, list[str]] = {}
     if isinstance(source, Mapping):
         names = readers.format_names(source)
-        raise Error(f"this holds several parts: {names}", fix="hand in one of them, such as data['train']")
+        raise Error(f"this holds several parts: {names}", fix="pass one of them, such as data['train']")
     if hasattr(source, "iloc") and hasattr(source, "to_dict"):  # dynamic: pandas, which need not be installed
         rows = source.to_dict("records")
     elif hasattr(source, "to_dicts"):  # dynamic: polars, which need not be installed

@@ -535,7 +535,7 @@ class TablePreview:
         return [name for name in self.column_names if not ID_COLUMN.fullmatch(name) and self.has_words(name)]
 
     def get_values(self, name: str) -> list[Any]:  # dynamic: cells of a table
-        """Return what stands in a column."""
+        """Return the values of a column, without missing ones."""
         return [row[name] for row in self.rows if row.get(name) is not None]
 
     def has_words(self, name: str) -> bool:

@@ -556,7 +556,7 @@ class ModelChoice:
 def read_known_settings(
     model: ModelChoice, file: ConfigFile, overrides: Mapping[str, object]
 ) -> tuple[FinetuneDataConfig, TuneConfig]:
-    """Return what is known before the task is: how examples are read, and what `tune` was given. All settings are
+    """Return the settings that are known before the task is: how examples are read, and those of `tune`. All are
     checked as they were given, so that a mistake is found before anything is read."""
     tables = GivenSettings.read(file, overrides, FINETUNE_TABLES, FINETUNE_KEYS).tables
     declared = find_family(model.family).definition

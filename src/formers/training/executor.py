@@ -136,7 +136,7 @@ class CarriedStates:
         return tensors, rest
 
     def restore_state(self, tensors: Mapping[str, Tensor], rest: object, device: torch.device) -> None:
-        """Take over what get_state returned, whichever process had it."""
+        """Restore the states that get_state returned, in whichever process."""
         self.active, self.restored = {}, {}
         for group in sorted({int(name.split("/")[0]) for name in tensors}):
             own = {n.partition("/")[2]: t.to(device) for n, t in tensors.items() if n.startswith(f"{group}/")}
@@ -179,7 +179,7 @@ class GraphedStep(Generic[T]):
         return values
 
     def copy_batch(self, batch: Batch) -> None:
-        """Put another batch where the recorded function reads it."""
+        """Copy another batch into the tensors that the graph reads."""
         for static, new in zip(list_tensors(self.static_batch), list_tensors(batch), strict=True):
             if static.shape != new.shape:
                 what = f"a recorded step was given {tuple(new.shape)} in place of {tuple(static.shape)}"
@@ -342,7 +342,7 @@ class Executor:
         return self.compute_gradient(batch.to(self.device), None, objective, self.graph_weights)
 
     def set_graph_weights(self, loss_weights: Mapping[str, float]) -> None:
-        """Put the weights of the losses where recorded functions read them."""
+        """Copy the weights of the losses into the tensors that graphs read."""
         for name, weight in loss_weights.items():
             if name not in self.graph_weights:
                 self.graph_weights[name] = torch.empty((), device=self.device)
@@ -396,7 +396,7 @@ class Executor:
             return self.parallel_module(batch, memory, other, count_correct)
 
     def set_compiled_calls(self, calls: Sequence[CompiledCall | None]) -> None:
-        """Give the compiled modules their compiled functions, or None to run them as they are."""
+        """Set the compiled functions of the compiled modules; None runs a module uncompiled."""
         for module, call in zip(self.compiled_modules, calls, strict=True):
             module._compiled_call_impl = call
 

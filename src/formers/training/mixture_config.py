@@ -64,7 +64,7 @@ class MixtureTaskConfig:
         check_sizes(self, "limit", "max_output_tokens")
         words = list((self.labels or {}).values())
         if not all(isinstance(word, str) and word.strip() for word in words) or len({*words}) != len(words):
-            raise Error("labels are written as different words", fix="for example labels: {0: negative, 1: positive}")
+            raise Error("labels are mapped to different words", fix="for example labels: {0: negative, 1: positive}")
 
     def to_settings(self) -> Settings:
         """Return the settings that were given."""
@@ -160,7 +160,7 @@ def split_mixture(mixture: object) -> tuple[Settings, MixtureSources]:
 
 
 def describe_strategy(config: MixtureConfig) -> str:
-    """Say in a few words how the tasks are mixed."""
+    """Describe how the tasks are mixed, in a few words."""
     if config.strategy == "equal":
         return "equal mixing"
     limit = "" if config.size_limit is None else f", K = {config.size_limit:,}"

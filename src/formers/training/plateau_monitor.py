@@ -73,7 +73,7 @@ class PlateauMonitor:
     reported: dict[str, NoteParts] = field(default_factory=dict)  # what was found → the line
 
     def load_history(self, history: Iterable[Mapping[str, JSONValue]]) -> None:
-        """Take over what metrics.jsonl holds of a run that is resumed, without saying it again."""
+        """Load the losses of a resumed run from the rows of metrics.jsonl; notes about them are not repeated."""
         for row in history:
             if "losses" in row:
                 self.record_step(row["losses"])
@@ -88,7 +88,7 @@ class PlateauMonitor:
             self.training_loss = loss if mean != mean else 0.95 * mean + 0.05 * loss
 
     def record_evaluation(self, step: int, loss: float) -> str | None:
-        """Note a validation loss; a line for the user where this evaluation shows something new."""
+        """Record a validation loss; return a line for the user if this evaluation shows something new."""
         if loss != loss:
             return None
         self.evaluations = [seen for seen in self.evaluations if seen[0] < step]  # a resumed run repeats a few steps
@@ -162,7 +162,7 @@ class PlateauMonitor:
         return [(DECLINE_NOTE, values), (LR_TOO_HIGH_ADVICE, {"settings": settings})]
 
     def suggest_settings(self) -> tuple[str, JSONObject]:
-        """Say why the loss of a run does not fall, and which settings help, by the model's depth and norms."""
+        """Explain why the loss of a run does not fall, and which settings help, by the model's depth and norms."""
         family, layers = find_family(self.family).definition, self.model_settings.get("layers", 1)
         usual, train = get_recipe(self.family, "quick", dict(self.model_settings)).train, self.train_config
         optimizer, lr, post = usual.get("optimizer", "adamw"), train.lr, has_post_norm(family, self.model_settings)

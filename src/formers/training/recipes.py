@@ -59,7 +59,7 @@ def build_paper_recipe(
     """Build what a family's paper trained with, scaled to a model that is smaller than the published one; a preset with
     settings of its own is measured against itself."""
     if not (paper := family.paper_recipe).settings:
-        raise Error(f"there is no recipe of a paper for {name}", fix="take the recipe quick")
+        raise Error(f"there is no paper recipe for {name}", fix="take the recipe quick")
     tables: dict[str, Settings] = {"train": {}, "model": {}, "objective": {}, "data": {}}
     for dotted, (value, _) in paper.select(preset).items():
         table, _, key = dotted.partition(".")
@@ -96,7 +96,7 @@ def list_recipe_rows(family: str, name: str = "paper", preset: str | None = None
     if name == "paper":
         if not (cited := member.definition.paper_recipe.select(preset)):
             fix = "formers recipes lists the families that have one"
-            raise Error(f"there is no recipe of a paper for {member.name}", fix=fix)
+            raise Error(f"there is no paper recipe for {member.name}", fix=fix)
         return [(dotted, value, source) for dotted, (value, source) in cited.items()]
     quick = get_recipe(member.name, name, sizes if preset else None, preset=preset)
     objective: Settings = {"name": member.definition.objective, **quick.objective}

@@ -100,7 +100,7 @@ class RunFolder:
             fix = "remove this file and repeat the run's command with --resume: text and checkpoints are kept"
             raise Error("is damaged", where=where, fix=fix)
         if about.get("format") != RUN_FORMAT:
-            what = f"format {format_value(about.get('format'))} is not read here"
+            what = f"format {format_value(about.get('format'))} is not supported"
             raise Error(what, where=where, fix="it was made by a newer formers: pip install --upgrade formers")
         return about
 

@@ -166,7 +166,7 @@ def test_a_run_of_an_earlier_format_is_refused_and_its_model_still_opens(tmp_pat
     again = pretrain_toy(out=tmp_path / "run", train={"steps": 2}, overwrite=True)
     assert has_equal_weights(run, again)
     file.write_text(json.dumps({**about, "format": RUN_FORMAT + 1}))
-    with pytest.raises(Error, match=r"format 4 is not read here\. It was made by a newer formers"):
+    with pytest.raises(Error, match=r"format 4 is not supported\. It was made by a newer formers"):
         formers.pretrain(out=tmp_path / "run", resume=True)
 
 

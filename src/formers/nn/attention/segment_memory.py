@@ -96,12 +96,12 @@ class SegmentMemory(CarriedState):
         }  # fmt: skip
 
     def restore_state(self, state: MemoryState) -> None:
-        """Take over what get_state returned of a memory of this size."""
+        """Restore the state that get_state returned of a memory of this size."""
         self.used_slots, self.has_equal_rows = state["used_slots"], state["has_equal_rows"]
         self.lengths, self.hidden_states = state["lengths"], state["hidden_states"]
 
     def merge_new_states(self, other: SegmentMemory) -> None:
-        """Note what the layers gave to a copy."""
+        """Take the new states that the layers gave to a copy."""
         self._new_states |= other._new_states
 
     def advance(self, layout: Layout) -> None:

@@ -67,7 +67,7 @@ class LSTMState(CarriedState):
         return {"layers": {i: {"h": h, "c": c} for i, (h, c) in self.layers.items()}}
 
     def restore_state(self, state: LSTMStateDict) -> None:
-        """Take over what get_state returned."""
+        """Restore the state that get_state returned."""
         self.layers = {i: (layer["h"], layer["c"]) for i, layer in state["layers"].items()}
 
     def store_final_state(self, layer: int, h: Tensor, c: Tensor) -> None:

@@ -224,7 +224,7 @@ class Checkpoints:
             fix = "it was made by a newer formers: pip install --upgrade formers"
             if isinstance(version, int) and version < CHECKPOINT_FORMAT:
                 fix = "train again with --overwrite or another --out; a model saved in the run still opens"
-            raise OtherFormat(f"a checkpoint of format {version} is not read here", where=where, fix=fix)
+            raise OtherFormat(f"checkpoint format {version} is not supported", where=where, fix=fix)
         return about
 
     def read_scores(self) -> dict[int, float | None]:

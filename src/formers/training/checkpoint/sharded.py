@@ -44,7 +44,7 @@ class ShardedWriter:
 
 
 def flatten_groups(groups: TensorGroups) -> JSONObject:
-    """Put the tensors of all groups into one table, as GROUP/NAME."""
+    """Merge the tensors of all groups into one table, as GROUP/NAME."""
     return {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
 
 

@@ -110,7 +110,7 @@ class TextRequest(PretrainRequest):
         family, source, preset = resolve_model(str(self.model))
         if source is None:
             what = f"{preset or family} has no pretrained weights to continue from"
-            raise Error(what, fix=f"from scratch it learns by: formers pretrain {family} --data FILE")
+            raise Error(what, fix=f"pretrain it from scratch: formers pretrain {family} --data FILE")
         former = load(source)
         if former.tokenizer is None:
             raise Error("this model has no tokenizer", where=source, fix="put its tokenizer.json into the same folder")

@@ -183,7 +183,7 @@ def request_finetuning(
         from .finetune_mixture import MixtureRequest
 
         if task not in (None, MIXTURE_TASK):
-            raise Error(f"a mixture has tasks of its own, not {task}", fix="leave --task out")
+            raise Error(f"--task {task} does not apply to a mixture, which names its tasks", fix="leave --task out")
         return MixtureRequest(model, config, {**tasks, **overrides_by_name}, task_sources, options)
     if is_text_run(task, options):
         return request_text_run(model, sources, overrides_by_name, config, options)
@@ -329,7 +329,7 @@ def check_same_run(
     if isinstance(request, TextRequest):
         return check_text_settings(path, {**request.tune, **request.given}, about["config"], fix)
     if not isinstance(request, FinetuneRequest):
-        raise Error("runs of mixtures are not compared", fix="leave out the mixture")
+        raise Error("runs of mixtures cannot be compared", fix="leave out the mixture")
     new_settings, splits = request.configure(None)
     marks = {name: fingerprint_examples(part) for name, part in splits.items()}
     for name in SPLITS:
@@ -394,7 +394,7 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         return config, Trainer(self.former.model, [self.objective], config.train, self.world, lr_scales, listeners)
 
     def report_unknown_tokens(self, name: str, data: EncodedExamples, say: Callable[[str], None]) -> None:
-        """Say how many tokens of a part the tokenizer does not know, if there are any."""
+        """Report how many tokens of a part the tokenizer does not know, if there are any."""
         if description := self.reader.describe_unknown(data):
             say(f"{name}: {description}")
 
@@ -481,11 +481,11 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
             yield f"export: {why}"
 
     def describe_task(self) -> str:
-        """Say what is learned, and from how many examples."""
+        """Describe what is learned, and from how many examples."""
         return f"to {self.task.name}; {count_noun(len(self.objective.source.data), 'example')}"
 
     def describe_parameters(self) -> str:
-        """Say how many parameters are trained, and of how many."""
+        """Describe how many of all parameters are trained."""
         total = sum(p.numel() for p in self.former.model.parameters())
         return f"{count_trainable(self.former.model):,} of {total:,} parameters"
 

@@ -87,7 +87,7 @@ class MixtureRequest(RunRequest[FinetuneSettings, MixtureSplits, FinetuneSetting
         mixture, data = settings.mixture, settings.data
         assert mixture is not None
         if (data.train, data.valid, data.test) != (None, None, None):
-            raise Error("the examples of a mixture are those of its tasks", fix="leave --train, --valid and --test out")
+            raise Error("a mixture's tasks name their own examples", fix="leave --train, --valid and --test out")
         return settings, read_mixture_splits(
             mixture, data, self.task_sources, None if earlier is None else earlier.path
         )
@@ -168,7 +168,7 @@ class MixtureRun(FinetuneRun):
         yield self.mixture.describe_rates(self.source)
 
     def describe_task(self) -> str:
-        """Say how many tasks are learned, and from how many examples."""
+        """Describe how many tasks are learned, and from how many examples."""
         return f"{count_noun(len(self.mixture.tasks), 'task')}; {self.source.epoch_examples:,} examples an epoch"
 
     def list_estimates(self) -> list[tuple[str, str]]:

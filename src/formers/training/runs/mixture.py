@@ -90,7 +90,7 @@ def build_text_task(name: str, config: MixtureTaskConfig, examples: Examples, tu
     if kind not in TEXT_TASKS or examples.multilabel:
         what = "classify with several labels" if examples.multilabel else kind
         fix = f"a mixture takes {', '.join(TEXT_TASKS)}; fine-tune a model of its own for this one"
-        raise Error(f"task {name}: {what} is not learned text to text", fix=fix)
+        raise Error(f"task {name}: {what} cannot be learned text to text", fix=fix)
     pairs = {row.get("other") is not None for row in examples.rows} if kind in ("classify", "regress") else set()
     takes_pairs = pairs.pop() if len(pairs) == 1 else None
     labels: tuple[str, ...] = ()
@@ -280,7 +280,7 @@ def check_mixture_unchanged(folder: Path, splits: MixtureSplits) -> None:
 
 
 def report_splits(splits: MixtureSplits, say: Callable[[str], None]) -> None:
-    """Say what was read of every task, and which examples stand in two of its splits."""
+    """Report what was read of every task, and examples that are in two of its splits."""
     for name, parts in splits.items():
         for split, part in parts.items():
             say(f"{name}, {split}: {part.summary}")

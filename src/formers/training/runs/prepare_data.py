@@ -301,7 +301,7 @@ def get_note_path(where: Path) -> Path:
 
 
 def read_note(where: Path) -> str | None:
-    """Return what was noted; None if nothing was."""
+    """Read the note; None if there is none."""
     return get_note_path(where).read_text(encoding="utf-8") if get_note_path(where).is_file() else None
 
 

@@ -471,7 +471,7 @@ class PretrainRun(NetworkRun[PretrainConfig]):
             self.monitor.load_history(folder.read_history())
 
     def record_step(self, step: StepResult) -> None:
-        """Let the monitor follow the training loss."""
+        """Pass the training loss to the monitor."""
         if self.monitor is not None:
             self.monitor.record_step(step.losses)
 
@@ -526,7 +526,7 @@ def load_or_build_model(
 
 
 def get_tokenizer_config(tokenizer: Tokenizer, objective: TextObjective) -> dict[str, int | None]:
-    """Return what a config takes over from a tokenizer: the size of the vocabulary, and the special ids."""
+    """Return the settings of a model that follow from its tokenizer: vocabulary size and special ids."""
     ids: dict[str, int | None] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")}
     if objective.decoder_start is not None:
         ids["start"] = objective.decoder_start

@@ -95,7 +95,7 @@ def read_split(
 
 
 def wrap_labels_in_lists(examples: Examples) -> Examples:
-    """Give each example a list of labels, also where it has one."""
+    """Turn the label of each example into a list of labels."""
     rows = [{**row, "label": flatten_names([row["label"]])} for row in examples.rows]
     return replace(examples, rows=rows, multilabel=True)
 

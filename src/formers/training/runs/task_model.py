@@ -137,7 +137,7 @@ def build_task_model(
 
 
 def set_expert_dropout(former: Former, rate: float | None) -> None:
-    """Give the experts of a Switch Transformer another dropout than the rest (§2.4)."""
+    """Set the dropout of the experts of a Switch Transformer (§2.4)."""
     if rate is None:
         return
     experts = [part for part in former.model.modules() if isinstance(part, Experts)]
@@ -160,7 +160,7 @@ def load_with_task_head(settings: FinetuneSettings, head: str, labels: tuple[str
 
 
 def attach_task_head(settings: FinetuneSettings, head: str, labels: tuple[str, ...], own: str | None) -> Former:
-    """Give the checkpoint, whose own head is `own`, the head of the task."""
+    """Load the checkpoint, whose own head is `own`, with the head of the task."""
     assert settings.source is not None
     if "@" in head and own == head:
         former = load(settings.source)

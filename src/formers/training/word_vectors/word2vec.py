@@ -106,7 +106,7 @@ class VectorTrainConfig(LoopConfig):
         return max(1, self.steps)
 
     def explain_memory(self) -> tuple[str, str]:
-        """Return what takes memory, and how to take less."""
+        """Return what takes memory besides the parameters, and how to need less."""
         return "the text as numbers", "take a smaller --dim or --model.buckets, a larger --min-count, or less text"
 
 

@@ -56,7 +56,7 @@ def _collect_arguments(
     rank_k: Tensor | None, seed: Tensor | None, q_longest: int, k_longest: int, scale: float,
     dropout: float, shifted: bool,
 ) -> tuple[tuple[Tensor | float, ...], dict[str, int]]:  # fmt: skip
-    """Return what all kernels take, in their order, and what they are compiled for."""
+    """Return the arguments of all kernels, in their order, and the constants that they are compiled for."""
     line = (0, 0) if bias is None else bias.stride()[:2]
     strides = (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *line)
     something = q_starts  # in place of what is not there, and never read

@@ -50,7 +50,7 @@ def _collect_arguments(
     extra: Tensor | None, seg_q: Tensor | None, seg_k: Tensor | None, rank_q: Tensor | None, rank_k: Tensor | None,
     seed: Tensor | None, q_longest: int, scale: float, dropout: float,
 ) -> tuple[tuple[Tensor | float, ...], dict[str, int]]:  # fmt: skip
-    """Return what all kernels take, in their order, and what they are compiled for."""
+    """Return the arguments of all kernels, in their order, and the constants that they are compiled for."""
     something = q_starts  # in place of what is not there, and never read
     tensors = [something if t is None else t for t in (extra, seg_q, seg_k, rank_q, rank_k, seed)]
     numbers = scale * LOG2E, round(dropout * 2**32), 1 / (1 - dropout), q_longest - 1, *q.shape[1::-1]
