@@ -127,13 +127,14 @@ class SentenceEndRules:
 
     def is_end(self, place: re.Match[str], start: int) -> bool:
         """Return whether a sentence that began at `start` ends at this place."""
-        if place["line"] is not None:
+        kind = place.lastgroup
+        if kind == "line":
             return self.is_line_end(place)
         if self.is_inside_quote(place.start()):
             return False
-        if place["polite"] is not None:
+        if kind == "polite":
             return self.is_polite_end(place)
-        return place["wide"] is not None or self.is_mark_end(place, start)
+        return kind == "wide" or self.is_mark_end(place, start)
 
     def is_inside_quote(self, start: int) -> bool:
         """Return whether a place lies in a quotation after which the sentence continues."""
@@ -171,7 +172,7 @@ class SentenceEndRules:
             return True
         mark, before, following = text[at : place.end("mark")], text[at - 1] if at > start else " ", text[after]
         korean = "가" <= before <= "힣" and self.language != "en"
-        if not tail or tail.split() == [tail]:  # no space: 봤다.너무, 영화..너무
+        if tail != " " and (not tail or tail.split() == [tail]):  # no space: 봤다.너무, 영화..너무
             ends = before in FINAL_SYLLABLES or (len(mark) > 1 and before not in NON_FINAL_SYLLABLES)
             follows = "가" <= following <= "힣" and not PARTICLE.match(text, after)
             return korean and ends and not place["close"] and follows
@@ -196,6 +197,8 @@ class SentenceEndRules:
 
     def is_period_end(self, place: re.Match[str], start: int, before: str, following: str) -> bool:
         """Return whether a single full stop ends the sentence."""
+        if before.isspace():  # no word: the full stops of text whose tokens have spaces between them
+            return True
         text, at, after = self.text, place.start(), place.end()
         close = text[at - 4 : at] if at - start >= 4 else ""
         if PLAIN_WORD_TAIL.fullmatch(close) and close not in ABBREVIATION_TAILS and not place["close"]:

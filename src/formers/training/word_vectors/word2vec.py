@@ -396,15 +396,17 @@ def update_blocks(
     if c.kind == "cbow":
         (x, state), (y, _) = inner.look_up(around), outer.look_up(words)
         pulls = word_vector_losses.compute_cbow(y.view(shape), x.view(shape), drawn, near, share, returns_loss)
-        into, out, number = around, words, near.any(-1).sum()
+        into, out = around, words
     else:
         (x, state), (y, _) = inner.look_up(words), outer.look_up(around)
         pulls = word_vector_losses.compute_skipgram(x.view(shape), y.view(shape), drawn, near, share, returns_loss)
-        into, out, number = words, around, near.sum()
+        into, out = words, around
     inner.apply_gradient(into, pulls.input_grad, lr, state)
     outer.apply_gradient(out, pulls.output_grad, lr)
     outer.apply_gradient(others, pulls.negative_grad, lr)
-    return None if pulls.loss is None else pulls.loss / max(1, int(number))
+    if pulls.loss is None:
+        return None
+    return pulls.loss / max(1, int(near.any(-1).sum() if c.kind == "cbow" else near.sum()))
 
 
 def count_cooccurrences(corpus: Corpus, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
