@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from .helpers import SECONDS
 from .stub_server import run_stub_server
 
 if not os.environ.get("FORMERS_BROWSER"):
@@ -25,9 +26,10 @@ SERIOUS = ("serious", "critical")
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
     program = os.environ.get("FORMERS_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    expect.set_options(timeout=1000 * SECONDS)
     assert program, "no Chromium: apt-get install chromium, or set FORMERS_CHROMIUM to one"
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=program, args=FLAGS)
@@ -61,6 +63,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., Watch]]:
     ) -> Watch:
         view = {"width": width, "height": height}
         context = browser.new_context(viewport=view, color_scheme=scheme, locale=language, accept_downloads=True)
+        context.set_default_timeout(1000 * SECONDS)
         contexts.append(context)
         watch = Watch(context.new_page())
         watches.append(watch)

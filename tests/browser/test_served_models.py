@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from playwright.sync_api import expect
 
 from formers.inputs import get_start_token
 from formers.inspection import effort
@@ -13,7 +14,7 @@ from formers.serving.settings import ServerLimits, ServerSettings
 from tests.serving.server_thread import run_in_thread
 from tests.serving.small_models import build_small
 
-from .helpers import wait_until
+from .helpers import wait_until, wait_until_drawn
 
 KOREAN = "고양이가 앉았다 🙂 then it flew"
 
@@ -39,8 +40,8 @@ def choose_model(page, name: str, place: int = 0) -> None:
 
 
 def wait_for_view(page, name: str) -> None:
-    wait_until(page, f"formersPlayground.viewer?.documents[0].model.name === '{name}'", 60)
-    wait_until(page, "formersPlayground.status.textContent === ''", 60)
+    wait_until(page, f"formersPlayground.viewer?.documents[0].model.name === '{name}'")
+    wait_until(page, "formersPlayground.status.textContent === ''")
 
 
 def test_every_view_of_every_kind_of_model(open_page, server, models, save_shot):
@@ -53,17 +54,17 @@ def test_every_view_of_every_kind_of_model(open_page, server, models, save_shot)
     for name in models:
         choose_model(page, name)
         wait_for_view(page, name)
-        assert page.locator("[role=alert]").inner_text() == ""
+        expect(page.locator("[role=alert]")).to_have_text("")
         tabs = [tab.get_attribute("id") for tab in page.locator(".fv-tabs [role=tab]").all()]
         assert {"fv-tab-overview", "fv-tab-prediction"} <= set(tabs), name
         for tab in tabs:
             page.click(f"#{tab}")
-            page.wait_for_timeout(40)
+            wait_until_drawn(page.locator(".fv-stage canvas").first)
             save_shot(page, f"served-{name}-{tab.removeprefix('fv-tab-')}")
         page.click("#fv-tab-overview")
     choose_model(page, "gpt2")
     choose_model(page, "bert", 1)
-    wait_until(page, "document.querySelectorAll('.fv-stage').length === 2", 60)
+    expect(page.locator(".fv-stage")).to_have_count(2)
     assert not watch.list_requests(server.address)
 
 
@@ -94,7 +95,7 @@ def test_blanks_are_filled_as_the_library_fills_them(open_page, server, models):
     page = open_page(f"{server.address}/playground/#fill").page
     page.locator("textarea").fill("the cat sat on the mat")
     page.get_by_role("button", name="Hide “cat”").click()
-    page.wait_for_selector(".pg-choice")
+    expect(page.locator(".pg-choice")).to_have_count(8)
     shown = [words.strip() for words in page.locator(".pg-choice b").all_inner_texts()]
     assert shown == [one.token.strip() for one in models["bert"].fill("the ___ sat on the mat", 8)]
 
@@ -102,7 +103,7 @@ def test_blanks_are_filled_as_the_library_fills_them(open_page, server, models):
 def test_objectives_of_all_families(open_page, server, save_shot):
     page = open_page(f"{server.address}/playground/#objectives").page
     page.locator("textarea").fill("the cat sat on the mat and the dog ran")
-    wait_until(page, "formersPlayground.viewer?.document.objectives.length > 4", 120)
+    wait_until(page, "formersPlayground.viewer?.document.objectives.length > 4")
     names = page.locator(".fv-controls option").all_inner_texts()
     for family in ("bert", "albert", "xlnet", "bart", "t5", "ernie"):
         assert any(name.startswith(family) for name in names), family
@@ -122,7 +123,7 @@ def test_the_token_opens_the_page_and_stays_out_of_it(open_page, models):
         assert "token" not in watch.page.url
         assert "a-secret" not in watch.page.evaluate("document.cookie")
         without = open_page(f"{server.address}/playground/")
-        assert "token is missing" in without.page.content()
+        expect(without.page.locator("body")).to_contain_text("token is missing")
         without.errors.clear()
 
 
@@ -157,14 +158,20 @@ def test_a_long_text_is_shown_in_parts(open_page, server, save_shot):
     wait_for_view(page, "bert")
     page.locator("textarea").fill("the cat sat on the mat and the dog ran " * 30)
     page.get_by_role("button", name="Show", exact=True).click()
-    page.wait_for_selector(".fv-window")
-    assert "tokens 0 to 61 of" in page.locator(".fv-window").inner_text()
+    expect(page.locator(".fv-window")).to_contain_text("tokens 0 to 61 of")
     save_shot(page, "served-window")
     page.locator(".fv-window select").select_option("1")
-    wait_until(page, "formersPlayground.viewer.documents[0].sides.text.window.index === 1", 60)
-    assert "tokens 62 to 123 of" in page.locator(".fv-window").inner_text()
+    wait_until(page, "formersPlayground.viewer.documents[0].sides.text.window.index === 1")
+    expect(page.locator(".fv-window")).to_contain_text("tokens 62 to 123 of")
+    choose_model(page, "classifier", 1)  # which reads as many tokens: one note for both
+    expect(page.locator(".fv-stage")).to_have_count(2)
+    expect(page.locator(".fv-window")).to_have_count(1)
+    choose_model(page, "gpt2", 1)  # other tokens: a note for each, with its name
+    expect(page.locator(".fv-window")).to_have_count(2)
+    expect(page.locator(".fv-window").nth(1)).to_contain_text("gpt2: ")
+    choose_model(page, "", 1)
     page.locator("textarea").fill("the cat sat")
-    wait_until(page, "!document.querySelector('.fv-window')", 60)
+    expect(page.locator(".fv-window")).to_have_count(0)
     assert not watch.list_requests(server.address)
 
 
@@ -172,18 +179,18 @@ def test_what_was_left_out_is_computed_by_a_click(open_page, server, monkeypatch
     monkeypatch.setattr(effort, "MAX_DEFAULT_FLOPS", {False: 10.0})
     page = open_page(f"{server.address}/playground/").page
     wait_for_view(page, "bert")
-    assert not page.locator("#fv-tab-layers").count()
+    expect(page.locator("#fv-tab-layers")).to_have_count(0)
     save_shot(page, "served-left-out")
     page.get_by_role("button", name="Compute prediction by layer").click()
     page.wait_for_selector("#fv-tab-layers")
     page.get_by_role("button", name="Compute each token hidden in turn").click()
-    wait_until(page, "formersPlayground.viewer.documents[0].prediction.method === 'masked'", 60)
-    assert not page.locator(".fv-left-out").count()
+    wait_until(page, "formersPlayground.viewer.documents[0].prediction.method === 'masked'")
+    expect(page.locator(".fv-left-out")).to_have_count(0)
 
 
 def test_the_steps_of_objectives_follow_the_language(open_page, server, save_shot):
     page = open_page(f"{server.address}/playground/#objectives", language="ko-KR").page
-    wait_until(page, "formersPlayground.viewer?.document.objectives.length > 4", 120)
+    wait_until(page, "formersPlayground.viewer?.document.objectives.length > 4")
     names = page.locator(".fv-controls option").all_inner_texts()
     for number in range(len(names)):
         page.locator(".fv-controls select").select_option(index=number)
@@ -199,9 +206,11 @@ def test_the_steps_of_objectives_follow_the_language(open_page, server, save_sho
         assert cells
         assert all(re.search("[가-힣]", cell) for row in cells for cell in row)
     page.locator(".fv-switches select").first.select_option("en")
-    wait_until(page, "formersPlayground.viewer?.document.objectives.length > 4", 120)
+    wait_until(page, "formersPlayground.viewer?.document.objectives.length > 4")
     page.locator(".fv-table summary").click()
-    assert not re.search("[가-힣]", page.locator(".fv-table tbody tr td:nth-child(2)").first.inner_text())
+    cell = page.locator(".fv-table tbody tr td:nth-child(2)").first
+    expect(cell).to_have_text(re.compile("[a-z]"))
+    expect(cell).not_to_have_text(re.compile("[가-힣]"))
 
 
 @pytest.mark.parametrize("language", ["en-US", "ko-KR"])
@@ -217,13 +226,15 @@ def test_every_page_of_the_server_is_accessible(scheme, language, open_page, ser
         wait_for_view(page, name)
         for tab in page.locator(".fv-tabs [role=tab]").all():
             tab.click()
-            page.wait_for_timeout(40)
+            wait_until_drawn(page.locator(".fv-stage canvas").first)
             check_access(page)
         page.click("#fv-tab-overview")
     page.locator(".fv-table summary").click()
     check_access(page)
     page.click("#pg-verb-generate")
     choose_model(page, "t5")
+    page.locator(".pg-actions input").nth(1).fill("0")  # greedy: a drawn end could come after one token
+    page.locator(".pg-actions input").nth(1).blur()
     page.locator(".pg-main").click()
     wait_until(page, "document.querySelectorAll('.pg-token').length > 2 && !formersPlayground.writers[0].isRunning")
     page.locator(".pg-token").nth(1).click()
@@ -236,12 +247,12 @@ def test_every_page_of_the_server_is_accessible(scheme, language, open_page, ser
     check_access(page)
     save_shot(page, f"served-{scheme}-{language}-fill")
     page.click("#pg-verb-objectives")
-    wait_until(page, "formersPlayground.viewer?.document.objectives?.length > 4", 120)
+    wait_until(page, "formersPlayground.viewer?.document.objectives?.length > 4")
     page.evaluate("formersPlayground.viewer.update({step: 99, isPlaying: false})")
     page.wait_for_timeout(800)
     check_access(page)
     page.click("#pg-verb-family")
-    page.wait_for_selector(".pg-facts h2", timeout=60000)
+    page.wait_for_selector(".pg-facts h2")
     check_access(page)
     save_shot(page, f"served-{scheme}-{language}-family")
     page.click("#pg-verb-inspect")
@@ -252,6 +263,6 @@ def test_every_page_of_the_server_is_accessible(scheme, language, open_page, ser
     wait_for_view(page, "bert")
     check_access(page)
     choose_model(page, "classifier", 1)
-    wait_until(page, "document.querySelectorAll('.fv-stage').length === 2", 60)
+    expect(page.locator(".fv-stage")).to_have_count(2)
     check_access(page)
     save_shot(page, f"served-{scheme}-{language}-two")

@@ -147,13 +147,18 @@ def test_strongest_ngrams():
         assert one.last - one.first + 1 == one.width
         words = [token.text for token in side.tokens[one.first : one.last + 1]]
         assert one.text.split() == [word.strip() for word in words if word.strip()]
-    one = found[0]  # the filter's own answer, by hand
-    conv = f.model.body.convolutions.filters[f.model.body.convolutions.sizes.index(one.width)]
-    ids = encode_inputs(f, "the cat sat on the mat").batch.ids[one.first : one.last + 1]
+    ids, by_hand = encode_inputs(f, "the cat sat on the mat").batch.ids, {}  # every filter at every place, by hand
     with torch.no_grad():
         x = f.model.body.embed.token(ids)
-        answer = (conv.weight[one.filter % f.config.filters] * x.T).sum() + conv.bias[one.filter % f.config.filters]
-    assert one.score == pytest.approx(float(answer), abs=1e-4)
+        for group, (width, conv) in enumerate(zip(f.config.widths, f.model.body.convolutions.filters, strict=True)):
+            windows = x.unfold(0, width, 1)  # (places, dim, width)
+            answers = torch.einsum("pdw,fdw->fp", windows, conv.weight) + conv.bias[:, None]
+            for number, (score, place) in enumerate(zip(*answers.max(1), strict=True)):
+                by_hand[group * f.config.filters + number] = float(score), int(place)
+    strongest = sorted(by_hand, key=lambda number: -by_hand[number][0])[: len(found)]
+    assert [one.filter for one in found] == strongest
+    assert [one.first for one in found] == [by_hand[number][1] for number in strongest]
+    assert [one.score for one in found] == pytest.approx([by_hand[number][0] for number in strongest], abs=1e-4)
 
 
 def test_layer_mix_of_a_task():

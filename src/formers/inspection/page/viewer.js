@@ -102,7 +102,7 @@ export class Viewer {
     const leftOut = this.makeLeftOutNote();
     if (leftOut) this.root.append(leftOut);
     const notes = [...new Set(this.documents.map((one) => one.note).filter(Boolean))];
-    if (notes.length) this.root.append(makeElement("p", { class: "fv-note", text: this.language === "en" ? notes[0] : text("sentenceattention") }));
+    if (notes.length) this.root.append(makeElement("p", { class: "fv-note", text: this.language === "en" ? notes[0] : text("note_attention") }));
     this.shownStages = null;
     this.refresh();
   }
