@@ -29,6 +29,7 @@ from ..interop.hub import fetch_model
 from ..interop.model_directory import read_checkpoint_info
 from ..interop.safe_files import find_model_folder
 from ..interop.shipped_models import is_shipped_name
+from ..objectives import continual
 from ..objectives.masking import UnitMaskedLM
 from ..objectives.registry import OBJECTIVES, list_options, resolve_objective
 from ..objectives.seq2seq import ONLY_RECURRENT, SAMPLING_OPTIONS
@@ -523,8 +524,12 @@ def adjust_recipe_lengths(train: Settings, given: Mapping[str, object]) -> None:
 
 
 def adjust_recipe_sizes(family: str, merged: Tables, given: Tables) -> None:
-    """Let a Switch of fewer layers than the recipe's have fewer layers of experts."""
+    """Let a Switch of fewer layers than the recipe's have fewer layers of experts, and an ERNIE that learns ERNIE 2.0's
+    tasks an embedding for each."""
     known = {f.name: f.default for f in dataclasses.fields(find_family(family).definition.config_class)}
+    is_continual = issubclass(OBJECTIVES[merged["objective"]["name"]].objective_class, continual.ContinualTasks)
+    if is_continual and merged["model"] and not {"use_tasks", "tasks"} & given["model"].keys():
+        merged["model"] |= {"use_tasks": True, "tasks": max(len(continual.TASKS), merged["model"].get("tasks", 0))}
     if "sparse" not in known or "layers" not in given["model"] or "sparse" in given["model"]:
         return
     sizes = {**known, **merged["model"]}
