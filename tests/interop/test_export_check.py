@@ -136,7 +136,7 @@ def test_a_setting_without_a_word_is_refused_at_export_too(family, setting, word
 
 
 def test_a_head_that_transformers_has_no_class_for(tmp_path):
-    with pytest.raises(Error, match=r"no class for a bert with the head 'classify@second'.*--head none"):
+    with pytest.raises(Error, match=r"no class for bert with the head 'classify@second'.*--head none"):
         formers.export(build_model("bert", "classify@second"), tmp_path / "out")
 
 

@@ -148,6 +148,13 @@ def test_all_tasks_are_learned_in_a_run(tmp_path):
     del sizes["use_tasks"]
     with pytest.raises(formers.Error, match="no embedding for each"):
         formers.pretrain("ernie", TEXT, out=tmp_path / "other", objective={"name": "continual"}, **asked)
+    del sizes["tasks"]  # nobody chose a number: the objective brings its own
+    said: list[str] = []
+    run = formers.pretrain(
+        "ernie", TEXT, out=tmp_path / "own", objective={"name": "continual"}, say=said.append, **asked
+    )  # fmt: skip
+    assert (run.former.config.use_tasks, run.former.config.tasks) == (True, len(TASKS))
+    assert any(line.startswith("tasks: masking from step 1, capital from step 3, ") for line in said), said
 
 
 def test_the_papers_recipe_of_version_2_is_this():

@@ -180,7 +180,11 @@ def test_ernie_runs_its_three_stages_by_default(language, tmp_path, monkeypatch)
     )
     sizes = {"dim": 16, "layers": 1, "heads": 2, "ff": 16, "context": 24}
     train = {"steps": 9, "batch_tokens": 240, "seq_length": 24, "warmup_steps": 1, "samples": 0, "eval_every": 9}
-    run = formers.pretrain("ernie", text, out=tmp_path / "run", model=sizes, train=train, data=DATA_SETTINGS)
+    said: list[str] = []
+    run = formers.pretrain(
+        "ernie", text, out=tmp_path / "run", model=sizes, train=train, data=DATA_SETTINGS, say=said.append
+    )  # fmt: skip
+    assert "stages: basic from step 1, phrase from step 4, entity from step 7" in said
     store = formers.Store.open(tmp_path / "run" / "data" / "store")
     assert store.unit_bits is not None
     assert run.score is not None

@@ -493,7 +493,7 @@ def decode_tree(tags: Sequence[str]) -> list[tuple[int, str]]:
 
 
 def read_klue_dialogues(path: Path, split: str) -> list[Row]:
-    """Read KLUE-DST (Wizard of Seoul): a row for each turn of the user, with all that was turns, the last turn first,
+    """Read KLUE-DST (Wizard of Seoul): a row for each turn of the user, with all that was said, the last turn first,
     because long texts are cut at their end; a model writes the state."""
     rows: list[Row] = []
     for number, record in enumerate(read_json_list(path), 1):

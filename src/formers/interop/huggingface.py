@@ -324,7 +324,7 @@ def find_architecture(former: Former) -> str:
     name = name or next((theirs for theirs, ours in form.architectures.items() if ours == former.head), None)
     if name is None:
         own = " (its layers, pooling or encoder were chosen)" if "@" in former.head else ""
-        what = f"transformers has no class for a {former.family} with the head {former.head!r}{own}"
+        what = f"transformers has no class for {former.family} with the head {former.head!r}{own}"
         raise Error(what, fix="keep it as a formers directory; --head none exports the model without its head")
     return name
 

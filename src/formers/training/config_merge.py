@@ -30,6 +30,7 @@ from ..interop.hub import fetch_model
 from ..interop.model_directory import read_checkpoint_info
 from ..interop.safe_files import find_model_folder
 from ..interop.shipped_models import is_shipped_name
+from ..objectives import continual
 from ..objectives.masking import UnitMaskedLM
 from ..objectives.registry import OBJECTIVES, list_options, resolve_objective
 from ..objectives.seq2seq import ONLY_RECURRENT, SAMPLING_OPTIONS
@@ -457,6 +458,7 @@ class PretrainSettings:
         adjust_warmup(train, named)
         declared = find_family(self.family).definition
         merged["model"] |= declared.config_class.fit_recipe_sizes(merged["model"], self.given.tables["model"])
+        add_task_embedding(merged["objective"]["name"], merged["model"], self.given.tables["model"])
         context = merged["model"].get("context")
         if context and "seq_length" not in named:
             train["seq_length"] = min(train["seq_length"], context)
@@ -525,6 +527,13 @@ def adjust_recipe_lengths(train: Settings, given: Mapping[str, object]) -> None:
         train["short_length"] = None
     if is_positive_int(tokens) and tokens < length and "seq_length" in given and "batch_tokens" not in given:
         train["batch_tokens"] = length
+
+
+def add_task_embedding(objective: str, model: Settings, given: Settings) -> None:
+    """Give a model that learns ERNIE 2.0's tasks an embedding for each, unless its settings say otherwise."""
+    is_continual = issubclass(OBJECTIVES[objective].objective_class, continual.ContinualTasks)
+    if is_continual and model and not {"use_tasks", "tasks"} & given.keys():
+        model |= {"use_tasks": True, "tasks": max(len(continual.TASKS), model.get("tasks", 0))}
 
 
 def build_model_config(settings: PretrainConfig, **more: int | None) -> ModelConfig:

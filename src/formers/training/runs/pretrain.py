@@ -29,7 +29,7 @@ from ...interop.model_directory import load
 from ...nn.block import scale_residual_branches
 from ...objectives.causal import CausalLM
 from ...objectives.continual import TASKS, ContinualTasks
-from ...objectives.masking import NextSentence, UnitMaskedLM, measure_random_pairs
+from ...objectives.masking import STAGE_BITS, NextSentence, UnitMaskedLM, measure_random_pairs
 from ...objectives.registry import OBJECTIVES, UNPAIRED_OBJECTIVES, build_objective, list_options
 from ...protocols import AnySource
 from ...registry import find_family, find_pretrained_family
@@ -320,6 +320,20 @@ class PretrainRun(NetworkRun[PretrainConfig]):
             return dataclasses.replace(continual, task_starts=starts)
         return dataclasses.replace(objective, stage_ends=(find_example(s.steps // 3), find_example(s.steps * 2 // 3)))
 
+    def describe_stages(self) -> str | None:
+        """Return at which steps ERNIE's stages, or the tasks of ERNIE 2.0, begin; None for other objectives."""
+        objective, steps = self.objectives[0], self.config.train.steps
+        if {"stage_ends", "task_starts"} & self.config.objective.keys():
+            return None  # given as numbers of examples
+        if isinstance(objective, ContinualTasks):
+            names: tuple[str, ...] = TASKS
+        elif isinstance(objective, UnitMaskedLM) and objective.stage == "all":
+            names = tuple(STAGE_BITS)
+        else:
+            return None
+        starts = (f"{name} from step {steps * n // len(names) + 1:,}" for n, name in enumerate(names))
+        return f"{'tasks' if names is TASKS else 'stages'}: {', '.join(starts)}"
+
     def describe_pairs(self) -> str | None:
         """Return a warning if next sentence prediction gets far more or fewer random pairs than the half that it is
         meant to have: a sentence that fills an example alone is always paired with another document's."""
@@ -427,6 +441,8 @@ class PretrainRun(NetworkRun[PretrainConfig]):
             yield self.mixture.describe_rates(self.mixture.mix(text_source, counts=(*counts.values(),)), **counts)
         if self.world.is_main and (line := describe_unknown(self.data.store, self.data.tokenizer)) is not None:
             yield f"note: {line}"
+        if (line := self.describe_stages()) is not None:
+            yield line
         if self.world.is_main and (line := self.describe_pairs()) is not None:
             yield f"note: {line}"
         if self.world.is_main and (why := explain_export_limits(self.former)) is not None:
