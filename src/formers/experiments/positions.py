@@ -14,7 +14,7 @@ from ..former import Former, build
 from ..nn.attention.masks import build_alibi
 from ..nn.attention.positions import BucketBias, RotaryEmbedding, SinusoidalPositions
 from ..nn.layers import Embeddings
-from ..reports.pictures import draw_bars, draw_curves, draw_matrix
+from ..reports.pictures import draw_curves, draw_matrix
 from .page import Page
 from .small_models import SMALL_SIZES, prepare_corpus, train_small
 
@@ -43,7 +43,7 @@ class Settings:
         characters: Characters of the training text.
     """
 
-    steps: int = 200
+    steps: int = 500
     length: int = 48
     dim: int = 64
     characters: int = 300_000
@@ -160,7 +160,6 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         local("Shuffled words in a two-sided model", "양방향 모델에서 단어 섞기"), (local("model", "모델"), local("change of the vectors", "벡터의 변화")),
         [(local("without positions", "위치 없음"), blind), (local("with positions", "위치 있음"), sighted)],
     )  # fmt: skip
-    page.add_picture(draw_bars({local(*n): losses[n[0]] for n in VARIANTS}, local("validation loss", "검증 손실")))
     page.add_picture(
         draw_curves(curves, local("training loss", "학습 손실"), local("step", "스텝"), local("loss", "손실"))
     )
@@ -182,13 +181,13 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     page.add_picture(
         draw_curves(
             {"q·k": compute_rotary_scores(s.dim, 4 * s.length)},
-            local("rotary: score of equal vectors by distance", "로터리: 같은 벡터의 거리별 점수"),
+            local("rotary: score of two equal vectors by distance", "로터리: 같은 두 벡터의 거리별 점수"),
             local("distance", "거리"),
         )
     )
     page.add_picture(
-        draw_curves(lines, local("ALiBi: penalty by distance", "ALiBi: 거리별 벌점"), local("distance", "거리"))
+        draw_curves(lines, local("ALiBi: penalty by distance, of four heads", "ALiBi: 헤드 4개의 거리별 벌점"), local("distance", "거리"))
     )
     page.add_picture(draw_curves({local("bucket", "버킷"): [(float(d), float(b)) for d, b in zip(far.tolist(), buckets.compute_bucket(far).tolist(), strict=True)]},
-                                 local("T5: bucket by distance", "T5: 거리별 버킷"), local("distance", "거리")))  # fmt: skip
+                                 local("T5: number of the bucket by distance; far tokens share one", "T5: 거리별 버킷 번호. 먼 토큰들은 한 버킷을 함께 씁니다"), local("distance", "거리")))  # fmt: skip
     return {**losses, "blind": blind, "sighted": sighted}

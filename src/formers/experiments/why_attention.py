@@ -43,7 +43,7 @@ EXPLANATION = (
 SYMBOLS = "abcdefghij"
 SHOWN_LENGTHS = (2, 6, 10, 14, 20)
 INIT = 0.15  # smaller weights learn their task far later
-VOCAB_SIZE, OWN_VOCAB_SIZE = 400, 4000  # of the tokenizers, for made pairs and for the user's own
+VOCAB_SIZE, OWN_VOCAB_SIZE = 800, 4000  # of the tokenizers, for made pairs and for the user's own
 # English and Korean words of simple sentences. A verb has two Korean forms: at the end, and before another clause.
 SUBJECTS = {"the teacher": "선생님이", "the student": "학생이", "the doctor": "의사가", "the farmer": "농부가",
             "my brother": "내 동생이", "our neighbour": "우리 이웃이", "the singer": "가수가", "his uncle": "그의 삼촌이"}  # fmt: skip
@@ -100,7 +100,7 @@ def make_pairs(task: str, length: int, count: int, draw: random.Random) -> list[
     pairs = []
     for _ in range(count):
         if task == "translate":
-            pairs.append(make_sentence(draw.randint(1, 3), draw))
+            pairs.append(make_sentence(draw.randint(1, 2), draw))
         else:
             row = [draw.choice(SYMBOLS) for _ in range(length)]
             pairs.append((" ".join(row), " ".join(row if task == "copy" else row[::-1])))
