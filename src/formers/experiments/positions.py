@@ -25,8 +25,8 @@ EXPLANATION = (
      "학습되는 위치 표는 잡음에서 시작하며 짧은 학습으로는 거의 변하지 않습니다. 오래 학습해야 이웃한 위치끼리 비슷해집니다."),
     ("Rotary scores, ALiBi's penalties and T5's buckets depend on the distance alone, not on the place in the text.",
      "로터리 점수, ALiBi의 벌점, T5의 버킷은 위치가 아니라 거리에만 의존합니다."),
-    ("A causal model without positions learns an order from its mask, and in a short training it may pass a table that must be learned first; distances (ALiBi, rotary) learn fastest.",
-     "인과 모델은 위치 정보가 없어도 마스크에서 순서를 학습하며, 짧은 학습에서는 표를 새로 학습해야 하는 모델보다 나을 수도 있습니다. 거리를 쓰는 방식(ALiBi, 로터리)이 가장 빨리 학습합니다."),
+    ("A causal model without positions learns an order from its mask and keeps up with a table that must be learned first; distances (rotary, ALiBi, buckets) learn fastest.",
+     "인과 모델은 위치 정보가 없어도 마스크에서 순서를 학습하며, 새로 학습해야 하는 위치 표에 뒤지지 않습니다. 거리를 쓰는 방식(로터리, ALiBi, 버킷)이 가장 빨리 학습합니다."),
     ("Without positions a two-sided model cannot tell an order at all: shuffled words give the same vectors, shuffled.",
      "양방향 모델은 위치 정보가 없으면 순서를 전혀 구별하지 못합니다. 단어를 섞으면 같은 벡터가 섞여서 나옵니다."),
 )  # fmt: skip
