@@ -21,8 +21,8 @@ from .small_models import SMALL_SIZES, prepare_corpus, train_small
 EXPLANATION = (
     ("In the sinusoid map a row is a position and reads 0, 1, 0, 1, … at position 0; the columns turn ever more slowly.",
      "사인파 지도에서 행은 위치이며 위치 0의 값은 0, 1, 0, 1, …입니다. 열이 뒤로 갈수록 천천히 변합니다."),
-    ("A learned table starts as noise and a short training moves it little; only a long one makes neighbouring positions alike.",
-     "학습되는 위치 표는 잡음에서 시작하며 짧은 학습으로는 거의 변하지 않습니다. 오래 학습해야 이웃한 위치끼리 비슷해집니다."),
+    ("A learned table starts as noise; the faint band along its diagonal shows that neighbouring positions begin to be alike, which takes long.",
+     "학습되는 위치 표는 잡음에서 시작합니다. 대각선 주위의 옅은 띠는 이웃한 위치끼리 비슷해지기 시작했음을 보여 주며, 이는 오래 걸립니다."),
     ("Rotary scores, ALiBi's penalties and T5's buckets depend on the distance alone, not on the place in the text.",
      "로터리 점수, ALiBi의 벌점, T5의 버킷은 위치가 아니라 거리에만 의존합니다."),
     ("A causal model without positions learns an order from its mask and keeps up with a table that must be learned first; distances (rotary, ALiBi, buckets) learn fastest.",
@@ -186,7 +186,11 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         )
     )
     page.add_picture(
-        draw_curves(lines, local("ALiBi: penalty by distance, of four heads", "ALiBi: 헤드 4개의 거리별 벌점"), local("distance", "거리"))
+        draw_curves(
+            lines,
+            local("ALiBi: penalty by distance, of four heads", "ALiBi: 헤드 4개의 거리별 벌점"),
+            local("distance", "거리"),
+        )
     )
     page.add_picture(draw_curves({local("bucket", "버킷"): [(float(d), float(b)) for d, b in zip(far.tolist(), buckets.compute_bucket(far).tolist(), strict=True)]},
                                  local("T5: number of the bucket by distance; far tokens share one", "T5: 거리별 버킷 번호. 먼 토큰들은 한 버킷을 함께 씁니다"), local("distance", "거리")))  # fmt: skip

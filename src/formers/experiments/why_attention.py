@@ -50,9 +50,29 @@ SUBJECTS = {"the teacher": "선생님이", "the student": "학생이", "the doct
 VERBS = {"found": ("찾았다", "찾았고"), "bought": ("샀다", "샀고"), "sold": ("팔았다", "팔았고"), "lost": ("잃어버렸다", "잃어버렸고"),
          "saw": ("보았다", "보았고"), "moved": ("옮겼다", "옮겼고"), "hid": ("숨겼다", "숨겼고"), "drew": ("그렸다", "그렸고")}  # fmt: skip
 ADJECTIVES = {"old": "오래된", "small": "작은", "red": "빨간", "heavy": "무거운", "beautiful": "아름다운", "new": "새"}
-NOUNS = {"book": "책을", "bag": "가방을", "chair": "의자를", "box": "상자를", "picture": "그림을", "boat": "배를", "clock": "시계를"}
-PLACES = {"in the park": "공원에서", "at school": "학교에서", "in the garden": "정원에서", "at the market": "시장에서", "by the river": "강가에서"}
-TIMES = {"yesterday": "어제", "last week": "지난주에", "in the morning": "아침에", "on Sunday": "일요일에", "last night": "어젯밤에"}
+NOUNS = {
+    "book": "책을",
+    "bag": "가방을",
+    "chair": "의자를",
+    "box": "상자를",
+    "picture": "그림을",
+    "boat": "배를",
+    "clock": "시계를",
+}
+PLACES = {
+    "in the park": "공원에서",
+    "at school": "학교에서",
+    "in the garden": "정원에서",
+    "at the market": "시장에서",
+    "by the river": "강가에서",
+}
+TIMES = {
+    "yesterday": "어제",
+    "last week": "지난주에",
+    "in the morning": "아침에",
+    "on Sunday": "일요일에",
+    "last night": "어젯밤에",
+}
 
 
 @dataclass(frozen=True)
