@@ -14,6 +14,6 @@ def test_a_new_post_norm_stack_forgets_its_input():
 
 def test_everything_is_compared(run_experiment):
     page, found = run_experiment("activations-norms-schedules", steps=1, depths=(1,), dim=16)
-    assert {"relu", "gelu", "pre 1", "post 1", "post, warmup 1"} <= set(found)
+    assert {"relu", "gelu", "pre 1", "post 1", "warm 1"} <= set(found)
     assert found["relu"] != found["gelu"]
     assert len(page.tables) == 2

@@ -28,6 +28,14 @@ def test_gpt_reads_a_similarity_in_both_orders():
     assert first.parts[-2] == 3
 
 
+def test_bert_has_segments_and_gpt_has_none():
+    bert, gpt = (build_reader(Page(), family, [*TEXTS, *CHOICES]) for family in ("bert", "gpt"))
+    (pair,) = list_sequences(bert, encode_task(bert, "entail", TEXTS, CHOICES))
+    cut = pair.parts.index(3)  # the first token of the second text
+    assert pair.segments == "A" * cut + "B" * (len(pair.ids) - cut)
+    assert list_sequences(gpt, encode_task(gpt, "entail", TEXTS, CHOICES))[0].segments == ""
+
+
 def test_a_row_without_a_second_text_is_refused(run_experiment):
     with pytest.raises(formers.Error, match="two texts"):
         run_experiment("input-transformations", text="only one")

@@ -141,7 +141,11 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         if (crossing := crossings[name]) is not None:
             return local(f"about {crossing:,.0f} tokens", f"약 {crossing:,.0f}토큰")
         is_slower = times[name][-1][1] > times["LSTM"][-1][1]
-        return local("the shortest on", "가장 짧은 길이부터") if is_slower else local("beyond these lengths", "측정 범위 밖")
+        return (
+            local("the shortest on", "가장 짧은 길이부터")
+            if is_slower
+            else local("beyond these lengths", "측정 범위 밖")
+        )
 
     rows = [
         (shown[name], *facts, fit_slope(times[name]), fit_slope(memory[name])) for name, (_, _, facts) in layers.items()

@@ -175,6 +175,9 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         (local("step", "단계"), *(f"{i + 1}." for i in range(s.top))),
         rows,
     )
+    if any("…" in cell for row in rows for cell in row[1:]):
+        page.add_note(local("… stands for the first bytes of a character that a later token completes.",
+                            "…는 다음 토큰이 완성할 글자의 앞쪽 바이트를 뜻합니다."))  # fmt: skip
     ways = {
         local("greedy", "그리디"): Options(temperature=0, max_new_tokens=s.tokens),
         local(f"beam search, {s.beams} beams", f"빔 탐색, 빔 {s.beams}개"): Options(num_beams=s.beams, max_new_tokens=s.tokens),

@@ -21,8 +21,8 @@ from .page import Page
 from .small_models import prepare_corpus, train_small
 
 EXPLANATION = (
-    ("More experts are more parameters at the same computation for each token, which takes one expert only.",
-     "전문가가 늘면 파라미터가 늘지만, 토큰마다 전문가 하나만 쓰므로 계산량은 그대로입니다."),
+    ("More experts are more parameters at the same computation for each token, which takes one expert only; in a training as short as this one they do not lower the loss yet.",
+     "전문가가 늘면 파라미터가 늘지만, 토큰마다 전문가 하나만 쓰므로 계산량은 그대로입니다. 이처럼 짧은 학습에서는 아직 손실이 줄지 않습니다."),
     ("A row of the load is the share of tokens that each expert gets; even shares would be 1 over the number of experts.",
      "부하의 각 행은 전문가가 받는 토큰의 비율이며, 고르면 모두 전문가 수의 역수가 됩니다."),
     ("Without the balance loss a few experts get most of the tokens, and the others learn nothing.",

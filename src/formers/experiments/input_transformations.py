@@ -24,8 +24,8 @@ EXPLANATION = (
      "모든 과제가 하나의 토큰 열이 되므로, 사전 학습된 모델 하나에 작은 헤드만 붙여 모두 처리할 수 있습니다."),
     ("GPT-1 puts its delimiter between two texts and answers at the last token, which has seen everything before it.",
      "GPT-1은 두 글 사이에 구분 토큰을 넣고, 앞의 모든 것을 본 마지막 토큰에서 답합니다."),
-    ("BERT answers at the first token and tells the two texts apart by segments, the two shades of the second line.",
-     "BERT는 첫 토큰에서 답하고, 두 글을 세그먼트로 구분합니다. 색이 다른 부분이 둘째 글입니다."),
+    ("BERT answers at the first token and tells the two texts apart by segments as well, the letters A and B beside its tokens.",
+     "BERT는 첫 토큰에서 답하고, 두 글을 세그먼트로도 구분합니다. 토큰 옆의 글자 A와 B가 세그먼트입니다."),
     ("Similarity has no order: GPT-1 reads both orders and adds the two results, because it reads from left to right.",
      "유사도에는 순서가 없으므로, 왼쪽부터 읽는 GPT-1은 두 순서를 모두 읽고 결과를 더합니다."),
     ("Multiple choice is one sequence for each choice, and the scores of all choices go through one softmax.",
@@ -63,10 +63,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """One sequence that the model reads: its tokens, each with the part of the frame that it belongs to."""
+    """One sequence that the model reads: its tokens, each with the part of the frame that it belongs to, and with its
+    segment where the model has segments."""
 
     ids: list[int]
     parts: list[int]
+    segments: str
 
 
 def build_reader(page: Page, family: str, texts: list[str]) -> Former:
@@ -104,7 +106,8 @@ def list_sequences(former: Former, data: EncodedExamples) -> list[TokenSequence]
             else:
                 part = part + 1 if part % 2 == 0 else part
                 parts.append(part)
-        sequences.append(TokenSequence(ids, parts))
+        segments = () if data.segments is None else np.asarray(data.segments[low:high]).tolist()
+        sequences.append(TokenSequence(ids, parts, "".join("AB"[segment] for segment in segments)))
     return sequences
 
 
@@ -127,7 +130,9 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
             counts[f"{family} {task}"] = len(sequences)
             page.add_note(local(*titles))
             page.body += [
-                render_chips(list(zip(names.name_all(one.ids), (MARKS[min(p, 4)] for p in one.parts), strict=True)))
+                render_chips(
+                    list(zip(names.name_all(one.ids), (MARKS[min(p, 4)] for p in one.parts), strict=True)), one.segments
+                )
                 for one in sequences
             ]
             reads = local("the last token", "마지막 토큰") if family == "gpt" else local("the first token", "첫 토큰")

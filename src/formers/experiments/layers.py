@@ -11,26 +11,29 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data.store import Store
+from ..errors import Error
 from ..former import Former
+from ..interop.model_directory import load
 from ..nn.layers import ScalarMix
 from ..reports.pictures import draw_bars, draw_curves
 from ..text.word_level import encode_sentence, split_words
 from .page import Page
-from .small_models import SmallModel, load_or_train, prepare_corpus, train_small
+from .small_models import SMALL_SIZES, SmallModel, prepare_corpus, train_small
 
 EXPLANATION = (
     ("A probe is a linear layer that is trained on frozen states: what it can read off them, a layer knows.",
      "프로브는 고정된 상태 위에서 학습하는 선형 레이어이며, 프로브가 읽어 낼 수 있는 것이 그 레이어가 아는 것입니다."),
     ("The token itself can be read off every layer, its position fades upwards: it has done its work below.",
      "토큰 자체는 모든 레이어에서 읽을 수 있고, 위치는 아래쪽에서 쓰인 뒤 위로 갈수록 희미해집니다."),
-    ("Neighbours can partly be guessed from the token alone; attention adds to that, and the token after, which is predicted, is known best at the top.",
-     "이웃 토큰은 토큰 자체만으로도 어느 정도 짐작할 수 있고, 어텐션이 이를 보탭니다. 예측 대상인 뒤 토큰은 가장 위에서 가장 잘 알 수 있습니다."),
+    ("Neighbours on both sides can be guessed a little from the token alone; attention brings them in, most of it in the first layer.",
+     "양쪽 이웃 토큰은 토큰 자체만으로는 조금만 짐작할 수 있고, 어텐션이 가져옵니다. 대부분은 첫 레이어에서 들어옵니다."),
     ("Compare with the majority in the table, the share of the most frequent answer: below it a probe knows nothing.",
      "표의 다수 답 비율과 비교하십시오. 그보다 낮으면 프로브는 아무것도 읽지 못한 것입니다."),
     ("ELMo lets each task choose its mix: spelling is read off the lowest layer, context off the higher ones.",
      "ELMo는 과제마다 혼합을 고르게 합니다. 철자는 가장 아래 레이어에서, 문맥은 위쪽 레이어에서 읽습니다."),
 )  # fmt: skip
 CLASSES = 30  # of tokens: the most frequent ones
+BERT_VOCAB_SIZE, WINDOW = 512, 32  # few tokens, and short texts: a small BERT leaves their frequencies sooner
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,8 @@ class Settings:
     """Settings of this experiment.
 
     Attributes:
-        model: A model of your own to probe, such as a BERT; a small GPT-2 is trained without one.
-        steps: Training steps of the small GPT-2.
+        model: A model of your own to probe, such as a published BERT; a small BERT is trained without one.
+        steps: Training steps of the small BERT, which learns token frequencies for long before it uses its context.
         elmo_steps: Training steps of ELMo.
         tokens: Tokens that the probes are trained and tested on.
         mix_steps: Training steps of ELMo's mixes.
@@ -47,7 +50,7 @@ class Settings:
     """
 
     model: str | None = None
-    steps: int = 300
+    steps: int = 2200
     elmo_steps: int = 150
     tokens: int = 6000
     mix_steps: int = 150
@@ -83,7 +86,7 @@ def make_token_labels(rows: Tensor) -> dict[str, tuple[Tensor, int]]:
 
 @torch.no_grad()
 def probe_layers(
-    former: Former, store: Store, tokens: int, length: int = 32
+    former: Former, store: Store, tokens: int, length: int = WINDOW
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Return the accuracy of each probe by layer, and that of the most frequent answer."""
     count = min(tokens, len(store.tokens)) // length
@@ -147,11 +150,23 @@ def compute_word_states(elmo: SmallModel, sentences: list[list[str]]) -> list[Te
     return list(torch.cat(parts, 1))
 
 
+def train_bert(page: Page, settings: Settings) -> Former:
+    """Train a small BERT; it masks 30 %, for more labels in a short training."""
+    data = prepare_corpus(page, "bert", BERT_VOCAB_SIZE, settings.characters)
+    goal, sizes = {"name": "mlm", "mask_rate": 0.3}, {**SMALL_SIZES, "context": 64}
+    return train_small(
+        page, "bert", data, settings.steps, model=sizes, objective=goal, train={"seq_length": WINDOW}
+    ).former
+
+
 def run(page: Page, settings: Settings) -> dict[str, float]:
     """Train both models, probe the one and mix the layers of the other."""
     local, s = page.localise, settings
-    former = load_or_train(page, s.model, "gpt2", s.steps)
-    assert former.tokenizer is not None
+    former = train_bert(page, s) if s.model is None else load(s.model)
+    if former.tokenizer is None:
+        raise Error("this model has no tokenizer", where=s.model, fix="give one that reads text, or leave model out")
+    page.add_note(local(f"The probed model: {former.family}, {former.config.layers} layers.",
+                        f"프로브를 적용한 모델: {former.family}, 레이어 {former.config.layers}개."))  # fmt: skip
     store = Store.from_documents(page.load_documents(s.characters)[1], former.tokenizer)
     probes, chance = probe_layers(former, store, s.tokens)
     titles = {
@@ -166,7 +181,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         *(f"{local('layer', '레이어')} {i + 1}" for i in range(len(probes["token"]) - 1)),
     ]
     page.add_table(
-        local(f"Accuracy of probes by layer ({former.family})", f"레이어별 프로브 정확도({former.family})"),
+        local("Accuracy of probes by layer", "레이어별 프로브 정확도"),
         (local("question", "질문"), local("majority", "다수 답"), *layer_names),
         rows,
     )

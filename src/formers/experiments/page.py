@@ -135,7 +135,11 @@ def name_tokens(tokens: Sequence[Token]) -> list[str]:
     return ["·" if token.is_joined else token.text.strip() or "␣" for token in tokens]
 
 
-def render_chips(tokens: Sequence[tuple[str, str]]) -> str:
-    """Render tokens as chips, each with a class: "", on, off, warm or hidden."""
-    chips = (f'<span class="chip {kind}">{html.escape(text) or "&nbsp;"}</span>' for text, kind in tokens)
+def render_chips(tokens: Sequence[tuple[str, str]], notes: Sequence[str] = ()) -> str:
+    """Render tokens as chips, each with a class: "", on, off, warm or hidden; `notes` stand below the line after them."""
+    small = [f"<sub>{html.escape(note)}</sub>" for note in notes] or [""] * len(tokens)
+    chips = (
+        f'<span class="chip {kind}">{html.escape(text) or "&nbsp;"}{note}</span>'
+        for (text, kind), note in zip(tokens, small, strict=True)
+    )
     return f"<p>{''.join(chips)}</p>"

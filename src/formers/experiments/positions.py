@@ -14,19 +14,19 @@ from ..former import Former, build
 from ..nn.attention.masks import build_alibi
 from ..nn.attention.positions import BucketBias, RotaryEmbedding, SinusoidalPositions
 from ..nn.layers import Embeddings
-from ..reports.pictures import draw_bars, draw_curves, draw_matrix
+from ..reports.pictures import draw_curves, draw_matrix
 from .page import Page
 from .small_models import SMALL_SIZES, prepare_corpus, train_small
 
 EXPLANATION = (
     ("In the sinusoid map a row is a position and reads 0, 1, 0, 1, … at position 0; the columns turn ever more slowly.",
      "사인파 지도에서 행은 위치이며 위치 0의 값은 0, 1, 0, 1, …입니다. 열이 뒤로 갈수록 천천히 변합니다."),
-    ("A learned table starts as noise and a short training moves it little; only a long one makes neighbouring positions alike.",
-     "학습되는 위치 표는 잡음에서 시작하며 짧은 학습으로는 거의 변하지 않습니다. 오래 학습해야 이웃한 위치끼리 비슷해집니다."),
+    ("A learned table starts as noise; the faint band along its diagonal shows that neighbouring positions begin to be alike, which takes long.",
+     "학습되는 위치 표는 잡음에서 시작합니다. 대각선 주위의 옅은 띠는 이웃한 위치끼리 비슷해지기 시작했음을 보여 주며, 이는 오래 걸립니다."),
     ("Rotary scores, ALiBi's penalties and T5's buckets depend on the distance alone, not on the place in the text.",
      "로터리 점수, ALiBi의 벌점, T5의 버킷은 위치가 아니라 거리에만 의존합니다."),
-    ("A causal model without positions learns an order from its mask, and in a short training it may pass a table that must be learned first; distances (ALiBi, rotary) learn fastest.",
-     "인과 모델은 위치 정보가 없어도 마스크에서 순서를 학습하며, 짧은 학습에서는 표를 새로 학습해야 하는 모델보다 나을 수도 있습니다. 거리를 쓰는 방식(ALiBi, 로터리)이 가장 빨리 학습합니다."),
+    ("A causal model without positions learns an order from its mask and keeps up with a table that must be learned first; distances (rotary, ALiBi, buckets) learn fastest.",
+     "인과 모델은 위치 정보가 없어도 마스크에서 순서를 학습하며, 새로 학습해야 하는 위치 표에 뒤지지 않습니다. 거리를 쓰는 방식(로터리, ALiBi, 버킷)이 가장 빨리 학습합니다."),
     ("Without positions a two-sided model cannot tell an order at all: shuffled words give the same vectors, shuffled.",
      "양방향 모델은 위치 정보가 없으면 순서를 전혀 구별하지 못합니다. 단어를 섞으면 같은 벡터가 섞여서 나옵니다."),
 )  # fmt: skip
@@ -43,7 +43,7 @@ class Settings:
         characters: Characters of the training text.
     """
 
-    steps: int = 200
+    steps: int = 500
     length: int = 48
     dim: int = 64
     characters: int = 300_000
@@ -160,7 +160,6 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         local("Shuffled words in a two-sided model", "양방향 모델에서 단어 섞기"), (local("model", "모델"), local("change of the vectors", "벡터의 변화")),
         [(local("without positions", "위치 없음"), blind), (local("with positions", "위치 있음"), sighted)],
     )  # fmt: skip
-    page.add_picture(draw_bars({local(*n): losses[n[0]] for n in VARIANTS}, local("validation loss", "검증 손실")))
     page.add_picture(
         draw_curves(curves, local("training loss", "학습 손실"), local("step", "스텝"), local("loss", "손실"))
     )
@@ -182,13 +181,17 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     page.add_picture(
         draw_curves(
             {"q·k": compute_rotary_scores(s.dim, 4 * s.length)},
-            local("rotary: score of equal vectors by distance", "로터리: 같은 벡터의 거리별 점수"),
+            local("rotary: score of two equal vectors by distance", "로터리: 같은 두 벡터의 거리별 점수"),
             local("distance", "거리"),
         )
     )
     page.add_picture(
-        draw_curves(lines, local("ALiBi: penalty by distance", "ALiBi: 거리별 벌점"), local("distance", "거리"))
+        draw_curves(
+            lines,
+            local("ALiBi: penalty by distance, of four heads", "ALiBi: 헤드 4개의 거리별 벌점"),
+            local("distance", "거리"),
+        )
     )
     page.add_picture(draw_curves({local("bucket", "버킷"): [(float(d), float(b)) for d, b in zip(far.tolist(), buckets.compute_bucket(far).tolist(), strict=True)]},
-                                 local("T5: bucket by distance", "T5: 거리별 버킷"), local("distance", "거리")))  # fmt: skip
+                                 local("T5: number of the bucket by distance; far tokens share one", "T5: 거리별 버킷 번호. 먼 토큰들은 한 버킷을 함께 씁니다"), local("distance", "거리")))  # fmt: skip
     return {**losses, "blind": blind, "sighted": sighted}

@@ -96,8 +96,8 @@ ENTRIES = (
     ExperimentEntry(
         "why-attention",
         ("Why attention", "어텐션이 필요한 이유"),
-        ("an RNN without and with attention by length, the alignment it learned, gradients over distance",
-         "길이별로 어텐션 없는 RNN과 있는 RNN, 학습된 정렬, 거리별 기울기를 비교합니다"),
+        ("an RNN without and with attention by length (copy, reversal, translation), its alignment, gradients over distance",
+         "복사, 뒤집기, 번역에서 길이별로 어텐션 없는 RNN과 있는 RNN, 학습된 정렬, 거리별 기울기를 비교합니다"),
         "formers try why-attention --file pairs.tsv --translation-steps 3000",
         "source, tab, target",
     ),
@@ -132,8 +132,8 @@ ENTRIES = (
     ExperimentEntry(
         "layers",
         ("What the layers know", "레이어가 아는 것"),
-        ("probes of every layer of a language model, and the mix of ELMo's layers that each task learns",
-         "언어 모델의 레이어별 프로브와, 과제마다 학습되는 ELMo 레이어의 혼합 가중치를 봅니다"),
+        ("what each layer of a BERT knows, by probes, and the mix of ELMo's layers that each task learns",
+         "프로브로 본 BERT 레이어별 지식과, 과제마다 학습되는 ELMo 레이어의 혼합 가중치를 봅니다"),
         "formers try layers --file my.txt",
     ),
     ExperimentEntry(

@@ -42,6 +42,13 @@ class Settings:
     characters: int = 300_000
 
 
+def name_groups(page: Page, count: int, layers: int) -> str:
+    """Name how many blocks the layers have between them."""
+    if count == layers:
+        return page.localise("nothing", "없음")
+    return page.localise("one block for all" if count == 1 else f"{count} blocks", f"전체가 블록 {count}개")
+
+
 def run(page: Page, settings: Settings) -> dict[str, float]:
     """Train models with shared and separate blocks, and with wide and narrow embeddings."""
     local, s = page.localise, settings
@@ -51,12 +58,12 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     results: dict[str, float] = {}
     # What the layers share: a block for each group of them; or (table 4) attention or feed-forward layers alone.
     ways: list[tuple[str, str, dict[str, object]]] = [
-        (str(count), f"{local('blocks', '블록')} {count}", {"groups": count}) for count in groups
+        (str(count), name_groups(page, count, s.layers), {"groups": count}) for count in groups
     ]
     both = [(way, embed) for way in ways for embed in (s.narrow, s.dim)]
     both += [
-        (("attention", local("attention alone", "어텐션만"), {"share": "shared-attention"}), s.dim),
-        (("feed-forward", local("feed-forward alone", "피드포워드만"), {"share": "shared-FFN"}), s.dim),
+        (("attention", local("attention", "어텐션"), {"share": "shared-attention"}), s.dim),
+        (("feed-forward", local("feed-forward", "피드포워드"), {"share": "shared-FFN"}), s.dim),
     ]
     for (key, title, sharing), embed in both:
         name = f"{title}, E {embed}"
@@ -72,7 +79,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         points[name] = [(float(total), trained_model.loss)]
         results |= {f"loss {key} {embed}": trained_model.loss, f"parameters {key} {embed}": float(total)}
     head = (
-        local("shared", "공유"),
+        local("what layers share", "레이어가 공유하는 것"),
         "E",
         local("embedding", "임베딩"),
         local("in blocks", "블록 내"),

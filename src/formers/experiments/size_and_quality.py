@@ -38,7 +38,7 @@ class Settings:
 
     dims: tuple[int, ...] = (32, 64, 128)
     layers: int = 3
-    steps: int = 400
+    steps: int = 800
     characters: int = 600_000
 
 

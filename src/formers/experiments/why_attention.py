@@ -43,16 +43,36 @@ EXPLANATION = (
 SYMBOLS = "abcdefghij"
 SHOWN_LENGTHS = (2, 6, 10, 14, 20)
 INIT = 0.15  # smaller weights learn their task far later
-VOCAB_SIZE, OWN_VOCAB_SIZE = 400, 4000  # of the tokenizers, for made pairs and for the user's own
+VOCAB_SIZE, OWN_VOCAB_SIZE = 800, 4000  # of the tokenizers, for made pairs and for the user's own
 # English and Korean words of simple sentences. A verb has two Korean forms: at the end, and before another clause.
 SUBJECTS = {"the teacher": "선생님이", "the student": "학생이", "the doctor": "의사가", "the farmer": "농부가",
             "my brother": "내 동생이", "our neighbour": "우리 이웃이", "the singer": "가수가", "his uncle": "그의 삼촌이"}  # fmt: skip
 VERBS = {"found": ("찾았다", "찾았고"), "bought": ("샀다", "샀고"), "sold": ("팔았다", "팔았고"), "lost": ("잃어버렸다", "잃어버렸고"),
          "saw": ("보았다", "보았고"), "moved": ("옮겼다", "옮겼고"), "hid": ("숨겼다", "숨겼고"), "drew": ("그렸다", "그렸고")}  # fmt: skip
 ADJECTIVES = {"old": "오래된", "small": "작은", "red": "빨간", "heavy": "무거운", "beautiful": "아름다운", "new": "새"}
-NOUNS = {"book": "책을", "bag": "가방을", "chair": "의자를", "box": "상자를", "picture": "그림을", "boat": "배를", "clock": "시계를"}
-PLACES = {"in the park": "공원에서", "at school": "학교에서", "in the garden": "정원에서", "at the market": "시장에서", "by the river": "강가에서"}
-TIMES = {"yesterday": "어제", "last week": "지난주에", "in the morning": "아침에", "on Sunday": "일요일에", "last night": "어젯밤에"}
+NOUNS = {
+    "book": "책을",
+    "bag": "가방을",
+    "chair": "의자를",
+    "box": "상자를",
+    "picture": "그림을",
+    "boat": "배를",
+    "clock": "시계를",
+}
+PLACES = {
+    "in the park": "공원에서",
+    "at school": "학교에서",
+    "in the garden": "정원에서",
+    "at the market": "시장에서",
+    "by the river": "강가에서",
+}
+TIMES = {
+    "yesterday": "어제",
+    "last week": "지난주에",
+    "in the morning": "아침에",
+    "on Sunday": "일요일에",
+    "last night": "어젯밤에",
+}
 
 
 @dataclass(frozen=True)
@@ -100,7 +120,7 @@ def make_pairs(task: str, length: int, count: int, draw: random.Random) -> list[
     pairs = []
     for _ in range(count):
         if task == "translate":
-            pairs.append(make_sentence(draw.randint(1, 3), draw))
+            pairs.append(make_sentence(draw.randint(1, 2), draw))
         else:
             row = [draw.choice(SYMBOLS) for _ in range(length)]
             pairs.append((" ".join(row), " ".join(row if task == "copy" else row[::-1])))

@@ -168,21 +168,21 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         groups: dict[str, list[tuple[float, float, str]]] = {}
         for (sense, sentence), (x, y) in zip(tests, project(by_layer[layer]).tolist(), strict=True):
             groups.setdefault(sense, []).append((x, y, sentence))
-        page.add_picture(draw_points(groups, local(f"“{word}”: {title}", f"“{word}”: {title}")))
+        page.add_picture(draw_points(groups, f"“{word}”: {title}"))
     levels = [local("embeddings", "임베딩"), *(f"{local('layer', '레이어')} {i}" for i in layers[1:])]
     page.add_table(local("Same sense as the nearest other sentence", "가장 가까운 다른 문장과 같은 뜻의 비율"), (local("layer", "레이어"), local("accuracy", "정확도")),
                    [(level, f"{v:.0%}") for level, v in zip(levels, accuracy, strict=True)])  # fmt: skip
     static = train_static(page, texts, s.epochs)
     known = [(sense, " ".join(w for w in text.split() if look_up_words(static, [w])[1].all())) for sense, text in tests]
     marks = find_marks(known, word, (MAX_NAMES - 1) // len(set(names)))
-    chosen = [(word, word), *((sense, mark) for sense, some in marks.items() for mark in some)]
+    chosen = [*((sense, mark) for sense in dict.fromkeys(names) for mark in marks[sense]), (word, word)]
     vectors = get_unit_vectors(static, [mark for _, mark in chosen])
     plane: dict[str, list[tuple[float, float, str]]] = {}
     for (group, mark), (x, y) in zip(chosen, project(vectors).tolist(), strict=True):
         plane.setdefault(group, []).append((x, y, mark))
     page.add_picture(draw_points(plane, local(f"static vectors (word2vec): one “{word}”, and words of each sense",
                                               f"정적 벡터(word2vec): “{word}” 하나와 뜻별 단어들")))  # fmt: skip
-    close = {sense: float((get_unit_vectors(static, some) @ vectors[0]).mean()) for sense, some in marks.items()}
+    close = {sense: float((get_unit_vectors(static, some) @ vectors[-1]).mean()) for sense, some in marks.items()}
     page.add_table(local(f"Static “{word}” and the words of each sense", f"정적 벡터 “{word}”와 뜻별 단어"),
                    (local("sense", "뜻"), local("words", "단어"), local("mean cosine", "평균 코사인")),
                    [(sense, ", ".join(some), close[sense]) for sense, some in marks.items()])  # fmt: skip
