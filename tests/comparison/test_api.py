@@ -61,7 +61,7 @@ def test_a_race_is_run_continued_and_extended(tmp_path):
 
 
 def test_records_travel_without_anything_else(tmp_path):
-    """On another machine, with the same text, a race goes on from comparison.json and the records; other text is
+    """On another machine, with the same text, a race continues from comparison.json and the records; other text is
     refused."""
     small = {**SMALL, "budgets": ["epochs:0.02"], "lr_factors": [1.0]}
     first, moved = tmp_path / "first", tmp_path / "moved"

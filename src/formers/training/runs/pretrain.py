@@ -340,7 +340,8 @@ class PretrainRun(NetworkRun[PretrainConfig]):
         share = measure_random_pairs(self.get_source(0).plan_epoch(self.config.train.seed, 0))
         if abs(share - 0.5) <= RANDOM_PAIR_TOLERANCE:
             return None
-        how = "a sentence that fills an example alone has no continuation; longer examples (train.seq_length) have one"
+        length = self.config.train.seq_length
+        how = f"few sentences have a continuation within {length} tokens; with a longer train.seq_length more of them do"
         return f"{share:.0%} of the pairs are random, where BERT's procedure is meant to have a half: {how}"
 
     def get_source(self, phase: int) -> AnySource:
