@@ -15,8 +15,9 @@ NOTES = {
     "en": "Who descends from whom, then one section for each family: its paper, what was new, shapes, where this"
     " implementation differs from the reference, and the published sizes. A name in the tree leads to the page that"
     " explains the model.",
-    "ko": "어느 모델이 어느 모델에서 나왔는지, 그리고 모델 계열마다 논문, 새로운 점, 공개된 크기를 정리했습니다. 이름을 누르면 그 모델을"
-    " 설명하는 페이지로 갑니다. 텐서의 모양과 참조 구현과의 차이는 [영어 페이지](../en/family.md)에 있습니다.",
+    "ko": "어느 모델이 어느 모델에서 나왔는지, 그리고 모델 계열마다 논문, 새로운 점, 공개된 크기를 정리했습니다."
+    " 이름을 누르면 그 모델을 설명하는 페이지로 갑니다. 텐서의 모양과 참조 구현과의 차이는"
+    " [영어 페이지](../en/family.md)에 있습니다.",
 }
 NO_PARENT = "–"
 ROOTS = {  # what the first ones of a line descend from, which is no family here

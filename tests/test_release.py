@@ -35,3 +35,10 @@ def test_the_citation_is_of_this_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == formers.__version__
     assert citation["license"] == PROJECT["license"]
+
+
+def test_every_shipped_model_is_named_with_its_licence():
+    words = (ROOT / "THIRD_PARTY.md").read_text(encoding="utf-8").lower().replace(" ", "-")
+    for card in sorted((ROOT / "src" / "formers" / "pretrained").glob("*/README.md")):
+        licence = re.search(r"^license: (\S+)$", card.read_text(encoding="utf-8"), re.M)[1]
+        assert re.search(rf"`formers/{card.parent.name}`[^|;]*{re.escape(licence)}", words), card

@@ -52,6 +52,11 @@ def test_the_page(report):
                    for p in pictures.values())  # fmt: skip
 
 
+def test_only_hypotheses_about_the_families_of_a_race_are_shown(report):
+    rows = report.build_hypothesis_table().rows
+    assert [row[0].partition(",")[0] for row in rows] == ["On 10 million words"], "XLNet and BERT are here, ALBERT is not"
+
+
 def test_what_has_no_result_is_listed():
     lost = Record("tune/epochs-10/gpt2/seed0/reviews", "tune", "refused", "gpt2", error="the loss is not finite")
     page, text, _ = render_comparison(ComparisonReport([make_plan("gpt2"), lost]), "A race")

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from ..config import JSONObject, count_noun
 from ..errors import Error
+from ..verbs import can_fill
 from . import common
 from .common import (
     ColumnRoles,
@@ -385,6 +386,8 @@ def evaluate(
         console.print(f"{escape_line(name):<26} {number}")
     for name, words in evaluation.signatures.items():
         console.print(f"{name:<26} {words}")
+    if evaluation.kind == "perplexity" and can_fill(former):
+        console.print("pseudo-likelihoods: each token is predicted from both sides; not comparable with a decoder's")
     return None
 
 

@@ -95,7 +95,7 @@ def list_family_jobs(family: str, config: CompareConfig) -> Iterator[Job]:
                 yield Job(name, "tune-search", family, (start, reference), first, 0, task, factor)
         tuned[task] = tuple(names.values())
     for budget in config.parsed_budgets:
-        other = (f"plan/{budget.family}",) if budget.family else ()
+        other: tuple[str, ...] = (f"plan/{budget.family}",) if budget.family else ()
         if budget.family and config.max_minutes is not None:
             other += (f"speed/{budget.family}",)
         for seed in range(config.count_seeds(family)):

@@ -150,7 +150,7 @@ class ComparisonReport:
         ]  # fmt: skip
         head = ("", local("family", "모델 계열"), local("articles", "글"), local("sentences", "문장"),
                 local("pairs, %", "문장 쌍, %"))  # fmt: skip
-        title = local("Causal models by bits per byte of the test text", "인과 모델: 시험 텍스트의 바이트당 비트 수")
+        title = local("Causal models by bits per byte of the test text", "인과 모델: 테스트 텍스트의 바이트당 비트 수")
         return ReportTable(title, head, rows)
 
     def build_apart_table(self, budget: str) -> ReportTable:
@@ -214,9 +214,11 @@ class ComparisonReport:
         return rows
 
     def build_hypothesis_table(self) -> ReportTable:
-        """Build the table of hypotheses and what the records say."""
-        local = self.localise
-        rows = [self.format_answer(answer) for answer in answer_all(self.measures)]
+        """Build the table of the hypotheses about families that take part, and what the records say."""
+        local, members = self.localise, set(self.measures.families)
+        answers = answer_all(self.measures)
+        about = {a.hypothesis.name: {f for term in a.hypothesis.terms for f in term.families} for a in answers}
+        rows = [self.format_answer(answer) for answer in answers if about[answer.hypothesis.name] <= members]
         head = (local("hypothesis", "가설"), local("rule", "규칙"), local("value", "값"), local("noise", "잡음"),
                 local("answer", "답"))  # fmt: skip
         note = local(
@@ -247,8 +249,9 @@ class ComparisonReport:
         )
 
     def list_tables(self) -> list[ReportTable]:
-        """List all tables but those of single budgets."""
-        return [self.build_member_table(), self.build_hypothesis_table()]
+        """List all tables but those of single budgets; the hypotheses only where one is about families of this race."""
+        hypotheses = self.build_hypothesis_table()
+        return [self.build_member_table(), *([hypotheses] if hypotheses.rows else [])]
 
     def list_budget_tables(self, budget: str) -> list[ReportTable]:
         """List the tables of a budget that have rows."""

@@ -207,7 +207,7 @@ def evaluate_shots(
             prompts, fewer = runner.build_prompts(kept, drawn)
             shown = shown or prompts[0]
             shortened += fewer
-            metrics.append(runner.score(kept, prompts, f"{count} shots, draw {draw + 1}"))
+            metrics.append(runner.score(kept, prompts, f"{format_counted(count, 'shots')}, draw {draw + 1}"))
         scores.append(ShotScores(count, metrics, shortened))
     notes = describe_short_context(former.context, len(rows), len(kept), scores)
     majority = None

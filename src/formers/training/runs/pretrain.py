@@ -343,8 +343,9 @@ class PretrainRun(NetworkRun[PretrainConfig]):
         share = measure_random_pairs(self.get_source(0).plan_epoch(self.config.train.seed, 0))
         if abs(share - 0.5) <= RANDOM_PAIR_TOLERANCE:
             return None
-        what = f"{share:.0%} of the pairs are random, where BERT's procedure is meant to have a half"
-        return f"{what}: a sentence that fills an example has no continuation; raise train.seq_length"
+        length = self.config.train.seq_length
+        how = f"few sentences have a continuation within {length} tokens; with a longer train.seq_length more of them do"
+        return f"{share:.0%} of the pairs are random, where BERT's procedure is meant to have a half: {how}"
 
     def get_source(self, phase: int) -> AnySource:
         """Return the text, with the objective of a phase; mixed with the tasks, where there are any."""
