@@ -62,5 +62,5 @@ def test_the_book_is_accessible(language, served_site, open_page, check_access):
 @needs_site
 def test_a_search_finds_korean_words_with_particles(open_page):
     page = open_page((SITE / "ko" / "search.html").as_uri() + "?q=어텐션을").page
-    # Results appear one after the other while the search goes on.
+    # Results appear one after the other while the search continues.
     page.wait_for_function("document.querySelectorAll('#search-results li a').length > 5")
