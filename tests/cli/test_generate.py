@@ -144,7 +144,7 @@ def test_fill_shows_every_blank(capsys, models):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("generate", "gpt2", "x", "--num-beams", 2, "--top-k", 3), "top_k is for sampling"),
+        (("generate", "gpt2", "x", "--num-beams", 2, "--top-k", 3), "does not sample: top_k does not apply"),
         (("generate", "gpt2", "x", "--top-p", 1.5), "top_p must be above 0"),
         (("generate", "gpt2", "x", "--max-new-tokens", 0), "tokens must be at least 1"),
         (("generate", "gpt2", "x", "--min-new-tokens", 99), "at least 99 tokens are asked for, and at most 64"),

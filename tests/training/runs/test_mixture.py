@@ -206,7 +206,7 @@ TAGS = [{"words": ["Anna", "runs"], "tags": ["B-PER", "O"]}] * 12
         ({"films": REVIEWS}, {"overrides": {"tune.prefix": "x: "}}, "tune.prefix is a task's own"),
         ({"films": REVIEWS}, {"overrides": {"tune.balance": True}}, "tune.balance does not apply"),
         ({"films": REVIEWS}, {"train": "x.tsv"}, "tasks name their own examples"),
-        ({"films": REVIEWS}, {"task": "classify"}, "a mixture has tasks of its own"),
+        ({"films": REVIEWS}, {"task": "classify"}, "does not apply to a mixture"),
         (7, {}, "a mixture is a table of tasks"),
         (["films"], {}, "cannot be read"),
         (["films", "a=b"], {}, "'films' is not of the form NAME=FILE"),
