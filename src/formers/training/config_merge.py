@@ -219,7 +219,15 @@ class PretrainConfig(RunConfig):
     preset: str | None = None
     init: str | None = None  # a checkpoint to start from
     mixture: MixtureConfig | None = None  # tasks that are learned beside the text
-    model_overrides: Settings = field(default_factory=dict)  # the settings of `init` that were asked for
+    model_overrides: Settings = field(default_factory=dict)  # the settings of the model that were asked for
+
+    def to_dict(self) -> Settings:
+        """Return the settings as run.json keeps them. A preset's vocabulary is not among them: the tokenizer has one of
+        its own, and a run that is resumed must not take the preset's for one that was asked for."""
+        saved = super().to_dict()
+        if "vocab" not in self.model_overrides:
+            saved["model"] = {name: value for name, value in saved["model"].items() if name != "vocab"}
+        return saved
 
 
 @dataclass(frozen=True, kw_only=True)
