@@ -341,7 +341,9 @@ class PretrainRun(NetworkRun[PretrainConfig]):
         if abs(share - 0.5) <= RANDOM_PAIR_TOLERANCE:
             return None
         length = self.config.train.seq_length
-        how = f"few sentences have a continuation within {length} tokens; with a longer train.seq_length more of them do"
+        how = (
+            f"few sentences have a continuation within {length} tokens; with a longer train.seq_length more of them do"
+        )
         return f"{share:.0%} of the pairs are random, where BERT's procedure is meant to have a half: {how}"
 
     def get_source(self, phase: int) -> AnySource:
