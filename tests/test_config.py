@@ -185,3 +185,5 @@ def test_sizes_that_are_none(text):
 def test_counts_agree_with_their_nouns():
     assert [count_noun(n, "label") for n in (0, 1, 2048)] == ["0 labels", "1 label", "2,048 labels"]
     assert [count_noun(n, "epoch") for n in (1.0, 2.5)] == ["1 epoch", "2.5 epochs"]
+    phrase = "empty document(s) left out"
+    assert [count_noun(n, phrase) for n in (1, 2)] == ["1 empty document left out", "2 empty documents left out"]

@@ -118,9 +118,11 @@ def format_value(value: object) -> str:
 
 
 def count_noun(count: float, noun: str) -> str:
-    """Format a number of things: "1 label", "2,048 labels", "2.5 epochs"."""
+    """Format a number of things: "1 label", "2,048 labels", "2.5 epochs". In a longer phrase "(s)" follows the noun:
+    "empty document(s) left out"."""
     number = f"{count:,}" if isinstance(count, int) else f"{count:g}"
-    return f"{number} {noun}{'s' * (count != 1)}"
+    phrase = noun if "(s)" in noun else f"{noun}(s)"
+    return f"{number} {phrase.replace('(s)', 's' * (count != 1))}"
 
 
 def parse_json_object(text: str, where: object = None) -> JSONObject:

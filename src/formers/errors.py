@@ -10,14 +10,6 @@ OUT_OF_MEMORY_PATTERN = re.compile(
 )
 
 
-PLURAL_PATTERN = re.compile(r"\b([a-z]*(?:ch|sh|ss|x)(?=es\b)|[a-z]*[a-rt-z](?=s\b))e?s\b")  # the first of a phrase
-
-
-def format_counted(count: int, things: str) -> str:
-    """Format a number with what is counted, which is given in the plural: "1 empty document left out"."""
-    return f"{count:,} {things if count != 1 else PLURAL_PATTERN.sub(lambda found: found[1], things, count=1)}"
-
-
 class Error(Exception):
     """What formers raises on bad input; the command line prints it as one line and exits with its code."""
 

@@ -54,7 +54,9 @@ def test_the_page(report):
 
 def test_only_hypotheses_about_the_families_of_a_race_are_shown(report):
     rows = report.build_hypothesis_table().rows
-    assert [row[0].partition(",")[0] for row in rows] == ["On 10 million words"], "XLNet and BERT are here, ALBERT is not"
+    assert [row[0].partition(",")[0] for row in rows] == ["On 10 million words"], (
+        "XLNet and BERT are here, ALBERT is not"
+    )
 
 
 def test_what_has_no_result_is_listed():

@@ -15,7 +15,7 @@ from cyclopts import App, Parameter
 from rich.text import Text
 
 from ..config import Settings, count_noun, parse_byte_size
-from ..errors import Error, format_counted, get_reason
+from ..errors import Error, get_reason
 from .common import OverwriteFlag, TextFileOptions, check_output_file
 from .terminal import SafeConsole, escape_line, print_table, show_progress
 
@@ -292,11 +292,11 @@ def print_store_summary(store: Store | None, out: Path) -> None:
         return
     for part, about in store.directory.parts.items():
         named = (name for name in ("documents", "sentences", "tokens") if name in about)
-        sizes = ", ".join(format_counted(about[name], name) for name in named)
-        console.print(f"{where} ({part}): {sizes} in {format_counted(len(about['shards']), 'shards')}")
+        sizes = ", ".join(count_noun(about[name], name.removesuffix("s")) for name in named)
+        console.print(f"{where} ({part}): {sizes} in {count_noun(len(about['shards']), 'shard')}")
     counts = {**store.directory.metadata["counts"]}
     notes, seen = counts.pop("notes", []), counts.pop("tests", None)
-    remarks = [format_counted(count, words.get(name, name)) for name, count in counts.items() if count]
+    remarks = [count_noun(count, words.get(name, name)) for name, count in counts.items() if count]
     if remarks := [*remarks, *notes]:
         console.print("read: " + ", ".join(remarks))
     if (line := describe_unknown(store, store.tokenizer)) is not None:

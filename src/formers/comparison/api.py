@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..atomic_files import hold_lock, write_atomically
-from ..config import JSONObject, ProgressCallback, Settings
+from ..config import JSONObject, ProgressCallback, Settings, count_noun
 from ..data.readers import find_files, is_path_source
-from ..errors import Error, format_counted
+from ..errors import Error
 from ..training.progress import format_duration
 from .corpus import PARTS, write_corpus
 from .jobs import JobRunner, list_jobs
@@ -242,7 +242,7 @@ def plan_comparison(
     together = max(1, together)
     notes.append(
         f"{corpus['train']['words']:,} words of training text; about {format_duration(total / together)} in all with "
-        f"{format_counted(together, 'jobs')} at once (estimates; those of fine-tuning and scoring get better "
+        f"{count_noun(together, 'job')} at once (estimates; those of fine-tuning and scoring get better "
         "when some of it is done)"
     )
     return rows, notes
@@ -252,7 +252,7 @@ def describe_sections(corpus: JSONObject) -> str:
     """Say that few documents were cut into sections."""
     num, num_sections = corpus["cut_documents"], sum(corpus[part]["documents"] for part in PARTS)
     return (
-        f"the text has {format_counted(num, 'documents')}, too few to hold some out: cut into {num_sections} "
+        f"the text has {count_noun(num, 'document')}, too few to hold some out: cut into {num_sections} "
         "sections of whole sentences (blank lines separate documents in a text file)"
     )
 

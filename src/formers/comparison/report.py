@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config import JSONObject
-from ..errors import format_counted
+from ..config import JSONObject, count_noun
 from ..registry import find_family
 from ..reports.html import render_page
 from ..reports.pictures import draw_curves, draw_frontier
@@ -306,7 +305,7 @@ class ComparisonReport:
         words = [f"{count['words']:,}" for count in counts]
         cut = ("", "")
         if num := self.corpus.get("cut_documents"):
-            cut = (f" They are sections of {format_counted(num, 'documents')}.", f" 문서 {num}개를 나눈 구간입니다.")
+            cut = (f" They are sections of {count_noun(num, 'document')}.", f" 문서 {num}개를 나눈 구간입니다.")
         return self.localise(
             f"Text: {words[0]} words in {counts[0]['documents']:,} documents to learn from, {words[1]} for validation, "
             f"{words[2]} for the test.{cut[0]}",

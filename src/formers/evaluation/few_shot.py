@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Unpack
 
-from ..config import ProgressCallback, check_sizes
-from ..errors import Error, format_counted
+from ..config import ProgressCallback, check_sizes, count_noun
+from ..errors import Error
 from ..former import Former
 from ..tasks.encoding import tokenize_texts
 from ..tasks.example_tables import COLUMN_NAMES, FileOptions, read_table
@@ -207,7 +207,7 @@ def evaluate_shots(
             prompts, fewer = runner.build_prompts(kept, drawn)
             shown = shown or prompts[0]
             shortened += fewer
-            metrics.append(runner.score(kept, prompts, f"{format_counted(count, 'shots')}, draw {draw + 1}"))
+            metrics.append(runner.score(kept, prompts, f"{count_noun(count, 'shot')}, draw {draw + 1}"))
         scores.append(ShotScores(count, metrics, shortened))
     notes = describe_short_context(former.context, len(rows), len(kept), scores)
     majority = None
@@ -224,11 +224,11 @@ def describe_short_context(context: int | None, num_rows: int, num_kept: int, sc
     were asked for; nothing if all fit."""
     parts = []
     if num_kept < num_rows:
-        parts.append(f"{num_rows - num_kept:,} of {format_counted(num_rows, 'rows')} left out, even without examples")
+        parts.append(f"{num_rows - num_kept:,} of {count_noun(num_rows, 'row')} left out, even without examples")
     for score in scores:
         if score.shortened:
             total = num_kept * len(score.draws)
-            shots = format_counted(score.shots, "shots")
+            shots = count_noun(score.shots, "shot")
             parts.append(f"at {shots}, {score.shortened:,} of {total:,} prompts have fewer")
     if not parts:
         return []

@@ -25,7 +25,7 @@ from typing import Any, TypeGuard, Unpack, cast
 
 from ..config import Settings, count_noun
 from ..data.readers import NUMBER_CHARACTERS, format_names, resolve_column
-from ..errors import Error, format_counted
+from ..errors import Error
 from ..text.normalise import CleaningReport, compose_and_count, compose_nfc, scrub_text
 from .example_tables import COLUMN_NAMES, EXACT_LABEL_NAMES, ID_COLUMN, PAIR_NAMES, FileOptions, Table, read_table
 from .tagging import OUTSIDE_TAGS, find_scheme

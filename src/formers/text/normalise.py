@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from ..errors import Error, format_counted
+from ..config import count_noun
+from ..errors import Error
 
 # Characters that are not text. A byte that is not UTF-8 arrives here as a lone surrogate (Python's surrogateescape).
 REMOVED_CHARACTERS = {
@@ -26,10 +27,11 @@ COMPATIBILITY_JAMO = re.compile("([\u3130-\u318f\uffa0-\uffdc\u3200-\u320d\u3260
 DecomposedForm = Literal["NFD", "NFKD"]
 MAX_MARK_RUN = 32  # marks on one letter that Python puts into order one by one; it takes the square of their number
 CHANGE_DESCRIPTIONS = {
-    "composed": "composed to NFC", "undecodable": "bytes removed for not being UTF-8",
-    "nul": "NUL removed", "marks": "byte order marks removed", "replaced": "replacement characters removed",
-    "control": "control characters removed", "carriage": "carriage returns", "empty": "empty documents left out",
-    "cut": "cuts in long documents", "skipped": "broken rows skipped",
+    "composed": "text(s) composed to NFC", "undecodable": "byte(s) removed for not being UTF-8",
+    "nul": "NUL character(s) removed", "marks": "byte order mark(s) removed",
+    "replaced": "replacement character(s) removed",
+    "control": "control character(s) removed", "carriage": "carriage return", "empty": "empty document(s) left out",
+    "cut": "cut(s) in long documents", "skipped": "broken row(s) skipped",
 }  # fmt: skip
 
 
@@ -65,7 +67,7 @@ class CleaningReport:
             self.add_note(text)
 
     def __str__(self) -> str:
-        sizes = (format_counted(self.documents, "documents"), format_counted(self.lines, "lines"))
+        sizes = (count_noun(self.documents, "document"), count_noun(self.lines, "line"))
         return ", ".join([*sizes, *self.describe(*CHANGE_DESCRIPTIONS), *self.notes])
 
     def describe_losses(self) -> list[str]:
@@ -75,7 +77,7 @@ class CleaningReport:
     def describe(self, *kinds: str) -> list[str]:
         """Say how much of each kind was changed; nothing for a kind that did not occur."""
         counts = asdict(self)
-        return [format_counted(counts[kind], CHANGE_DESCRIPTIONS[kind]) for kind in kinds if counts[kind]]
+        return [count_noun(counts[kind], CHANGE_DESCRIPTIONS[kind]) for kind in kinds if counts[kind]]
 
 
 def normalise(text: str, form: str = "NFC") -> str:

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...errors import Error, format_counted
+from ...config import count_noun
+from ...errors import Error
 from ...text.normalise import normalise
 from ..counter_rng import draw_bits, mix_bits
 
@@ -31,7 +32,9 @@ BAND_BUFFER = 1 << 15
 NON_LETTERS = re.compile(r"[\W_]+")
 HASH_FACTORS = draw_bits(101, np.arange(NUM_HASHES)).astype(np.uint32) | np.uint32(1)
 HASH_OFFSETS = draw_bits(102, np.arange(NUM_HASHES)).astype(np.uint32)
-FILTER_DESCRIPTIONS = {"exact": "exact duplicates", "near": "near duplicates", "seen_in_tests": "found in a test"}
+FILTER_DESCRIPTIONS = {
+    "exact": "exact duplicate", "near": "near duplicate", "seen_in_tests": "document(s) found in a test",
+}  # fmt: skip
 HASH_BUFFER = 1 << 16  # hashes kept in a set until they are sorted into an array
 TestTexts = Mapping[str, Iterable[str]] | Iterable[str]  # the texts of several tests by name, or of one
 WORD_PATTERN = re.compile(r"[^\W_]+")
@@ -56,8 +59,8 @@ class FilterCounts:
 
     def __str__(self) -> str:
         counts = vars(self)  # dynamic: FILTER_DESCRIPTIONS names them
-        left_out = (format_counted(counts[name], words) for name, words in FILTER_DESCRIPTIONS.items())
-        return ", ".join([format_counted(self.documents, "documents"), *left_out])
+        left_out = (count_noun(counts[name], words) for name, words in FILTER_DESCRIPTIONS.items())
+        return ", ".join([count_noun(self.documents, "document"), *left_out])
 
 
 def batch_documents(documents: Iterable[str]) -> Iterator[list[str]]:

@@ -29,10 +29,10 @@ from ...text.worker_processes import ProcessPool
 from .corpus_filters import HoldOut
 
 COUNT_DESCRIPTIONS = {
-    "spelled": "documents with a special token spelled out (it stays text)",
-    "tokenless": "documents without a token left out",
-    "single": "documents of one token, too short for an example",
-    "unknown": "unknown tokens",
+    "spelled": "document(s) with a special token spelled out (it stays text)",
+    "tokenless": "document(s) without a token left out",
+    "single": "document(s) of one token, too short for an example",
+    "unknown": "unknown token",
 }
 PHRASE_BIT, ENTITY_BIT = 1, 2  # bits of `units`: a phrase begins at this token, an entity begins
 WORD_PATTERN = re.compile(r"\S+")

@@ -19,7 +19,7 @@ from ...config import JSONObject, ProgressCallback, Settings, coerce_value, coun
 from ...data.encoded_examples import EncodedExamples
 from ...data.loader import load_batches
 from ...data.readers import is_path_source
-from ...errors import Error, format_counted
+from ...errors import Error
 from ...evaluation.metrics import describe_baselines, has_sklearn, run_baseline, run_majority_baseline, to_cost
 from ...evaluation.task import (
     TaskEvaluation,
@@ -378,7 +378,7 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
             initialise_number_head(self.former, self.objective.part, data.answers)
         self.config, self.trainer = self.build_trainer(settings)
         if (num_windows := len(data) - len(train.rows)) > 0:
-            more = format_counted(num_windows, "windows")
+            more = count_noun(num_windows, "window")
             say(f"{more} more than texts: some are longer than {self.task.length} tokens")
 
     def build_trainer(self, settings: FinetuneSettings) -> tuple[FinetuneConfig, Trainer]:

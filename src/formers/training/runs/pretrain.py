@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from ...batch import IGNORE_INDEX, Batch
-from ...config import JSONObject, ProgressCallback
+from ...config import JSONObject, ProgressCallback, count_noun
 from ...data.loader import blank_batch, load_batches
 from ...data.plans import TextObjective, TokenSource
 from ...data.readers import is_path_source
 from ...data.store import Store, describe_unknown
-from ...errors import Error, NonFinite, format_counted
+from ...errors import Error, NonFinite
 from ...family import Family
 from ...former import Former, build, build_empty, count_trainable
 from ...interop.huggingface import explain_export_limits
@@ -344,7 +344,9 @@ class PretrainRun(NetworkRun[PretrainConfig]):
         if abs(share - 0.5) <= RANDOM_PAIR_TOLERANCE:
             return None
         length = self.config.train.seq_length
-        how = f"few sentences have a continuation within {length} tokens; with a longer train.seq_length more of them do"
+        how = (
+            f"few sentences have a continuation within {length} tokens; with a longer train.seq_length more of them do"
+        )
         return f"{share:.0%} of the pairs are random, where BERT's procedure is meant to have a half: {how}"
 
     def get_source(self, phase: int) -> AnySource:
@@ -434,7 +436,7 @@ class PretrainRun(NetworkRun[PretrainConfig]):
             yield hint + (": --init continues from them" if "hub:" in hint else "")
         seen = s.batch_tokens * s.count_batches_between(0, s.steps, self.world.size) / max(1, text)
         size = f"{config.family}: {count_trainable(self.former.model):,} parameters, {text:,} tokens of text"
-        steps = f"{size}, {format_counted(s.steps, 'steps')} of {s.batch_tokens * s.accumulate:,}"
+        steps = f"{size}, {count_noun(s.steps, 'step')} of {s.batch_tokens * s.accumulate:,}"
         yield f"{steps} ({seen:.1f} times the text)" if self.mixture is None else steps
         if self.mixture is not None:
             text_source = TokenSource(self.data.store, self.objectives[-1])

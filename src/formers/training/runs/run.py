@@ -25,7 +25,7 @@ from ...atomic_files import TAKEN_HINT, check_overwrite
 from ...batch import Batch
 from ...config import JSONObject, ProgressCallback, Settings, count_noun
 from ...data.loader import load_batches
-from ...errors import Error, format_counted
+from ...errors import Error
 from ...former import Former, build, count_trainable
 from ...interop.model_directory import save
 from ...model import estimate_flops_per_token
