@@ -131,7 +131,8 @@ class Seq2Seq(TwoSidedObjective):
         low, high, example = DECAY_BOUNDS[schedule]
         if decay is None or not (low < decay < high or decay == low == 1.0):
             bounds = "at least 1" if low else f"between {low:g} and {high:g}"
-            what = f"the sampling_schedule {schedule} needs a sampling_decay {bounds}, got {decay}"
+            what = f"the sampling_schedule {schedule} needs a sampling_decay {bounds}"
+            what += "" if decay is None else f", got {decay}"
             raise Error(what, fix=f"for example {example}")
 
     @property
