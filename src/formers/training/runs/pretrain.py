@@ -344,10 +344,10 @@ class PretrainRun(NetworkRun[PretrainConfig]):
         if abs(share - 0.5) <= RANDOM_PAIR_TOLERANCE:
             return None
         length = self.config.train.seq_length
-        how = (
-            f"few sentences have a continuation within {length} tokens; with a longer train.seq_length more of them do"
+        reason = (
+            f"few sentences have a continuation within {length} tokens; more have one with a longer train.seq_length"
         )
-        return f"{share:.0%} of the pairs are random, where BERT's procedure is meant to have a half: {how}"
+        return f"{share:.0%} of the pairs are random, where BERT's procedure is meant to have a half: {reason}"
 
     def get_source(self, phase: int) -> AnySource:
         """Return the text, with the objective of a phase; mixed with the tasks, where there are any."""
