@@ -15,7 +15,7 @@ JSON file of records and figures a stage. Of CORPORA, pretraining reads *.train.
 A time budget decides the number of steps: the rate stays at its height until a fifth of the steps is left (schedule
 wsd), and what is left is computed from the steps measured so far. Each call ends with a finished model. The same call
 again continues from where the rate of the one before began to fall; on another machine `pretrain --only encoder --init
-W/bf16/bert-mini` continues from what `restore` made. Needs formers' core dependencies alone, without the command line's;
+W/bf16/bert-mini` continues from what `restore` made. Needs formers' core dependencies, without the command line's;
 runs offline. `measure` needs no GPU (a 5-gram of the whole text is counted).
 
 The plan, for one H200 and calls of ten minutes:
