@@ -145,7 +145,8 @@ class Work:
             "steps": steps, "batch_tokens": s.rows * s.length * longer, "accumulate": 1, "seq_length": s.length,
             "short_length": None, "optimizer": "adamw", "lr": self.choose_rate(family), "schedule": "linear",
             "warmup_steps": max(1, steps // 10), "weight_decay": 0.01, "seed": self.seed, "eval_every": 10 * steps,
-            "save_every": 10 * steps, "eval_batches": 60, "samples": 0, "workers": 0,
+            "save_every": 10 * steps, "eval_batches": 60, "samples": 0,
+            "workers": int(DEVICE == "cuda"),  # a step of a GPU takes as long as making its batch
             "compile": False if family in RECURRENT_FAMILIES else None,  # None: on a GPU
             **self.arm.get("train", {}),
         }  # fmt: skip

@@ -12,7 +12,8 @@ left out when the same results are given again. The run ends in time whatever th
 rehearse the same code.
 
 What a machine without a network needs beside the repository: FORMERS_DATA with lm/wikitext2.*; for the peers' loops
-accelerate, which can be brought along (pip install --no-deps --target site accelerate, then PYTHONPATH=site).
+accelerate, which can be brought along (pip install --no-deps --target site accelerate, then PYTHONPATH=site). What is
+compiled lies in TORCHINDUCTOR_CACHE_DIR: kept and brought along, it saves most of a first step (XLNet 8 s for 74).
 """
 
 from __future__ import annotations

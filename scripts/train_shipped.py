@@ -14,8 +14,8 @@ JSON file of records and figures a stage. Of CORPORA, pretraining reads *.train.
 
 A time budget decides the number of steps: the rate stays at its height until a fifth of the steps is left (schedule
 wsd), and what is left is computed from the steps measured so far. Each call ends with a finished model. The same call
-again goes on from where the rate of the one before began to fall; on another machine `pretrain --only encoder --init
-W/bf16/bert-mini` goes on from what `restore` made. Needs formers' core dependencies alone, without the command line's;
+again continues from where the rate of the one before began to fall; on another machine `pretrain --only encoder --init
+W/bf16/bert-mini` continues from what `restore` made. Needs formers' core dependencies, without the command line's;
 runs offline. `measure` needs no GPU (a 5-gram of the whole text is counted).
 
 The plan, for one H200 and calls of ten minutes:
@@ -26,7 +26,7 @@ The plan, for one H200 and calls of ten minutes:
   its products and 0.42 of its elementwise work, and there are 6 for 12: about 8 ms, 4 million tokens a second for all
   runs together. With a quarter lost to starts and evaluations, encoder and decoder side by side see about 1.5 million
   tokens a second each: some 650 million in a call of 540 s, 20,000 steps.
-- Text: an epoch has 44 million tokens (English 17, bills 13, reviews 6 twice), so a call is 15 epochs. Reviews are then
+- Text: an epoch has 43 million tokens (English 19, bills 11, reviews 6 twice), so a call is 15 epochs. Reviews are then
   read for about 190 million tokens: between the 98 million after which a BERT of 6 x 384 had 87.9 % on NSMC and the 295
   million after which it had 89.1 (benchmarks/RESULTS.md; 85.4 from scratch). The English, 11.6 million words, is read
   15 times: BabyLM's baselines had 10 million words 20 times. A second call adds as much.

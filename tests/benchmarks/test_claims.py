@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 
 import pytest
 
-from benchmarks.claim_works import WORKS
+from benchmarks.claim_works import SCALES, WORKS, Work
 from benchmarks.claims import CLAIMS, RESULTS, Rule, collect_values, list_jobs, read_results, run_claim
 from benchmarks.claims_page import render_page
 from formers.config import get_schema
@@ -65,6 +66,42 @@ def test_the_pages_hold_what_was_measured():
         )
         assert word in render_page([], korean=language == "ko")
         assert all(claim.member in page for claim in CLAIMS.values())
+
+
+def test_an_arm_that_fails_leaves_the_other_its_result(tmp_path, monkeypatch, capsys):
+    tried = []
+
+    def measure(work):
+        tried.append(work.arm["label"])
+        if len(tried) == 1:
+            raise RuntimeError("out of memory")
+        return {"value": 1.0}
+
+    monkeypatch.setitem(WORKS, "reversal", measure)
+    given = argparse.Namespace(out=tmp_path / "claims.jsonl", scale="dry", folder=tmp_path, data=tmp_path, text=None)
+    with pytest.raises(SystemExit, match="plain RNN with attention"):
+        run_claim("rnn", 0, given)
+    assert "out of memory" in capsys.readouterr().err
+    assert [row["arm"] for row in read_results(given.out)] == [1]
+    assert list_jobs(["rnn"], (0,), read_results(given.out), "dry") == [("rnn", 0)]
+    run_claim("rnn", 0, given)
+    assert [row["arm"] for row in read_results(given.out)] == [1, 0], "only what failed is done again"
+
+
+def test_other_text_may_be_packed_and_has_documents(tmp_path):
+    documents = [f"Document {n} has a line.\nIt has another one." for n in range(50)]
+    (tmp_path / "a.txt.xz").write_bytes(lzma.compress("\n\n".join(documents).encode()))
+    (tmp_path / "b.txt").write_text("\n\n".join(documents[:40]), encoding="utf-8")
+    arms = CLAIMS["gpt3"].arms
+    for text, count in ((tmp_path / "a.txt.xz", 50), (tmp_path / "b.txt", 40), (tmp_path, 90)):
+        work = Work(SCALES["gpu"], "gpu", 0, tmp_path, tmp_path, text, "gpt3", arms[0])
+        assert len(work.read_corpus("english")) == count
+
+
+def test_norms_after_the_sums_have_a_smaller_rate_where_models_are_wide(tmp_path):
+    for family, scale, rate in (("bert", "gpu", 7e-4), ("bert", "cpu", 1e-3), ("gpt2", "gpu", 1e-3)):
+        work = Work(SCALES[scale], scale, 0, tmp_path, tmp_path, None, "gpt", {"label": "x"})
+        assert work.choose_rate(family) == rate
 
 
 def test_a_claim_runs_from_end_to_end(tmp_path):
