@@ -286,17 +286,19 @@ export class Viewer {
   }
 }
 
-// A token in the middle says more about attention than the first one, which often has nothing to read.
+// A token in the middle says more about attention than the first one, which often has nothing to read. Of two sides, one
+// of the first tokens of the target, so that its source is in sight.
 function chooseFirstToken(document) {
   const first = document.compare?.[0] ?? document;
   const side = first.sides?.[first.prediction?.side] ?? Object.values(first.sides).at(-1);
-  return Math.floor(side.tokens.length / 2);
+  return Math.min(Math.floor(side.tokens.length / 2), Object.keys(first.sides).length > 1 ? 2 : Infinity);
 }
 
 export function describeModel({ model }, text) {
   const count = (name, number) => text(number === 1 ? `${name}_one` : name, { count: number });
   const parts = [model.name, model.family !== model.name ? model.family : null];
-  if (model.layers) parts.push(count("count_layers", model.layers));
+  if (model.kind === "convolution") parts.push(text("count_widths", { count: model.layers })); // they stand side by side
+  else if (model.layers) parts.push(count("count_layers", model.layers));
   if (model.heads) parts.push(count("count_heads", model.heads));
   parts.push(text("count_dim", { count: model.dim }), text("count_parameters", { count: formatCount(model.parameters) }));
   return parts.filter(Boolean).join(" · ");
