@@ -224,7 +224,7 @@ def test_objectives_play_and_step(open_page, write_page):
     page = open_page(write_page(samples.make_encoder())).page
     open_tab(page, "objectives")
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
-    wait_until(page, "formersViewer.state.step >= 1")  # it plays by itself; on a slow machine it may be further already
+    wait_until(page, "formersViewer.state.step >= 1")  # it plays; on a slow machine it may be further already
     page.evaluate("formersViewer.update({step: 1, isPlaying: false})")
     expect(page.get_by_role("button", name="Play")).to_be_visible()
     page.get_by_role("button", name="Next step").click()
