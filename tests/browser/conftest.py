@@ -32,7 +32,9 @@ def browser() -> Iterator[Any]:
     expect.set_options(timeout=1000 * SECONDS)
     assert program, "no Chromium: apt-get install chromium, or set FORMERS_CHROMIUM to one"
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        # With scroll bars, as people have them: they take room, which headless Chromium would hide.
+        bars = ["--hide-scrollbars"]
+        started = playwright.chromium.launch(executable_path=program, args=FLAGS, ignore_default_args=bars)
         yield started
         started.close()
 

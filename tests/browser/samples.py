@@ -270,7 +270,7 @@ def make_encoder(
         },
         "states": make_states(rng, "text", words, layers), "objectives": make_objectives(text.split()),
         "extra": {"positions": [{
-            "side": "text", "kind": "similarity", "name": "learned positions",
+            "side": "text", "kind": "similarity", "name": "learned",
             "values": pack_floats(np.exp(-np.abs(np.arange(24)[:, None] - np.arange(24)[None]) / 4)),
         }]},
     }  # fmt: skip
@@ -290,7 +290,7 @@ def make_decoder(
         "format": 1, "model": make_model("transformer-xl-mini", "transformer_xl", "decoder", layers, heads), "note": NOTE,
         "sides": {"text": side}, "attention": {"decoder": make_attention(rng, "text", "text", size, True, memory)},
         "prediction": make_prediction(rng, "text", side["tokens"], "causal", layers),
-        "extra": {"positions": [{"side": "text", "kind": "bias", "name": "ALiBi", "distances": distances, "values": pack_floats(bias)}]},
+        "extra": {"positions": [{"side": "text", "kind": "bias", "name": "AlibiBias", "distances": distances, "values": pack_floats(bias)}]},
     }  # fmt: skip
 
 

@@ -219,6 +219,17 @@ def test_what_a_model_cannot_do_is_said(open_playground):
     expect(page.locator(".pg-models select").first).to_have_value("gpt2-other")
 
 
+def test_an_emptied_text_has_no_picture(open_playground):
+    page = open_playground().page
+    page.wait_for_selector(".fv-stage")
+    page.locator("textarea").fill("")
+    expect(page.locator(".fv-stage")).to_have_count(0)
+    expect(page.locator(".pg-status")).to_have_text("Type a text to see it at work.")
+    page.locator("textarea").fill("The boat lay on the water .")
+    wait_until(page, "formersPlayground.viewer?.document.sides.text.text.startsWith('The boat')")
+    expect(page.locator(".pg-status")).to_have_text("")
+
+
 def test_an_error_of_the_server_is_shown_with_its_remedy(open_playground):
     watch = open_playground()
     page = watch.page

@@ -26,6 +26,8 @@ def models():
         "xlnet": build_small("xlnet", "lm"), "switch": build_small("switch", "lm", experts=4, sparse=1),
         "seq2seq": build_small("seq2seq", "lm", attention="additive"),
         "classifier": build_small("bert", "classify", labels=["bad", "good"]),
+        "tagger": build_small("bert", "tag", labels=["O", "B-PER", "I-PER"]),
+        "textcnn": build_small("textcnn", "classify", labels=["bad", "good"]),
     }  # fmt: skip
 
 
@@ -77,11 +79,22 @@ def test_write_and_continue_from_an_alternative(open_page, server, models):
         page.get_by_label(label).fill(value)
         page.get_by_label(label).blur()
     page.get_by_role("button", name="Write", exact=True).click()
-    wait_until(page, "document.querySelector('.pg-status').textContent.includes('Stopped at')")
+    wait_until(page, "document.querySelector('.pg-status').textContent.includes('Stopped after')")
     written = page.evaluate("formersPlayground.writers[0].tokens.map((one) => one.piece).join('')")
     assert written == models["gpt2"].generate("the cat", 6, temperature=0)
     page.locator(".pg-token").nth(1).click()
     other = page.evaluate("formersPlayground.writers[0].tokens[1].alternatives[2].id")
+    page.locator(".pg-choice").nth(2).click()
+    wait_until(page, "formersPlayground.writers[0].tokens.length === 6 && !formersPlayground.writers[0].isRunning")
+    page.locator("textarea").fill("the cat " * 100)
+    page.get_by_role("button", name="Write", exact=True).click()
+    expect(page.locator("[role=alert]")).to_contain_text("and the model reads 64 at once")
+    expect(page.locator(".pg-status"), "of a text before this one").to_have_text("")
+    watch.errors.clear()  # the browser's own line about the status 400
+    page.locator("textarea").fill("the cat")
+    page.get_by_role("button", name="Write", exact=True).click()
+    wait_until(page, "document.querySelector('.pg-status').textContent.includes('Stopped after')")
+    page.locator(".pg-token").nth(1).click()
     page.locator(".pg-choice").nth(2).click()
     wait_until(page, "formersPlayground.writers[0].tokens.length === 6 && !formersPlayground.writers[0].isRunning")
     ids = page.evaluate("formersPlayground.writers[0].tokens.map((one) => one.id)")
@@ -137,7 +150,7 @@ def test_an_answer_continues_from_an_alternative(open_page, server, models, save
         page.get_by_label(label).fill(value)
         page.get_by_label(label).blur()
     page.get_by_role("button", name="Write", exact=True).click()
-    wait_until(page, "document.querySelector('.pg-status').textContent.includes('Stopped at')")
+    wait_until(page, "document.querySelector('.pg-status').textContent.includes('Stopped after')")
     page.locator(".pg-token").nth(1).click()
     save_shot(page, "served-t5-alternatives")
     other = page.evaluate("formersPlayground.writers[0].tokens[1].alternatives[2].id")

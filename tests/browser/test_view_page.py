@@ -81,6 +81,19 @@ def test_every_view_is_accessible(name, scheme, open_page, write_page, check_acc
     save_shot(page, f"{name}-{scheme}-last")
 
 
+@pytest.mark.parametrize("name", ["encoder", "decoder", "convolution"])
+def test_a_picture_that_fits_needs_no_scroll_bars(name, open_page, write_page):
+    page = open_page(write_page(DOCUMENTS[name]()), width=1600, height=2400).page
+    for tab in list_tabs(page):
+        open_tab(page, tab)
+        wait_until_drawn(page.locator(".fv-stage canvas"))
+        down, across = page.locator(".fv-stage").evaluate(
+            "one => [one.scrollHeight - one.clientHeight, one.scrollWidth - one.clientWidth]"
+        )
+        assert down == 0, tab
+        assert across == 0 or tab == "layers", tab  # whose cells hold a word each
+
+
 def test_packed_arrays_have_the_values_that_python_packed(open_page, write_page):
     page = open_page(write_page(samples.make_encoder())).page
     rng = np.random.default_rng(0)
@@ -211,7 +224,7 @@ def test_objectives_play_and_step(open_page, write_page):
     page = open_page(write_page(samples.make_encoder())).page
     open_tab(page, "objectives")
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
-    wait_until(page, "formersViewer.state.step >= 1")  # it plays by itself; on a slow machine it may be further already
+    wait_until(page, "formersViewer.state.step >= 1")  # it plays; on a slow machine it may be further already
     page.evaluate("formersViewer.update({step: 1, isPlaying: false})")
     expect(page.get_by_role("button", name="Play")).to_be_visible()
     page.get_by_role("button", name="Next step").click()

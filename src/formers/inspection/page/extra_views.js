@@ -145,7 +145,7 @@ export const positionsView = {
     const { document, text, state, update } = context;
     const { at, values, part } = readMap(context);
     const controls = [];
-    if (document.extra.positions.length > 1) controls.push(makeSelect(text("map"), document.extra.positions.map((one, i) => [i, `${one.name} (${text(`side_${one.side}`)})`]), at, (value) => update({ map: Number(value) })));
+    if (document.extra.positions.length > 1) controls.push(makeSelect(text("map"), document.extra.positions.map((one, i) => [i, `${text(`map_${one.name}`)} (${text(`side_${one.side}`)})`]), at, (value) => update({ map: Number(value) })));
     if (part.kind !== "similarity" && values.shape[0] > 1) controls.push(makeSelect(text("layer"), Array.from({ length: values.shape[0] }, (_, i) => [i, String(i + 1)]), Math.min(state.layer, values.shape[0] - 1), (value) => update({ layer: Number(value) })));
     return controls;
   },
@@ -169,7 +169,7 @@ export const positionsView = {
     return {
       ...matrix, width: Math.max(matrix.width, Math.min(width, 640)), height: matrix.height + 240,
       draw(surface, view, hover) {
-        drawChart(surface, { x: 8, y: 4, width: Math.min(width, 640) - 16, height: 220 }, { series: shown, palette, title: part.name, xTitle: text("distance_axis") });
+        drawChart(surface, { x: 8, y: 4, width: Math.min(width, 640) - 16, height: 220 }, { series: shown, palette, title: text(`map_${part.name}`), xTitle: text("distance_axis") });
         const shifted = { x: view.x, y: 0, width: view.width, height: matrix.height };
         matrix.draw(shiftSurface(surface, 0, 236), shifted, hover);
       },
@@ -181,7 +181,7 @@ export const positionsView = {
     const { part, values } = readMap(context);
     const head = part.kind === "similarity" ? [text("position"), ...Array.from({ length: Math.min(16, values.columns) }, (_, i) => String(i))] : [text("head"), ...part.distances.slice(0, 32).map(String)];
     const rows = Array.from({ length: Math.min(64, values.rows) }, (_, r) => [String(r + 1), ...Array.from(values.readRow(r).subarray(0, head.length - 1), (value) => formatNumber(value, 2))]);
-    return { caption: part.name, head, rows };
+    return { caption: text(`map_${part.name}`), head, rows };
   },
   label: (context) => context.text("tab_positions"),
 };

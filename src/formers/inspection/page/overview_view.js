@@ -35,7 +35,7 @@ function layoutSides(context) {
     const own = kinds.own ? getAttention(document, kinds.own) : null;
     const other = kinds.other ? getAttention(document, kinds.other) : null;
     const isRecurrent = document.model.kind === "recurrent"; // its alignment belongs to no layer
-    const layers = own || (other && !isRecurrent) ? Math.max(own?.layers ?? 0, other?.layers ?? 0) : document.model.layers || 1;
+    const layers = document.model.kind === "convolution" ? 1 : own || (other && !isRecurrent) ? Math.max(own?.layers ?? 0, other?.layers ?? 0) : document.model.layers || 1;
     parts.push({ side, tokens, memory, words: tokens.map(showToken), own, other, layers, x, column, width: tokens.length * column, y: 0 });
     x += tokens.length * column + GAP;
   }
@@ -176,7 +176,7 @@ export const overviewView = {
           writeName(x, part.y + 36, text("stage_text"));
           writeName(x, part.y + tokenTop + 18, text("stage_tokens"));
           writeName(x, nodeY(part, 0) + 4, text("embeddings_short"));
-          for (let layer = 1; layer <= part.layers; layer++) writeName(x, nodeY(part, layer) + 4, text("layer_n", { layer }));
+          for (let layer = 1; layer <= part.layers; layer++) writeName(x, nodeY(part, layer) + 4, document.model.kind === "convolution" ? text("stage_filters") : text("layer_n", { layer }));
         });
         if (prediction) writeName(shownSide.y ? Math.max(shownSide.x - 12, view.x + 74) : view.x + 74, probabilityTop + 10, text("stage_probabilities"));
       },

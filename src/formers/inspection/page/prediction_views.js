@@ -22,6 +22,11 @@ function listTop(top) {
 
 const HIGHEST_SURPRISAL = 12; // bits at which the colour is full
 
+// Labels of each token (a tagger), not of the whole text.
+function hasTags(part) {
+  return part.method === "labels" && !part.labels;
+}
+
 export const predictionView = {
   id: "prediction",
   has: (document) => Boolean(document.prediction),
@@ -34,7 +39,7 @@ export const predictionView = {
     const field = makeTokenField(context.text("token"), words, chosen, choose, places);
     return part.next ? [field, makeButton(context.text("next_token"), () => choose(-1), { "aria-pressed": String(chosen < 0) })] : [field];
   },
-  explain: ({ text, document }) => text(`explain_prediction_${document.prediction.method ?? "causal"}`),
+  explain: ({ text, document }) => (hasTags(document.prediction) ? text("explain_tags") : text(`explain_prediction_${document.prediction.method ?? "causal"}`)),
   build(context) {
     const { palette, text, update } = context;
     const { part, words, slots } = readPrediction(context.document);
@@ -62,7 +67,7 @@ export const predictionView = {
           }
         });
         const actual = target < 0 ? null : words[target];
-        const title = target < 0 ? text("next_title") : text("top_title", { token: actual, position: target });
+        const title = target < 0 ? text("next_title") : hasTags(part) ? text("tags_title", { token: actual, position: target }) : text("top_title", { token: actual, position: target });
         surface.text(8, listTopAt - 28, title, { size: 13, fill: palette.ink, weight: 600 });
         if (target >= 0 && part.probability) {
           const slot = slots.get(target);

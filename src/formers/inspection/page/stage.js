@@ -4,6 +4,8 @@ import { makeElement } from "./dom.js";
 import { CanvasSurface, SvgSurface } from "./surfaces.js";
 
 const LARGEST_FILE = 8000; // pixels a side of an exported picture
+const BORDERS = 2; // above and below the frame
+const SCROLL_BAR = 16;
 
 export class Stage {
   constructor(parent, { label, announce, move, share = 0.74 }) {
@@ -40,7 +42,7 @@ export class Stage {
     const height = Math.min(picture.height, most);
     this.sizer.style.width = `${picture.width}px`;
     this.sizer.style.height = `${picture.height}px`;
-    this.frame.style.height = `${height + (picture.width > this.frame.clientWidth ? 16 : 0)}px`;
+    this.frame.style.height = `${height + BORDERS + (picture.width > this.frame.clientWidth ? SCROLL_BAR : 0)}px`;
     this.resize();
     this.revealSelection();
     this.draw();

@@ -35,7 +35,7 @@ export class Viewer {
     this.add = add;
     this.chooseWindow = chooseWindow;
     this.state = {
-      view: null, kind: null, measure: "weights", layer: 0, head: -1, token: chooseFirstToken(document), form: "matrix", zoom: 0, threshold: 0.03,
+      view: null, kind: null, measure: "weights", layer: 0, head: -1, token: 0, form: "matrix", zoom: 0, threshold: 0.03,
       direction: "reads", neuron: "product", objective: 0, step: 0, isPlaying: false, map: 0, ...state,
     };
     this.timer = null;
@@ -59,6 +59,8 @@ export class Viewer {
   setDocument(document) {
     this.document = document;
     this.documents = document.compare ?? [document];
+    const sides = Object.keys(this.documents[0].sides ?? {}).join();
+    if (this.state.sides !== sides) Object.assign(this.state, { sides, token: chooseFirstToken(document) }); // another kind of model
     const offered = this.only ? VIEWS.filter((view) => this.only.includes(view.id)) : VIEWS;
     this.views = offered.filter((view) => (view.isShared ? view.has(document) : this.documents.some((one) => view.has(one))));
     if (!this.views.some((view) => view.id === this.state.view)) this.state.view = this.views[0].id;
@@ -286,17 +288,20 @@ export class Viewer {
   }
 }
 
-// A token in the middle says more about attention than the first one, which often has nothing to read.
+// A token in the middle says more about attention than the first one, which often has nothing to read. Of two sides, one
+// of the first tokens of the target, so that its source is in sight.
 function chooseFirstToken(document) {
   const first = document.compare?.[0] ?? document;
-  const side = first.sides?.[first.prediction?.side] ?? Object.values(first.sides).at(-1);
-  return Math.floor(side.tokens.length / 2);
+  const side = first.sides?.[first.prediction?.side] ?? Object.values(first.sides ?? {}).at(-1);
+  if (!side) return 0;
+  return Math.min(Math.floor(side.tokens.length / 2), Object.keys(first.sides).length > 1 ? 2 : Infinity);
 }
 
 export function describeModel({ model }, text) {
   const count = (name, number) => text(number === 1 ? `${name}_one` : name, { count: number });
   const parts = [model.name, model.family !== model.name ? model.family : null];
-  if (model.layers) parts.push(count("count_layers", model.layers));
+  if (model.kind === "convolution") parts.push(text("count_widths", { count: model.layers })); // they stand side by side
+  else if (model.layers) parts.push(count("count_layers", model.layers));
   if (model.heads) parts.push(count("count_heads", model.heads));
   parts.push(text("count_dim", { count: model.dim }), text("count_parameters", { count: formatCount(model.parameters) }));
   return parts.filter(Boolean).join(" · ");

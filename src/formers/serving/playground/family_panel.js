@@ -28,7 +28,7 @@ function makeTreePicture({ members, chosen, palette, width, choose }) {
   const last = Math.max(...years);
   const left = 24;
   const right = 150;
-  const column = Math.max(62, (width - left - right) / (last - first || 1));
+  const column = Math.max(42, (width - left - right) / (last - first || 1));
   const placeX = (year) => left + (year - first) * column;
   const at = new Map(members.map((one, i) => [one.name, { x: placeX(one.year), y: 34 + i * ROW, width: measureWidth(one.title, 13, 600) + 18 }]));
   const line = new Set();

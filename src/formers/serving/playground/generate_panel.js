@@ -43,6 +43,7 @@ export class GeneratePanel {
     this.settings = settings;
     this.tokens = kept;
     this.chosen = -1;
+    this.status.textContent = "";
     this.drawAll();
     this.changed();
     const started = performance.now();
@@ -67,13 +68,16 @@ export class GeneratePanel {
         this.status.textContent = this.text("count_tokens", { count: this.tokens.length, speed: (written / Math.max(0.001, (performance.now() - started) / 1000)).toFixed(1) });
       }
     } catch (error) {
-      if (error.name !== "AbortError") this.showError(error);
+      if (error.name !== "AbortError") {
+        reason = null; // the error says why
+        this.showError(error);
+      }
     }
     if (this.abort === abort) {
       this.abort = null;
       this.look.disabled = false;
       this.changed();
-      this.status.textContent += `${this.status.textContent ? " · " : ""}${this.text(`done_${reason}`)}`;
+      if (reason) this.status.textContent += `${this.status.textContent ? " · " : ""}${this.text(`done_${reason}`)}`;
     }
   }
 

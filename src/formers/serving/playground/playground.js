@@ -248,7 +248,13 @@ class Playground {
     clearTimeout(this.timer);
     this.abort?.abort();
     const { signal } = (this.abort = new AbortController());
-    if (!this.value.trim()) return;
+    if (!this.value.trim()) {
+      this.viewer?.close(); // a picture of another text would mislead
+      this.viewer = null;
+      this.errors.replaceChildren();
+      this.status.textContent = this.text("type_text");
+      return;
+    }
     const stopWaiting = this.showWaiting(signal);
     const state = this.viewer?.state ?? this.viewState ?? {};
     const layer = this.extra.has("neuron") && state.layer !== undefined ? { layer: state.layer, head: Math.max(0, state.head) } : {};
