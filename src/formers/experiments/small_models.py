@@ -100,3 +100,11 @@ def load_or_train(page: Page, model: str | None, family: str, steps: int, seed: 
         page.tell("loading", 0, 1, model)
         return load(model)
     return train_small(page, family, prepare_corpus(page, family), steps, seed=seed).former
+
+
+def cut_to_context(former: Former, text: str, spare: int = 2) -> str:
+    """Cut a text to as many tokens as a model reads at once, less `spare` for what comes around or after it."""
+    if former.context is None or former.tokenizer is None:
+        return text
+    ids, room = former.tokenizer.encode(text, special=False), max(1, former.context - spare)
+    return text if len(ids) <= room else former.tokenizer.decode(ids[:room])
