@@ -44,6 +44,11 @@ def test_bytes_of_a_syllable_are_named_by_the_whole_syllable():
     assert name_next(tokenizer, [], tokenizer.encode(" ", special=False)[0]) == "␣"
 
 
+def test_a_long_text_is_cut_to_the_context(run_experiment):
+    page, _ = run_experiment("decoding", text="The law of the land is the will of the people. " * 12, tokens=2)
+    assert len(page.tables[0].rows) == 2
+
+
 def test_beams_are_followed_to_their_texts():
     steps = [[BeamNode(5, 0, -1.0), BeamNode(6, 0, -2.0)], [BeamNode(7, 1, -2.5), BeamNode(8, 0, -3.0)]]
     assert follow_beams(steps, [1]) == [[[1], [1]], [[1, 6], [1, 5]]]

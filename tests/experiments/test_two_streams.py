@@ -13,6 +13,13 @@ def test_the_query_stream_does_not_see_its_token(run_experiment):
     assert found["content_diagonal"] == 1
 
 
+def test_letters_of_ones_own_text_are_known(run_experiment):
+    page, _ = run_experiment("two-streams", "ko", "뷁스러운 고양이가 꾸벅꾸벅 졸았다", orders=1)
+    names = [row[1] for row in page.tables[0].rows]
+    assert "<unk>" not in names
+    assert "뷁" in "".join(names)
+
+
 def test_a_model_of_one_stream_is_refused(run_experiment, monkeypatch):
     former = formers.build("gpt2", vocab=64, dim=32, heads=2, layers=1)
     monkeypatch.setattr("formers.experiments.two_streams.load_or_train", lambda *_: former)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import torch
 
@@ -38,3 +39,9 @@ def test_pictures_show_the_sign_and_escape_names():
     assert "<i>" not in picture
     assert "<i>" not in draw_points({"a": [(0, 0, "<i>"), (1, 1, "x")]}, "")
     assert "<b>" not in draw_curves({"<b>": [(0, 1), (1, math.nan), (2, 3)]}, "")
+
+
+def test_an_axis_of_whole_numbers_has_no_halves():
+    labels = re.compile(r'text-anchor="middle"[^>]*>([^<]+)<')
+    assert labels.findall(draw_curves({"a": [(0, 1.0), (1, 2.0), (2, 2.5)]}, "x", "layer")) == ["0", "1", "2", "layer"]
+    assert "0.4" in labels.findall(draw_curves({"a": [(0.0, 1.0), (0.3, 2.0), (1.0, 2.5)]}, "x"))

@@ -98,14 +98,14 @@ def build_command(entry: ExperimentEntry) -> Callable[..., None]:
         with show_progress(SafeConsole(stderr=True), entry.name, delay_seconds=1) as tell, common.summarise_warnings():
             page = Page(language, text, documents, tell)
             module.run(page, module.Settings() if settings is None else settings)
+        command = describe_command(entry.name, module.Settings, text, file, language, settings)
+        write_atomically(where, page.render(entry, module.EXPLANATION, command))  # before a closed pipe can end this
         for block in page.tables:
             print_table(block.rows, block.head, caption=block.title)
             SafeConsole().print("")
         console = SafeConsole(wrap=True)
         for number, pair in enumerate(module.EXPLANATION, 1):
             console.print(f"{number}. {page.localise(*pair)}")
-        command = describe_command(entry.name, module.Settings, text, file, language, settings)
-        write_atomically(where, page.render(entry, module.EXPLANATION, command))
         console.print(f"\n{escape_line(where)}: {page.localise('open it in a browser', '브라우저로 여십시오')}")
 
     run_experiment.__annotations__["settings"] = Annotated[module.Settings | None, Parameter(name="*")]

@@ -18,7 +18,7 @@ from ..nn.attention.attention import Attention
 from ..nn.block import Block, TransformerBody
 from ..reports.pictures import draw_curves, draw_matrix
 from .page import Page, name_tokens
-from .small_models import load_or_train
+from .small_models import cut_to_context, load_or_train
 
 EXPLANATION = (
     ("Each token asks with a query and offers a key; a score is the product of the two: the first table computes one token's row, step by step.",
@@ -146,6 +146,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     blocks = [cast(Block, block) for block in body.blocks] if isinstance(body, TransformerBody) else []
     if not blocks or body.bias is not None or any(b.attn.rotary or b.attn.relative for b in blocks):
         raise Error(f"{former.family} has more than plain attention", fix="give a BERT or a GPT-2, or leave model out")
+    text = cut_to_context(former, text)
     attention_result = attention(former, text)
     kind, own = next(iter(attention_result.weights.items()))  # (L, H, T, T)
     attention_result.maps[kind].check_head(settings.layer, settings.head)

@@ -18,7 +18,7 @@ from ..reports.html import draw_text, wrap_figure
 from ..reports.pictures import COLOURS, draw_curves, measure_label
 from ..text.tokenizer import DecodeStream, Tokenizer
 from .page import Page
-from .small_models import load_or_train
+from .small_models import cut_to_context, load_or_train
 
 EXPLANATION = (
     ("Each row of the first table is a step: the likeliest next tokens with their probabilities, of which greedy search takes the first.",
@@ -162,7 +162,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     text = page.choose_text("The Government of the United States", "이에 현행법을")
     former = load_or_train(page, s.model, "gpt2", s.steps)
     assert former.tokenizer is not None
-    tokenizer, prompt = former.tokenizer, list(encode_prompt(former, text))
+    tokenizer, prompt = former.tokenizer, list(encode_prompt(former, cut_to_context(former, text, s.tokens + 2)))
     ids, rows = list(prompt), []
     for step in range(s.tokens):
         probabilities, tokens = compute_next(former, ids).exp().topk(s.top)
@@ -175,7 +175,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         (local("step", "단계"), *(f"{i + 1}." for i in range(s.top))),
         rows,
     )
-    if any("…" in cell for row in rows for cell in row[1:]):
+    if any("…" in str(cell) for row in rows for cell in row[1:]):
         page.add_note(local("… stands for the first bytes of a character that a later token completes.",
                             "…는 다음 토큰이 완성할 글자의 앞쪽 바이트를 뜻합니다."))  # fmt: skip
     ways = {

@@ -30,8 +30,8 @@ EXPLANATION = (
      "인과 모델은 모든 토큰에서 학습하고, 마스크 모델은 15%에서만 학습하지만 양쪽을 모두 봅니다."),
     ("Few masks give few labels to learn from, many leave little to read: the loss falls steeply up to a rate of about 30 % and then hardly any more.",
      "마스크가 적으면 학습할 레이블이 적고, 많으면 읽을 것이 적습니다. 손실은 비율 30%쯤까지 빠르게 줄고 그 뒤로는 거의 줄지 않습니다."),
-    ("Static masks hide the same tokens in every epoch, dynamic masks reach nearly all of them after some epochs.",
-     "정적 마스크는 에포크마다 같은 토큰을 가리고, 동적 마스크는 여러 에포크가 지나면 거의 모든 토큰을 가립니다."),
+    ("Static masks hide the same tokens in every epoch, dynamic masks reach most of them within ten epochs.",
+     "정적 마스크는 에포크마다 같은 토큰을 가리고, 동적 마스크는 열 에포크 안에 대부분의 토큰을 가립니다."),
     ("Shared words alone tell a random next text (NSP) better than chance, but not a swapped one (SOP), which has the same words.",
      "공통 단어만으로도 무작위 다음 글(NSP)은 우연보다 잘 알아낼 수 있지만, 순서가 바뀐 글(SOP)은 단어가 같으므로 알아낼 수 없습니다."),
 )  # fmt: skip

@@ -18,8 +18,8 @@ EXPLANATION = (
      "로그 축에서 점들은 직선에 가깝습니다. 파라미터가 두 배가 될 때마다 손실이 비슷한 비율로 줄어듭니다."),
     ("Parameters of the embeddings are left out, as they do no work for the context.",
      "임베딩의 파라미터는 문맥 계산에 쓰이지 않으므로 제외합니다."),
-    ("Against compute, the small model leads at first, and a larger one continues where it flattens: each budget has its best size.",
-     "연산량에 대해 보면 처음에는 작은 모델이 앞서고, 그 곡선이 평평해지면 큰 모델이 더 내려갑니다. 예산마다 가장 알맞은 크기가 있습니다."),
+    ("Against compute, the small model is ahead in a run as short as this one, but it flattens first, and the largest ends lowest.",
+     "연산량에 대해 보면 이처럼 짧은 학습에서는 작은 모델이 앞서지만 먼저 평평해지고, 가장 큰 모델이 가장 낮은 손실로 끝납니다."),
     ("The exponent of a few minutes is not that of the papers, whose models are trained far longer on far more text.",
      "몇 분 학습한 지수는 논문의 지수와 다릅니다. 논문의 모델은 훨씬 많은 텍스트로 훨씬 오래 학습합니다."),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from ..data.store import Store
 from ..former import Former
 from ..interop.model_directory import load
 from ..registry import train_tokenizer
-from ..text.normalise import Language
+from ..text.normalise import Language, normalise
 from ..training.config_merge import configure_pretraining
 from ..training.distributed.process_group import ProcessGroup
 from ..training.runs.prepare_data import PreparedData
@@ -22,6 +22,7 @@ from ..training.trainer import Trainer
 from .page import Page
 
 VOCAB_SIZE, MAX_CHARACTERS = 1024, 400_000
+OWN_TEXT_COPIES = 20  # as often as a letter must occur to be worth a token
 SMALL_SIZES: Settings = {"dim": 96, "layers": 2, "heads": 4, "ff": 384}  # where an experiment needs several models
 
 
@@ -42,12 +43,13 @@ class SmallModel:
 def prepare_corpus(
     page: Page, family: str, vocab_size: int = VOCAB_SIZE, max_characters: int | None = None
 ) -> PreparedData:
-    """Train a tokenizer of a family and encode the page's training text, or the bundled corpus of its language."""
+    """Train a tokenizer of a family and encode the page's training text, or the bundled corpus of its language. The
+    tokenizer learns the letters of the user's own sentence too."""
     page.tell("tokenizer", 0, 1, family)
     max_characters = max_characters or MAX_CHARACTERS
-    if page.documents is None:
+    if page.documents is None and not page.text:
         return prepare_bundled_corpus(page.language, family, vocab_size, max_characters)
-    return encode_corpus(family, *page.load_documents(max_characters), vocab_size)
+    return encode_corpus(family, *page.load_documents(max_characters), vocab_size, normalise(page.text or ""))
 
 
 @functools.lru_cache(maxsize=8)
@@ -56,10 +58,13 @@ def prepare_bundled_corpus(language: Language, family: str, vocab_size: int, max
     return encode_corpus(family, *Page(language).load_documents(max_characters), vocab_size)
 
 
-def encode_corpus(family: str, train_texts: list[str], valid_texts: list[str], vocab_size: int) -> PreparedData:
-    """Train a tokenizer on documents, and encode them and those that are held out."""
-    letters = {letter for document in train_texts for letter in document}
-    tokenizer = train_tokenizer(family, train_texts, max(vocab_size, len(letters) + 300))
+def encode_corpus(
+    family: str, train_texts: list[str], valid_texts: list[str], vocab_size: int, own_text: str = ""
+) -> PreparedData:
+    """Train a tokenizer on documents and the user's own text, and encode the documents and those that are held out."""
+    known = [*train_texts, *[own_text] * OWN_TEXT_COPIES]
+    letters = {letter for document in known for letter in document}
+    tokenizer = train_tokenizer(family, known, max(vocab_size, len(letters) + 300))
     stores = [Store.from_documents(texts, tokenizer, sentences="rules") for texts in (train_texts, valid_texts)]
     return PreparedData(tokenizer, stores[0], stores[1])
 
@@ -95,3 +100,11 @@ def load_or_train(page: Page, model: str | None, family: str, steps: int, seed: 
         page.tell("loading", 0, 1, model)
         return load(model)
     return train_small(page, family, prepare_corpus(page, family), steps, seed=seed).former
+
+
+def cut_to_context(former: Former, text: str, spare: int = 2) -> str:
+    """Cut a text to as many tokens as a model reads at once, less `spare` for what comes around or after it."""
+    if former.context is None or former.tokenizer is None:
+        return text
+    ids, room = former.tokenizer.encode(text, special=False), max(1, former.context - spare)
+    return text if len(ids) <= room else former.tokenizer.decode(ids[:room])

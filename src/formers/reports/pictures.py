@@ -91,7 +91,8 @@ def draw_curves(
             draw_rule(LEFT, WIDTH - RIGHT, y, "axis"),
             draw_text(LEFT - 8, y + 4, name, text_anchor="end", class_="soft"),
         ]
-    for value, name in find_ticks(low_x, high_x, log_x):
+    are_whole = not log_x and all(float(x).is_integer() for x, _ in points)  # there is no layer 1.5
+    for value, name in compute_ticks(low_x, high_x, True) if are_whole else find_ticks(low_x, high_x, log_x):
         x = to_pixels(value, 10**low_y if log_y else low_y)[0]
         short = shorten_number(name, value) if log_x else name
         parts.append(draw_text(x, HEIGHT - BOTTOM + 18, short, text_anchor="middle", class_="soft"))
