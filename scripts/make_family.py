@@ -43,7 +43,7 @@ def make_page(language: str) -> str:
         for child in sorted((r for r in members.values() if r["parent"] == name), key=lambda r: (r["year"], r["name"])):
             add_branch(child["name"], depth + 1)
 
-    for root in sorted(set(roots) - set(members), key=lambda name: roots[name]):
+    for root in sorted(set(roots) - set(members), key=lambda name: (roots[name], name)):
         add_branch(root, 0)
     for name, row in sorted(members.items(), key=lambda item: (item[1]["year"], item[0])):
         lines += ["", f"## {name}", ""]
