@@ -362,7 +362,7 @@ class TestPython:
         assert read_with_report(["a", "", f"{NFD}\r\nb\0", None])[0] == ["a", "한국어\nb"]
         assert read_with_report(text for text in ("a", "b"))[0] == ["a", "b"]
         assert read_with_report([])[0] == []
-        with pytest.raises(Error, match="the documents, line 2: the text is not a string but int"):
+        with pytest.raises(Error, match="the documents, line 2: the text must be a string, not int"):
             read_with_report(["a", 5])
 
     def test_paths_and_strings_are_not_mixed_up(self, tmp_path):

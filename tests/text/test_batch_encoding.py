@@ -85,7 +85,7 @@ def test_what_means_nothing_is_refused(how, message):
     alone = Tokenizer(TOKENIZERS["bert"].json_text, TOKENIZERS["bert"].special)  # it belongs to no model
     with pytest.raises(formers.Error, match=message):
         alone(LINES[:2], **how)
-    with pytest.raises(formers.Error, match="no string but int"):
+    with pytest.raises(formers.Error, match="must be a string, not int"):
         TOKENIZERS["bert"]([1])
 
 

@@ -376,7 +376,7 @@ def extract_texts(
         if isinstance(value, str) or value is None or value != value:  # a missing value, NaN in a DataFrame
             yield value if isinstance(value, str) else ""
         else:
-            wants.report_broken_row(f"the text is not a string but {type(value).__name__}", where, number)
+            wants.report_broken_row(f"the text must be a string, not {type(value).__name__}", where, number)
 
 
 def number_lines(path: Path, wants: TableOptions) -> Iterator[tuple[int, str]]:

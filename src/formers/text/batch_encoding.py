@@ -86,7 +86,7 @@ def split_pairs(texts: Texts, pairs: Texts | None) -> tuple[bool, list[str], lis
     if pairs is not None:
         seconds = [pairs] if isinstance(pairs, str) else list(pairs)
     if odd := [row for row in (*firsts, *(seconds or ())) if not isinstance(row, str)]:
-        raise Error(f"a text is not a string but {type(odd[0]).__name__}", fix="give strings, or tuples of two")
+        raise Error(f"a text must be a string, not {type(odd[0]).__name__}", fix="give strings, or tuples of two")
     if seconds is not None and len(seconds) != len(firsts):
         raise Error(f"{len(firsts)} texts and {len(seconds)} second texts", fix="give as many")
     return alone, firsts, seconds
