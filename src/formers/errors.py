@@ -39,6 +39,10 @@ class NonFinite(Error):
         super().__init__(f"the model's numbers are not finite ({what})", where=where, fix=fix)
 
 
+class UnsupportedTask(Error):
+    """A model has no head for the task that it is to learn."""
+
+
 def is_disk_full(error: OSError) -> bool:
     """Return whether a write failed because the disk is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

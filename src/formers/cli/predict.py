@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from ..config import JSONObject, count_noun
-from ..errors import Error
+from ..errors import Error, UnsupportedTask
 from ..verbs import can_fill
 from . import common
 from .common import (
@@ -515,8 +515,8 @@ def finetune_suite(
                     config=options.config, resume=out.is_dir(), device=placement.device if placement else None,
                     tell=tell, tune=task.tune if options.config is None else {},
                 )  # fmt: skip
-        except Error as error:
-            if len(groups) == 1 or not error.what.endswith(f"cannot learn to {task.task}"):
+        except UnsupportedTask as error:
+            if len(groups) == 1:
                 raise
             console.print(f"left out: {group} ({error.what})")
 

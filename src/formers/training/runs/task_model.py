@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ...config import ProgressCallback, Settings, count_noun, get_schema
-from ...errors import Error
+from ...errors import Error, UnsupportedTask
 from ...family import Family, ModelConfig
 from ...former import Former, build, build_empty
 from ...interop.model_directory import load, read_checkpoint_info
@@ -95,7 +95,7 @@ def check_task_support(family: Family, config: ModelConfig, task: Task, name: st
     if task.name == "classify" and not task.label_as_text and pair and "lm" in heads:
         fix += "; with --tune.label_as_text true it writes a label as a word"
     way = " by writing labels" if task.label_as_text else ""
-    raise Error(f"{name} cannot learn to {task.name}{way}", fix=fix)
+    raise UnsupportedTask(f"{name} cannot learn to {task.name}{way}", fix=fix)
 
 
 def build_task_model(
