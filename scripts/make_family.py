@@ -20,7 +20,7 @@ NOTES = {
     " [영어 페이지](../en/family.md)에 있습니다.",
 }
 NO_PARENT = "–"
-ROOTS = {  # what the first ones of a line descend from, which is no family here
+ROOTS = {  # what the first ones of a line descend from, which is not a family here
     "convolution": ("convolutional networks", "합성곱 신경망"), "recurrence": ("recurrent networks", "순환 신경망"),
     "lstm": ("LSTM language models", "LSTM 언어 모델"), NO_PARENT: ("–", "–"),
 }  # fmt: skip
@@ -59,7 +59,7 @@ def make_page(language: str) -> str:
 
 
 def name_root(name: str, language: str) -> str:
-    """Name what is no family here."""
+    """Name what is not a family here."""
     return ROOTS[name][language == "ko"]
 
 

@@ -104,7 +104,7 @@ def test_a_race_needs_text_and_examples(tmp_path):
     with pytest.raises(formers.Error, match="no training examples"):
         formers.compare(["gpt2"], ["a"], out=tmp_path / "race", tasks={"films": {"test": ROWS}})
     (tmp_path / "race" / "comparison.json").write_text("{}")
-    with pytest.raises(formers.Error, match="no comparison"):
+    with pytest.raises(formers.Error, match="not a comparison"):
         formers.compare(out=tmp_path / "race")
 
 

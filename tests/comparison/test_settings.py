@@ -15,7 +15,7 @@ def test_budgets():
     names = [Budget.parse(words).name for words in ("epochs:10", "epochs:0.5", "flops:2e17", "flops:bert")]
     assert names == ["epochs-10", "epochs-0.5", "flops-2e+17", "flops-bert"]
     for words in ("epochs", "epochs:0", "epochs:nan", "flops:bird", "hours:2", "flops:-1"):
-        with pytest.raises(Error, match="is no budget"):
+        with pytest.raises(Error, match="is not a budget"):
             Budget.parse(words)
 
 

@@ -272,7 +272,7 @@ def test_refused_options(gpt2):
         with pytest.raises(Error, match="shots are numbers from 0 to 1,000"):
             parse_shots(wrong)
     for options, message in (
-        ({"label_words": "bad"}, "'bad' is no label=word"),
+        ({"label_words": "bad"}, "'bad' is not of the form label=word"),
         ({"label_words": {"2": "x"}}, "no row has the label '2'"),
         ({"label_words": {"0": "x", "1": "x"}}, "each label needs a word of its own"),
         ({"scoring": "guess"}, "cannot be scored by 'guess'"),

@@ -298,7 +298,7 @@ def test_klue_dialogue_states(tmp_path):
     scores = score_dialogue_states(right, guess)
     assert scores == {"joint_goal_accuracy": 0.5, "slot_f1": pytest.approx((1 + 1 + 0.5 + 0) / 4)}
     write_files(tmp_path, {"wos-v1.1/wos-v1.1_dev.json": json.dumps([{"guid": "x"}])})
-    with pytest.raises(Error, match="record 1: a field is missing or odd"):
+    with pytest.raises(Error, match="record 1: a field is missing or invalid"):
         read_suite_rows("klue", "DST", tmp_path, "dev")
 
 

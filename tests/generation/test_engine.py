@@ -10,6 +10,7 @@ import torch
 
 import formers
 from formers import Error
+from formers.generation import runner
 from formers.generation.decoding import Options, continue_ids
 from formers.generation.engine import Engine, build_engine, make_chooser
 from formers.generation.logits_processors import build_constraints
@@ -184,6 +185,28 @@ def test_cross_attention_reads_no_more_slots_than_the_longest_source_has(family,
     while engine.step():
         pass
     assert beside.result() == continue_ids(f, [short], 60, how)[0]
+
+
+@pytest.mark.parametrize("family", ["bart", "t5", "gpt2"])
+def test_a_request_joins_recorded_steps(family, monkeypatch):
+    """As on a GPU, where a step runs all rows of the cache and leaves those alone that are not active; here nothing is
+    recorded, and the same code computes every step."""
+    monkeypatch.setattr(runner, "can_capture_graph", lambda former: True)
+    graphed_step = runner.GraphedDecodeStep
+    monkeypatch.setattr(runner, "GraphedDecodeStep", lambda: graphed_step(warm=2**62))
+    f, how = build_decoder(family), Options(temperature=0)
+    engine = Engine(f, num_slots=3, cache_size=64)
+    requests = [engine.submit(prompt, 12, how) for prompt in PROMPTS[:2]]
+    for _ in range(3):
+        engine.step()
+    requests.append(engine.submit(PROMPTS[2], 12, how))  # its slot was idle so far
+    engine.step()
+    cached = [len(request.token_ids) - 1 for request in requests]  # all but the newest token
+    assert engine.runner.state.lengths.tolist() == cached
+    while engine.step():
+        pass
+    monkeypatch.undo()
+    assert [request.result() for request in requests] == [continue_ids(f, [p], 12, how)[0] for p in PROMPTS[:3]]
 
 
 def test_a_cancelled_request_leaves_the_queue_while_all_slots_are_taken():

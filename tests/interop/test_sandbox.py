@@ -276,12 +276,12 @@ def expect_refusal(folder: Path, said: str) -> None:
 
 def test_a_process_that_hangs_is_ended(harmless_folder, monkeypatch):
     note = harmless_folder.parent / "pid"
-    code = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    code = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     monkeypatch.setattr(sandbox, "CONVERTER_CODE", code)
-    monkeypatch.setattr(sandbox, "TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(sandbox, "TIMEOUT_SECONDS", 5)
     began = time.monotonic()
-    expect_refusal(harmless_folder, "converting the pickle took more than 1 s. Do not use this file")
-    assert time.monotonic() - began < 10
+    expect_refusal(harmless_folder, "converting the pickle took more than 5 s. Do not use this file")
+    assert time.monotonic() - began < 300
     with pytest.raises(ProcessLookupError):
         os.kill(int(note.read_text()), 0)
 

@@ -88,6 +88,18 @@ def test_word2vec_equals_the_equations(kind, share):
         np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("window", [1, 3, 20])
+def test_neighbours_are_the_places_in_the_window(window):
+    """Small windows are looked up in a table, wide ones are compared: a table of those would fill the memory."""
+    generator = torch.Generator().manual_seed(4)
+    left, right = (torch.randint(0, window + 1, (2, 5), generator=generator) for _ in range(2))
+    mask = word_vector_losses.build_window_mask(left, right, window)
+    assert mask.shape == (2, 5, 5 + 2 * window)
+    for row, place in ((b, t) for b in range(2) for t in range(5)):
+        near = {*range(place - int(left[row, place]), place + int(right[row, place]) + 1)} - {place}
+        assert {s - window for s in mask[row, place].nonzero().flatten().tolist()} == near
+
+
 def test_gradients_are_those_of_the_loss():
     """By autograd, in double precision: the written-out gradient of skip-gram is the derivative of its loss."""
     left, right, *arrays = draw_inputs(1)

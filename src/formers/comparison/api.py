@@ -96,7 +96,7 @@ def prepare_comparison(
         merge_settings(folder, request) if where.is_file() else CompareConfig.from_dict({"families": (), **request})
     )
     corpus = folder / "corpus"
-    if not (corpus / "train.jsonl").is_file():
+    if not (corpus / "train.jsonl").is_file() or not read_corpus_record(folder):
         if text is None:
             what = "there is no text to learn from" if not where.is_file() else "the text is not in this folder"
             raise Error(what, where=folder, fix="give --text FILES")
@@ -115,6 +115,7 @@ def prepare_comparison(
 def make_corpus(folder: Path, text: object, words: int | None, tell: ProgressCallback) -> None:
     """Write the corpus and its record. Where a record was brought from another machine, the text must be the same."""
     known = read_corpus_record(folder)
+    shutil.rmtree(folder / "corpus", ignore_errors=True)  # of a call that was killed before its record was written
     sizes = write_corpus(text, folder / "corpus", words, tell)
     if known and known["fingerprint"] != sizes["fingerprint"]:
         shutil.rmtree(folder / "corpus")
@@ -162,7 +163,8 @@ def read_config(folder: Path) -> CompareConfig:
         values = json.loads(where.read_text(encoding="utf-8"))
         version = values.pop("format")
     except (OSError, ValueError, AttributeError, KeyError):
-        raise Error("this is no comparison", where=where, fix="begin one with formers compare --out FOLDER") from None
+        fix = "begin one with formers compare --out FOLDER"
+        raise Error("this is not a comparison", where=where, fix=fix) from None
     if version != CONFIG_FORMAT:
         raise Error(f"format {version} is not read here", where=where, fix="begin a new comparison")
     return CompareConfig.from_dict(values)

@@ -34,7 +34,7 @@ TOKENIZER_CHARACTERS = 20_000_000  # of the training text that the tokenizer is 
 
 
 def write_corpus(text: object, folder: Path, words: int | None, tell: ProgressCallback = lambda *_: None) -> JSONObject:
-    """Split documents into training text of at most so many words, validation and test text, and write them as JSON
+    """Split documents into training text of at most `words` words, validation and test text, and write them as JSON
     lines; also as pairs of neighbouring sentences. Held-out documents are chosen by a hash of their text; a document
     that comes a second time is left out. Text of fewer than 20 documents is cut into sections, each a document. Returns
     the sizes, a fingerprint of all parts, and how many documents were cut (0: none)."""
@@ -90,7 +90,7 @@ def cut_few_documents(documents: Iterable[str]) -> tuple[Iterable[str], int]:
 
 
 def cut_into_sections(documents: Iterable[str], words: int) -> Iterator[str]:
-    """Yield sections of at least so many words, each of whole sentences; what is left at the end of a document joins
+    """Yield sections of at least `words` words, each of whole sentences; what is left at the end of a document joins
     its last section."""
     for document in documents:
         sections, size = list[list[str]](), words
@@ -107,7 +107,7 @@ def cut_into_sections(documents: Iterable[str], words: int) -> Iterator[str]:
 
 
 def read_part(folder: Path, part: str, max_characters: int | None = None) -> list[str]:
-    """Read the documents of a part of the corpus, the first so many characters of it."""
+    """Read the documents of a part of the corpus, of its first `max_characters` alone."""
     documents, size = list[str](), 0
     with open(folder / f"{part}.jsonl", encoding="utf-8") as file:
         for line in file:

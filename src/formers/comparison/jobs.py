@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -135,14 +136,15 @@ class JobRunner:
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-        machine = result.pop("machine", None) or self.describe_machine()
+        machine = result.pop("machine", None) or dict(self.hardware)
         seconds = round(time.perf_counter() - began, 3)
         record = build_record(job, "done" if status == "done" else "refused", seconds, error, result, machine, together)
         self.records.write(record)
         return record
 
-    def describe_machine(self) -> JSONObject:
-        """Describe the machine for a record."""
+    @cached_property
+    def hardware(self) -> JSONObject:
+        """The machine, as a record describes it."""
         machine = describe_hardware(ProcessGroup(device=choose_device(self.device)))
         machine.pop("command")
         return machine
@@ -159,8 +161,8 @@ class JobRunner:
         return job.kind != "pretrain" or (self.get_run_path(job) / "model").is_dir()
 
     def is_of_this_machine(self, record: Record) -> bool:
-        """Return whether a record's times were taken on the kind of device that jobs run on now."""
-        return record.machine.get("device") == choose_device(self.device).type
+        """Return whether a record's times were taken on such a device as jobs run on now."""
+        return all(record.machine.get(name) == self.hardware[name] for name in ("device", "name"))
 
     def prepare_text(self, job: Job, tell: ProgressCallback) -> JSONObject:
         """Make tokenizer and stores of one form of the corpus; again, where the record comes from another machine."""

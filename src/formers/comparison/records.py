@@ -95,7 +95,7 @@ def parse_record(text: str, where: object = None) -> Record:
     except (ValueError, TypeError):
         good = False
     if not good:
-        raise Error("this is no record of a comparison", where=where, fix="remove it: its job is then run again")
+        raise Error("this is not a record of a comparison", where=where, fix="remove it: its job is then run again")
     return record
 
 

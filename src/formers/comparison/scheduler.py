@@ -58,9 +58,10 @@ class TimeEstimator:
         if record.status != "done" or not self.runner.is_of_this_machine(record):
             return
         self.seconds.setdefault(record.kind, []).append(record.seconds)
-        if (ideal := self.compute_work_seconds(record.kind, record.family, record.budget, record.task)) is not None:
+        ideal = self.compute_work_seconds(record.kind, record.family, record.budget, record.task)
+        if ideal:  # 0 says nothing: a job that reads no tokens
             rest = max(0.1, record.seconds - SETUP_SECONDS)
-            self.ratios.setdefault(record.kind, []).append(rest / max(1e-6, ideal))
+            self.ratios.setdefault(record.kind, []).append(rest / ideal)
 
     def compute_work_seconds(self, kind: str, family: str | None, budget: str | None, task: str | None) -> float | None:
         """Return the seconds that a run takes alone at the speed of its family's training steps; None if that is not
@@ -76,7 +77,7 @@ class TimeEstimator:
             return None
 
     def estimate(self, job: Job) -> float:
-        """Return the seconds that a job is expected to take beside so many others."""
+        """Return the seconds that a job is expected to take with `together` jobs at once."""
         ideal = self.compute_work_seconds(job.kind, job.family, job.budget, job.task)
         if ideal is not None:
             ratios = self.ratios.get(job.kind) or [1.0 + 0.6 * (self.together - 1)]

@@ -42,7 +42,7 @@ class Budget:
         except ValueError:
             value = 0.0
         if kind not in ("epochs", "flops") or not 0 < value < float("inf"):
-            raise Error(f"{words!r} is no budget", fix=fix)
+            raise Error(f"{words!r} is not a budget", fix=fix)
         return Budget("flops" if kind == "flops" else "epochs", value)
 
     @property
@@ -79,7 +79,7 @@ class CompareConfig:
     search_share: float = 0.1  # of the steps of the first budget that a trial takes
     seeds: int = 1
     headline: tuple[str, ...] = ()  # families that are run with more seeds,
-    headline_seeds: int = 3  # so many
+    headline_seeds: int = 3  # seeds of each of them
     tune_epochs: float = 3.0
     tune_search_epochs: float = 1.0  # of a trial
     tune_limit: int | None = None  # training examples of each task

@@ -252,8 +252,8 @@ def parse_label_words(words: Mapping[str, str] | str | None) -> dict[str, str]:
     if not isinstance(words, str):
         return {str(label): word for label, word in (words or {}).items()}
     pairs = [part.partition("=") for part in words.split(",")]
-    if odd := ["".join(pair) for pair in pairs if not (pair[0].strip() and pair[1])]:
-        raise Error(f"{odd[0]!r} is no label=word", fix="for example label_words='0=bad,1=good'")
+    if malformed := ["".join(pair) for pair in pairs if not (pair[0].strip() and pair[1])]:
+        raise Error(f"{malformed[0]!r} is not of the form label=word", fix="for example label_words='0=bad,1=good'")
     return {label.strip(): word.strip() for label, _, word in pairs}
 
 

@@ -392,7 +392,7 @@ def read_klue_records(make_row: Callable[[JSONObject], Row]) -> Callable[[Path, 
                 row = make_row(record)
             except (KeyError, TypeError, ValueError, IndexError) as error:
                 where = f"{path}, record {number}"
-                raise Error(f"a field is missing or odd ({error})", where=where, fix="repair it") from None
+                raise Error(f"a field is missing or invalid ({error})", where=where, fix="repair it") from None
             rows.append({"id": str(record.get("guid", number)), **row, "reference": row["label"]})
         return check_rows(rows, path)
 
@@ -509,7 +509,7 @@ def read_klue_dialogues(path: Path, split: str) -> list[Row]:
                 rows.append({"id": name, "text": "\n".join(turns), "target": target, "reference": state})
         except (KeyError, TypeError) as error:
             where = f"{path}, record {number}"
-            raise Error(f"a field is missing or odd ({error})", where=where, fix="repair it") from None
+            raise Error(f"a field is missing or invalid ({error})", where=where, fix="repair it") from None
     return check_rows(rows, path)
 
 
@@ -553,8 +553,8 @@ def make_klue_task(
     name: str, stem: str, task: str, read: Callable[[Path, str], list[Row]], score: Scorer,
     decode: Callable[[Answer], Answer] | None = None, tune: Mapping[str, int] | None = None,
 ) -> SuiteTask:  # fmt: skip
-    """Make a task of KLUE, whose files are named by a stem and a version. What has a `decode` is no label, and is
-    written as JSON by ids."""
+    """Make a task of KLUE, whose files are named by a stem and a version. Answers of a task with a `decode` are not
+    labels; they are written as JSON by ids."""
     suffix = ".tsv" if task == "tag" else ".json"
     files = {
         split: tuple(f"{stem}-{version}_{split}{suffix}" for version in ("v1.1", "v1")) for split in ("train", "dev")

@@ -116,6 +116,7 @@ class Runner:
                 raise Error(what, fix="make a larger one")
         if not self.state.is_static and self.state.lengths is not None:
             self.state.make_static()
+            self.live_rows = None  # all rows are active again
             self.padded_output = self.padded_output or pad_output_layer(self.former)
         if self.state.active_rows is not None and live != self.live_rows:
             self.live_rows = live

@@ -175,7 +175,7 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
     if about.get("format") not in (1, FORMAT_VERSION, COMPACT_FORMAT_VERSION):
         what = f"format {format_value(about.get('format'))} is not one of 1 to {COMPACT_FORMAT_VERSION}"
         raise Error(what, where=path, fix="a newer formers may read it: pip install -U formers")
-    for key in set(about) - MANIFEST_KEYS:
+    for key in (key for key in about if key not in MANIFEST_KEYS):
         raise Error(f"unknown key {key!r}", where=path, fix=settings.suggest_name(key, MANIFEST_KEYS))
     if "seal" in about and about["seal"] != hash_json({key: value for key, value in about.items() if key != "seal"}):
         fix = 'restore it; if you have edited it yourself, take the line "seal" out of it'

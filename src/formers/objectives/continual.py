@@ -250,7 +250,7 @@ class ContinualTasks(UnitMaskedLM, NextSentence):
 
     def loss(self, model: Model, batch: Batch) -> Losses:
         """Compute the loss of each task; the model must have an embedding for all of them."""
-        table = model.body.embed.task
+        table = getattr(model.body.embed, "task", None)  # dynamic: only ERNIE's embeddings have one
         if table is None or table.num_embeddings < len(TASKS):
             what = f"continual pretraining has {len(TASKS)} tasks, and this model has no embedding for each"
             raise Error(what, fix="--model.use_tasks true --model.tasks 16, or a preset of ERNIE 2.0")

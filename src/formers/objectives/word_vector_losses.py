@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+MAX_LISTED_WINDOW = 16  # a table of all windows grows with the cube of the window
+
 
 @dataclass(frozen=True)
 class RowGradients:
@@ -28,6 +30,9 @@ class RowGradients:
 def build_window_mask(left: Tensor, right: Tensor, window: int) -> Tensor:
     """Turn (B, T) places to the left and right that count into (B, T, S): 1.0 where places around are neighbours."""
     places, widths = left.shape[1], window + 1
+    if window > MAX_LISTED_WINDOW:
+        offset = torch.arange(places + 2 * window) - window - torch.arange(places)[:, None]  # (T, S)
+        return ((offset >= -left[..., None]) & (offset <= right[..., None]) & (offset != 0)).float()
     rows = (torch.arange(places) * widths + left) * widths + right
     return list_windows(places, window).index_select(0, rows.flatten()).view(*left.shape, -1)
 

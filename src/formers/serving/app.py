@@ -89,8 +89,8 @@ def describe_problem(problem: Mapping[str, JSONValue]) -> str:
     also names the class or type of each."""
     if problem["type"] == "json_invalid":
         return f"the body is not valid JSON (at character {problem['loc'][-1]})"
-    parts = [str(part) for part in problem["loc"] if part != "body"]
-    place = ".".join(part for part in parts if part.islower() and part not in TYPE_NAMES and not part.endswith("]"))
+    parts = [str(part) for part in problem["loc"] if part != "body" and part not in TYPE_NAMES]
+    place = ".".join(part for part in parts if part.isdigit() or (part.islower() and not part.endswith("]")))
     return f"{place}: {problem['msg']}" if place else str(problem["msg"])
 
 

@@ -205,7 +205,7 @@ async def rerank(request: Request, body: RerankBody) -> Response:
 
 
 def read_document(document: str | dict[str, str], number: int) -> str:
-    """Read the text of a document; other fields would be ranked by nobody."""
+    """Read the text of a document; a document with other fields is refused, as they would not be ranked."""
     if isinstance(document, str):
         return document
     if set(document) != {"text"}:

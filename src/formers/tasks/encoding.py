@@ -266,7 +266,7 @@ def encode_tags(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[s
     for number, (row, (ids, offsets)) in enumerate(zip(rows, encoder.tokenize_with_offsets(texts), strict=True)):
         word = find_first_pieces(row["words"], offsets)
         tags = row.get("tags")
-        for tag in set(tags or ()) - set(index):
+        for tag in (tag for tag in tags or () if tag not in index):
             fix = f"known: {', '.join(list(index)[:12])}"
             raise Error(f"the tag {format_value(tag)} was not seen in training", fix=fix)
         token_labels = [IGNORE_INDEX if w < 0 or not tags else index[tags[w]] for w in word]

@@ -458,7 +458,8 @@ class PretrainSettings:
         adjust_warmup(train, named)
         declared = find_family(self.family).definition
         merged["model"] |= declared.config_class.fit_recipe_sizes(merged["model"], self.given.tables["model"])
-        add_task_embedding(merged["objective"]["name"], merged["model"], self.given.tables["model"])
+        if declared.reads_tasks:
+            add_task_embedding(merged["objective"]["name"], merged["model"], self.given.tables["model"])
         context = merged["model"].get("context")
         if context and "seq_length" not in named:
             train["seq_length"] = min(train["seq_length"], context)
@@ -625,7 +626,8 @@ def read_mixture(mixture: object) -> tuple[Settings, MixtureSources]:
         if malformed := [name for name, mark, path in words if not mark or not path]:
             fix = "give one YAML file, or NAME=FILE for each task: --mixture sst2=sst2.tsv trec=trec.tsv"
             raise Error(f"{malformed[0]!r} is not of the form NAME=FILE", fix=fix)
-        if repeated := [name for name in {name for name, *_ in words} if sum(name == one for one, *_ in words) > 1]:
+        names = [name for name, *_ in words]
+        if repeated := [name for name in names if names.count(name) > 1]:
             raise Error(f"two tasks of the mixture are called {repeated[0]!r}", fix="give each a name of its own")
         mixture = {name: path for name, _, path in words}
     return split_mixture(mixture)

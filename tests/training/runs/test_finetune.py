@@ -200,11 +200,13 @@ def test_patience_knows_which_measures_are_to_be_low(tmp_path):
     ((0.67, 0.66, 0.65, 0.655, 0.64), "checkpoint", True),
 ])  # fmt: skip
 def test_patience_waits_while_a_new_model_still_gives_the_most_frequent_label(tmp_path, losses, source, stops):
-    """All accuracies are equal: with random weights the loss decides, and a checkpoint has learned before."""
+    """No accuracy beats the first: with random weights the loss decides, and a checkpoint has learned before."""
     run = FinetuneRun.__new__(FinetuneRun)
     run.path, run.tune, run.trainer = tmp_path, TuneConfig(patience=3), SimpleNamespace(should_stop=False)
     run.world, run.config = ProcessGroup(), SimpleNamespace(source=source)
-    lines = [json.dumps({"step": i, "valid": {"cost": -0.6, "loss": loss}}) for i, loss in enumerate(losses[:-1])]
+    costs = (-0.6, -0.58, -0.6, -0.59)
+    pairs = zip(costs, losses[:-1], strict=True)
+    lines = [json.dumps({"step": i, "valid": {"cost": cost, "loss": loss}}) for i, (cost, loss) in enumerate(pairs)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     run.update_early_stopping(-0.6, losses[-1])
     assert run.trainer.should_stop == stops

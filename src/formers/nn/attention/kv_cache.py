@@ -14,7 +14,7 @@ from ...errors import Error
 from .kernels.decode import is_available
 from .masks import DistanceBias
 
-SOURCE_SLOTS = 64  # the slots for sources grow in steps of so many
+SOURCE_SLOTS = 64  # the number of slots for a source is a multiple of this
 STATE_FREE_FIELDS = re.compile(".*dropout|init.*|pad|bos|eos|start|memory|reuse")  # settings that no state depends on
 
 

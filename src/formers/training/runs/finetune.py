@@ -451,8 +451,8 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
 
     def update_early_stopping(self, cost: float, loss: float) -> None:
         """End the run if none of the last few evaluations was better than those before. A model from random weights
-        gives every text the most frequent label at first: while the metric is the same at every evaluation so far, the
-        loss says whether it learns."""
+        gives nearly every text the most frequent label at first: while the metric of no evaluation is better than the
+        first one's, the loss says whether it learns."""
         if not self.tune.patience:
             return
 
@@ -464,7 +464,7 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
             costs, losses = (
                 [math.inf if c is None or math.isnan(c) else c for c in values] for values in (costs, losses)
             )
-            decisive = losses if self.config.source is None and len(set(costs)) == 1 else costs
+            decisive = losses if self.config.source is None and min(costs) == costs[0] else costs
             return len(decisive) - 1 - decisive.index(min(decisive)) >= self.tune.patience
 
         self.trainer.should_stop = self.world.broadcast_from_main(has_stalled)  # the first one writes the history
