@@ -83,6 +83,18 @@ def test_records_travel_without_anything_else(tmp_path):
         assert "ALBERT" in (moved / name).read_text(encoding="utf-8")
 
 
+def test_a_corpus_that_lost_its_record_is_made_again(tmp_path):
+    """A call that was killed after the corpus and before its record: other text must not be taken for the same."""
+    small = {**SMALL, "budgets": ["epochs:0.02"], "lr_factors": [1.0]}
+    formers.compare(["gpt2"], read_documents(), out=tmp_path, tasks=TASKS, **small)
+    before = RecordFolder(tmp_path).read_result("corpus")
+    (tmp_path / "records" / "corpus.json").unlink()
+    with pytest.raises(formers.Error, match="not in this folder"):
+        formers.compare(out=tmp_path)
+    assert formers.compare(out=tmp_path, text=read_documents()).outcome.done == []
+    assert RecordFolder(tmp_path).read_result("corpus")["fingerprint"] == before["fingerprint"]
+
+
 def test_the_budget_of_a_family_is_what_it_really_spends(tmp_path):
     """Where a limit in minutes cuts that family's epochs, the others get its operations after the cut."""
     plans = {"bert": {"step_flops": 10.0, "epoch_steps": 100}, "gpt2": {"step_flops": 20.0, "epoch_steps": 50}}

@@ -153,7 +153,7 @@ def test_metrics_have_both_families_of_names(client):
     ("/embed", b"{", "the body is not valid JSON (at character 1)"),
     ("/embed", b'{"inputs": 5}', "inputs: Input should be a valid string"),
     ("/rerank", b'{"query": "x"}', "texts: Field required; documents: Field required"),
-    ("/predict", b'{"inputs": [["a", 5]]}', "inputs"),
+    ("/predict", b'{"inputs": [["a", 5]]}', "inputs"), ("/rerank", b'{"query": "x", "texts": ["a", 5]}', "texts.1: "),
     ("/decode", b'{"ids": [-1]}', "ids"),
 ])  # fmt: skip
 def test_problems_are_named_as_the_client_wrote_them(client, path, body, words):
