@@ -25,13 +25,16 @@ class ExperimentModule(Protocol):
 @dataclass(frozen=True)
 class ExperimentEntry:
     """An experiment in a list: its name, title and one line about it, in English and Korean, and an example. What its
-    file has: lines of text, or rows of two fields with a tab between them."""
+    file has: lines of text, or rows of two fields with a tab between them. Whether it looks at a sentence or reads a
+    file of the user's."""
 
     name: str
     title: tuple[str, str]
     help: tuple[str, str]
     example: str
     file_rows: str = ""
+    takes_text: bool = False
+    takes_file: bool = True
 
     @property
     def module_name(self) -> str:
@@ -50,6 +53,7 @@ ENTRIES = (
         ("queries, keys, scores, softmax and weighted sum of one head, in numbers",
          "헤드 하나의 쿼리, 키, 점수, 소프트맥스, 가중합을 숫자로 계산합니다"),
         'formers try attention-by-hand --text "The law of the land" --layer 1 --head 2',
+        takes_text=True,
     ),
     ExperimentEntry(
         "masks",
@@ -57,6 +61,8 @@ ENTRIES = (
         ("padding, causal, two-sided, prefix, band and permutation masks as matrices",
          "패딩, 인과, 양방향, 접두사, 띠, 순열 마스크를 행렬로 그립니다"),
         'formers try masks --text "The cat sat on the mat" --window 3',
+        takes_text=True,
+        takes_file=False,
     ),
     ExperimentEntry(
         "positions",
@@ -71,6 +77,7 @@ ENTRIES = (
         ("what each objective hides and asks for; mask rates, static and dynamic masks, NSP and SOP",
          "각 학습 목표가 무엇을 가리고 무엇을 묻는지, 마스크 비율, 정적·동적 마스크, NSP와 SOP를 비교합니다"),
         'formers try objectives --text "The cat sat on the mat. It purred."',
+        takes_text=True,
     ),
     ExperimentEntry(
         "decoding",
@@ -78,6 +85,7 @@ ENTRIES = (
         ("the likeliest tokens of each step, greedy search, the beam tree, top-k, top-p, temperature, label smoothing",
          "단계별 확률 표, 그리디, 빔 트리, top-k, top-p, 온도, 레이블 스무딩을 보여 줍니다"),
         'formers try decoding --text "The Government" --beams 4',
+        takes_text=True,
     ),
     ExperimentEntry(
         "complexity",
@@ -85,6 +93,7 @@ ENTRIES = (
         ("time and memory of attention, recurrence and convolution over the length, with the crossing point",
          "길이에 따른 어텐션, 순환, 합성곱의 시간과 메모리를 측정하고 교차점을 찾습니다"),
         "formers try complexity --dim 128 --longest 2048",
+        takes_file=False,
     ),
     ExperimentEntry(
         "input-transformations",
@@ -92,6 +101,7 @@ ENTRIES = (
         ("how GPT-1 and BERT turn classification, entailment, similarity and multiple choice into one sequence",
          "GPT-1과 BERT가 분류, 함의, 유사도, 객관식을 하나의 토큰 열로 바꾸는 방법을 보여 줍니다"),
         'formers try input-transformations --text "It rained | The street is wet" --choices "yes | no"',
+        takes_text=True,
     ),
     ExperimentEntry(
         "why-attention",
@@ -128,6 +138,7 @@ ENTRIES = (
         ("XLNet: what each stream sees, who leaks and who does not, and the loss by turn",
          "XLNet의 두 스트림이 보는 것, 정답 누출 여부, 차례별 손실을 봅니다"),
         'formers try two-streams --text "The Government of the United States"',
+        takes_text=True,
     ),
     ExperimentEntry(
         "layers",
@@ -142,6 +153,7 @@ ENTRIES = (
         ("the cost in loss of removing each attention head, and of removing many",
          "어텐션 헤드를 하나씩, 또 여럿 제거할 때 늘어나는 손실을 측정합니다"),
         "formers try heads --model my-bert --file my.txt",
+        takes_text=True,
     ),
     ExperimentEntry(
         "word-senses",
