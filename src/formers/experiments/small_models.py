@@ -108,10 +108,10 @@ def note_overfitting(page: Page, trained_model: SmallModel) -> None:
     page.add_note(
         page.localise(
             f"Overfitted: the loss is {training_loss:.2f} on the training text and {loss:.2f} on validation text "
-            f"(a uniform guess: {guess:.2f}). The text is too short for this training, and the numbers below say little: "
+            f"(a uniform guess: {guess:.2f}). The text is too short for this training, and the numbers of this page say little: "
             "give a few thousand lines, or fewer --steps.",
             f"과적합: 손실이 학습 텍스트에서는 {training_loss:.2f}, 검증 텍스트에서는 {loss:.2f}입니다(균등하게 찍을 때 {guess:.2f}). "
-            "학습에 비해 텍스트가 너무 짧아 아래 숫자는 의미가 거의 없습니다. 수천 줄의 텍스트를 지정하거나 --steps를 줄이십시오.",
+            "학습에 비해 텍스트가 너무 짧아 이 페이지의 숫자는 의미가 거의 없습니다. 수천 줄의 텍스트를 지정하거나 --steps를 줄이십시오.",
         ),
         shown=True,
     )
