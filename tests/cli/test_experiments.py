@@ -65,7 +65,7 @@ def test_a_file_of_rows_is_read_as_it_stands_whatever_its_name(tmp_path, monkeyp
     quick = ["--steps", "1", "--epochs", "1", "--sentences", "20", "--out", str(tmp_path / "page.html")]
     code, out, _ = run_command(capsys, "try", "word-senses", "--file", str(file), *quick)
     assert code == 0
-    assert "river" in out
+    assert "river" in (tmp_path / "page.html").read_text(encoding="utf-8")
     code, out, _ = run_command(capsys, "try", "word-senses", "--help")
     assert "sense, tab, sentence" in out
     assert "sense, tab" not in run_command(capsys, "try", "memory", "--help")[1]

@@ -28,7 +28,7 @@ Args:
     text: A sentence of your own, where the experiment looks at one.
     file: {file_help}
     language: The language of the page and of the bundled text; by default that of your own text or file, or English.
-    out: The page; formers-try-{name}.html by default, which is replaced. A page that you name is replaced with --overwrite only.
+    out: The page; formers-try-{name}.html by default, which is replaced; one that you name only with --overwrite.
     settings: What this experiment can be changed in.
 """
 TEXT_FILE_HELP = (
@@ -42,8 +42,10 @@ formers try attention-by-hand --text "The law of the land"
 formers try masks --help
 """
 LIST_END = (
-    "formers try NAME runs one within a few minutes on two cores and writes a page; formers try NAME --help lists its settings.",
-    "formers try 이름은 코어 두 개에서 몇 분 안에 실험 하나를 실행하고 페이지를 씁니다. formers try 이름 --help는 설정을 보여 줍니다.",
+    "formers try NAME runs one within a few minutes on two cores and writes a page; "
+    "formers try NAME --help lists its settings.",
+    "formers try 이름은 코어 두 개에서 몇 분 안에 실험 하나를 실행하고 페이지를 씁니다. "
+    "formers try 이름 --help는 설정을 보여 줍니다.",
 )
 TextOption = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
 experiments = App(
