@@ -187,9 +187,9 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     )
     if any("…" in str(cell) for row in rows for cell in row[1:]):
         page.add_note(local("… stands for the first bytes of a character that a later token completes.",
-                            "…는 다음 토큰이 완성할 글자의 앞쪽 바이트를 뜻합니다."))  # fmt: skip
+                            "…는 다음 토큰이 완성할 글자의 앞쪽 바이트를 뜻합니다."), shown=True)  # fmt: skip
     page.add_note(local("␣ is a space: most tokens begin with the one before their word.",
-                        "␣는 공백입니다. 단어 앞의 공백은 그 단어의 토큰에 들어 있습니다."))  # fmt: skip
+                        "␣는 공백입니다. 단어 앞의 공백은 그 단어의 토큰에 들어 있습니다."), shown=True)  # fmt: skip
     ways = {
         local("greedy", "그리디"): Options(temperature=0, max_new_tokens=s.tokens),
         local(f"beam search, {s.beams} beams", f"빔 탐색, 빔 {s.beams}개"): Options(num_beams=s.beams, max_new_tokens=s.tokens),
