@@ -18,8 +18,8 @@ from .page import Page
 from .small_models import load_or_train
 
 EXPLANATION = (
-    ("Every cell is a head: how much the loss of validation text rises, in bits for each token, when this head alone is removed.",
-     "각 칸은 헤드이며, 그 헤드만 제거했을 때 검증 텍스트의 손실이 토큰당 몇 비트 늘어나는지를 나타냅니다."),
+    ("Every cell is a head: how much the loss of validation text (or of your --text) rises, in bits for each token, when this head alone is removed.",
+     "각 칸은 헤드이며, 그 헤드만 제거했을 때 검증 텍스트(또는 --text의 문장)의 손실이 토큰당 몇 비트 늘어나는지를 나타냅니다."),
     ("Look where the costly heads are, and how many cost hardly anything: where those are many, the model has more heads than it needs.",
      "비용이 큰 헤드가 어느 레이어에 있는지, 비용이 거의 없는 헤드가 얼마나 되는지 보십시오. 후자가 많다면 모델에 필요한 것보다 많은 헤드가 있는 것입니다."),
     ("A negative number, if there is one, in the other colour, is a head without which this text is predicted better.",

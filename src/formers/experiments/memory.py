@@ -140,7 +140,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         [(m, find_reach(line)) for m, line in reach.items()],
     )
     named = {
-        f"{local('memory', '메모리')} {m}": [(i + 1, float(x)) for i, x in enumerate(v)] for m, v in by_place.items()
+        f"{local('memory', '메모리')} {m}": [(i + 1, float(x)) for i, x in enumerate(v)]
+        for m, v in reversed(by_place.items())  # the first name stands lowest
     }
     page.add_picture(
         draw_curves(
@@ -160,14 +161,17 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     )
     far = {  # all lengths, so that each has the colour that it has above
         f"{local('memory', '메모리')} {m}": [(x, max(y, 1e-9)) for x, y in reach.get(m, [])]
-        for m in dict.fromkeys((*s.memories, *reach))
+        for m in dict.fromkeys((*reversed(s.memories), *reach))
     }
     page.add_picture(
         draw_curves(
             far,
-            local("change of the output by the distance from a changed token", "바꾼 토큰과의 거리별 출력 변화"),
+            local(
+                "relative change of the output by the distance from a changed token (1e-09: none)",
+                "바꾼 토큰과의 거리별 출력의 상대 변화량(1e-09: 변화 없음)",
+            ),
             local("distance in tokens", "거리(토큰)"),
-            local("relative change", "상대 변화량"),
+            local("change", "변화량"),
             log_y=True,
         )
     )

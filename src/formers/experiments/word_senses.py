@@ -162,13 +162,14 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
             objective={"name": "mlm"},
             train={"seq_length": 24},
         ).former
-        page.add_note(local("The sentences are made by templates, and a small BERT is trained on them.",
-                            "문장은 틀로 만든 것이며, 작은 BERT를 이 문장으로 학습합니다.")
-                      if page.documents is None else
-                      local(f"The training text: sentences made by templates, and yours {OWN_COPIES} times; the points are yours alone.",
-                            f"학습 텍스트는 틀로 만든 문장과 {OWN_COPIES}번 반복한 여러분의 문장이며, 점은 여러분의 문장만 나타냅니다."))  # fmt: skip
     else:
         former = load(s.model)
+    made = local(
+        "The sentences and the training text are made by templates.", "문장과 학습 텍스트는 틀로 만든 것입니다."
+    )
+    own = local(f"The training text: sentences made by templates, and yours {OWN_COPIES} times; the points are yours alone.",
+                f"학습 텍스트는 틀로 만든 문장과 {OWN_COPIES}번 반복한 여러분의 문장이며, 점은 여러분의 문장만 나타냅니다.")  # fmt: skip
+    page.add_note(made if page.documents is None else own, shown=True)
     layers = range(former.config.layers + 1)
     names = [sense for sense, _ in tests]
     by_layer = [collect_vectors(former, tests, word, layer) for layer in layers]
