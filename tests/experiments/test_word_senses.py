@@ -58,5 +58,5 @@ def test_few_sentences_of_ones_own_have_no_static_picture():
     assert found["marks"] == 0
     assert found["chance"] == pytest.approx(1 / 3), "one of three other sentences has the same sense"
     assert "yours 20 times" in page.notes[0]
-    assert "No picture" in page.notes[1]
+    assert "No static vectors" in page.notes[1]
     assert len(page.tables) == 1

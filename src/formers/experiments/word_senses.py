@@ -189,8 +189,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     marks = find_marks(known, word, (MAX_NAMES - 1) // len(set(names)))
     chosen = [*((sense, mark) for sense in dict.fromkeys(names) for mark in marks[sense]), (word, word)]
     if len(chosen) < 3:
-        page.add_note(local(f"No picture of static vectors: hardly any word occurs in {MIN_COUNT} sentences of one sense and in none of another.",
-                            f"정적 벡터의 그림은 없습니다. 한 뜻의 문장 {MIN_COUNT}개 이상에만 나오는 단어가 거의 없습니다."), shown=True)  # fmt: skip
+        page.add_note(local(f"No static vectors are shown: hardly any word occurs in {MIN_COUNT} sentences of one sense and in none of another.",
+                            f"정적 벡터는 표시하지 않습니다. 한 뜻의 문장 {MIN_COUNT}개 이상에만 나오는 단어가 거의 없습니다."), shown=True)  # fmt: skip
         return {"embeddings": accuracy[0], "last": accuracy[-1], "chance": chance, "marks": float(len(chosen) - 1)}
     vectors = get_unit_vectors(static, [mark for _, mark in chosen])
     plane: dict[str, list[tuple[float, float, str]]] = {}
