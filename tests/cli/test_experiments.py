@@ -65,7 +65,35 @@ def test_a_file_of_rows_is_read_as_it_stands_whatever_its_name(tmp_path, monkeyp
     quick = ["--steps", "1", "--epochs", "1", "--sentences", "20", "--out", str(tmp_path / "page.html")]
     code, out, _ = run_command(capsys, "try", "word-senses", "--file", str(file), *quick)
     assert code == 0
-    assert "river" in out
+    assert "river" in (tmp_path / "page.html").read_text(encoding="utf-8")
     code, out, _ = run_command(capsys, "try", "word-senses", "--help")
     assert "sense, tab, sentence" in out
     assert "sense, tab" not in run_command(capsys, "try", "memory", "--help")[1]
+
+
+@pytest.mark.parametrize("words", [["--language", "ko"], ["--language=ko"]])
+def test_the_list_is_there_in_korean(words, capsys):
+    code, out, _ = run_command(capsys, "try", *words)
+    assert code == 0
+    assert EXPERIMENTS["heads"].help[1][:12] in out
+    assert EXPERIMENTS["heads"].help[0][:12] not in out
+    code, _, err = run_command(capsys, "try", "--language", "de")
+    assert code == 2
+    assert "'de'" in err
+
+
+@pytest.mark.parametrize(("name", "option"), [("word-senses", "--text"), ("memory", "--text"), ("masks", "--file")])
+def test_what_an_experiment_does_not_read_is_refused(name, option, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run_command(capsys, "try", name, option, "words")
+    assert code == 2
+    assert f"{name} reads no {option}" in err
+    assert f"{option} " not in run_command(capsys, "try", name, "--help")[1].split("Parameters")[1]
+
+
+def test_the_command_of_a_page_makes_it_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run_command(capsys, "try", "masks", "--out", "page.html")[0] == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<code>formers try masks --out page.html --overwrite</code>" in page
+    assert run_command(capsys, "try", "masks", "--out", "page.html", "--overwrite")[0] == 0

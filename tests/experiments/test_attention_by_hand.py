@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import formers
-from formers.experiments.attention_by_hand import compare_random_heads, compute_head
+from formers.experiments.attention_by_hand import choose_row, compare_random_heads, compute_head
+from formers.inspection.sides import Token
 from formers.nn.attention.attention import Attention
 
 
@@ -17,6 +18,7 @@ def test_the_formula_gives_the_models_own_weights(run_experiment):
     assert float(sums[4]) == pytest.approx(1, abs=2e-3), "weights"
     assert float(sums[6]) == pytest.approx(sum(float(row[6]) for row in parts), abs=0.01), "the output's first number"
     text = "".join(page.body)
+    assert "-0.00<" not in text
     assert all(title in text for title in ("queries q", "1. scores q·k", "2. scaled", "3. weights", "4. output"))
     assert any("model's own weights" in row[0] for block in page.tables for row in block.rows)
 
@@ -43,3 +45,16 @@ def test_attention_with_more_than_the_plain_formula_is_refused(run_experiment, t
     monkeypatch.setattr("formers.experiments.attention_by_hand.load_or_train", lambda *_: former)
     with pytest.raises(formers.Error, match="more than plain attention"):
         run_experiment("attention-by-hand")
+
+
+def test_the_worked_row_is_that_of_a_whole_word():
+    rare = [Token(1, "", "밖"), Token(2, "", "", is_joined=True), Token(3, "", "", is_joined=True)]
+    assert choose_row([Token(0, "", " law"), *rare, Token(4, "", ".")]) == 0
+    assert choose_row([*rare, Token(4, "", "법")]) == 3
+    assert choose_row(rare) == 2, "there is none"
+
+
+def test_the_terminal_tells_what_was_cut(run_experiment):
+    page, _ = run_experiment("attention-by-hand", text="The law of the land is the will of the people. " * 12)
+    assert any("cut to" in note for note in page.notes)
+    assert any("first 12 of" in note for note in page.notes)

@@ -27,6 +27,7 @@ def test_temperature_and_top_k_do_what_they_say(run_experiment):
 def test_the_tree_has_the_scores_of_its_texts():
     former = formers.build("gpt2", vocab=40, dim=32, heads=2, layers=1, context=32)
     steps = trace_beams(former, [3, 4], Settings(tokens=4, beams=3))
+    assert len(steps) == 4, "a column for every token"
     for row in range(3):
         at, ids = row, []
         for nodes in reversed(steps):
@@ -42,6 +43,9 @@ def test_bytes_of_a_syllable_are_named_by_the_whole_syllable():
     names = [name_next(tokenizer, ids[:at], ids[at]) for at in range(6)]
     assert names == ["…", "…", "밖", "…", "…", "에"]
     assert name_next(tokenizer, [], tokenizer.encode(" ", special=False)[0]) == "␣"
+    assert name_next(tokenizer, [], tokenizer.encode("\n", special=False)[0]) == "\\n"
+    english = train_tokenizer("gpt2", ["of the law " * 50], 280)
+    assert name_next(english, [], english.encode(" law", special=False)[0]) == "␣law"
 
 
 def test_a_long_text_is_cut_to_the_context(run_experiment):

@@ -8,8 +8,10 @@ from formers.experiments.small_models import prepare_bundled_corpus, train_small
 
 
 def test_memory_reaches_further_by_its_length_in_every_layer(run_experiment):
-    _, found = run_experiment("memory", segment=8, layers=2, dim=16, memories=(0, 8), rows=2)
+    page, found = run_experiment("memory", segment=8, layers=2, dim=16, memories=(0, 8), rows=2)
     assert found["reach 0"] == 7, "within the segment"
+    assert page.tables[0].head[2] == "first 1 of 8 tokens"
+    assert "2 layers" in page.notes[0]
     assert found["reach 8"] == 7 + 2 * 8
     assert found["reach 16"] == 7 + 2 * 16
 

@@ -7,6 +7,7 @@ import pytest
 import formers
 from formers.experiments.page import Page, format_cell
 from formers.experiments.registry import EXPERIMENTS, find_experiment
+from formers.experiments.small_models import SmallModel, note_overfitting
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -62,3 +63,15 @@ def test_own_text_is_taken_and_held_out():
     assert sum(text.count("line number") for text in (*train, *valid)) == 100
     assert valid
     assert not set(train) & set(valid)
+
+
+def test_a_model_that_learned_its_text_by_heart_is_noted_once():
+    former = formers.build("gpt2", vocab=40, dim=16, heads=2, layers=1, context=16)
+    page = Page("ko")
+    note_overfitting(page, SmallModel(former, [(1.0, 2.5), (2.0, 2.4)], {"loss": 2.6}))
+    assert not page.notes
+    for _ in range(2):
+        note_overfitting(page, SmallModel(former, [(1.0, 0.1), (2.0, 0.1)], {"loss": 9.0}))
+    assert len(page.notes) == len(page.body) == 1
+    assert "9.00" in page.notes[0]
+    assert "3.69" in page.notes[0], "a uniform guess of 40 tokens"

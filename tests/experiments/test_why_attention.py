@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
@@ -40,6 +41,10 @@ def test_gradients_fade_in_recurrence_and_not_in_attention():
 def test_both_models_learn_every_task(run_experiment):
     page, found = run_experiment("why-attention", steps=2, translation_steps=2, pairs=150, tests=4, longest=4, dim=16)
     assert len(page.tables[0].rows) == 6
+    assert "trained with 2 to 4" in page.tables[0].title
+    rows = re.findall(r'text-anchor="end" class="small">([^<]*)<', "".join(page.body))
+    assert "&lt;s&gt;" not in rows, "a row is the word being written"
+    assert "&lt;/s&gt;" in rows
     assert {f"{task} {kind}" for task in ("copy", "reverse", "translate") for kind in ("none", "dot")} <= set(found)
 
 

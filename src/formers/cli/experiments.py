@@ -27,8 +27,8 @@ formers try {name} --language ko --out page.html
 Args:
     text: A sentence of your own, where the experiment looks at one.
     file: {file_help}
-    language: The language of the page and of the bundled text; by default that of --text, or English.
-    out: The page; formers-try-{name}.html by default, which is replaced.
+    language: The language of the page and of the bundled text; by default that of your own text or file, or English.
+    out: The page; formers-try-{name}.html by default, which is replaced; one that you name only with --overwrite.
     settings: What this experiment can be changed in.
 """
 TEXT_FILE_HELP = (
@@ -37,9 +37,16 @@ TEXT_FILE_HELP = (
 LIST_HELP = """Try an idea: experiments with real numbers and a page.
 
 formers try
+formers try --language ko
 formers try attention-by-hand --text "The law of the land"
 formers try masks --help
 """
+LIST_END = (
+    "formers try NAME runs one within a few minutes on two cores and writes a page; "
+    "formers try NAME --help lists its settings.",
+    "formers try 이름은 코어 두 개에서 몇 분 안에 실험 하나를 실행하고 페이지를 씁니다. "
+    "formers try 이름 --help는 설정을 보여 줍니다.",
+)
 TextOption = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
 experiments = App(
     name="try", help=LIST_HELP, help_flags=[], version_flags=[],
@@ -54,18 +61,22 @@ def try_experiment(
 ) -> object:
     """Run an experiment, or list them all."""
     if not words or words[0] in ("--help", "-h"):
-        list_experiments()
+        list_experiments("en")
+        return None
+    if words[0].partition("=")[0] == "--language":
+        language = "=".join(words).partition("=")[2]
+        if language not in ("en", "ko"):
+            raise Error(f"there is no list in {language or 'this language'!r}", fix="give --language en or ko")
+        list_experiments(language)
         return None
     return build_app(find_experiment(words[0]))(list(words[1:]), exit_on_error=False, print_error=False)
 
 
-def list_experiments() -> None:
+def list_experiments(language: str) -> None:
     """Print every experiment with one line about it."""
-    print_table([(entry.name, entry.help[0]) for entry in EXPERIMENTS.values()], no_wrap=("",))
-    SafeConsole(wrap=True).print(
-        "\nformers try NAME runs one within a few minutes on two cores and writes a page; "
-        "formers try NAME --help lists its settings."
-    )
+    at = ("en", "ko").index(language)
+    print_table([(entry.name, entry.help[at]) for entry in EXPERIMENTS.values()], no_wrap=("",))
+    SafeConsole(wrap=True).print(f"\n{LIST_END[at]}")
 
 
 def build_app(entry: ExperimentEntry) -> App:
@@ -92,22 +103,29 @@ def build_command(entry: ExperimentEntry) -> Callable[..., None]:
         where = Path(f"formers-try-{entry.name}.html") if out is None else out
         if where.suffix != ".html":
             raise Error(f"a page is not written as {where.suffix or 'this'}", where=where, fix="name it page.html")
+        for option, value, is_taken in (("text", text, entry.takes_text), ("file", file, entry.takes_file)):
+            if value is not None and not is_taken:
+                raise Error(f"{entry.name} reads no --{option}", fix=f"leave it out; formers try {entry.name} --help")
         common.check_output_file(where, overwrite or out is None)
         documents = None if file is None else [read_own_file(file, entry)]
         language = language or choose_language(text, documents)
         with show_progress(SafeConsole(stderr=True), entry.name, delay_seconds=1) as tell, common.summarise_warnings():
             page = Page(language, text, documents, tell)
             module.run(page, module.Settings() if settings is None else settings)
-        command = describe_command(entry.name, module.Settings, text, file, language, settings)
+        command = describe_command(entry.name, module.Settings, text, file, language, settings, out)
         write_atomically(where, page.render(entry, module.EXPLANATION, command))  # before a closed pipe can end this
         for block in page.tables:
             print_table(block.rows, block.head, caption=block.title)
             SafeConsole().print("")
         console = SafeConsole(wrap=True)
+        for note in page.notes:
+            console.print(f"{note}\n")
         for number, pair in enumerate(module.EXPLANATION, 1):
             console.print(f"{number}. {page.localise(*pair)}")
         console.print(f"\n{escape_line(where)}: {page.localise('open it in a browser', '브라우저로 여십시오')}")
 
+    for option, kind, is_taken in (("text", TextOption, entry.takes_text), ("file", Path | None, entry.takes_file)):
+        run_experiment.__annotations__[option] = Annotated[kind, Parameter(show=is_taken)]
     run_experiment.__annotations__["settings"] = Annotated[module.Settings | None, Parameter(name="*")]
     title = entry.help[0][0].upper() + entry.help[0][1:]
     rows = f"A file of your own with lines of {entry.file_rows}; else made sentences."
@@ -128,8 +146,9 @@ def read_own_file(file: Path, entry: ExperimentEntry) -> str:
 
 
 def describe_command(
-    name: str, settings_class: type, text: str | None, file: Path | None, language: str, settings: object
-) -> str:
+    name: str, settings_class: type, text: str | None, file: Path | None, language: str, settings: object,
+    out: Path | None = None,
+) -> str:  # fmt: skip
     """Return the command that makes the same page again, with all that differs from the defaults."""
     words = ["formers", "try", name]
     for option, value in (("text", text), ("file", file), ("language", language if language != "en" else None)):
@@ -139,6 +158,7 @@ def describe_command(
         if value != field.default:
             several = value if isinstance(value, tuple) else (value,)
             words += [word for one in several for word in (f"--{field.name.replace('_', '-')}", str(one))]
+    words += [] if out is None else ["--out", str(out), "--overwrite"]
     return " ".join(quote(word) for word in words)
 
 

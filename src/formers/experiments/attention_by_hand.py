@@ -5,6 +5,7 @@ The only experiment that computes attention itself: the plain formula is its poi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from ..errors import Error
 from ..inspection.attention import attention
-from ..inspection.sides import encode_inputs
+from ..inspection.sides import Token, encode_inputs
 from ..nn.attention.attention import Attention
 from ..nn.block import Block, TransformerBody
 from ..reports.pictures import draw_curves, draw_matrix
@@ -25,12 +26,12 @@ EXPLANATION = (
      "각 토큰은 쿼리로 묻고 키를 내놓으며, 점수는 둘의 내적입니다. 첫 표는 한 토큰의 행을 단계별로 계산합니다."),
     ("Divided by √d and put through softmax, the scores of a row become weights whose sum is 1.",
      "점수를 √d로 나누고 소프트맥스를 적용하면 각 행의 합이 1인 가중치가 됩니다."),
-    ("The output of a token is the sum of all values, weighted by its row.",
-     "토큰의 출력은 그 행의 가중치로 모든 값을 더한 가중합입니다."),
-    ("Without the division scores grow with the width of the head, the entropy falls and a row reads one token alone.",
-     "나누지 않으면 헤드의 너비에 따라 점수가 커지고 엔트로피가 낮아져 한 토큰만 보게 됩니다."),
-    ("Without the residual connection the vectors of all tokens become alike after a few layers of attention.",
-     "잔차 연결이 없으면 어텐션을 몇 번 거친 뒤 모든 토큰의 벡터가 서로 비슷해집니다."),
+    ("The output of a token is the sum of the values that it may see, weighted by its row; in a causal model it sees itself and the tokens before it.",
+     "토큰의 출력은 볼 수 있는 값들을 그 행의 가중치로 더한 가중합입니다. 인과 모델에서는 자신과 앞의 토큰만 볼 수 있습니다."),
+    ("Without the division scores grow with the width of the head: the entropy of random heads falls, and the weight gathers on few tokens.",
+     "나누지 않으면 헤드의 너비에 따라 점수가 커집니다. 임의 헤드의 엔트로피가 낮아지고 가중치가 적은 수의 토큰에 몰립니다."),
+    ("Compare the last picture's lines: without the residual connection the vectors of all tokens tend to become alike with every layer of attention.",
+     "마지막 그림의 선을 비교하십시오. 잔차 연결이 없으면 어텐션을 거칠수록 모든 토큰의 벡터가 서로 비슷해지는 경향이 있습니다."),
 )  # fmt: skip
 SHOWN_TOKENS, SHOWN_NUMBERS = 12, 6
 
@@ -135,6 +136,16 @@ def add_vectors(page: Page, title: str, names: list[str], vectors: Tensor) -> No
     page.add_table(title, (page.localise("token", "토큰"), *numbers), rows, shown=False)
 
 
+def choose_row(tokens: Sequence[Token]) -> int:
+    """Choose the token whose row is computed: the last that is a whole word or syllable, no piece of one character."""
+    whole = [
+        i for i, token in enumerate(tokens)
+        if not token.is_special and not token.is_joined and any(map(str.isalnum, token.text))
+        and not (i + 1 < len(tokens) and tokens[i + 1].is_joined)
+    ]  # fmt: skip
+    return whole[-1] if whole else len(tokens) - 1
+
+
 @torch.no_grad()
 def run(page: Page, settings: Settings) -> dict[str, float]:
     """Compute a head by hand, and compare it with the model's own weights."""
@@ -146,7 +157,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     blocks = [cast(Block, block) for block in body.blocks] if isinstance(body, TransformerBody) else []
     if not blocks or body.bias is not None or any(b.attn.rotary or b.attn.relative for b in blocks):
         raise Error(f"{former.family} has more than plain attention", fix="give a BERT or a GPT-2, or leave model out")
-    text = cut_to_context(former, text)
+    text, whole_text = cut_to_context(former, text), text
     attention_result = attention(former, text)
     kind, own = next(iter(attention_result.weights.items()))  # (L, H, T, T)
     attention_result.maps[kind].check_head(settings.layer, settings.head)
@@ -161,17 +172,20 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     hand = compute_head(block.attn, x, settings.head, visible)
     unscaled = compute_head(block.attn, x, settings.head, visible, scaled=False)
     error = float((hand.weights - own[settings.layer, settings.head]).abs().max())
-    tokens = name_tokens(attention_result.sides[attention_result.maps[kind].queries].tokens)
+    side = attention_result.sides[attention_result.maps[kind].queries].tokens
+    tokens = name_tokens(side)
     names, n = tokens[:SHOWN_TOKENS], min(length, SHOWN_TOKENS)
     local = page.localise
     page.add_heading(local("The numbers", "숫자로 보기"))
+    if text != whole_text:
+        page.add_note(local(f"The sentence was cut to the {length} tokens that the model reads at once.",
+                            f"문장은 모델이 한 번에 읽는 토큰 {length}개로 잘랐습니다."), shown=True)  # fmt: skip
     if length > n:
-        page.add_note(
-            local(
-                f"Tables and pictures show the first {n} of {length} tokens.",
-                f"표와 그림은 토큰 {length}개 가운데 앞의 {n}개를 보여 줍니다.",
-            )
-        )
+        page.add_note(local(f"Tables and pictures show the first {n} of {length} tokens.",
+                            f"표와 그림은 토큰 {length}개 가운데 앞의 {n}개를 보여 줍니다."), shown=True)  # fmt: skip
+    if any(token.is_joined for token in side[:n]):
+        page.add_note(local("· stands for a further byte of the character before it: a rare character is several tokens.",
+                            "·는 앞 글자의 나머지 바이트를 뜻합니다. 드문 글자 하나는 토큰 여러 개가 됩니다."), shown=True)  # fmt: skip
     width, where = block.attn.head_dim, (settings.layer, settings.head)
     page.add_note(
         local(
@@ -179,7 +193,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
             f"레이어 {where[0]}, 헤드 {where[1]}, d = {width}: 각 벡터의 처음 {SHOWN_NUMBERS}개 값입니다.",
         )
     )
-    add_worked_row(page, tokens, hand, block.attn.scale, visible, n - 1)
+    add_worked_row(page, tokens, hand, block.attn.scale, visible, choose_row(side[:n]))
     for title, table in (
         (local("queries q", "쿼리 q"), hand.q),
         (local("keys k", "키 k"), hand.k),
@@ -192,6 +206,9 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         local("3. weights: softmax of the visible scores", "3. 가중치: 보이는 점수의 소프트맥스"): hand.weights,
         local("the weights without the division", "나누지 않은 경우의 가중치"): unscaled.weights,
     }
+    if not visible.all():
+        page.add_note(local("Above the diagonal the weights are 0: the causal mask hides the tokens that come later.",
+                            "대각선 위의 가중치는 0입니다. 인과 마스크가 뒤에 오는 토큰을 가리기 때문입니다."))  # fmt: skip
     page.add_picture(*(draw_matrix(grid[:n, :n], title, names, names, 34, True) for title, grid in grids.items()))
     add_vectors(page, local("4. output: the values, weighted by each row and added up", "4. 출력: 행의 가중치로 더한 값들의 합"), names, hand.output)  # fmt: skip
     entropies = measure_entropy(hand.weights), measure_entropy(unscaled.weights)
@@ -203,10 +220,10 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         plain.append(torch.nn.functional.layer_norm(compute_layer(layer.attn, plain[-1], visible), x.shape[-1:]))
     rows = [
         (local("largest difference from the model's own weights", "모델 자체 가중치와의 최대 차이"), error),
-        (local("entropy with the division by √d (bits)", "√d로 나눈 엔트로피(비트)"), entropies[0]),
-        (local("entropy without it (bits)", "나누지 않은 엔트로피(비트)"), entropies[1]),
-        (local("largest weight with the division", "나눈 경우의 최대 가중치"), float(hand.weights[1:].max(-1).values.mean())),
-        (local("largest weight without it", "나누지 않은 경우의 최대 가중치"), float(unscaled.weights[1:].max(-1).values.mean())),
+        (local("mean entropy of the rows, with the division by √d (bits)", "√d로 나눈 경우 행 엔트로피의 평균(비트)"), entropies[0]),
+        (local("mean entropy of the rows, without it (bits)", "나누지 않은 경우 행 엔트로피의 평균(비트)"), entropies[1]),
+        (local("mean over rows of the largest weight, with the division", "나눈 경우 행별 최대 가중치의 평균"), float(hand.weights.max(-1).values.mean())),
+        (local("mean over rows of the largest weight, without it", "나누지 않은 경우 행별 최대 가중치의 평균"), float(unscaled.weights.max(-1).values.mean())),
         (local("cosine between tokens after all layers, with the residual", "모든 레이어 뒤 토큰 간 코사인, 잔차 있음"), measure_likeness(chain[-1])),
         (local("cosine between tokens after all layers, without it", "모든 레이어 뒤 토큰 간 코사인, 잔차 없음"), measure_likeness(plain[-1])),
     ]  # fmt: skip
@@ -221,7 +238,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
                 "토큰 64개에 대한 임의 헤드의 엔트로피, 너비 d별",
             ),
             "d",
-            "bits",
+            local("bits", "비트"),
             log_x=True,
         )
     )

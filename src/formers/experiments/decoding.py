@@ -23,8 +23,8 @@ from .small_models import cut_to_context, load_or_train
 EXPLANATION = (
     ("Each row of the first table is a step: the likeliest next tokens with their probabilities, of which greedy search takes the first.",
      "첫 표의 각 행은 한 단계이며, 가장 그럴듯한 다음 토큰과 확률입니다. 그리디 탐색은 첫째를 고릅니다."),
-    ("Beam search keeps several beginnings; a branch that begins worse can end better than the greedy one.",
-     "빔 탐색은 여러 앞부분을 유지하므로, 처음에 불리한 가지가 결국 그리디보다 나을 수 있습니다."),
+    ("Beam search keeps several beginnings, since a branch that begins worse can end better than the greedy one: compare their log p.",
+     "빔 탐색은 여러 앞부분을 유지하므로, 처음에 불리한 가지가 결국 그리디보다 나을 수 있습니다. 두 방법의 log p를 비교하십시오."),
     ("A low temperature sharpens the distribution, a high one flattens it: look at the entropy.",
      "온도가 낮으면 분포가 뾰족해지고 높으면 평평해집니다. 엔트로피를 보십시오."),
     ("Top-k keeps a fixed number of tokens, top-p as many as are needed for a share of the probability, few where the model is sure.",
@@ -68,10 +68,11 @@ class BeamNode:
 @torch.no_grad()
 def trace_beams(former: Former, prompt: list[int], settings: Settings) -> list[list[BeamNode]]:
     """Search with beams, and keep the running ones of every step."""
-    options = Options(num_beams=settings.beams, max_new_tokens=settings.tokens, temperature=None)
-    batch = DecodingBatch(former, [prompt], settings.tokens, settings.beams)
-    state, steps = BeamState(batch, build_id_constraints(former, options, settings.tokens)), []
-    for step in range(settings.tokens - 1):  # the last step only ends texts
+    room = settings.tokens + 1  # the last step of a search only ends texts
+    options = Options(num_beams=settings.beams, max_new_tokens=room, temperature=None)
+    batch = DecodingBatch(former, [prompt], room, settings.beams)
+    state, steps = BeamState(batch, build_id_constraints(former, options, room)), []
+    for step in range(settings.tokens):
         state.step(step)
         tokens, parents = state.pending_steps[-1].tolist()
         scores = state.running_scores[0].tolist()
@@ -97,10 +98,15 @@ def score_text(former: Former, prompt: list[int], new: list[int]) -> float:
 
 def name_next(tokenizer: Tokenizer, before: list[int], token: int) -> str:
     """Name a token that follows others: its text, with the character that it completes; "…" stands for a character of
-    which it has only the first bytes, such as a Korean syllable."""
+    which it has only the first bytes, such as a Korean syllable, and "␣" for a space."""
     stream = DecodeStream(tokenizer, special=True)
-    name = [stream.push(index) for index in (*before, token)][-1].strip()
-    return f"{name}…" if stream.pending_bytes else name or "␣"
+    name = [stream.push(index) for index in (*before, token)][-1]
+    return show_controls(name).replace(" ", "␣") + ("…" if stream.pending_bytes or not name else "")
+
+
+def show_controls(text: str) -> str:
+    """Spell control characters out: a line break becomes \\n."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def follow_beams(steps: list[list[BeamNode]], prompt: list[int]) -> list[list[list[int]]]:
@@ -170,6 +176,10 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         rows.append((step + 1, *(f"{word} {p:.1%}" for word, p in zip(words, probabilities.tolist(), strict=True))))
         ids.append(int(tokens[0]))
     page.add_note(f"{local('prompt', '프롬프트')}: {text}")
+    if s.model is None:
+        own = page.documents is not None
+        page.add_note(local(f"A small GPT-2 that has read {'your file' if own else 'the bundled corpus'} only: hence its language.",
+                            f"작은 GPT-2이며 {'지정한 파일' if own else '내장 말뭉치'}만 읽었으므로, 생성하는 글도 그 말투를 따릅니다."), shown=True)  # fmt: skip
     page.add_table(
         local("The likeliest tokens of each step", "단계별로 가장 그럴듯한 토큰"),
         (local("step", "단계"), *(f"{i + 1}." for i in range(s.top))),
@@ -177,7 +187,9 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     )
     if any("…" in str(cell) for row in rows for cell in row[1:]):
         page.add_note(local("… stands for the first bytes of a character that a later token completes.",
-                            "…는 다음 토큰이 완성할 글자의 앞쪽 바이트를 뜻합니다."))  # fmt: skip
+                            "…는 다음 토큰이 완성할 글자의 앞쪽 바이트를 뜻합니다."), shown=True)  # fmt: skip
+    page.add_note(local("␣ is a space: most tokens begin with the one before their word.",
+                        "␣는 공백입니다. 단어 앞의 공백은 그 단어의 토큰에 들어 있습니다."), shown=True)  # fmt: skip
     ways = {
         local("greedy", "그리디"): Options(temperature=0, max_new_tokens=s.tokens),
         local(f"beam search, {s.beams} beams", f"빔 탐색, 빔 {s.beams}개"): Options(num_beams=s.beams, max_new_tokens=s.tokens),
@@ -188,12 +200,14 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     for name, options in ways.items():
         new = continue_ids(former, [prompt], s.tokens, options)[0]
         scores.append(score_text(former, prompt, new))
-        texts.append((name, tokenizer.decode(prompt + new), scores[-1]))
+        texts.append((name, show_controls(tokenizer.decode(prompt + new)), scores[-1]))
     page.add_table(
         local("What each way writes", "방법별 생성 결과"),
         (local("way", "방법"), local("text", "텍스트"), "log p"),
         texts,
     )
+    page.add_note(local("log p is the natural logarithm of the probability of all new tokens together: the nearer to 0, the likelier.",
+                        "log p는 새 토큰 전체의 확률에 자연로그를 취한 값이며, 0에 가까울수록 그럴듯합니다."), shown=True)  # fmt: skip
     page.add_picture(
         draw_tree(
             trace_beams(former, prompt, s),

@@ -21,16 +21,16 @@ from .page import Page
 from .small_models import prepare_corpus, train_small
 
 EXPLANATION = (
-    ("More experts are more parameters at the same computation for each token, which takes one expert only; in a training as short as this one they do not lower the loss yet.",
-     "전문가가 늘면 파라미터가 늘지만, 토큰마다 전문가 하나만 쓰므로 계산량은 그대로입니다. 이처럼 짧은 학습에서는 아직 손실이 줄지 않습니다."),
+    ("More experts are more parameters at the same computation for each token, which takes one expert only; compare their losses with that of the dense model, whose feed-forward layer is one for all tokens.",
+     "전문가가 늘면 파라미터가 늘지만, 토큰마다 전문가 하나만 쓰므로 계산량은 그대로입니다. 모든 토큰이 피드포워드 레이어 하나를 쓰는 밀집 모델과 손실을 비교하십시오."),
     ("A row of the load is the share of tokens that each expert gets; even shares would be 1 over the number of experts.",
      "부하의 각 행은 전문가가 받는 토큰의 비율이며, 고르면 모두 전문가 수의 역수가 됩니다."),
-    ("Without the balance loss a few experts get most of the tokens, and the others learn nothing.",
-     "균형 손실이 없으면 소수의 전문가에 토큰이 몰리고 나머지는 학습하지 못합니다."),
+    ("Compare the last two rows of the load: without the balance loss it may be that some experts get hardly any tokens.",
+     "부하의 마지막 두 행을 비교하십시오. 균형 손실이 없으면 일부 전문가가 토큰을 거의 받지 못할 수 있습니다."),
     ("An expert takes no more than its capacity: what overflows is dropped and passes by the residual connection alone.",
      "전문가는 용량까지만 처리하며, 넘치는 토큰은 버려져 잔차 연결로만 지나갑니다."),
-    ("A larger capacity factor drops less and costs more memory; an even load needs little of it.",
-     "용량 계수가 크면 덜 버리지만 메모리를 더 쓰며, 부하가 고르면 작은 계수로 충분합니다."),
+    ("The larger the capacity factor, the fewer tokens are dropped: compare how fast each line falls with how even its load is.",
+     "용량 계수가 클수록 버려지는 토큰이 적습니다. 각 선이 얼마나 빨리 내려가는지를 부하가 고른 정도와 견주어 보십시오."),
 )  # fmt: skip
 FACTORS = (0.5, 1.0, 1.25, 2.0)
 
@@ -136,6 +136,12 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         *(local(f"dropped at {f:g}", f"버림, 계수 {f:g}") for f in FACTORS),
     )
     page.add_table(local("Experts", "전문가"), head, rows)
+    page.add_note(local("Dense: one feed-forward layer instead of experts. Load: the share of tokens that an expert gets. "
+                        "Balance loss: a term of the training loss that grows when the shares are uneven. "
+                        "Capacity factor: the room of an expert ÷ its even share of the tokens; 1 is room for exactly that share.",
+                        "밀집(dense): 전문가 대신 피드포워드 레이어 하나를 씁니다. 부하(load): 전문가가 받는 토큰의 비율입니다. "
+                        "균형 손실(balance loss): 비율이 고르지 않을수록 커지는 학습 손실의 한 항입니다. "
+                        "용량 계수(capacity factor): 전문가의 자리 수 ÷ 토큰을 고르게 나눈 몫이며, 1이면 꼭 그 몫만큼의 자리입니다."), shown=True)  # fmt: skip
     widest = max(map(len, loads.values()))
     table = torch.stack(
         [

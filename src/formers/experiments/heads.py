@@ -18,16 +18,16 @@ from .page import Page
 from .small_models import load_or_train
 
 EXPLANATION = (
-    ("Every cell is a head: how much the loss of validation text rises, in bits for each token, when this head alone is removed.",
-     "각 칸은 헤드이며, 그 헤드만 제거했을 때 검증 텍스트의 손실이 토큰당 몇 비트 늘어나는지를 나타냅니다."),
-    ("A few heads cost much, here those of the lowest layer, and most cost little: the model has more heads than it needs.",
-     "소수의 헤드만, 여기에서는 가장 아래 레이어의 헤드가, 비용이 크고 대부분은 작습니다. 모델에는 필요한 것보다 많은 헤드가 있습니다."),
+    ("Every cell is a head: how much the loss of validation text (or of your --text) rises, in bits for each token, when this head alone is removed.",
+     "각 칸은 헤드이며, 그 헤드만 제거했을 때 검증 텍스트(또는 --text의 문장)의 손실이 토큰당 몇 비트 늘어나는지를 나타냅니다."),
+    ("Look where the costly heads are, and how many cost hardly anything: where those are many, the model has more heads than it needs.",
+     "비용이 큰 헤드가 어느 레이어에 있는지, 비용이 거의 없는 헤드가 얼마나 되는지 보십시오. 후자가 많다면 모델에 필요한 것보다 많은 헤드가 있는 것입니다."),
     ("A negative number, if there is one, in the other colour, is a head without which this text is predicted better.",
      "다른 색으로 표시된 음수가 있다면, 그 헤드는 없을 때 오히려 이 텍스트를 더 잘 예측하게 하는 헤드입니다."),
-    ("Together, the costliest heads cost more than the sum of their single costs, because they stand in for each other.",
-     "헤드는 서로를 대신하므로, 가장 비싼 헤드들을 함께 제거하면 하나씩 제거한 비용의 합보다 더 듭니다."),
-    ("Compare the two lines: removing the cheapest heads first keeps the loss low for long, removing the costliest first does not.",
-     "두 선을 비교하십시오. 값싼 헤드부터 제거하면 손실이 오래 낮게 유지되고, 비싼 것부터 제거하면 그렇지 않습니다."),
+    ("Compare the sum of the single costs with the cost together: if together they cost more, the heads stand in for each other.",
+     "개별 비용의 합과 함께 제거한 비용을 비교하십시오. 함께 제거할 때 더 크면 헤드들이 서로를 대신하고 있는 것입니다."),
+    ("Compare the two lines: the further apart they are, the better the single costs tell which heads can be removed.",
+     "두 선을 비교하십시오. 많이 벌어질수록 개별 비용이 제거해도 되는 헤드를 잘 알려 주는 것입니다."),
 )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     local, s = page.localise, settings
     former = load_or_train(page, s.model, "gpt2", s.steps)
     texts = list_texts(page, former, s.texts, s.tokens)
-    page.tell("heads", 0, 1, f"{len(texts)} texts")
+    page.tell("heads", 0, 1, f"{len(texts)} text{'' if len(texts) == 1 else 's'}")
     measured: HeadCosts | None = measure_heads(former, *texts)
     if measured is None or measured.is_by_stack:
         raise Error(f"{former.family} has no single stack of heads", fix="give a BERT or a GPT-2, or leave model out")
@@ -119,8 +119,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         together = measure_removal(former, texts, group, [1.0])[0][1] - measured.baseline
         rows.append((name, len(group), f"{single:+.3f}", f"{together:+.3f}"))
     page.add_table(
-        local(f"Removed one at a time and together, bits (all heads: {measured.baseline:.3f})",
-              f"하나씩과 함께 제거할 때의 증가, 비트(모든 헤드: {measured.baseline:.3f})"),
+        local(f"Rise of the loss, removed one at a time and together (loss with all heads: {measured.baseline:.3f} bits)",
+              f"하나씩 또는 함께 제거할 때의 손실 증가(모든 헤드가 있을 때의 손실: {measured.baseline:.3f}비트)"),
         (local("heads", "헤드"), local("number", "수"), local("sum of the single costs", "개별 비용의 합"), local("together", "함께")), rows,
     )  # fmt: skip
     page.add_picture(draw_matrix(costs, local("cost of each head", "헤드별 비용"), layers, heads, 52, True))

@@ -23,14 +23,14 @@ from .small_models import SMALL_SIZES, SmallModel, prepare_corpus, train_small
 EXPLANATION = (
     ("A probe is a linear layer that is trained on frozen states: what it can read off them, a layer knows.",
      "프로브는 고정된 상태 위에서 학습하는 선형 레이어이며, 프로브가 읽어 낼 수 있는 것이 그 레이어가 아는 것입니다."),
-    ("The token itself can be read off every layer, its position fades upwards: it has done its work below.",
-     "토큰 자체는 모든 레이어에서 읽을 수 있고, 위치는 아래쪽에서 쓰인 뒤 위로 갈수록 희미해집니다."),
-    ("Neighbours on both sides can be guessed a little from the token alone; attention brings them in, most of it in the first layer.",
-     "양쪽 이웃 토큰은 토큰 자체만으로는 조금만 짐작할 수 있고, 어텐션이 가져옵니다. 대부분은 첫 레이어에서 들어옵니다."),
-    ("Compare with the majority in the table, the share of the most frequent answer: below it a probe knows nothing.",
-     "표의 다수 답 비율과 비교하십시오. 그보다 낮으면 프로브는 아무것도 읽지 못한 것입니다."),
-    ("ELMo lets each task choose its mix: spelling is read off the lowest layer, context off the higher ones.",
-     "ELMo는 과제마다 혼합을 고르게 합니다. 철자는 가장 아래 레이어에서, 문맥은 위쪽 레이어에서 읽습니다."),
+    ("Follow each line upwards: where the accuracy for the token or its position falls, the layer has given that up for something else.",
+     "선을 아래 레이어에서 위로 따라가 보십시오. 토큰이나 위치의 정확도가 떨어지는 곳에서는 레이어가 그 정보를 다른 정보로 바꾼 것입니다."),
+    ("Embeddings have not seen the neighbours, which can only be guessed from the token; a rise in a later layer is what attention has brought in.",
+     "임베딩은 이웃 토큰을 보지 못해 토큰 자체로 짐작할 뿐입니다. 뒤 레이어에서 정확도가 오르면 어텐션이 가져온 정보입니다."),
+    ("Compare with the majority in the table, the share of the most frequent answer: at or below it a probe has read nothing.",
+     "표의 다수 답 비율과 비교하십시오. 그보다 높지 않으면 프로브는 아무것도 읽지 못한 것입니다."),
+    ("ELMo lets each task learn its mix: see whether spelling (the last letter) takes more of the lowest layer than questions about the context do.",
+     "ELMo는 과제마다 레이어의 혼합을 학습합니다. 철자(마지막 글자)가 문맥에 관한 과제보다 가장 아래 레이어를 더 많이 쓰는지 보십시오."),
 )  # fmt: skip
 CLASSES = 30  # of tokens: the most frequent ones
 BERT_VOCAB_SIZE, WINDOW = 512, 32  # few tokens, and short texts: a small BERT leaves their frequencies sooner

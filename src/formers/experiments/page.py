@@ -52,6 +52,8 @@ class Page:
     documents: list[str] | None = None
     tell: ProgressCallback = lambda what, done, of, detail: None
     tables: list[TableBlock] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # those that the terminal shows too
+    is_overfitted: bool = False  # a model of this page has learned its training text by heart
     body: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
 
@@ -91,8 +93,9 @@ class Page:
         """Begin a section."""
         self.body.append(f"<h2>{html.escape(title)}</h2>")
 
-    def add_note(self, words: str) -> None:
-        """Add a paragraph."""
+    def add_note(self, words: str, shown: bool = False) -> None:
+        """Add a paragraph; `shown` ones are printed on the terminal too."""
+        self.notes += [words] if shown else []
         self.body.append(f"<p>{html.escape(words)}</p>")
 
     def add_table(self, title: str, head: Sequence[str], rows: Sequence[Sequence[object]], shown: bool = True) -> None:

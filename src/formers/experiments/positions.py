@@ -21,12 +21,12 @@ from .small_models import SMALL_SIZES, prepare_corpus, train_small
 EXPLANATION = (
     ("In the sinusoid map a row is a position and reads 0, 1, 0, 1, … at position 0; the columns turn ever more slowly.",
      "사인파 지도에서 행은 위치이며 위치 0의 값은 0, 1, 0, 1, …입니다. 열이 뒤로 갈수록 천천히 변합니다."),
-    ("A learned table starts as noise; the faint band along its diagonal shows that neighbouring positions begin to be alike, which takes long.",
-     "학습되는 위치 표는 잡음에서 시작합니다. 대각선 주위의 옅은 띠는 이웃한 위치끼리 비슷해지기 시작했음을 보여 주며, 이는 오래 걸립니다."),
+    ("A learned table starts as noise; a band along its diagonal, however faint, would show that neighbouring positions begin to be alike, which takes long.",
+     "학습되는 위치 표는 잡음에서 시작합니다. 대각선 주위에 옅은 띠가 보이면 이웃한 위치끼리 비슷해지기 시작한 것이며, 이는 오래 걸립니다."),
     ("Rotary scores, ALiBi's penalties and T5's buckets depend on the distance alone, not on the place in the text.",
      "로터리 점수, ALiBi의 벌점, T5의 버킷은 위치가 아니라 거리에만 의존합니다."),
-    ("A causal model without positions learns an order from its mask and keeps up with a table that must be learned first; distances (rotary, ALiBi, buckets) learn fastest.",
-     "인과 모델은 위치 정보가 없어도 마스크에서 순서를 학습하며, 새로 학습해야 하는 위치 표에 뒤지지 않습니다. 거리를 쓰는 방식(로터리, ALiBi, 버킷)이 가장 빨리 학습합니다."),
+    ("A causal model without positions can still learn an order from its mask: compare its loss with that of a learned table, and both with the schemes of distances (rotary, ALiBi, buckets).",
+     "인과 모델은 위치 정보가 없어도 마스크에서 순서를 학습할 수 있습니다. 그 손실을 학습되는 위치 표와, 또 거리를 쓰는 방식(로터리, ALiBi, 버킷)과 비교하십시오."),
     ("Without positions a two-sided model cannot tell an order at all: shuffled words give the same vectors, shuffled.",
      "양방향 모델은 위치 정보가 없으면 순서를 전혀 구별하지 못합니다. 단어를 섞으면 같은 벡터가 섞여서 나옵니다."),
 )  # fmt: skip

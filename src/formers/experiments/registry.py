@@ -25,13 +25,16 @@ class ExperimentModule(Protocol):
 @dataclass(frozen=True)
 class ExperimentEntry:
     """An experiment in a list: its name, title and one line about it, in English and Korean, and an example. What its
-    file has: lines of text, or rows of two fields with a tab between them."""
+    file has: lines of text, or rows of two fields with a tab between them. Whether it looks at a sentence or reads a
+    file of the user's."""
 
     name: str
     title: tuple[str, str]
     help: tuple[str, str]
     example: str
     file_rows: str = ""
+    takes_text: bool = False
+    takes_file: bool = True
 
     @property
     def module_name(self) -> str:
@@ -50,19 +53,22 @@ ENTRIES = (
         ("queries, keys, scores, softmax and weighted sum of one head, in numbers",
          "헤드 하나의 쿼리, 키, 점수, 소프트맥스, 가중합을 숫자로 계산합니다"),
         'formers try attention-by-hand --text "The law of the land" --layer 1 --head 2',
+        takes_text=True,
     ),
     ExperimentEntry(
         "masks",
         ("Who may see whom", "어떤 토큰이 어떤 토큰을 보는가"),
         ("padding, causal, two-sided, prefix, band and permutation masks as matrices",
-         "패딩, 인과, 양방향, 접두사, 띠, 순열 마스크를 행렬로 그립니다"),
+         "패딩, 인과, 양방향, 접두사, 띠(band), 순열 마스크를 행렬로 그립니다"),
         'formers try masks --text "The cat sat on the mat" --window 3',
+        takes_text=True,
+        takes_file=False,
     ),
     ExperimentEntry(
         "positions",
         ("Where a token stands", "토큰의 위치"),
         ("maps of every position scheme, and the loss of a model with each, with none, and concatenated",
-         "위치 방식별 지도와, 각 방식을 쓴 모델, 위치가 없는 모델, 이어 붙인 모델의 손실을 비교합니다"),
+         "위치 방식별 지도(map)와, 각 방식을 쓴 모델, 위치가 없는 모델, 이어 붙인 모델의 손실을 비교합니다"),
         "formers try positions --file my.txt --steps 300",
     ),
     ExperimentEntry(
@@ -71,6 +77,7 @@ ENTRIES = (
         ("what each objective hides and asks for; mask rates, static and dynamic masks, NSP and SOP",
          "각 학습 목표가 무엇을 가리고 무엇을 묻는지, 마스크 비율, 정적·동적 마스크, NSP와 SOP를 비교합니다"),
         'formers try objectives --text "The cat sat on the mat. It purred."',
+        takes_text=True,
     ),
     ExperimentEntry(
         "decoding",
@@ -78,6 +85,7 @@ ENTRIES = (
         ("the likeliest tokens of each step, greedy search, the beam tree, top-k, top-p, temperature, label smoothing",
          "단계별 확률 표, 그리디, 빔 트리, top-k, top-p, 온도, 레이블 스무딩을 보여 줍니다"),
         'formers try decoding --text "The Government" --beams 4',
+        takes_text=True,
     ),
     ExperimentEntry(
         "complexity",
@@ -85,6 +93,7 @@ ENTRIES = (
         ("time and memory of attention, recurrence and convolution over the length, with the crossing point",
          "길이에 따른 어텐션, 순환, 합성곱의 시간과 메모리를 측정하고 교차점을 찾습니다"),
         "formers try complexity --dim 128 --longest 2048",
+        takes_file=False,
     ),
     ExperimentEntry(
         "input-transformations",
@@ -92,6 +101,7 @@ ENTRIES = (
         ("how GPT-1 and BERT turn classification, entailment, similarity and multiple choice into one sequence",
          "GPT-1과 BERT가 분류, 함의, 유사도, 객관식을 하나의 토큰 열로 바꾸는 방법을 보여 줍니다"),
         'formers try input-transformations --text "It rained | The street is wet" --choices "yes | no"',
+        takes_text=True,
     ),
     ExperimentEntry(
         "why-attention",
@@ -112,7 +122,7 @@ ENTRIES = (
         "experts",
         ("Experts", "전문가"),
         ("Switch: loss, load and dropped tokens by the number of experts, capacity and balance loss",
-         "Switch의 전문가 수, 용량, 균형 손실에 따른 손실, 부하, 버려진 토큰을 봅니다"),
+         "Switch의 전문가 수, 용량, 균형 손실(balance loss)에 따른 손실, 부하, 버려진 토큰을 봅니다"),
         "formers try experts --experts 4 --experts 16",
     ),
     ExperimentEntry(
@@ -126,14 +136,15 @@ ENTRIES = (
         "two-streams",
         ("Two streams", "두 스트림"),
         ("XLNet: what each stream sees, who leaks and who does not, and the loss by turn",
-         "XLNet의 두 스트림이 보는 것, 정답 누출 여부, 차례별 손실을 봅니다"),
+         "XLNet의 두 스트림이 보는 것, 정답 누출 여부, 예측 차례(turn)별 손실을 봅니다"),
         'formers try two-streams --text "The Government of the United States"',
+        takes_text=True,
     ),
     ExperimentEntry(
         "layers",
         ("What the layers know", "레이어가 아는 것"),
         ("what each layer of a BERT knows, by probes, and the mix of ELMo's layers that each task learns",
-         "프로브로 본 BERT 레이어별 지식과, 과제마다 학습되는 ELMo 레이어의 혼합 가중치를 봅니다"),
+         "프로브(probe)로 본 BERT 레이어별 지식과, 과제마다 학습되는 ELMo 레이어의 혼합 가중치를 봅니다"),
         "formers try layers --file my.txt",
     ),
     ExperimentEntry(
@@ -142,6 +153,7 @@ ENTRIES = (
         ("the cost in loss of removing each attention head, and of removing many",
          "어텐션 헤드를 하나씩, 또 여럿 제거할 때 늘어나는 손실을 측정합니다"),
         "formers try heads --model my-bert --file my.txt",
+        takes_text=True,
     ),
     ExperimentEntry(
         "word-senses",

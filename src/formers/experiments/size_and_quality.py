@@ -14,12 +14,12 @@ from .small_models import prepare_corpus, train_small
 EXPLANATION = (
     ("All models see the same text in the same order for the same number of steps; only their size differs.",
      "모든 모델은 같은 텍스트를 같은 순서로 같은 스텝만큼 학습하며, 크기만 다릅니다."),
-    ("On logarithmic axes the points lie near a straight line: every doubling of the parameters lowers the loss by about the same factor.",
-     "로그 축에서 점들은 직선에 가깝습니다. 파라미터가 두 배가 될 때마다 손실이 비슷한 비율로 줄어듭니다."),
+    ("If the points lie near a straight line on logarithmic axes, every doubling of the parameters lowers the loss by about the same factor.",
+     "로그 축에서 점들이 직선에 가까우면, 파라미터가 두 배가 될 때마다 손실이 비슷한 비율로 줄어드는 것입니다."),
     ("Parameters of the embeddings are left out, as they do no work for the context.",
      "임베딩의 파라미터는 문맥 계산에 쓰이지 않으므로 제외합니다."),
-    ("Against compute, the small model is ahead in a run as short as this one, but it flattens first, and the largest ends lowest.",
-     "연산량에 대해 보면 이처럼 짧은 학습에서는 작은 모델이 앞서지만 먼저 평평해지고, 가장 큰 모델이 가장 낮은 손실로 끝납니다."),
+    ("Against compute, see which model is ahead at first, which flattens first and which ends lowest: a small one is cheap to begin with, a large one has further to fall.",
+     "연산량에 대해 어느 모델이 처음에 앞서고, 먼저 평평해지고, 가장 낮은 손실로 끝나는지 보십시오. 작은 모델은 시작이 싸고, 큰 모델은 더 내려갈 여지가 있습니다."),
     ("The exponent of a few minutes is not that of the papers, whose models are trained far longer on far more text.",
      "몇 분 학습한 지수는 논문의 지수와 다릅니다. 논문의 모델은 훨씬 많은 텍스트로 훨씬 오래 학습합니다."),
 )  # fmt: skip

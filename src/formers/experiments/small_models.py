@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from ..training.trainer import Trainer
 from .page import Page
 
 VOCAB_SIZE, MAX_CHARACTERS = 1024, 400_000
+OVERFITTING = 1.0  # so much higher is the loss on validation text, in nats
 OWN_TEXT_COPIES = 20  # as often as a letter must occur to be worth a token
 SMALL_SIZES: Settings = {"dim": 96, "layers": 2, "heads": 4, "ff": 384}  # where an experiment needs several models
 
@@ -91,7 +93,28 @@ def train_small(
             curve.append((float(result.step), result.loss))
             page.tell(title or family, result.step, steps, f"loss {result.loss:.2f}")
     run.former.model.eval()
-    return SmallModel(run.former, curve, run.evaluate())
+    trained_model = SmallModel(run.former, curve, run.evaluate())
+    note_overfitting(page, trained_model)
+    return trained_model
+
+
+def note_overfitting(page: Page, trained_model: SmallModel) -> None:
+    """Add a note to the page, once, if a model predicts validation text far worse than its training text."""
+    last = [loss for _, loss in trained_model.curve[-10:]]
+    training_loss, loss = sum(last) / max(1, len(last)), trained_model.loss
+    if page.is_overfitted or not last or loss < training_loss + OVERFITTING:
+        return
+    page.is_overfitted, guess = True, math.log(trained_model.former.output_vocab)
+    page.add_note(
+        page.localise(
+            f"Overfitted: the loss is {training_loss:.2f} on the training text and {loss:.2f} on validation text "
+            f"(a uniform guess: {guess:.2f}). The text is too short for this training, and the numbers of this page say little: "
+            "give a few thousand lines, or fewer --steps.",
+            f"과적합: 손실이 학습 텍스트에서는 {training_loss:.2f}, 검증 텍스트에서는 {loss:.2f}입니다(균등하게 찍을 때 {guess:.2f}). "
+            "학습에 비해 텍스트가 너무 짧아 이 페이지의 숫자는 의미가 거의 없습니다. 수천 줄의 텍스트를 지정하거나 --steps를 줄이십시오.",
+        ),
+        shown=True,
+    )
 
 
 def load_or_train(page: Page, model: str | None, family: str, steps: int, seed: int = 0) -> Former:

@@ -26,8 +26,8 @@ EXPLANATION = (
      "쿼리 스트림은 토큰이 서 있는 위치만 압니다. 그렇지 않으면 입력에 정답이 들어 있게 됩니다."),
     ("The table of leaks is exact: the query stream at a token does not change when that token changes, the content stream does.",
      "누출 표는 정확한 값입니다. 토큰을 바꾸어도 그 자리의 쿼리 스트림은 변하지 않고, 콘텐츠 스트림은 변합니다."),
-    ("The later a token's turn, the more it may read, and the lower its loss on average.",
-     "차례가 늦을수록 읽을 수 있는 토큰이 많아 평균 손실이 낮아집니다."),
+    ("The later a token's turn, the more it may read: see whether its loss falls on average.",
+     "차례가 늦을수록 읽을 수 있는 토큰이 많습니다. 평균 손실이 낮아지는지 보십시오."),
 )  # fmt: skip
 
 

@@ -29,14 +29,14 @@ from .page import Page, name_tokens
 from .small_models import train_small
 
 EXPLANATION = (
-    ("Without attention the whole source must fit into one vector, so accuracy falls with the length of the text.",
-     "어텐션이 없으면 원문 전체가 벡터 하나에 들어가야 하므로, 글이 길어질수록 정확도가 떨어집니다."),
-    ("With attention every output looks its place up, and long texts are as easy as short ones, up to the lengths of the training.",
-     "어텐션이 있으면 출력마다 필요한 곳을 찾아보므로, 학습한 길이까지는 긴 글도 짧은 글만큼 쉽습니다."),
-    ("In the alignment a row is the word written last and a column a word that was read: the next word is looked for there, along the other diagonal in reversal.",
-     "정렬 그림에서 행은 마지막으로 생성한 단어, 열은 읽은 단어이며, 다음 단어를 그곳에서 찾습니다. 뒤집기에서는 반대 방향 대각선이 나타납니다."),
-    ("In the translation the marks jump, because a Korean verb comes last: nobody showed the model where to look, the alignment follows from the loss alone.",
-     "한국어는 동사가 마지막에 오므로 번역의 정렬은 건너뜁니다. 어디를 볼지는 학습 데이터에 없으며, 정렬은 손실만으로 학습됩니다."),
+    ("Without attention the whole source must fit into one vector, so accuracy mostly falls with the length of the text.",
+     "어텐션이 없으면 원문 전체가 벡터 하나에 들어가야 하므로, 대체로 글이 길어질수록 정확도가 떨어집니다."),
+    ("With attention every output can look its place up: compare long texts with short ones, up to the longest of the training and beyond.",
+     "어텐션이 있으면 출력마다 필요한 곳을 찾아볼 수 있습니다. 학습한 최대 길이까지와 그 이상에서 긴 글을 짧은 글과 비교하십시오."),
+    ("In the alignment a row is the word being written and a column a word that was read, the darker the more it was looked at: a copy that is learned gives a diagonal, a reversal the other one.",
+     "정렬 그림에서 행은 쓰고 있는 단어, 열은 읽은 단어이며 진할수록 많이 본 것입니다. 복사를 학습하면 대각선이, 뒤집기를 학습하면 반대 방향 대각선이 나타납니다."),
+    ("In a translation the marks jump where the order of words differs, as a Korean verb comes last: nobody showed the model where to look, the alignment follows from the loss alone.",
+     "한국어에서 동사가 마지막에 오듯이 어순이 다른 곳에서는 번역의 정렬이 건너뜁니다. 어디를 볼지는 학습 데이터에 없으며, 정렬은 손실만으로 학습됩니다."),
     ("The gradient of a recurrent layer fades with the distance, most quickly in a plain RNN; in attention any two tokens are one step apart.",
      "순환 레이어의 기울기는 거리에 따라 사라지며 단순 RNN에서 가장 빠릅니다. 어텐션에서는 어느 두 토큰이든 한 단계 거리입니다."),
 )  # fmt: skip
@@ -216,10 +216,12 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
                     *(f"{dict(lines[name])[x]:.0%}" if x in tests else "" for x in SHOWN_LENGTHS),
                 )
             )
+        across = local(f"symbols, {s.longest} at most in training", f"기호 수(학습은 {s.longest}개까지)")
+        across = local("words of the source", "원문의 단어 수") if task == "translate" else across
         curves = draw_curves(
             {k: [(x, 100 * y) for x, y in v] for k, v in lines.items()},
             local("right tokens by length", "길이별 정답 토큰 비율"),
-            local("symbols or words of the source", "원문의 기호 또는 단어 수"),
+            across,
             "%",
         )
         shown = max(
@@ -227,9 +229,9 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
             key=lambda pair: len(pair[0]) if len(pair[0].split()) <= s.longest else 0,
         )
         seen = attention(trained_model.former, *shown)
-        weights = seen.maps["alignment"].weights[0, 0]
+        weights = seen.maps["alignment"].weights[0, 0][:-1]  # reading <s> writes the first word, and so on
         written, read = (name_tokens(seen.sides[side].tokens) for side in ("target", "source"))
-        alignment = draw_matrix(weights, local("the alignment it learned", "학습된 정렬"), written, read)
+        alignment = draw_matrix(weights, local("the alignment it learned", "학습된 정렬"), written[1:], read)
         pictures.append((title, [curves, alignment]))
     gradients = measure_gradients(48)
     head = (
@@ -239,8 +241,9 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         *map(str, SHOWN_LENGTHS),
     )
     page.add_table(
-        local("Right tokens by the number of symbols or words", "기호 또는 단어 수별 정답 토큰 비율"), head, rows
-    )
+        local(f"Right tokens by the number of symbols or words (copy and reversal are trained with 2 to {s.longest})",
+              f"기호 또는 단어 수별 정답 토큰 비율(복사와 뒤집기의 학습 길이는 2~{s.longest})"), head, rows,
+    )  # fmt: skip
     far = (1, 8, 16, 48)
     page.add_table(local("Gradient of a token, by how many places before it stands", "앞선 거리별 토큰의 기울기"), (local("layer", "레이어"), *(str(d) for d in far)),
                    [(name, *(f"{line[d - 1][1]:.1e}" for d in far)) for name, line in gradients.items()])  # fmt: skip

@@ -27,12 +27,12 @@ EXPLANATION = (
      "각 점은 같은 단어가 다른 문장에서 갖는 벡터이며, 색은 그 문장에서의 뜻입니다."),
     ("In the embeddings the points differ by their position in the sentence alone, because the word is one row of a table.",
      "임베딩에서는 단어가 표의 한 행이므로 점들이 문장 내 위치에 따라서만 다릅니다."),
-    ("In the last layer the senses lie apart: the words around it have moved the vector.",
-     "마지막 레이어에서는 주변 단어가 벡터를 움직여 뜻별로 나뉩니다."),
-    ("A static vector (word2vec) is one point for all senses: it lies between the words of one sense and those of another.",
-     "정적 벡터(word2vec)는 모든 뜻이 한 점이며, 서로 다른 뜻의 단어들 사이에 놓입니다."),
-    ("The accuracy by layer is that of the nearest other sentence: chance is 1 over the number of senses.",
-     "레이어별 정확도는 가장 가까운 다른 문장의 뜻이 같은 비율이며, 우연 수준은 뜻의 수의 역수입니다."),
+    ("See whether the senses lie apart in the last layer: if so, the words around it have moved the vector.",
+     "마지막 레이어에서 뜻별로 나뉘는지 보십시오. 나뉜다면 주변 단어가 벡터를 움직인 것입니다."),
+    ("A static vector (word2vec) is one point for all senses: the mean cosines tell to the words of which sense it is nearest.",
+     "정적 벡터(word2vec)는 모든 뜻이 한 점입니다. 평균 코사인을 보면 어느 뜻의 단어들과 가장 가까운지 알 수 있습니다."),
+    ("The accuracy by layer is how often the nearest other sentence has the same sense: compare it with chance in the table.",
+     "레이어별 정확도는 가장 가까운 다른 문장의 뜻이 같은 비율입니다. 표의 우연 수준과 비교하십시오."),
 )  # fmt: skip
 # By language: the word, and for each sense its name, the beginnings and the ends of sentences about it.
 GRAMMARS: dict[str, tuple[str, dict[str, tuple[tuple[str, ...], ...]]]] = {
@@ -53,6 +53,8 @@ GRAMMARS: dict[str, tuple[str, dict[str, tuple[tuple[str, ...], ...]]]] = {
                 ("병원에 갔다", "약을 먹었다", "의사를 만났다", "자리에 누웠다")),
     }),
 }  # fmt: skip
+MIN_COUNT = 3  # sentences that have a word of a sense: fewer say nothing
+OWN_COPIES = 20  # of the user's sentences in the training text
 
 
 @dataclass(frozen=True)
@@ -113,14 +115,16 @@ def measure_separation(vectors: Tensor, senses: list[str]) -> float:
 
 
 def find_marks(rows: list[tuple[str, str]], word: str, count: int) -> dict[str, list[str]]:
-    """Find the words that mark each sense: the most frequent ones that occur in sentences of this sense alone."""
+    """Find the words that mark each sense: the most frequent ones that occur in sentences of this sense alone, in
+    several of them."""
     counts: dict[str, Counter[str]] = {}
     for sense, sentence in rows:
-        counts.setdefault(sense, Counter()).update(sentence.split())
+        counts.setdefault(sense, Counter()).update(set(sentence.split()))
     marks = {}
     for sense, words in counts.items():
         others = {name for other, some in counts.items() if other != sense for name in some}
-        marks[sense] = [name for name, _ in words.most_common() if name not in others and name != word][:count]
+        often = sorted((-times, name) for name, times in words.items() if times >= MIN_COUNT)
+        marks[sense] = [name for _, name in often if name not in others and name != word][:count]
     return marks
 
 
@@ -140,7 +144,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     tests = make_sentences(page.language, s.points, seed=1)
     if page.documents is not None:
         tests = [tuple(line.split("\t", 1)) for d in page.documents for line in d.split("\n") if "\t" in line]  # type: ignore[misc]
-        training_rows += tests * 20
+        training_rows += tests * OWN_COPIES
     tests = [(sense, sentence) for sense, sentence in tests if find_occurrences(sentence, word)]
     if len(tests) < 4 or len({sense for sense, _ in tests}) < 2:
         what = f"there are {len(tests)} sentences with {word!r}, and two senses with two each are needed"
@@ -160,6 +164,12 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         ).former
     else:
         former = load(s.model)
+    usual_note = local(
+        "The sentences and the training text are made by templates.", "문장과 학습 텍스트는 틀로 만든 것입니다."
+    )
+    own_note = local(f"The training text: sentences made by templates, and yours {OWN_COPIES} times; the points are yours alone.",
+                f"학습 텍스트는 틀로 만든 문장과 {OWN_COPIES}번 반복한 여러분의 문장이며, 점은 여러분의 문장만 나타냅니다.")  # fmt: skip
+    page.add_note(usual_note if page.documents is None else own_note, shown=True)
     layers = range(former.config.layers + 1)
     names = [sense for sense, _ in tests]
     by_layer = [collect_vectors(former, tests, word, layer) for layer in layers]
@@ -169,26 +179,34 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         for (sense, sentence), (x, y) in zip(tests, project(by_layer[layer]).tolist(), strict=True):
             groups.setdefault(sense, []).append((x, y, sentence))
         page.add_picture(draw_points(groups, f"“{word}”: {title}"))
+    chance = sum(count * (count - 1) for count in Counter(names).values()) / (len(names) * (len(names) - 1))
     levels = [local("embeddings", "임베딩"), *(f"{local('layer', '레이어')} {i}" for i in layers[1:])]
     page.add_table(local("Same sense as the nearest other sentence", "가장 가까운 다른 문장과 같은 뜻의 비율"), (local("layer", "레이어"), local("accuracy", "정확도")),
-                   [(level, f"{v:.0%}") for level, v in zip(levels, accuracy, strict=True)])  # fmt: skip
+                   [(local("chance", "우연 수준"), f"{chance:.0%}"),
+                    *((level, f"{v:.0%}") for level, v in zip(levels, accuracy, strict=True))])  # fmt: skip
     static = train_static(page, texts, s.epochs)
     known = [(sense, " ".join(w for w in text.split() if look_up_words(static, [w])[1].all())) for sense, text in tests]
     marks = find_marks(known, word, (MAX_NAMES - 1) // len(set(names)))
     chosen = [*((sense, mark) for sense in dict.fromkeys(names) for mark in marks[sense]), (word, word)]
+    if len(chosen) < 3:
+        page.add_note(local(f"No static vectors are shown: hardly any word occurs in {MIN_COUNT} sentences of one sense and in none of another.",
+                            f"정적 벡터는 표시하지 않습니다. 한 뜻의 문장 {MIN_COUNT}개 이상에만 나오는 단어가 거의 없습니다."), shown=True)  # fmt: skip
+        return {"embeddings": accuracy[0], "last": accuracy[-1], "chance": chance, "marks": float(len(chosen) - 1)}
     vectors = get_unit_vectors(static, [mark for _, mark in chosen])
     plane: dict[str, list[tuple[float, float, str]]] = {}
     for (group, mark), (x, y) in zip(chosen, project(vectors).tolist(), strict=True):
         plane.setdefault(group, []).append((x, y, mark))
     page.add_picture(draw_points(plane, local(f"static vectors (word2vec): one “{word}”, and words of each sense",
                                               f"정적 벡터(word2vec): “{word}” 하나와 뜻별 단어들")))  # fmt: skip
-    close = {sense: float((get_unit_vectors(static, some) @ vectors[-1]).mean()) for sense, some in marks.items()}
+    close = {
+        sense: float((get_unit_vectors(static, some) @ vectors[-1]).mean()) for sense, some in marks.items() if some
+    }
     page.add_table(local(f"Static “{word}” and the words of each sense", f"정적 벡터 “{word}”와 뜻별 단어"),
                    (local("sense", "뜻"), local("words", "단어"), local("mean cosine", "평균 코사인")),
-                   [(sense, ", ".join(some), close[sense]) for sense, some in marks.items()])  # fmt: skip
+                   [(sense, ", ".join(some), close.get(sense, "")) for sense, some in marks.items()])  # fmt: skip
     return {
         "embeddings": accuracy[0],
         "last": accuracy[-1],
-        "chance": 1 / len(set(names)),
+        "chance": chance,
         "marks": float(sum(map(len, marks.values()))),
     }

@@ -60,7 +60,7 @@ def draw_matrix(
                 parts.append(f'<rect class="{kind}" {place} fill-opacity="{share:.2f}">{tip}</rect>')
             if with_numbers:
                 x, y = room + cell * (j + 0.5), top + cell * (i + 0.5) + 4
-                parts.append(draw_text(x, y, f"{value:.{digits}f}", text_anchor="middle", class_="small"))
+                parts.append(draw_text(x, y, f"{value:z.{digits}f}", text_anchor="middle", class_="small"))
     return wrap_figure(width, height, "".join(parts), label)
 
 
