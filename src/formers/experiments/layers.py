@@ -102,8 +102,10 @@ def probe_layers(
 
 def make_word_tasks(words: list[str]) -> dict[str, Tensor]:
     """Make tasks over words, yes or no: the last letter (form alone), and the words around it (context)."""
-    last = max({word[-1] for word in words}, key=lambda c: min(sum(w[-1] == c for w in words), len(words) // 2))
-    common = max(set(words), key=words.count)
+    last = max(
+        dict.fromkeys(word[-1] for word in words), key=lambda c: min(sum(w[-1] == c for w in words), len(words) // 2)
+    )
+    common = max(dict.fromkeys(words), key=words.count)
     marks = {
         "last letter": [word[-1] == last for word in words],
         "next word": [follower == common for follower in [*words[1:], ""]],

@@ -108,7 +108,7 @@ ENTRIES = (
         ("Why attention", "어텐션이 필요한 이유"),
         ("an RNN without and with attention by length (copy, reversal, translation), its alignment, gradients over distance",
          "복사, 뒤집기, 번역에서 길이별로 어텐션 없는 RNN과 있는 RNN, 학습된 정렬, 거리별 기울기를 비교합니다"),
-        "formers try why-attention --file pairs.tsv --translation-steps 3000",
+        "formers try why-attention --file pairs.tsv --translation-steps 800",
         "source, tab, target",
     ),
     ExperimentEntry(

@@ -81,7 +81,7 @@ class Settings:
 
     Attributes:
         steps: Training steps of each model that copies or reverses.
-        translation_steps: Training steps of each model that translates; real pairs need thousands.
+        translation_steps: Training steps of each model that translates; real pairs need more.
         longest: Symbols of the longest training example; tests have up to one and a half times as many.
         dim: Width of the recurrent layers.
         pairs: Training pairs.
