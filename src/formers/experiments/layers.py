@@ -155,9 +155,9 @@ def compute_word_states(elmo: SmallModel, sentences: list[list[str]]) -> list[Te
 def train_bert(page: Page, settings: Settings) -> Former:
     """Train a small BERT; it masks 30 %, for more labels in a short training."""
     data = prepare_corpus(page, "bert", BERT_VOCAB_SIZE, settings.characters)
-    goal, sizes = {"name": "mlm", "mask_rate": 0.3}, {**SMALL_SIZES, "context": 64}
+    objective, sizes = {"name": "mlm", "mask_rate": 0.3}, {**SMALL_SIZES, "context": 64}
     return train_small(
-        page, "bert", data, settings.steps, model=sizes, objective=goal, train={"seq_length": WINDOW}
+        page, "bert", data, settings.steps, model=sizes, objective=objective, train={"seq_length": WINDOW}
     ).former
 
 
