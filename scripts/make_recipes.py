@@ -8,7 +8,14 @@ from formers.registry import FAMILIES
 from formers.training.recipes import format_setting
 
 DOCS = Path(__file__).parents[1] / "docs"
-INTRODUCTIONS = {
+COMMANDS = """```sh
+formers recipes
+formers recipes bert
+formers recipes roberta --preset roberta-large
+formers recipes bert --recipe quick
+formers pretrain bert --recipe paper --print-config
+```"""
+INTRODUCTIONS = {  # the commands stand in place of COMMANDS
     "en": """# Recipes
 
 Made from the model files by `python scripts/make_recipes.py`; do not edit.
@@ -19,13 +26,7 @@ stated nowhere is ours, and says so. The values are those of the published size;
 fewer steps and, with Adam, a higher rate. A preset that is listed has its own values. `--recipe quick`, the default, is
 ours: a small model and settings that train within minutes on a CPU.
 
-```sh
-formers recipes
-formers recipes bert
-formers recipes roberta --preset roberta-large
-formers recipes bert --recipe quick
-formers pretrain bert --recipe paper --print-config
-```
+COMMANDS
 
 Where formers differs: a step holds a number of tokens, not of sentences, so batches of sentences are converted at 30
 words each. Losses are divided by the number of labels, where Sutskever and Luong divide by the number of sentences.
@@ -42,13 +43,7 @@ to the end.
 줄이고, Adam이면 학습률을 높입니다. 따로 적힌 프리셋은 고유한 값을 씁니다. 기본값인 `--recipe quick`은 formers가
 정한 것으로, CPU에서 몇 분 안에 학습하는 작은 모델과 설정입니다.
 
-```sh
-formers recipes
-formers recipes bert
-formers recipes roberta --preset roberta-large
-formers recipes bert --recipe quick
-formers pretrain bert --recipe paper --print-config
-```
+COMMANDS
 
 formers가 다르게 하는 점: 한 스텝은 문장 수가 아니라 토큰 수로 정하므로, 문장 수로 적힌 배치는 한 문장을
 30단어로 환산합니다. Sutskever와 Luong은 손실을 문장 수로 나누지만 formers는 레이블 수로 나눕니다. `elmo`와
@@ -60,7 +55,7 @@ COLUMNS = {"en": ("setting", "value", "source"), "ko": ("설정", "값", "출처
 
 def make_page(language: str) -> str:
     """The page as text: what recipes are, then a table for each family, and one for each size that differs."""
-    lines = [INTRODUCTIONS[language]]
+    lines = [INTRODUCTIONS[language].replace("COMMANDS", COMMANDS)]
     for name, member in FAMILIES.items():
         paper = member.definition.paper_recipe
         if not paper.settings:

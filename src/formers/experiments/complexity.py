@@ -158,31 +158,17 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         (local("layer", "레이어"), local("takes longer than an LSTM from", "LSTM보다 오래 걸리기 시작하는 길이"), "d"),
         [(shown[name], describe_crossing(name), s.dim) for name in crossings],
     )
-    for title, lines in (
-        (local("Milliseconds of one text, forward and backward", "텍스트 하나의 순전파·역전파 시간(ms)"), times),
-        (local("KiB of one text kept for the backward pass", "텍스트 하나의 역전파를 위해 저장한 메모리(KiB)"), memory),
+    for title, unit, lines in (
+        (local("Time of one text, forward and backward", "텍스트 하나의 순전파·역전파 시간"), "ms", times),
+        (
+            local("Memory of one text kept for the backward pass", "텍스트 하나의 역전파를 위해 저장한 메모리"),
+            "KiB",
+            memory,
+        ),
     ):
         cells = [(length, *(lines[name][i][1] for name in layers)) for i, length in enumerate(lengths)]
-        page.add_table(title, (local("length", "길이"), *(shown[name] for name in layers)), cells)
-    page.add_picture(
-        draw_curves(
-            {shown[n]: v for n, v in times.items()},
-            local("time of one text, forward and backward (ms)", "텍스트 하나의 순전파·역전파 시간(ms)"),
-            local("length", "길이"),
-            "ms",
-            log_x=True,
-            log_y=True,
-        )
-    )
-    page.add_picture(
-        draw_curves(
-            {shown[n]: v for n, v in memory.items()},
-            local("memory kept for the backward pass (KiB)", "역전파를 위해 저장한 메모리(KiB)"),
-            local("length", "길이"),
-            "KiB",
-            log_x=True,
-            log_y=True,
-        )
-    )
+        page.add_table(f"{title} ({unit})", (local("length", "길이"), *(shown[name] for name in layers)), cells)
+        curves = {shown[name]: points for name, points in lines.items()}
+        page.add_picture(draw_curves(curves, title, local("length", "길이"), unit, log_x=True, log_y=True))
     return {**{f"crossing, {name}": math.nan if at is None else at for name, at in crossings.items()},
             **{f"memory slope, {name}": fit_slope(memory[name]) for name in layers}}  # fmt: skip

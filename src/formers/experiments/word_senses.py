@@ -143,7 +143,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     training_rows = make_sentences(page.language, s.sentences)
     tests = make_sentences(page.language, s.points, seed=1)
     if page.documents is not None:
-        tests = [tuple(line.split("\t", 1)) for d in page.documents for line in d.split("\n") if "\t" in line]  # type: ignore[misc]
+        rows = (line.partition("\t") for document in page.documents for line in document.split("\n"))
+        tests = [(sense, sentence) for sense, tab, sentence in rows if tab]
         training_rows += tests * OWN_COPIES
     tests = [(sense, sentence) for sense, sentence in tests if find_occurrences(sentence, word)]
     if len(tests) < 4 or len({sense for sense, _ in tests}) < 2:
