@@ -1,13 +1,18 @@
 """GPU: attention over packed documents alone, every candidate kernel, forward and backward, with and without dropout.
 
     python -m benchmarks.attention
+    python -m benchmarks.attention recorded     # packed documents by flash attention and cuDNN, as CUDA graphs
 
 Twelve heads of 64 in bf16: GPT-2's 32 documents of 1,024 (causal), BERT's 64 of 512, and BERT's ragged documents. The
-figure is the median time in milliseconds of one layer; `error` is the relative distance of the output from float32.
+figure is the median time in milliseconds of one layer; `error` is the relative distance of the output from float32. In
+a recorded graph cuDNN does not plan anew in every call; errors of output and gradients are those of a replay on other
+documents than were recorded.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -120,9 +125,64 @@ def time_case(name: str, lengths: list[int], is_causal: bool) -> None:
             print(f"{name:14s} dropout {dropout} {kernel:20s} {shown}", flush=True)
 
 
+def time_recorded(name: str, lengths: list[int], other_lengths: list[int], is_causal: bool) -> None:
+    """Flash attention and cuDNN over packed documents, forward and backward recorded as one graph."""
+    from triton.testing import do_bench
+
+    shape, longest = (sum(lengths), HEADS, HEAD_DIM), max(lengths)
+    starts, other_starts = make_starts(lengths), make_starts(other_lengths)
+    kernels: dict[str, Any] = {
+        "flash varlen": lambda q, k, v, rate: torch.ops.aten._flash_attention_forward(
+            q, k, v, starts, starts, longest, longest, rate, is_causal, False
+        )[0],
+        "cudnn varlen": lambda q, k, v, rate: torch.ops.aten._cudnn_attention_forward(
+            q, k, v, None, starts, starts, longest, longest, True, rate, is_causal, False
+        )[0],
+    }
+    torch.manual_seed(0)
+    d_out = torch.randn(shape, device=DEVICE, dtype=torch.bfloat16)
+    leaves = [torch.randn(shape, device=DEVICE, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    for dropout in (0.0, 0.1):
+        for kernel, attend in kernels.items():
+            row: dict[str, Any] = {"case": name, "dropout": dropout, "kernel": kernel}
+            try:
+                starts.copy_(make_starts(lengths))
+
+                def both(attend: Any = attend, dropout: float = dropout) -> tuple[Tensor, ...]:
+                    out = attend(*leaves, dropout)
+                    return out, *torch.autograd.grad(out, leaves, d_out)
+
+                side = torch.cuda.Stream()
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    both()
+                torch.cuda.current_stream().wait_stream(side)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                    found = both()
+                row["ms"] = round(do_bench(graph.replay, return_mode="median"), 3)
+                if not dropout:
+                    starts.copy_(other_starts)
+                    graph.replay()
+                    exact = [t.detach().float().requires_grad_() for t in leaves]
+                    out = compute_reference(exact[0], exact[1], exact[2], other_lengths, is_causal)
+                    wanted = (out, *torch.autograd.grad(out, exact, d_out.float()))
+                    pairs = zip(found, wanted, strict=True)
+                    row["errors"] = [round(float((a.float() - b).norm() / b.norm()), 4) for a, b in pairs]
+            except Exception as trouble:
+                row["error"] = f"{type(trouble).__name__}: {' '.join(str(trouble).split())[:300]}"
+            print(json.dumps(row), flush=True)
+
+
 def main() -> None:
     """Three sets of documents."""
     print(describe_machine())
+    if sys.argv[1:] == ["recorded"]:
+        time_recorded("GPT-2", [1024] * 31 + [1000, 24], [24, 1000] + [1024] * 31, True)
+        time_recorded("BERT", [512] * 63 + [500, 12], [12, 500] + [512] * 63, False)
+        ragged = draw_ragged_lengths(64, 512)
+        time_recorded("BERT ragged", [*ragged, 512], [*ragged[::-1], 512], False)
+        return
     time_case("GPT-2 32x1024", [1024] * 32, True)
     time_case("BERT 64x512", [512] * 64, False)
     time_case("BERT ragged", draw_ragged_lengths(64, 512), False)

@@ -3,13 +3,15 @@
     python -m benchmarks.gpu_suite --seconds 540 --results results.jsonl
     python -m benchmarks.gpu_suite --seconds 540 --results results.jsonl  # again: what is missing or failed
     python -m benchmarks.gpu_suite loop generate --seconds 300
+    python -m benchmarks.gpu_suite --background "python scripts/train_shipped.py pretrain CORPORA --work W --out OUT"
     python -m benchmarks.gpu_suite --list
 
 A stage is one of the scripts of benchmarks/ or the GPU tests, with a list of works and a limit of its own; processes
-compile side by side and are timed one at a time. Every line that a work prints goes to the results at once, with the
-stage and the time, so that nothing is lost when the machine is taken back. Works that have a line without an error are
-left out when the same results are given again. The run ends in time whatever the works do. On a CPU tiny models
-rehearse the same code.
+compile side by side and are timed one at a time; stages that time nothing run at the same time. A command in the
+background uses the GPU while others compile, and is stopped while something is timed. Every line that a work prints
+goes to the results at once, with the stage and the time, so that nothing is lost when the machine is taken back. Works
+that have a line without an error are left out when the same results are given again. The run ends in time whatever the
+works do. On a CPU tiny models rehearse the same code.
 
 What a machine without a network needs beside the repository: FORMERS_DATA with lm/wikitext2.*; for the peers' loops
 accelerate, which can be brought along (pip install --no-deps --target site accelerate, then PYTHONPATH=site). What is
@@ -31,8 +33,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from benchmarks.harness import BACKGROUND, signal_background
 
 ROOT = Path(__file__).parents[1]
 NINE = ("gpt2", "bert-full", "bert", "t5", "bart", "switch", "xlnet", "albert", "bloom")
@@ -50,6 +55,7 @@ class Stage:
     seconds: float
     build_command: Callable[[Sequence[str], float], list[str]]
     key: str = "work"  # of a line of results, that names the work
+    timing: Literal["whole", "turns", "none"] = "whole"  # is it timed from end to end, in run_in_turns, or not at all
     needs: tuple[str, ...] = ()  # packages without which there is nothing to measure
 
     def find_missing_package(self) -> str | None:
@@ -67,7 +73,9 @@ def can_import(package: str) -> bool:
 
 def build_loop_command(which: str, works: Sequence[str], seconds: float) -> list[str]:
     """Return the command of the whole loop; as many compile at once as memory allows."""
-    return ["benchmarks.loop", *works, which, "--together", str(len(NINE)), "--seconds", f"{seconds - RESERVE:.0f}"]
+    profile = ["--profile"] if which == "--no-peer" else []
+    return ["benchmarks.loop", *works, which, *profile, "--together", str(len(NINE)),
+            "--seconds", f"{seconds - RESERVE:.0f}"]  # fmt: skip
 
 
 def build_learning_command(work: str, works: Sequence[str], seconds: float) -> list[str]:
@@ -83,16 +91,21 @@ def build_test_command(works: Sequence[str], seconds: float) -> list[str]:
 RELATIVE_KERNELS = ("forward", "backward_queries", "backward_keys")
 TEST_FILES = tuple(sorted(path.stem for path in (ROOT / "tests" / "gpu").glob("test_*.py")))
 STAGES = (
-    Stage("loop", NINE, 240, partial(build_loop_command, "--no-peer")),
+    Stage("loop", NINE, 240, partial(build_loop_command, "--no-peer"), timing="turns"),
     Stage("generate", ("generate",), 120, lambda works, seconds: ["benchmarks.generate", "gpu"], key="stage"),
+    Stage("packed", ("packed",), 60, lambda works, seconds: ["benchmarks.attention", "recorded"], key="stage"),
+    Stage("kernels", ("loss", "relative", *RELATIVE_KERNELS), 120, lambda w, s: ["benchmarks.kernels", *w],
+          key="group"),
+    Stage("curves", ("gpt2", "bert", "t5", "xlnet"), 300, partial(build_learning_command, "curves"), key="family",
+          timing="none"),
+    Stage("tests", TEST_FILES, 300, build_test_command, timing="none"),
+    Stage("peers", NINE, 400, partial(build_loop_command, "--only-peer"), timing="turns",
+          needs=("transformers", "accelerate")),
     Stage("large", ("bert-large", "gpt2-xl", "t5-3b", "bloom-7b1"), 400, lambda w, s: ["benchmarks.large", *w]),
-    Stage("curves", ("gpt2", "bert", "t5", "xlnet"), 240, partial(build_learning_command, "curves"), key="family"),
-    Stage("tests", TEST_FILES, 300, build_test_command),
     Stage("long", ("bands-64k", "memory-64k", "generate-32k"), 240, lambda w, s: ["benchmarks.large", *w]),
-    Stage("kernels", ("relative", *RELATIVE_KERNELS), 120, lambda w, s: ["benchmarks.kernels", *w], key="group"),
-    Stage("peers", NINE, 400, partial(build_loop_command, "--only-peer"), needs=("transformers", "accelerate")),
     Stage("fp8", ("gpt2-bf16", "gpt2-fp8", "gpt2-xl-bf16", "gpt2-xl-fp8"), 240, lambda w, s: ["benchmarks.large", *w]),
-    Stage("dropout", ("gpt2", "bert"), 240, partial(build_learning_command, "attention-dropout"), key="family"),
+    Stage("dropout", ("gpt2", "bert"), 240, partial(build_learning_command, "attention-dropout"), key="family",
+          timing="none"),
     Stage("more", ("bloom-7b1-adamw", "gpt2-xl-8bit", "gpt2-xl-checkpointing", "bands-64k-alternating"), 240,
           lambda w, s: ["benchmarks.large", *w]),
     Stage("generate-peers", ("generate",), 200, lambda w, s: ["benchmarks.generate", "gpu", "--peer"], key="stage",
@@ -125,8 +138,11 @@ def list_missing_works(stage: Stage, rows: Iterable[dict[str, Any]]) -> tuple[li
 
 
 def run_stage(stage: Stage, works: Sequence[str], seconds: float, results: Path) -> None:
-    """Run a stage for at most so many seconds; its lines go to the results as they come."""
+    """Run a stage for at most so many seconds, its lines go to the results as they come; the background waits for one
+    that is timed from end to end."""
     began = time.monotonic()
+    if stage.timing == "whole":
+        signal_background(signal.SIGSTOP)
     command = [sys.executable, "-m", *stage.build_command(works, seconds)]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
@@ -151,11 +167,12 @@ def run_stage(stage: Stage, works: Sequence[str], seconds: float, results: Path)
     finally:
         timer.cancel()
         end_group(process)
+        signal_background(signal.SIGCONT)
     row = {"stage": stage.name, "works": list(works), "ended": code, "seconds": round(time.monotonic() - began, 1)}
     append_result(results, row | ({"last_words": last_words} if code else {}))
 
 
-def end_group(process: subprocess.Popen[str]) -> None:
+def end_group(process: subprocess.Popen[Any]) -> None:
     """Interrupt a process and those that it started, which end others in turn, and kill what is left."""
     for number in (signal.SIGINT, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
@@ -179,12 +196,23 @@ def run_stages(stages: Sequence[Stage], seconds: float, results: Path) -> None:
     end = time.monotonic() + seconds
     for again in (False, True):
         before = read_results(results)
-        for stage in stages:
-            works, left = list_missing_works(stage, before)[again], end - time.monotonic()
-            if works and (package := stage.find_missing_package()) is not None:
-                print(json.dumps({"stage": stage.name, "left_out": f"{package} is not installed"}), flush=True)
-            elif works and left > SHORTEST:
-                run_stage(stage, works, min(stage.seconds, left - RESERVE), results)
+        todo = [(stage, works) for stage in stages if (works := list_missing_works(stage, before)[again])]
+        # What times nothing stands together, anything else alone
+        for _, some in groupby(todo, lambda one: one[0].timing == "none" or one[0].name):
+            threads = [threading.Thread(target=begin_stage, args=(*one, end, results)) for one in some]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+
+def begin_stage(stage: Stage, works: Sequence[str], end: float, results: Path) -> None:
+    """Run a stage, unless a package is missing or hardly any time is left."""
+    left = end - time.monotonic()
+    if (package := stage.find_missing_package()) is not None:
+        print(json.dumps({"stage": stage.name, "left_out": f"{package} is not installed"}), flush=True)
+    elif left > SHORTEST:
+        run_stage(stage, works, min(stage.seconds, left - RESERVE), results)
 
 
 def run_tests(files: Sequence[str], seconds: float) -> None:
@@ -218,6 +246,7 @@ def main() -> None:
     default = Path() / "gpu-suite.jsonl"
     parser.add_argument("--results", type=Path, default=default, help=f"file of results (default: {default})")
     parser.add_argument("--list", action="store_true", help="print the stages with what is missing, and end")
+    parser.add_argument("--background", metavar="COMMAND", help="what to run while nothing is timed")
     parser.add_argument("--tests", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.tests:
@@ -232,7 +261,21 @@ def main() -> None:
             print(f"{stage.name:15} {stage.seconds:4.0f} s  missing: {' '.join(missing) or '-'}", end="")
             print(f"  failed: {' '.join(failed)}" if failed else "")
         return None
-    return run_stages(stages, given.seconds, given.results)
+    if given.background is None:
+        return run_stages(stages, given.seconds, given.results)
+    end = time.monotonic() + given.seconds
+    with given.results.with_name("background.log").open("w") as log:
+        background = subprocess.Popen(
+            given.background, shell=True, start_new_session=True, stdout=log, stderr=subprocess.STDOUT
+        )
+        os.environ[BACKGROUND] = str(background.pid)
+        try:
+            run_stages(stages, given.seconds, given.results)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                background.wait(max(0.1, end - time.monotonic()))
+        finally:
+            end_group(background)
+    return None
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 
+BACKGROUND = "FORMERS_BACKGROUND"  # variable with the process group that waits while something is timed
+
 
 def exit_with_help(text: str | None) -> None:
     """Print a benchmark's docstring and end, if the command line asks for help."""
@@ -109,6 +111,7 @@ def run_in_turns(commands: Sequence[Sequence[str]], at_once: int, seconds: float
                     continue
                 started.remove(process)
                 signal_groups(started, signal.SIGSTOP)
+                signal_background(signal.SIGSTOP)
                 try:
                     (Path(folder) / f"{process.pid}.go").touch()
                     yield process.communicate(timeout=max(0.1, min(deadline - time.monotonic(), 1e6)))[0]
@@ -117,6 +120,7 @@ def run_in_turns(commands: Sequence[Sequence[str]], at_once: int, seconds: float
                     break
                 finally:
                     signal_groups(started, signal.SIGCONT)
+                    signal_background(signal.SIGCONT)
         finally:
             signal_groups(started, signal.SIGKILL)
 
@@ -145,6 +149,13 @@ def run_one_ahead(commands: Sequence[Sequence[str]], seconds: float) -> Iterator
             for process in started:
                 process.kill()
                 process.wait()
+
+
+def signal_background(number: signal.Signals) -> None:
+    """Send a signal to the processes in the background, if there are any."""
+    if group := os.environ.get(BACKGROUND):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(int(group), number)
 
 
 def signal_groups(processes: Sequence[subprocess.Popen[str]], number: signal.Signals) -> None:

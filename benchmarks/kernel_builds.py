@@ -71,8 +71,10 @@ def list_relative_variants() -> Iterator[tuple[str, dict[str, Any], tuple[int, .
 
 def list_loss_variants() -> Iterator[tuple[str, dict[str, Any], tuple[int, ...]]]:
     """Yield the kernel of the loss over the vocabulary."""
+    from formers.nn.linear_cross_entropy import COLUMNS, GROUP, WARPS
+
     for smoothed in (False, True):
-        yield "overwrite_logits", {"SMOOTHED": smoothed, "COLUMNS": 4096}, (8, 1)
+        yield "overwrite_logits", {"SMOOTHED": smoothed, "COLUMNS": COLUMNS, "GROUP": GROUP}, (WARPS, 2)
 
 
 KERNELS = {

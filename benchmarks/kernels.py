@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.harness import describe_machine, exit_with_help
+from formers.nn import linear_cross_entropy
 from formers.nn.attention.kernels import biased_flash, relative_flash
 
 DEVICE, KIND = "cuda", torch.bfloat16
@@ -196,6 +197,43 @@ def measure_relative_kernel(name: str) -> None:
             )  # fmt: skip
 
 
+LOSS_TILES = (
+    (2048, 8, 1),
+    (2048, 8, 8),
+    (2048, 4, 8),
+    (4096, 4, 8),
+    (4096, 8, 8),
+    (4096, 16, 8),
+    (8192, 8, 8),
+    (8192, 16, 8),
+    (8192, 32, 8),
+    (16384, 32, 8),
+)  # columns, warps, columns with one running maximum
+
+
+def measure_loss() -> None:
+    """The kernel of the fused loss on a piece of GPT-2's logits, with other blocks and warps."""
+    rows, width = 8192, 50304
+    logits = torch.randn(rows, width, device=DEVICE, dtype=KIND)
+    labels, losses = torch.randint(0, width, (rows,), device=DEVICE), torch.empty(rows, device=DEVICE)
+    kernel = linear_cross_entropy.load_kernels().overwrite_logits
+    want = None
+    for columns, warps, group in LOSS_TILES:
+
+        def call(columns: int = columns, warps: int = warps, group: int = group) -> None:
+            kernel[(rows,)](
+                logits, labels, losses, width, 50257, 0.0, 1 / 50257, -100, SMOOTHED=False, COLUMNS=columns,
+                GROUP=group, num_warps=warps, num_stages=2,
+            )  # fmt: skip
+
+        logits.normal_(generator=torch.Generator(DEVICE).manual_seed(0))
+        call()
+        want = losses.clone() if want is None else want
+        if not torch.allclose(losses, want, rtol=1e-4):
+            print(json.dumps({"group": "loss", "error": f"{columns} columns, {warps} warps: other losses"}), flush=True)
+        measure_call("loss", f"{columns} columns, {warps} warps, {group} share a maximum", f"{rows} x {width}", call)
+
+
 class SkippedKernel:
     """A kernel that does nothing."""
 
@@ -208,6 +246,7 @@ GROUPS: dict[str, Callable[[], None]] = {
     "relative-errors": partial(measure_relative, 2, 512, 0.0),
     "relative-uneven": partial(measure_relative, 3, 200, 0.0),
     **{name: partial(measure_relative_kernel, name) for name in RELATIVE_KERNELS},
+    "loss": measure_loss,
 }  # fmt: skip
 
 

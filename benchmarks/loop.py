@@ -3,6 +3,7 @@
     python -m benchmarks.loop gpt2 bert
     python -m benchmarks.loop --no-peer --steps 80
     python -m benchmarks.loop --together 5
+    python -m benchmarks.loop gpt2 --no-peer --profile      # what the kernels of a step take
 
 Ours reads documents of real lengths (WikiText-2 under FORMERS_DATA: articles, for ragged BERT paragraphs) from worker
 processes, with the published dropout, clipping, checks and metrics. The peer's Trainer (it needs accelerate) has the
@@ -109,9 +110,10 @@ class StepClock:
     """Notes when each step was logged, and how many tokens there were until then; `last` is the number of the last
     step, after which the bare step is timed and the run ends."""
 
-    def __init__(self, last: int) -> None:
+    def __init__(self, last: int, is_profiled: bool = False) -> None:
         self.began, self.rows, self.last = time.perf_counter(), list[tuple[int, int, float]](), last
         self.bare_step_ms: float | None = None
+        self.is_profiled, self.kernels = is_profiled, dict[str, list[float]]()
 
     def __call__(self, row: dict[str, Any]) -> None:
         """Take a line of metrics.jsonl."""
@@ -121,7 +123,10 @@ class StepClock:
             wait_for_turn()
         self.rows.append((row["step"], row["tokens"], time.perf_counter() - self.began))
         if row["step"] == self.last:
-            self.bare_step_ms = time_recorded_step()
+            graph = find_recorded_step()
+            if graph is not None:
+                self.bare_step_ms = time_median(graph.replay, 2, 12) * 1e3
+                self.kernels = profile_kernels(graph) if self.is_profiled else {}
             raise Finished
 
     def summarise(self) -> dict[str, Any]:
@@ -134,25 +139,36 @@ class StepClock:
             found |= {"bare_step_ms": round(self.bare_step_ms, 2), "step_in_loop": round(self.bare_step_ms / ms, 3)}
         if not IS_DRY_RUN:
             found["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
-        return found
+        return found | ({"kernels": self.kernels} if self.kernels else {})
 
 
-def time_recorded_step() -> float | None:
-    """Replay the run's recorded step; None if it has none. Milliseconds."""
+def find_recorded_step() -> torch.cuda.CUDAGraph | None:
+    """Return the graph of the run's recorded step; None if it has none."""
     recorded = [one for one in gc.get_objects() if type(one) is GraphedStep and one.graph]
-    if len(recorded) != 1:
-        return None
     synchronise_gpu()
-    graph = recorded[0].graph
-    return None if graph is None else time_median(graph.replay, 2, 12) * 1e3
+    return recorded[0].graph if len(recorded) == 1 else None
 
 
-def time_ours(case: LoopCase, steps: int) -> dict[str, Any]:
+def profile_kernels(graph: torch.cuda.CUDAGraph, steps: int = 3, most: int = 40) -> dict[str, list[float]]:
+    """Return the kernels of a recorded step that take longest: milliseconds of a step and how often each runs."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(steps):
+            graph.replay()
+        synchronise_gpu()
+    rows = sorted(profile.key_averages(), key=lambda one: -one.self_device_time_total)
+    found = {"all": [round(sum(one.self_device_time_total for one in rows) / steps / 1e3, 3), len(rows)]}
+    found |= {
+        one.key[:110]: [round(one.self_device_time_total / steps / 1e3, 3), one.count / steps] for one in rows[:most]
+    }
+    return found
+
+
+def time_ours(case: LoopCase, steps: int, is_profiled: bool = False) -> dict[str, Any]:
     """Pretrain for some steps in a folder that is removed again."""
     texts = read_documents(case.by_paragraph)
     texts = texts[: choose_size(len(texts), 60)]
     options = {"recipe": "paper"} if case.preset and not IS_DRY_RUN else {}
-    clock = StepClock(steps)
+    clock = StepClock(steps, is_profiled)
     words = train_tokenizer("bpe", texts[:TOKENIZER_TEXTS], PIECES, style=case.family)  # the quickest kind
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Finished):
         formers.pretrain(
@@ -191,12 +207,11 @@ def time_peer(name: str, steps: int) -> dict[str, Any]:
     return {"tokens_per_second": round(case.tokens * count / seconds), "ms": round(seconds / count * 1e3, 2)}
 
 
-def run_in_processes(works: list[str], peers: list[bool], steps: int, at_once: int, seconds: float) -> None:
+def run_in_processes(works: list[str], peers: list[bool], options: list[str], at_once: int, seconds: float) -> None:
     """Time each work in a process of its own."""
     end = time.monotonic() + seconds
     for is_peer in peers:
-        which = ["--only-peer"] if is_peer else ["--no-peer"]
-        rest = [*which, "--steps", str(steps)]
+        rest = ["--only-peer" if is_peer else "--no-peer", *options]
         commands = [[sys.executable, "-m", "benchmarks.loop", work, *rest] for work in works]
         count = max(1, at_once // 2) if is_peer else at_once  # peers need more memory
         for output in run_in_turns(commands, count, end - time.monotonic()):
@@ -211,6 +226,7 @@ def main() -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--no-peer", action="store_true")
     which.add_argument("--only-peer", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="list the kernels of our steps that take longest")
     parser.add_argument("--together", type=int, metavar="N", help="processes that compile at a time")
     parser.add_argument("--seconds", type=float, default=math.inf, help="with --together: end after so many")
     given = parser.parse_args()
@@ -221,12 +237,16 @@ def main() -> None:
     works = given.works or list(LOOP_CASES)
     peers = [True] if given.only_peer else [False] if given.no_peer else [False, True]
     if given.together:
-        return run_in_processes(works, peers, given.steps, given.together, given.seconds)
+        options = ["--steps", str(given.steps), *(["--profile"] if given.profile else [])]
+        return run_in_processes(works, peers, options, given.together, given.seconds)
     for name in works:
         row: dict[str, Any] = {"work": name}
         for is_peer in peers:
             try:
-                timing = time_peer(name, given.steps) if is_peer else time_ours(LOOP_CASES[name], given.steps)
+                timing = (
+                    time_peer(name, given.steps) if is_peer
+                    else time_ours(LOOP_CASES[name], given.steps, given.profile)
+                )  # fmt: skip
             except Exception as error:  # a work that fails must not take the others with it
                 row["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
                 continue

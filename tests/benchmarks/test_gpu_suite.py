@@ -52,6 +52,41 @@ def test_a_work_that_hangs_is_ended(tmp_path, monkeypatch, capfd):
     assert rows[-1]["ended"] == -9
 
 
+def test_the_background_waits_while_something_is_timed(tmp_path, monkeypatch, capfd):
+    ticks = tmp_path / "ticks"
+    code = f"import time\nwhile True: open({str(ticks)!r}, 'a').write(f'{{time.time()}}\\n'); time.sleep(0.02)"
+    background = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        while not ticks.exists():
+            time.sleep(0.05)
+        monkeypatch.setenv("FORMERS_BACKGROUND", str(background.pid))
+        words = "import json, time as t; b = t.time(); t.sleep(1); print(json.dumps(dict(work='a', span=[b, t.time()])))"
+        stages = [build_stage("whole", words), dataclasses.replace(build_stage("none", words), timing="none")]
+        run_stages(stages, 60, tmp_path / "results.jsonl")
+        spans = {row["stage"]: row["span"] for row in read_results(tmp_path / "results.jsonl") if "span" in row}
+        times = [float(line) for line in ticks.read_text().split()]
+        counts = {name: sum(low < one < high for one in times) for name, (low, high) in spans.items()}
+        assert counts["whole"] == 0
+        assert counts["none"] > 5
+    finally:
+        background.kill()
+        background.wait()
+
+
+def test_stages_that_time_nothing_run_at_the_same_time(tmp_path, capfd):
+    """Each waits for a file of the other."""
+    words = (
+        "import pathlib, time; f = pathlib.Path({0!r}); (f / '{1}').touch(); "
+        "end = time.time() + 20\nwhile not (f / '{2}').exists(): assert time.time() < end; time.sleep(0.05)"
+    )
+    stages = [
+        dataclasses.replace(build_stage(one, words.format(str(tmp_path), one, other), key="stage"), timing="none")
+        for one, other in (("left", "right"), ("right", "left"))
+    ]
+    run_stages(stages, 60, tmp_path / "results.jsonl")
+    assert [row["ended"] for row in read_results(tmp_path / "results.jsonl")] == [0, 0]
+
+
 def test_processes_take_turns_and_end_in_time():
     wait = "from benchmarks.harness import wait_for_turn as w; import time; w(); print('timed'); time.sleep({})"
     commands = [[sys.executable, "-c", wait.format(0)], [sys.executable, "-c", "print('failed')"]]

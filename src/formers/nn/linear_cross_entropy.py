@@ -18,6 +18,7 @@ from .layers import pad_outputs
 
 PIECE_BYTES = 2**30  # of logits that exist at a time: with 0.5 GiB the products of GPT-2 take 0.5 ms longer (H200)
 COLUMNS, WARPS = 2048, 8  # of the vocabulary that a program reads at once
+GROUP = 8  # neighbours that share a running maximum: 16 bytes, as many as a thread reads at once
 MIN_WIDTH = 4096  # of a vocabulary: smaller ones were not measured
 
 
@@ -63,7 +64,7 @@ def fused_loss(
         logits = x[part] @ table.T if offset is None else torch.addmm(offset, x[part], table.T)
         load_kernels().overwrite_logits[(len(logits),)](
             logits, labels[part], losses[part], logits.stride(0), width, smoothing, 1 / width, IGNORE_INDEX,
-            SMOOTHED=smoothing > 0, COLUMNS=COLUMNS, num_warps=WARPS, num_stages=2,
+            SMOOTHED=smoothing > 0, COLUMNS=COLUMNS, GROUP=GROUP, num_warps=WARPS, num_stages=2,
         )  # fmt: skip
         torch.mm(logits, table, out=d_x[part])
         _add_product(d_table, logits.T, x[part])
