@@ -60,7 +60,8 @@ def test_the_background_waits_while_something_is_timed(tmp_path, monkeypatch, ca
         while not ticks.exists():
             time.sleep(0.05)
         monkeypatch.setenv("FORMERS_BACKGROUND", str(background.pid))
-        words = "import json, time as t; b = t.time(); t.sleep(1); print(json.dumps(dict(work='a', span=[b, t.time()])))"
+        words = "import json, time as t; b = t.time(); t.sleep(1); "
+        words += "print(json.dumps(dict(work='a', span=[b, t.time()])))"
         stages = [build_stage("whole", words), dataclasses.replace(build_stage("none", words), timing="none")]
         run_stages(stages, 60, tmp_path / "results.jsonl")
         spans = {row["stage"]: row["span"] for row in read_results(tmp_path / "results.jsonl") if "span" in row}
