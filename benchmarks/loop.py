@@ -1,4 +1,4 @@
-"""GPU: the whole loop of nine members, as `formers pretrain` runs it, beside transformers' Trainer.
+"""GPU: the whole loop of nine works, as `formers pretrain` runs it, beside transformers' Trainer.
 
     python -m benchmarks.loop gpt2 bert
     python -m benchmarks.loop --no-peer --steps 80
@@ -8,9 +8,11 @@
 Ours reads documents of real lengths (WikiText-2 under FORMERS_DATA: articles, for ragged BERT paragraphs) from worker
 processes, with the published dropout, clipping, checks and metrics. The peer's Trainer (it needs accelerate) has the
 best settings that it offers (bf16, compile, fused AdamW, workers, pinned memory) and rows that are full from the start,
-made by benchmarks/gpu_works.py. The figure is real tokens a second between the 20th step and the last, by wall clock.
-Beside it stands the bare step: what the recorded step of the same run takes when it is replayed on its last batch with
-nothing around it. With --together, so many processes compile at a time, and are then timed one by one.
+made by benchmarks/gpu_works.py. The figure is real tokens a second (source and target) between the 20th step and the
+last, by wall clock. The peer's GPT-2 has no dropout and its BERT none in attention; ours with the same dropout are the
+works that end in -peer. Beside it stands the bare step: what the recorded step of the same run takes when it is replayed
+on its last batch with nothing around it. With --together, so many processes compile at a time, and are then timed one
+by one.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ class LoopCase:
     by_paragraph: bool = False
     model: Mapping[str, Any] = field(default_factory=dict)
     objective: Mapping[str, Any] = field(default_factory=dict)
+    train: Mapping[str, Any] = field(default_factory=dict)
 
     def build_overrides(self, steps: int) -> dict[str, Any]:
         """Return the settings of a run: on a CPU those of a dry run of this script."""
@@ -69,22 +72,33 @@ class LoopCase:
                 "accumulate": 1, "optimizer": "adamw", "schedule": "constant", "short_length": None, "samples": 0,
                 "workers": 4, "eval_every": 10 * steps, "save_every": 10 * steps,
                 "compile": choose_size(True, None),  # as in a long run
+                **self.train,
             },
         }  # fmt: skip
         return {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
 
 
+NO_DROPOUT = {"dropout": 0.0, "embed_dropout": 0.0, "attention_dropout": 0.0}
 LOOP_CASES = {
     "gpt2": LoopCase("gpt2", 50257, 1024, 32, "gpt2"),
     "bert": LoopCase("bert", 30522, 512, 64, "bert-base", by_paragraph=True, objective={"name": "mlm"}),
     "bert-full": LoopCase("bert", 30522, 512, 64, "bert-base", objective={"name": "mlm"}),
     "t5": LoopCase("t5", 32128, 512, 32, "t5-base"),
     "bart": LoopCase("bart", 50265, 512, 32, "bart-base"),
-    "switch": LoopCase("switch", 32128, 512, 32, "switch-base-8"),
-    "xlnet": LoopCase("xlnet", 32000, 512, 32, "xlnet-base"),
+    "switch": LoopCase("switch", 32128, 512, 32, "switch-base-8", model={"sparse": 3}),  # the peer's default
+    "xlnet": LoopCase("xlnet", 32000, 512, 32, "xlnet-base", train={"carry_memory": False}),  # the peer has none
+    "xlnet-memory": LoopCase("xlnet", 32000, 512, 32, "xlnet-base"),
     "albert": LoopCase("albert", 30000, 512, 32, "albert-base", objective={"name": "mlm"}),
     "bloom": LoopCase("bloom", 32000, 1024, 32, model={"dim": 768, "layers": 12, "heads": 12}),
-}
+    "gpt2-peer": LoopCase("gpt2", 50257, 1024, 32, "gpt2", model=NO_DROPOUT),
+    "bert-peer": LoopCase(
+        "bert", 30522, 512, 64, "bert-base", by_paragraph=True, model={"attention_dropout": 0.0},
+        objective={"name": "mlm"},
+    ),
+    "bert-full-peer": LoopCase(
+        "bert", 30522, 512, 64, "bert-base", model={"attention_dropout": 0.0}, objective={"name": "mlm"}
+    ),
+}  # fmt: skip
 
 
 def read_documents(by_paragraph: bool) -> list[str]:

@@ -116,6 +116,13 @@ class Batch:
         flat = None if segments is None else segments[keep]
         return Batch(ids[keep], starts, int(lengths.max()) if rows else 0, segments=flat, source=source, keep=keep)
 
+    def count_tokens(self) -> int:
+        """Count the tokens of this side and the encoder's, without those of dummy documents, which come last and have
+        the sample -1."""
+        documents = len(self.starts) - 1 if self.sample is None else int((self.sample >= 0).sum())
+        source = 0 if self.source is None else int(self.source.starts[documents])
+        return int(self.starts[documents]) + source
+
     @staticmethod
     def from_rows(rows: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Batch:
         """Pack rows of ids of different lengths, one document each."""

@@ -147,13 +147,20 @@ def test_statistics_over_a_million_tokens():
 
 
 def test_batches_have_their_size_on_the_larger_side():
+    """Texts that are all full make whole grids; where lengths differ, there is room for dummy documents."""
     data = toys.build_store([[568]] * 20)
     shape = build_span_corruption().choose_shape(8 * 512, build_span_corruption().plan(data, 0, 0))
-    assert (shape.source_tokens, shape.tokens) == (8 * 512, 8 * 114)
+    assert (shape.source_tokens, shape.tokens, shape.documents) == (8 * 512, 8 * 114, 8)
     assert (shape.source_longest, shape.longest, shape.labels) == (512, 114, 0)
+    batches = [batch for batch, _ in load_batches(TokenSource(data, build_span_corruption()), 8 * 512, epochs=1)]
+    assert [(batch.sample >= 0).sum() for batch in batches] == [8, 8, 4]
+    for batch in batches:
+        assert set(np.diff(batch.starts)) == {114}
+        assert set(np.diff(batch.source.starts)) == {512}
+    assert batches[-1].count_tokens() == 4 * (512 + 114), "dummies are not counted"
+    uneven = toys.build_store([[568]] * 20 + [[100]])
+    shape = build_span_corruption().choose_shape(8 * 512, build_span_corruption().plan(uneven, 0, 0))
     assert shape.documents >= 8 + 8, "room for as many dummies"
-    batch = next(load_batches(TokenSource(data, build_span_corruption()), 8 * 512))[0]
-    assert (batch.sample >= 0).sum() == 8
 
 
 def test_prefix_and_deshuffle():

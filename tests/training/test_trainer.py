@@ -47,7 +47,7 @@ def test_learns_and_is_the_same_twice():
     assert has_equal_weights(one, two)
     assert told[0].loss > 3
     assert told[-1].loss < 0.5
-    assert told[-1].tokens == 60 * 128
+    assert 0.95 * 60 * 128 < told[-1].tokens < 60 * 128  # without what fills batches up
     assert [r.step for r in told] == list(range(1, 61))
     assert [r.loss for r in train_to_end(build_toy_trainer(seed=1))] != [r.loss for r in told]
 

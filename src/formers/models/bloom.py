@@ -139,6 +139,7 @@ def cite_size(lr: float, sequences: int, least: float = 1e-5, tokens: float = 34
 PAPER = PaperRecipe(
     {
         "objective.name": ("causal", "§3.2"),
+        "objective.across_documents": (True, "released gpt_dataset.py of Megatron-DeepSpeed: documents are joined"),
         "train.optimizer": ("adamw", "table 3: Adam with weight decay"),
         "train.betas": ((0.9, 0.95), "table 3"),
         "train.eps": (1e-8, SCRIPT),

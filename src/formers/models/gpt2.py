@@ -128,6 +128,7 @@ BORROWED = "not stated; GPT-3's"
 PAPER = PaperRecipe(
     {
         "objective.name": ("causal", "§2"),
+        "objective.across_documents": (True, BORROWED),
         "train.optimizer": ("adamw", BORROWED),
         "train.lr": (6e-4, "§3: tuned by hand, not stated; GPT-3's of this size"),
         "train.betas": ((0.9, 0.95), BORROWED),

@@ -76,6 +76,7 @@ def cite_size(lr: float, sequences: int) -> CitedSettings:
 PAPER = PaperRecipe(
     {
         "objective.name": ("causal", "§2"),
+        "objective.across_documents": (True, "appendix B: several documents in a window, none of them masked"),
         "train.optimizer": ("adamw", "appendix B: Adam with weight decay"),
         "train.betas": ((0.9, 0.95), "appendix B"),
         "train.eps": (1e-8, "appendix B"),

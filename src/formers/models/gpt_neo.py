@@ -135,6 +135,7 @@ CODE = "released configs/gpt3_XL_256_Pile.json"
 PAPER = PaperRecipe(
     {
         "objective.name": ("causal", "released README"),
+        "objective.across_documents": (True, "released data/create_tfrecords.py: documents are joined"),
         "train.optimizer": ("adamw", "released optimizers.py: AdamWeightDecayOptimizer"),
         "train.lr": (2e-4, CODE),
         "train.betas": ((0.9, 0.95), CODE),

@@ -182,6 +182,7 @@ def cite_pythia(lr: float, size: str) -> CitedSettings:
 PAPER = PaperRecipe(
     {
         "objective.name": ("causal", "§2"),
+        "objective.across_documents": (True, "released gpt2_dataset.py: documents are joined"),
         "train.optimizer": ("adamw", CODE),
         "train.lr": (9.7e-5, CODE),
         "train.betas": ((0.9, 0.95), CODE),

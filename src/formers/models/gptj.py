@@ -134,6 +134,7 @@ CODE = "released configs/6B_roto_256.json"
 PAPER = PaperRecipe(
     {
         "objective.name": ("causal", "released README"),
+        "objective.across_documents": (True, "released create_finetune_tfrecords.py: documents are joined"),
         "train.optimizer": ("adamw", "released device_train.py"),
         "train.lr": (1.2e-4, CODE),
         "train.betas": ((0.9, 0.999), "released device_train.py: the defaults of optax"),

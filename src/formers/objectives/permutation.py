@@ -129,7 +129,7 @@ class PermutationLM(BaseObjective):
         if self.num_streams:
             whole = make_stream_shape(self.num_streams, self.streams_per_batch, self.length)
             return dataclasses.replace(whole, labels=whole.documents * each)
-        rows = estimate_documents(total, self.measure_sizes(plan)[:, 0])
+        rows = estimate_documents(total, self.measure_sizes(plan)[:, 0], longest=self.length)
         return BatchShape(rows, total, (total // self.length + 1) * each, self.length)
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:

@@ -52,6 +52,11 @@ class TwoSidedObjective(BaseObjective):
         """Tokens of the longest source and of the longest target."""
         return self.length, self.length
 
+    @property
+    def has_known_sizes(self) -> bool:
+        """Whether measure_sizes returns the sizes themselves, and not the most that they can be."""
+        return False
+
     def measure_sizes(self, plan: Plan) -> np.ndarray:
         """Measure (E, 3) tokens of the target, labels and tokens of the source."""
         raise NotImplementedError
@@ -59,6 +64,9 @@ class TwoSidedObjective(BaseObjective):
     def choose_shape(self, total: int, plan: Plan) -> BatchShape:
         """Choose room for `total` tokens on the larger side, and for as many as belong to them on the other."""
         sizes, longest = self.measure_sizes(plan), self.max_lengths
+        rows = total // max(longest)
+        if self.has_known_sizes and rows * max(longest) == total and (sizes[:, [2, 0]] == longest).all():
+            return BatchShape(rows, rows * longest[1], 0, longest[1], rows * longest[0], longest[0])  # whole grids
         source, target = sizes[:, 2].mean(), sizes[:, 0].mean()
         larger = max(source, target)
         sides = (int(np.ceil(total * part / larger)) for part in (source, target))

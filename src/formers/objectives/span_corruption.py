@@ -85,6 +85,11 @@ class SpanCorruption(TwoSidedObjective):
         source, target = self.measure_both_sides(np.array([self.raw_length]))
         return source.item(), target.item()
 
+    @property
+    def has_known_sizes(self) -> bool:
+        """Whether the length of a text decides the lengths of its source and target."""
+        return self.corruption != "prefix"
+
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
         """Plan windows in random order."""
         return plan_texts(store, self.eos, self.raw_length, seed, epoch, self.across_documents)

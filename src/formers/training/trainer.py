@@ -70,7 +70,7 @@ class StepResult:
 
     step: int  # how many are done
     lr: float
-    tokens: int  # in all
+    tokens: int  # in all, of both sides
     read_outcome: Callable[[], StepOutcome]
     seconds: float = 0.0  # in all
     example_range: tuple[int, int] = (0, 0)  # of the data: from, to
@@ -226,7 +226,9 @@ class Trainer:
 
     def train_step(self, batches: Sequence[Batch], objective: Objective) -> StepResult:
         """Take one step: gradients of all batches, divided by the number of labels of all, then the weights."""
-        counts = self.world.sum_counts([{**objective.count_labels(batch), "": len(batch.ids)} for batch in batches])
+        counts = self.world.sum_counts(
+            [{**objective.count_labels(batch), "": batch.count_tokens()} for batch in batches]
+        )
         self.tokens += int(counts.pop(""))
         lr = self.config.get_peak_lr(self.step) * self.lr_schedule(self.step)
         if isinstance(optimizer := self.executor.optimizer, AdamThenSGD):
