@@ -91,7 +91,7 @@ def build_test_command(works: Sequence[str], seconds: float) -> list[str]:
 RELATIVE_KERNELS = ("forward", "backward_queries", "backward_keys")
 TEST_FILES = tuple(sorted(path.stem for path in (ROOT / "tests" / "gpu").glob("test_*.py")))
 STAGES = (
-    Stage("loop", NINE, 240, partial(build_loop_command, "--no-peer"), timing="turns"),
+    Stage("loop", NINE, 280, partial(build_loop_command, "--no-peer"), timing="turns"),
     Stage("generate", ("generate",), 120, lambda works, seconds: ["benchmarks.generate", "gpu"], key="stage"),
     Stage("packed", ("packed",), 60, lambda works, seconds: ["benchmarks.attention", "recorded"], key="stage"),
     Stage("kernels", ("loss", "relative", *RELATIVE_KERNELS), 120, lambda w, s: ["benchmarks.kernels", *w],

@@ -9,10 +9,10 @@ Ours reads documents of real lengths (WikiText-2 under FORMERS_DATA: articles, f
 processes, with the published dropout, clipping, checks and metrics. The peer's Trainer (it needs accelerate) has the
 best settings that it offers (bf16, compile, fused AdamW, workers, pinned memory) and rows that are full from the start,
 made by benchmarks/gpu_works.py. The figure is real tokens a second (source and target) between the 20th step and the
-last, by wall clock. The peer's GPT-2 has no dropout and its BERT none in attention; ours with the same dropout are the
-works that end in -peer. Beside it stands the bare step: what the recorded step of the same run takes when it is replayed
-on its last batch with nothing around it. With --together, so many processes compile at a time, and are then timed one
-by one.
+last, by wall clock. The peer's GPT-2 has no dropout and its BERT none in attention; the works that end in -peer are
+ours with the same. Beside it stands the bare step: what the recorded step of the same run takes when it is replayed on
+its last batch with nothing around it. With --together, so many processes compile at a time, and are then timed one by
+one.
 """
 
 from __future__ import annotations
