@@ -88,13 +88,17 @@ def build_test_command(works: Sequence[str], seconds: float) -> list[str]:
     return ["benchmarks.gpu_suite", "--tests", *works, "--seconds", f"{seconds - RESERVE:.0f}"]
 
 
-RELATIVE_KERNELS = ("forward", "backward_queries", "backward_keys")
+TILED_KERNELS = tuple(
+    f"{module}-{name}"
+    for module in ("biased_flash", "relative_flash")
+    for name in ("forward", "backward_queries", "backward_keys")
+)
 TEST_FILES = tuple(sorted(path.stem for path in (ROOT / "tests" / "gpu").glob("test_*.py")))
 STAGES = (
     Stage("loop", NINE, 280, partial(build_loop_command, "--no-peer"), timing="turns"),
     Stage("generate", ("generate",), 120, lambda works, seconds: ["benchmarks.generate", "gpu"], key="stage"),
     Stage("packed", ("packed",), 60, lambda works, seconds: ["benchmarks.attention", "recorded"], key="stage"),
-    Stage("kernels", ("loss", "relative", *RELATIVE_KERNELS), 120, lambda w, s: ["benchmarks.kernels", *w],
+    Stage("kernels", ("loss", "relative", "alibi", *TILED_KERNELS), 120, lambda w, s: ["benchmarks.kernels", *w],
           key="group"),
     Stage("curves", ("gpt2", "bert", "t5", "xlnet"), 300, partial(build_learning_command, "curves"), key="family",
           timing="none"),

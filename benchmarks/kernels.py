@@ -27,6 +27,7 @@ from torch import Tensor
 from benchmarks.harness import describe_machine, exit_with_help
 from formers.nn import linear_cross_entropy
 from formers.nn.attention.kernels import biased_flash, relative_flash
+from formers.nn.attention.masks import build_alibi
 
 DEVICE, KIND = "cuda", torch.bfloat16
 COMPILE_ONLY = "--compile-only"
@@ -162,39 +163,113 @@ def measure_relative(documents: int, length: int, dropout: float) -> None:
         measure_candidate("relative", name, case.shape, case.attend_by_table, case.leaves, reference)
 
 
-RELATIVE_KERNELS = {
+TILE_NAMES = {
     "forward": "FORWARD_TILES", "backward_queries": "QUERY_GRAD_TILES", "backward_keys": "KEY_GRAD_TILES",
 }  # fmt: skip
 # Block, warps and stages that are timed, the present ones first. benchmarks/kernel_builds.py gives registers and bytes
 # spilled; with a block of 128 all three spill 800 to 3,600, and with 8 warps the forward took twice as long.
 RELATIVE_TILES = {
-    "forward": ((64, 4, 2), (32, 4, 1), (32, 2, 2)),  # 255, 117 to 150 and 246 registers, nothing spilled
-    "backward_queries": ((64, 4, 2), (32, 4, 1), (32, 4, 2), (32, 2, 2), (64, 8, 1)),  # spilled 968, 0, 0, 312, 312
-    "backward_keys": ((64, 4, 1), (32, 2, 2), (32, 4, 1)),  # spilled 108, 0, 0
+    "forward": ((64, 4, 2), (64, 2, 2), (64, 4, 3), (32, 2, 3)),
+    "backward_queries": ((32, 2, 2), (32, 2, 1), (32, 2, 3), (32, 1, 2), (64, 4, 2)),
+    "backward_keys": ((32, 2, 2), (32, 2, 1), (32, 2, 3), (32, 1, 2), (64, 4, 1)),
 }
+# Queries and keys of a block, warps and stages
+BIASED_TILES = {
+    "forward": ((128, 64, 4, 2), (64, 64, 4, 2), (64, 64, 2, 2), (128, 32, 4, 2), (64, 32, 2, 2), (128, 64, 8, 2),
+                (128, 64, 4, 3)),
+    "backward_queries": ((64, 64, 4, 2), (32, 64, 2, 2), (32, 32, 2, 2), (64, 32, 4, 2), (64, 32, 2, 2),
+                         (64, 64, 4, 1), (64, 64, 4, 3), (128, 64, 8, 2), (32, 64, 4, 2)),
+    "backward_keys": ((64, 64, 4, 2), (32, 64, 4, 2), (32, 32, 2, 2), (64, 32, 4, 2), (64, 32, 2, 2), (64, 64, 4, 1),
+                      (64, 64, 4, 3), (64, 128, 8, 2), (32, 64, 2, 2)),
+}  # fmt: skip
+
+
+def measure_tiles(module: Any, name: str, shape: str, inputs: Sequence[Any], tiles: Sequence[tuple[int, ...]]) -> None:
+    """One kernel of a module alone, with other tiles: the others are left out."""
+    out, log = module.forward(*inputs)
+    loaded = module.load_kernels()
+    others = [other for other in (*TILE_NAMES, "backward_encodings") if other != name and hasattr(loaded, other)]
+    for size in tiles:
+        settings = {TILE_NAMES[name]: size}
+        if name == "backward_keys" and module is relative_flash:
+            settings["QUERY_GRAD_TILES"] = size  # it has the block of the strips
+        with (
+            use_settings(loaded, **{other: SkippedKernel() for other in others}),
+            use_settings(module, **settings),
+        ):
+            *block, warps, stages = size
+            label = f"block {' x '.join(map(str, block))}, {warps} warps, {stages} stages"
+            group = f"{module.__name__.rpartition('.')[2]}-{name}"
+            measure_call(
+                group, label, shape,
+                lambda: module.forward(*inputs) if name == "forward" else module.backward(out, out, log, *inputs),
+            )  # fmt: skip
 
 
 def measure_relative_kernel(name: str) -> None:
-    """One kernel of relative_flash alone, with other blocks, warps and stages: the others are left out."""
+    """One kernel of relative_flash alone."""
     case = RelativeCase(32, 512, 0.1)
     seed = torch.ones(1, dtype=torch.int64, device=DEVICE)
     tensors = (*(t.detach() for t in case.leaves), *case.starts, None, None, None, *case.ranks, seed)
     inputs = (*tensors, *case.longest, case.scale, case.dropout)
-    out, log = relative_flash.forward(*inputs)
-    others = {other: SkippedKernel() for other in (*RELATIVE_KERNELS, "backward_encodings") if other != name}
-    for block, warps, stages in RELATIVE_TILES[name]:
-        tiles = dict.fromkeys((*RELATIVE_KERNELS.values(), "ENCODING_GRAD_TILES"), (block, 4, 2))
-        tiles[RELATIVE_KERNELS[name]] = (block, warps, stages)
-        with (
-            use_settings(relative_flash.load_kernels(), **others),
-            use_settings(relative_flash, **tiles),
-        ):
-            label = f"block {block}, {warps} warps, {stages} stages"
-            measure_call(
-                name, label, case.shape,
-                lambda: relative_flash.forward(*inputs) if name == "forward"
-                else relative_flash.backward(out, out, log, *inputs),
-            )  # fmt: skip
+    measure_tiles(relative_flash, name, case.shape, inputs, RELATIVE_TILES[name])
+
+
+def measure_biased_kernel(name: str) -> None:
+    """One kernel of biased_flash alone, on a layer of T5's encoder: a table of biases, dropout."""
+    documents, length, heads, dim = 32, 512, 12, 64
+    starts = torch.arange(0, documents * length + 1, length, device=DEVICE, dtype=torch.int32)
+    q, k, v, bias = make_leaves(*[(documents * length, heads, dim)] * 3, (heads, length, length))
+    seed = torch.ones(1, dtype=torch.int64, device=DEVICE)
+    tensors = (*(t.detach() for t in (q, k, v)), starts, starts, bias.detach(), *[None] * 6, seed)
+    inputs = (*tensors, length, length, 1.0, 0.1, False)
+    measure_tiles(biased_flash, name, f"{documents} x {length}", inputs, BIASED_TILES[name])
+
+
+def measure_alibi() -> None:
+    """ALiBi on whole grids: FlexAttention, and cuDNN with the bias in eight more columns of queries and keys."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    heads, dim, scale = 12, 64, 0.125
+    bias = build_alibi(heads)
+
+    def build(documents: int, length: int) -> tuple[list[Tensor], dict[str, Compute]]:
+        at = torch.arange(length, device=DEVICE).expand(documents, -1)
+        index = bias.bind_device(torch.device(DEVICE))
+        blocks = create_block_mask(lambda b, h, i, j: j <= i, None, None, length, length, device=DEVICE)
+        compiled = torch.compile(flex_attention)
+
+        def by_flex(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            score = lambda s, b, h, i, j: s + index(b, h, i, j)  # noqa: E731
+            grids = (t.transpose(1, 2) for t in (q, k, v))
+            return compiled(*grids, score_mod=score, block_mask=blocks, scale=scale).transpose(1, 2)
+
+        def by_cudnn(q: Tensor, k: Tensor, v: Tensor, rate: float = 0.0, extend: bool = True) -> Tensor:
+            q, k = bias.append_columns(q, k, at, scale) if extend else (q, k)
+            out = torch.ops.aten._scaled_dot_product_cudnn_attention(
+                *(t.transpose(1, 2) for t in (q, k, v)), None, True, rate, True, False, scale=scale
+            )
+            return out[0].transpose(1, 2)
+
+        def plainly(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            row = bias.compute_distance_bias(1 - length, length, torch.device(DEVICE))
+            table = row.unfold(-1, length, 1).flip(1)
+            hidden = torch.ones(length, length, dtype=torch.bool, device=DEVICE).triu(1)
+            grids = (t.transpose(1, 2) for t in (q, k, v))
+            mask = table.masked_fill(hidden, -torch.inf)[None].expand(documents, -1, -1, -1)
+            return F.scaled_dot_product_attention(*grids, attn_mask=mask, scale=scale).transpose(1, 2)
+
+        extend = torch.compile(by_cudnn)
+        made = {"flex": by_flex, "cudnn, 8 more columns": by_cudnn, "cudnn, 8 more columns, compiled": extend,
+                "cudnn without a bias": partial(by_cudnn, extend=False), "plain": plainly}  # fmt: skip
+        return make_leaves(*[(documents, length, heads, dim)] * 3), made
+
+    for documents, length in ((2, 1024), (32, 1024)):
+        leaves, candidates = build(documents, length)
+        plain = candidates.pop("plain")
+        for name, compute in candidates.items():
+            reference = plain if documents == 2 and "without" not in name else None
+            measure_candidate("alibi", name, f"{documents} x {length}", compute, leaves, reference)
 
 
 LOSS_TILES = (
@@ -245,8 +320,9 @@ GROUPS: dict[str, Callable[[], None]] = {
     "relative": partial(measure_relative, 32, 512, 0.1), "relative-no-dropout": partial(measure_relative, 32, 512, 0.0),
     "relative-errors": partial(measure_relative, 2, 512, 0.0),
     "relative-uneven": partial(measure_relative, 3, 200, 0.0),
-    **{name: partial(measure_relative_kernel, name) for name in RELATIVE_KERNELS},
-    "loss": measure_loss,
+    **{f"relative_flash-{name}": partial(measure_relative_kernel, name) for name in TILE_NAMES},
+    **{f"biased_flash-{name}": partial(measure_biased_kernel, name) for name in TILE_NAMES},
+    "loss": measure_loss, "alibi": measure_alibi,
 }  # fmt: skip
 
 

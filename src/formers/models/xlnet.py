@@ -160,11 +160,12 @@ class XLNet(nn.Module):
         distance = distance if c.clamp is None else distance.clamp(-c.clamp, c.clamp)
         encodings = self.dropout(self.sinusoids(distance).to(dtype))
         turned = self.dropout(self.sinusoids(-distance).to(dtype)) if c.reversed else None
-        is_other = None
+        is_other = segment_ids = None
         if batch.segments is not None:
             own = layout.unpack(batch.segments)  # (rows, T)
             is_other = (own[..., None] != nn.functional.pad(own, (used, 0))[:, None])[:, None]
-        return RelativeInputs(encodings, turned, is_other)
+            segment_ids = (batch.segments, batch.segments) if used == 0 else None
+        return RelativeInputs(encodings, turned, is_other, segment_ids)
 
 
 def build_heads(c: XLNetConfig) -> dict[str, dict[str, Head]]:

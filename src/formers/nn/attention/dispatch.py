@@ -128,7 +128,9 @@ def can_use_biased_flash(call: AttentionCall) -> bool:
         return False
     if call.relative is not None:
         inputs = context.relative
-        return inputs is not None and inputs.is_other_segment is None and inputs.reversed_encodings is None
+        if inputs is None or inputs.reversed_encodings is not None:
+            return False
+        return inputs.is_other_segment is None or inputs.segment_ids is not None
     if isinstance(context.bias, torch.nn.Module):
         return True
     return call.dropout > 0 and (context.bias is None or isinstance(context.bias, DistanceBias))
