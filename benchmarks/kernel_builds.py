@@ -45,7 +45,7 @@ def list_biased_variants() -> Iterator[tuple[str, dict[str, Any], tuple[int, ...
         yield "forward", flags, forward
         yield "backward_queries", flags, biased_flash.QUERY_GRAD_TILES
         yield "backward_keys", flags, biased_flash.KEY_GRAD_TILES
-    for name, tiles in (("forward", forward), ("backward_keys", biased_flash.KEY_GRAD_TILES)):
+    for name, tiles in (("forward", biased_flash.WIDE_TILES), ("backward_keys", biased_flash.KEY_GRAD_TILES)):
         yield name, kinds[1] | {"RANKED": True, "DROP": True, "EVEN": False, "SURE": False, "D": 128}, tiles
 
 

@@ -27,7 +27,6 @@ from torch import Tensor
 from benchmarks.harness import describe_machine, exit_with_help
 from formers.nn import linear_cross_entropy
 from formers.nn.attention.kernels import biased_flash, relative_flash
-from formers.nn.attention.masks import build_alibi
 
 DEVICE, KIND = "cuda", torch.bfloat16
 COMPILE_ONLY = "--compile-only"
@@ -170,16 +169,16 @@ TILE_NAMES = {
 # spilled; with a block of 128 all three spill 800 to 3,600, and with 8 warps the forward took twice as long.
 RELATIVE_TILES = {
     "forward": ((64, 4, 2), (64, 2, 2), (64, 4, 3), (32, 2, 3)),
-    "backward_queries": ((32, 2, 2), (32, 2, 1), (32, 2, 3), (32, 1, 2), (64, 4, 2)),
+    "backward_queries": ((64, 4, 2), (32, 2, 1), (32, 2, 2), (32, 2, 3), (32, 1, 2)),
     "backward_keys": ((32, 2, 2), (32, 2, 1), (32, 2, 3), (32, 1, 2), (64, 4, 1)),
 }
 # Queries and keys of a block, warps and stages
 BIASED_TILES = {
-    "forward": ((128, 64, 4, 2), (64, 64, 4, 2), (64, 64, 2, 2), (128, 32, 4, 2), (64, 32, 2, 2), (128, 64, 8, 2),
-                (128, 64, 4, 3)),
-    "backward_queries": ((64, 64, 4, 2), (32, 64, 2, 2), (32, 32, 2, 2), (64, 32, 4, 2), (64, 32, 2, 2),
+    "forward": ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (64, 64, 2, 2), (128, 32, 4, 2), (64, 32, 2, 2),
+                (128, 64, 8, 2)),
+    "backward_queries": ((32, 64, 2, 2), (64, 64, 4, 2), (32, 32, 2, 2), (64, 32, 4, 2), (64, 32, 2, 2),
                          (64, 64, 4, 1), (64, 64, 4, 3), (128, 64, 8, 2), (32, 64, 4, 2)),
-    "backward_keys": ((64, 64, 4, 2), (32, 64, 4, 2), (32, 32, 2, 2), (64, 32, 4, 2), (64, 32, 2, 2), (64, 64, 4, 1),
+    "backward_keys": ((32, 64, 4, 2), (64, 64, 4, 2), (32, 32, 2, 2), (64, 32, 4, 2), (64, 32, 2, 2), (64, 64, 4, 1),
                       (64, 64, 4, 3), (64, 128, 8, 2), (32, 64, 2, 2)),
 }  # fmt: skip
 
@@ -224,52 +223,6 @@ def measure_biased_kernel(name: str) -> None:
     tensors = (*(t.detach() for t in (q, k, v)), starts, starts, bias.detach(), *[None] * 6, seed)
     inputs = (*tensors, length, length, 1.0, 0.1, False)
     measure_tiles(biased_flash, name, f"{documents} x {length}", inputs, BIASED_TILES[name])
-
-
-def measure_alibi() -> None:
-    """ALiBi on whole grids: FlexAttention, and cuDNN with the bias in eight more columns of queries and keys."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    heads, dim, scale = 12, 64, 0.125
-    bias = build_alibi(heads)
-
-    def build(documents: int, length: int) -> tuple[list[Tensor], dict[str, Compute]]:
-        at = torch.arange(length, device=DEVICE).expand(documents, -1)
-        index = bias.bind_device(torch.device(DEVICE))
-        blocks = create_block_mask(lambda b, h, i, j: j <= i, None, None, length, length, device=DEVICE)
-        compiled = torch.compile(flex_attention)
-
-        def by_flex(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            score = lambda s, b, h, i, j: s + index(b, h, i, j)  # noqa: E731
-            grids = (t.transpose(1, 2) for t in (q, k, v))
-            return compiled(*grids, score_mod=score, block_mask=blocks, scale=scale).transpose(1, 2)
-
-        def by_cudnn(q: Tensor, k: Tensor, v: Tensor, rate: float = 0.0, extend: bool = True) -> Tensor:
-            q, k = bias.append_columns(q, k, at, scale) if extend else (q, k)
-            out = torch.ops.aten._scaled_dot_product_cudnn_attention(
-                *(t.transpose(1, 2) for t in (q, k, v)), None, True, rate, True, False, scale=scale
-            )
-            return out[0].transpose(1, 2)
-
-        def plainly(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            row = bias.compute_distance_bias(1 - length, length, torch.device(DEVICE))
-            table = row.unfold(-1, length, 1).flip(1)
-            hidden = torch.ones(length, length, dtype=torch.bool, device=DEVICE).triu(1)
-            grids = (t.transpose(1, 2) for t in (q, k, v))
-            mask = table.masked_fill(hidden, -torch.inf)[None].expand(documents, -1, -1, -1)
-            return F.scaled_dot_product_attention(*grids, attn_mask=mask, scale=scale).transpose(1, 2)
-
-        extend = torch.compile(by_cudnn)
-        made = {"flex": by_flex, "cudnn, 8 more columns": by_cudnn, "cudnn, 8 more columns, compiled": extend,
-                "cudnn without a bias": partial(by_cudnn, extend=False), "plain": plainly}  # fmt: skip
-        return make_leaves(*[(documents, length, heads, dim)] * 3), made
-
-    for documents, length in ((2, 1024), (32, 1024)):
-        leaves, candidates = build(documents, length)
-        plain = candidates.pop("plain")
-        for name, compute in candidates.items():
-            reference = plain if documents == 2 and "without" not in name else None
-            measure_candidate("alibi", name, f"{documents} x {length}", compute, leaves, reference)
 
 
 LOSS_TILES = (
@@ -322,7 +275,7 @@ GROUPS: dict[str, Callable[[], None]] = {
     "relative-uneven": partial(measure_relative, 3, 200, 0.0),
     **{f"relative_flash-{name}": partial(measure_relative_kernel, name) for name in TILE_NAMES},
     **{f"biased_flash-{name}": partial(measure_biased_kernel, name) for name in TILE_NAMES},
-    "loss": measure_loss, "alibi": measure_alibi,
+    "loss": measure_loss,
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ import torch
 import formers
 from benchmarks.gpu_works import IS_DRY_RUN, TRAINING_CASES, choose_size
 from benchmarks.harness import describe_machine, run_in_turns, synchronise_gpu, time_median, wait_for_turn
+from formers.inspection.objective_steps import build_pair_store
 from formers.registry import train_tokenizer
 from formers.training.executor import GraphedStep
 
@@ -56,6 +57,7 @@ class LoopCase:
     rows: int
     preset: str | None = None
     by_paragraph: bool = False
+    by_pair: bool = False  # 300 words and the 75 after them
     model: Mapping[str, Any] = field(default_factory=dict)
     objective: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] = field(default_factory=dict)
@@ -85,11 +87,14 @@ LOOP_CASES = {
     "bert-full": LoopCase("bert", 30522, 512, 64, "bert-base", objective={"name": "mlm"}),
     "t5": LoopCase("t5", 32128, 512, 32, "t5-base"),
     "bart": LoopCase("bart", 50265, 512, 32, "bart-base"),
-    "switch": LoopCase("switch", 32128, 512, 32, "switch-base-8", model={"sparse": 3}),  # the peer's default
+    "bart-pairs": LoopCase("bart", 50265, 512, 32, "bart-base", by_pair=True, objective={"name": "seq2seq"}),
+    "switch": LoopCase("switch", 32128, 512, 32, "switch-base-8", model={"sparse": 3, "ff": 2048}),  # as the peer
     "xlnet": LoopCase("xlnet", 32000, 512, 32, "xlnet-base", train={"carry_memory": False}),  # the peer has none
     "xlnet-memory": LoopCase("xlnet", 32000, 512, 32, "xlnet-base"),
     "albert": LoopCase("albert", 30000, 512, 32, "albert-base", objective={"name": "mlm"}),
-    "bloom": LoopCase("bloom", 32000, 1024, 32, model={"dim": 768, "layers": 12, "heads": 12}),
+    "bloom": LoopCase(
+        "bloom", 32000, 1024, 32, model={"dim": 768, "layers": 12, "heads": 12}, objective={"across_documents": True}
+    ),
     "gpt2-peer": LoopCase("gpt2", 50257, 1024, 32, "gpt2", model=NO_DROPOUT),
     "bert-peer": LoopCase(
         "bert", 30522, 512, 64, "bert-base", by_paragraph=True, model={"attention_dropout": 0.0},
@@ -97,6 +102,10 @@ LOOP_CASES = {
     ),
     "bert-full-peer": LoopCase(
         "bert", 30522, 512, 64, "bert-base", model={"attention_dropout": 0.0}, objective={"name": "mlm"}
+    ),
+    "albert-peer": LoopCase(
+        "albert", 30000, 512, 32, "albert-base", model={"dropout": 0.0, "attention_dropout": 0.0},
+        objective={"name": "mlm"},
     ),
 }  # fmt: skip
 
@@ -114,6 +123,14 @@ def read_documents(by_paragraph: bool) -> list[str]:
             articles.append([])
         articles[-1].append(line)
     return ["\n".join(lines) for lines in articles if any(lines)]
+
+
+def cut_pairs(articles: list[str], source: int = 300, target: int = 75) -> Iterator[str]:
+    """Yield tab-separated pairs: so many words of an article and those that follow, of the last what is left."""
+    for article in articles:
+        words = article.split()
+        for i in range(0, len(words) - source, source + target):
+            yield " ".join(words[i : i + source]) + "\t" + " ".join(words[i + source : i + source + target])
 
 
 class Finished(Exception):
@@ -181,12 +198,14 @@ def time_ours(case: LoopCase, steps: int, is_profiled: bool = False) -> dict[str
     """Pretrain for some steps in a folder that is removed again."""
     texts = read_documents(case.by_paragraph)
     texts = texts[: choose_size(len(texts), 60)]
+    texts = list(cut_pairs(texts)) if case.by_pair else texts
     options = {"recipe": "paper"} if case.preset and not IS_DRY_RUN else {}
     clock = StepClock(steps, is_profiled)
     words = train_tokenizer("bpe", texts[:TOKENIZER_TEXTS], PIECES, style=case.family)  # the quickest kind
+    data = build_pair_store(texts, words) if case.by_pair else texts
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Finished):
         formers.pretrain(
-            case.family, texts, out=Path(folder) / "run", preset=None if IS_DRY_RUN else case.preset, hook=clock,
+            case.family, data, out=Path(folder) / "run", preset=None if IS_DRY_RUN else case.preset, hook=clock,
             overrides=case.build_overrides(steps), tokenizer=words, **options,
         )  # fmt: skip
     return clock.summarise()

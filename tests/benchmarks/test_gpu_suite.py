@@ -13,7 +13,7 @@ import pytest
 from benchmarks import equal_learning, gpu_suite, kernels
 from benchmarks.gpu_suite import STAGES, Stage, list_missing_works, read_results, run_stages
 from benchmarks.harness import run_in_turns, run_one_ahead
-from formers.nn.attention.kernels import relative_flash
+from formers.nn.attention.kernels import biased_flash, relative_flash
 
 
 def build_stage(name, words, works=("a",), seconds=30, key="work"):
@@ -148,9 +148,10 @@ def test_a_family_is_told_as_soon_as_its_runs_have_ended(tmp_path, monkeypatch, 
 
 
 def test_kernels_of_the_stage_are_those_that_are_timed():
-    assert set(gpu_suite.RELATIVE_KERNELS) == set(kernels.RELATIVE_TILES)
-    for name, sizes in kernels.RELATIVE_TILES.items():
-        assert sizes[0] == getattr(relative_flash, kernels.RELATIVE_KERNELS[name]), "the present ones come first"
+    assert set(gpu_suite.TILED_KERNELS) < set(kernels.GROUPS)
+    for module, tiles in ((relative_flash, kernels.RELATIVE_TILES), (biased_flash, kernels.BIASED_TILES)):
+        for name, sizes in tiles.items():
+            assert sizes[0] == getattr(module, kernels.TILE_NAMES[name]), "the present ones come first"
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)

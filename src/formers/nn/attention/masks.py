@@ -131,38 +131,19 @@ class AlibiBias(DistanceBias):
 
     def bind_device(self, device: torch.device) -> IndexFunction:
         """Return this bias as a function with its slopes on a device."""
-        slopes = self.compute_slopes(device)
+        if torch.compiler.is_compiling():
+            # A list would be copied from the host in every step, and torch 2.11 inlines no stack of numbers into
+            # FlexAttention's kernel: the slopes are computed on the device, as in build_alibi.
+            heads = torch.arange(len(self.slopes), device=device)
+            n = 2 ** math.floor(math.log2(len(self.slopes)))
+            slopes = torch.exp2(torch.where(heads < n, -8 / n * (heads + 1), -4 / n * (2 * (heads - n) + 1)))
+        else:
+            slopes = torch.tensor(self.slopes, device=device)
         return lambda b, h, q, k: slopes[h] * (k - q)
-
-    def compute_slopes(self, device: torch.device) -> Tensor:
-        """Return the slopes (H,) on a device."""
-        if not torch.compiler.is_compiling():
-            return torch.tensor(self.slopes, device=device)
-        # A list would be copied from the host in every step, and torch 2.11 inlines no stack of numbers into
-        # FlexAttention's kernel: the slopes are computed on the device, as in build_alibi.
-        heads = torch.arange(len(self.slopes), device=device)
-        n = 2 ** math.floor(math.log2(len(self.slopes)))
-        return torch.exp2(torch.where(heads < n, -8 / n * (heads + 1), -4 / n * (2 * (heads - n) + 1)))
 
     def compute_distance_bias(self, low: int, high: int, device: torch.device) -> Tensor:
         """Return the bias (heads, high - low) at each distance key - query in [low, high)."""
         return torch.tensor(self.slopes, device=device)[:, None] * torch.arange(low, high, device=device)
-
-    def append_columns(self, q: Tensor, k: Tensor, positions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        """Return queries (…, H, D + 8) and keys (…, H, D + 8) at `positions` (…,) whose products have the bias in them,
-        for kernels that know none. Softmax ignores what all keys of a query share, so slope · position of the key is
-        enough: a sum of products of numbers that half precision holds exactly, the position's last 8 bits and the
-        others with three parts of slope / scale."""
-        rest = torch.stack([self.compute_slopes(q.device) / scale] * 2, -1)  # (H, 2)
-        rest[:, 0] *= 256
-        parts = []
-        for _ in range(3):
-            parts.append(rest.to(q.dtype))
-            rest = rest - parts[-1].float()
-        parts.append(torch.zeros_like(parts[0]))  # kernels want multiples of 8
-        own = torch.cat(parts, -1).expand(*q.shape[:-1], 8)
-        bits = torch.stack([positions // 256, positions % 256] * 4, -1).to(k.dtype)
-        return torch.cat((q, own), -1), torch.cat((k, bits[..., None, :].expand(*k.shape[:-1], 8)), -1)
 
 
 def build_alibi(heads: int) -> AlibiBias:

@@ -18,8 +18,9 @@ from torch import Tensor
 from .decode import LOG2E, make_contiguous
 
 # queries, keys, warps and pipeline stages of a program
-FORWARD_TILES, QUERY_GRAD_TILES, KEY_GRAD_TILES = (128, 64, 4, 2), (64, 64, 4, 2), (64, 64, 4, 2)
+FORWARD_TILES, QUERY_GRAD_TILES, KEY_GRAD_TILES = (128, 64, 4, 3), (32, 64, 2, 2), (32, 64, 4, 2)
 SHIFTED_TILES = (64, 64, 4, 3)
+WIDE_TILES = (128, 64, 4, 2)  # of the forward pass with heads over 64: less memory of the chip
 
 
 @remember
@@ -99,7 +100,7 @@ def forward(
         shifted,
     )  # fmt: skip
     documents = q_starts.shape[0] - 1
-    size = SHIFTED_TILES if shifted else FORWARD_TILES
+    size = SHIFTED_TILES if shifted else FORWARD_TILES if q.shape[2] <= 64 else WIDE_TILES
     grid = (-(-q_longest // size[0]), documents * q.shape[1])
     load_kernels().forward[grid](
         *shared, out, log, q.shape[0], **flags, **_choose_blocks(q, k, documents, sizes, rank_q is not None, size)

@@ -17,7 +17,7 @@ from torch import Tensor
 from .decode import LOG2E, make_contiguous
 
 # queries and keys of a block, warps and pipeline stages of a program
-FORWARD_TILES, QUERY_GRAD_TILES, KEY_GRAD_TILES, ENCODING_GRAD_TILES = (64, 4, 2), (32, 2, 2), (32, 2, 2), (64, 4, 3)
+FORWARD_TILES, QUERY_GRAD_TILES, KEY_GRAD_TILES, ENCODING_GRAD_TILES = (64, 4, 2), (64, 4, 2), (32, 2, 2), (64, 4, 3)
 TARGET_PROGRAMS = 1024  # of the encodings' gradient: documents are split until there are so many
 
 
