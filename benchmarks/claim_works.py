@@ -34,7 +34,7 @@ from formers.training.recipes import has_post_norm
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RECURRENT_FAMILIES = ("seq2seq", "gnmt", "elmo")  # compiled, an LSTM is unrolled step by step
 TOKENIZER_LINES = 12_000  # of the text: about two million characters of articles
-RUN_SETTINGS = ("family", "model", "objective", "train", "steps", "plain_layers")  # of an arm: what makes its model
+RUN_SETTINGS = ("family", "model", "objective", "train", "steps", "step_share", "plain_layers")  # what makes a model
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Scale:
 
 SCALES = {
     "gpu": Scale(256, 6, 128, 64, 2000, 8192, 40_000_000, 1000, 6000, 3, 1800, 24, longer=2),
-    "cpu": Scale(96, 4, 64, 16, 400, 2048, 2_000_000, 200, 2000, 3, 1000, 12),
+    "cpu": Scale(96, 4, 64, 16, 400, 2048, 2_000_000, 200, 2000, 3, 1000, 12, longer=2),
     "dry": Scale(32, 2, 24, 4, 3, 600, 60_000, 3, 24, 1, 12, 4),
 }
 
@@ -132,7 +132,7 @@ class Work:
     ) -> Any:  # fmt: skip
         """Train a model of a family; settings of the arm (model, objective, train) win over those of the scale."""
         s = self.scale
-        steps = steps or s.steps * longer
+        steps = steps or int(s.steps * longer * self.arm.get("step_share", 1))
         known = get_schema(find_family(family).definition.config_class)
         model: dict[str, Any] = (
             {} if more.get("init") else {**s.sizes, "context": s.length * self.arm.get("context", 1), "dropout": 0.0}

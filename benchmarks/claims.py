@@ -15,7 +15,7 @@ WikiText-2 (2.5 million tokens) 7 and 26 times. So give --text CORPORA/wikipedia
 characters are taken. Without rnn, gpt3 and bloom, which a CPU has measured, three seeds are 36 runs of pretraining for
 tasks of 65 million tokens each and 30 text losses of 16 million: at 3 million tokens a second (an estimate for an H200)
 16 minutes, with the recurrent models beside them. Two calls of ten minutes. ELMo, whose steps of a text follow one
-after the other, has 1,500 steps.
+after the other, has three eighths of the steps.
 """
 
 from __future__ import annotations
@@ -140,9 +140,9 @@ CLAIMS = {
         "ELMo", "A learned mix of all layers serves a task better than the last layer alone.",
         "모든 레이어의 학습된 가중합이 마지막 레이어만 쓰는 것보다 과제에 더 유용합니다.",
         "Peters et al. 2018, §5.1 and table 2", "transfer",
-        ({"label": "mix of layers", "family": "elmo", "steps": 1500, "model": {"layers": 2},
+        ({"label": "mix of layers", "family": "elmo", "step_share": 0.375, "model": {"layers": 2},
           "tune": FROZEN | {"tune.features": "mix"}},
-         {"label": "last layer", "family": "elmo", "steps": 1500, "model": {"layers": 2},
+         {"label": "last layer", "family": "elmo", "step_share": 0.375, "model": {"layers": 2},
           "tune": FROZEN | {"tune.features": "last"}}),
         ACCURACY, ACCURACY_KO, CLASSIFIES,
     ),

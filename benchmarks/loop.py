@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import itertools
 import json
 import lzma
 import math
@@ -85,6 +86,9 @@ LOOP_CASES = {
     "gpt2": LoopCase("gpt2", 50257, 1024, 32, "gpt2"),
     "bert": LoopCase("bert", 30522, 512, 64, "bert-base", by_paragraph=True, objective={"name": "mlm"}),
     "bert-full": LoopCase("bert", 30522, 512, 64, "bert-base", objective={"name": "mlm"}),
+    "bert-joined": LoopCase(  # windows that are all full, as RoBERTa packs them
+        "bert", 30522, 512, 64, "bert-base", objective={"name": "mlm", "across_documents": True}
+    ),
     "t5": LoopCase("t5", 32128, 512, 32, "t5-base"),
     "bart": LoopCase("bart", 50265, 512, 32, "bart-base"),
     "bart-pairs": LoopCase("bart", 50265, 512, 32, "bart-base", by_pair=True, objective={"name": "seq2seq"}),
@@ -95,6 +99,7 @@ LOOP_CASES = {
     "bloom": LoopCase(
         "bloom", 32000, 1024, 32, model={"dim": 768, "layers": 12, "heads": 12}, objective={"across_documents": True}
     ),
+    "gpt2-saving": LoopCase("gpt2", 50257, 1024, 32, "gpt2", train={"save_every": 30}),  # longest_ms: does a save wait?
     "gpt2-peer": LoopCase("gpt2", 50257, 1024, 32, "gpt2", model=NO_DROPOUT),
     "bert-peer": LoopCase(
         "bert", 30522, 512, 64, "bert-base", by_paragraph=True, model={"attention_dropout": 0.0},
@@ -165,6 +170,8 @@ class StepClock:
         (first, before, start), (last, after, end) = self.rows[WARMUP_STEPS - 1], self.rows[-1]
         ms = (end - start) / (last - first) * 1e3
         found = {"tokens_per_second": round((after - before) / (end - start)), "ms": round(ms, 2)}
+        times = [time for _, _, time in self.rows[WARMUP_STEPS:]]
+        found["longest_ms"] = round(max(b - a for a, b in itertools.pairwise(times)) * 1e3, 2)
         found["first_step_s"] = round(self.rows[0][2], 1)  # from raw text on
         if self.bare_step_ms is not None:
             found |= {"bare_step_ms": round(self.bare_step_ms, 2), "step_in_loop": round(self.bare_step_ms / ms, 3)}

@@ -245,3 +245,14 @@ def test_the_operations_of_a_token_are_those_that_torch_counts(name, monkeypatch
     # Without a kernel of its own, the second stream's attention is computed at all places, not only at the targets.
     tolerance = 0.2 if find_family(name).definition.is_two_stream else 0.12
     assert estimated == pytest.approx(counted, rel=tolerance)
+
+
+def test_a_window_bounds_the_operations_of_attention():
+    def estimate(length, **sizes):
+        model = formers.build("gpt3", head="lm", vocab=50, dim=16, layers=4, heads=2, context=64, **sizes).model
+        return estimate_flops_per_token(model, length) - estimate_flops_per_token(model, 0)
+
+    per_key = 12 * 16
+    assert estimate(64, pattern=("global",)) == 4 * 64 * per_key
+    assert estimate(64, pattern=("global", "local"), window=8) == 2 * (64 + 8) * per_key
+    assert estimate(4, pattern=("local",), window=8) == 4 * 4 * per_key, "a text shorter than the window"

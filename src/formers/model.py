@@ -19,9 +19,10 @@ from .inputs import ModelState
 from .nn.attention.attention import Attention
 from .nn.attention.context import Capture
 from .nn.attention.kv_cache import KVCache
+from .nn.attention.masks import get_window_width
 from .nn.attention.positions import RelativeScores
 from .nn.attention.two_stream import TwoStreamAttention
-from .nn.block import BlockStack
+from .nn.block import BlockStack, TransformerBody
 from .nn.encoder_decoder import EncoderDecoder, RecurrentEncoderDecoder
 from .nn.experts import Experts
 from .nn.head_pruning import prune_heads
@@ -223,9 +224,10 @@ def estimate_flops_per_token(
     model: Model, length: int, predicted_share: float = 1.0, target_share: float = 0.5, memory: int = 0
 ) -> float:
     """Estimate the operations of training on one token: six for each weight of a matrix that it meets, and attention
-    to `length` tokens and `memory` remembered states. A token meets one of several experts, a shared block as often as
-    there are layers, and the head if it is predicted (one that pools: once in `length` tokens); of an encoder-decoder's
-    tokens, `target_share` meet the decoder. A second stream reads the predicted tokens once more."""
+    to `length` tokens, or as many as a window shows, and `memory` remembered states. A token meets one of several
+    experts, a shared block as often as there are layers, and the head if it is predicted (one that pools: once in
+    `length` tokens); of an encoder-decoder's tokens, `target_share` meet the decoder. A second stream reads the
+    predicted tokens once more."""
     uses = {id(part): 1.0 for part in model.modules()}
 
     def multiply(part: nn.Module | None, factor: float) -> None:
@@ -243,7 +245,11 @@ def estimate_flops_per_token(
     if isinstance(model.body, EncoderDecoder | RecurrentEncoderDecoder):
         for side, share in ((model.body.encoder, 1 - target_share), (model.body.decoder, target_share)):
             multiply(side if isinstance(side, nn.Module) else None, share)
-    flops = 0.0
+    flops, reach = 0.0, dict[int, int]()  # of layers with a window
+    if isinstance(model.body, TransformerBody):
+        for mask, block in zip(model.body.masks, model.body.blocks, strict=False):
+            if width := get_window_width(mask):
+                reach |= {id(part): min(length, width) for part in block.modules()}
     for part in model.modules():
         own: float = sum(p.numel() for p in part.parameters(recurse=False) if p.dim() > 1)
         if isinstance(part, OutputLayer) and part.weight is None:  # tied to a table, or to several (Transformer-XL)
@@ -257,7 +263,7 @@ def estimate_flops_per_token(
         if isinstance(part, Attention):
             relative = part.relative if isinstance(part.relative, RelativeScores) else None
             products = 2 if relative is None else 3  # distances are one more
-            attention = 6.0 * products * part.heads * part.head_dim * (length + memory)
+            attention = 6.0 * products * part.heads * part.head_dim * (reach.get(id(part), length) + memory)
             if memory:  # its keys and values are projected again, and no gradient reaches it
                 attention += 4.0 * 2 / 3 * part.qkv.weight.numel() * memory / max(1, length)
             if relative is not None:  # its matrix meets one vector for each distance, not for each token

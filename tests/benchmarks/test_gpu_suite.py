@@ -177,3 +177,12 @@ def test_a_rehearsal_of_one_work(tmp_path):
     assert row["work"] == "generate-32k"
     assert row["tokens_per_second"] > 0
     assert not results.exists()
+
+
+def test_every_gpu_test_has_the_mark_that_selects_it():
+    """A folder named gpu is enough for other machines to skip a file, but `-m gpu` would leave it out as well."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "gpu", "tests/gpu"]
+    told = subprocess.run(command, cwd=gpu_suite.ROOT, capture_output=True, text=True, check=False).stdout
+    assert "deselected" not in told, told[-300:]
+    for name in gpu_suite.TEST_FILES:
+        assert f"{name}.py" in told, name

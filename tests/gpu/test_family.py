@@ -12,7 +12,7 @@ from formers.nn.attention.context import Capture
 from formers.registry import FAMILIES
 from tests.small_models import add_declared_fields, build_small, make_inputs, sum_outputs
 
-pytestmark = [pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 WIDE = {"dim": 64, "heads": 4, "head_dim": 16, "ff": 96, "embed": 64, "rotary": 8}  # what the kernels take
 LENGTHS = {"ragged": (19, 1, 12, 7), "uniform": (16, 16, 16)}
 COMPILED = ("gpt3", "bloom", "albert", "bart", "switch", "transformer_xl", "xlnet", "elmo")

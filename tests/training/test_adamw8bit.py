@@ -9,7 +9,7 @@ from torch import nn
 
 from formers import Error
 from formers.training import adamw8bit
-from formers.training.adamw8bit import BLOCK_SIZE, build_levels, dequantise, draw_dither, quantise
+from formers.training.adamw8bit import BLOCK_SIZE, build_levels, dequantise, draw_dither, find_levels, quantise
 from formers.training.distributed.process_group import ProcessGroup
 from formers.training.optimizer import build_optimizer
 from formers.training.runs.run import check_parallel_settings
@@ -43,6 +43,15 @@ def test_rounding_is_unbiased_and_no_further_than_the_next_number():
     assert float(near.max()) < 0.2 * float(levels.diff().max()), "the mean of many roundings is the value"
     again, _ = quantise(dequantise(codes, scales, levels), levels, draw_dither(values, 2, torch.tensor(7.0), 0))
     assert (again != codes).float().mean() < 1e-4, "a number of the list stays"
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_levels_are_found_in_a_compiled_step_as_by_torch(is_signed):
+    levels = build_levels(is_signed, torch.device("cpu"))
+    just_above, just_below = (torch.nextafter(levels, torch.tensor(end)) for end in (2.0, -2.0))
+    values = torch.cat((levels, just_above, just_below, torch.randn(1000), torch.tensor([-7.0, 0.0, 7.0])))
+    compiled = torch.compile(find_levels, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(values, levels).long(), torch.bucketize(values, levels))
 
 
 def test_dither_is_uniform_and_differs_by_step_and_place():

@@ -57,10 +57,23 @@ def quantise(values: Tensor, levels: Tensor, dither: Tensor) -> tuple[Tensor, Te
     less than the way to the number above."""
     scales = values.abs().amax(1)
     relative = values / torch.where(scales > 0, scales, 1.0)[:, None]
-    above = torch.bucketize(relative, levels).clamp(1, len(levels) - 1)  # levels[above - 1] < relative <= levels[above]
+    above = find_levels(relative, levels).clamp(1, len(levels) - 1)  # levels[above - 1] < relative <= levels[above]
     low, high = levels[above - 1], levels[above]
     codes = torch.where(relative - low > dither * (high - low), above, above - 1)
     return codes.to(torch.uint8), scales
+
+
+def find_levels(values: Tensor, levels: Tensor) -> Tensor:
+    """Return how many levels are lower than each value, as torch.bucketize does; torch 2.11 cannot compile that one in
+    a kernel that looks for the largest value as well."""
+    if not torch.compiler.is_compiling():
+        return torch.bucketize(values, levels)
+    found = torch.zeros_like(values, dtype=torch.int32)
+    for step in (128, 64, 32, 16, 8, 4, 2, 1):  # up to 255
+        more = found + step
+        is_lower = (more <= len(levels)) & (levels[(more - 1).clamp(max=len(levels) - 1)] < values)
+        found = torch.where(is_lower, more, found)
+    return found
 
 
 def draw_dither(like: Tensor, first: int, step: Tensor, salt: int) -> Tensor:
