@@ -54,6 +54,13 @@ class Layout:
         flat = grid.flatten(0, 1)
         return flat if self.is_uniform else flat.index_select(0, self.document_ids * self.longest + self.positions)
 
+    def prepend_slots(self, count: int) -> Layout:
+        """Return the layout of documents of one length with so many more slots before each."""
+        assert self.is_uniform
+        longest = self.longest + count
+        starts = torch.arange(self.rows + 1, dtype=self.starts.dtype, device=self.starts.device) * longest
+        return Layout(starts, longest, self.rows * longest)
+
     def merge_documents(self, documents_each: int) -> Layout:
         """Merge every `documents_each` consecutive documents into one."""
         if documents_each == 1:

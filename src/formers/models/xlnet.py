@@ -125,19 +125,21 @@ class XLNet(nn.Module):
             "segment_memory": memory, "head_mask": head_mask, "capture": capture,
             "relative": self.build_relative_inputs(batch, layout, used, x.dtype),
         }  # fmt: skip
-        stream, has_ranks = None, memory is None and not self.config.causal and capture is None
+        is_even = used == 0 or (memory is not None and memory.has_equal_rows and layout.is_uniform)
+        stream, has_ranks = None, is_even and not self.config.causal and capture is None
         order = batch.order if has_ranks else None  # the masks as an order, for a kernel that takes some places only
+        key_order = None if order is None else prepend_to_rows(order, layout, used, -1)  # all see what is remembered
         if batch.order is not None or targets is not None:
             context = AttentionContext.start_pass(
                 layout, mask=self.build_mask(query, used), opens_blind=True, stack_name="query",
-                mask_ranks=None if order is None else (order - 1, order), **options,
+                mask_ranks=None if key_order is None or order is None else (order - 1, key_order), **options,
             )  # fmt: skip
-            stream = QueryStream(context, at, order, batch.segments)
+            stream = QueryStream(context, at, order, key_order)
             blank = self.blank.expand(layout.num_tokens if at is None else at.shape[0], -1)
             x = torch.cat((x, self.embed.dropout(to_autocast_dtype(blank))))
         attn_context = AttentionContext.start_pass(
             layout, mask=self.build_mask(content, used), stack_name="content", query_stream=stream,
-            mask_ranks=None if order is None else (order, order), **options,
+            mask_ranks=None if key_order is None or order is None else (order, key_order), **options,
         )  # fmt: skip
         x = self.blocks(x, attn_context)
         if memory is not None:
@@ -164,8 +166,14 @@ class XLNet(nn.Module):
         if batch.segments is not None:
             own = layout.unpack(batch.segments)  # (rows, T)
             is_other = (own[..., None] != nn.functional.pad(own, (used, 0))[:, None])[:, None]
-            segment_ids = (batch.segments, batch.segments) if used == 0 else None
+            if used == 0 or layout.is_uniform:
+                segment_ids = batch.segments, prepend_to_rows(batch.segments, layout, used, 0)
         return RelativeInputs(encodings, turned, is_other, segment_ids)
+
+
+def prepend_to_rows(x: Tensor, layout: Layout, count: int, value: int) -> Tensor:
+    """(N,) of packed tokens → the same with `count` values before those of each row, of which all have one length."""
+    return nn.functional.pad(layout.unpack(x), (count, 0), value=value).flatten() if count else x
 
 
 def build_heads(c: XLNetConfig) -> dict[str, dict[str, Head]]:

@@ -86,6 +86,7 @@ class DerivedForms:
         self.block_mask: BlockMask | None = None
         self.angles: dict[RotaryEmbedding, tuple[Tensor, Tensor]] = {}
         self.pairwise_bias: Tensor | None = None
+        self.packed_key_layout: Layout | None = None
         self.total_lengths: Tensor | None = None
 
     def copy_without_bias(self) -> DerivedForms:
@@ -186,9 +187,25 @@ class AttentionContext:
             query_stream=self.query_stream, forms=self.forms.copy_without_bias(),
         )  # fmt: skip
 
+    @property
+    def has_even_memory(self) -> bool:
+        """True if all rows remember as many states, and have as many new tokens: keys can be packed row after row."""
+        return self.segment_memory is not None and self.past_lengths is not None and self.is_uniform
+
+    def get_packed_key_layout(self) -> Layout:
+        """Return where the keys of each row lie, packed; with an even memory, its states and then the new tokens."""
+        if not self.has_even_memory:
+            return self.key_layout
+        if self.forms.packed_key_layout is None:
+            self.forms.packed_key_layout = self.query_layout.prepend_slots(self.key_length - self.query_layout.longest)
+        return self.forms.packed_key_layout
+
     def get_mask_ranks(self) -> tuple[Tensor, Tensor] | None:
-        """Return the mask as an order, if it is one."""
-        return (self.query_layout.positions, self.key_layout.positions) if self.mask is causal else self.mask_ranks
+        """Return the mask as an order of queries and packed keys, if it is one."""
+        if self.mask is not causal:
+            return self.mask_ranks
+        past = self.key_length - self.query_layout.longest if self.has_even_memory else 0
+        return self.query_layout.positions + past, self.get_packed_key_layout().positions
 
     def get_distance_bias(self) -> Tensor:
         """Return a bias by distance alone, (H, Q + K - 1): that of query i and key j stands in column Q - 1 - i + j."""

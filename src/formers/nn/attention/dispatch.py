@@ -118,11 +118,11 @@ def can_use_cudnn(call: AttentionCall) -> bool:
 
 
 def can_use_biased_flash(call: AttentionCall) -> bool:
-    """Return whether the biased flash kernel applies: half precision on a GPU, no mask or one given by ranks (a query
-    sees keys of its own rank or lower), and what no other packed kernel takes: dropout with a bias, a learned bias by
-    distance, or scores by distance."""
+    """Return whether the biased flash kernel applies: half precision on a GPU, keys packed or after a memory of one
+    length in all rows, no mask or one given by ranks (a query sees keys of its own rank or lower), and what no other
+    packed kernel takes: dropout with a bias, a learned bias by distance, or scores by distance."""
     context = call.attn_context
-    if not (is_packed(call) and call.q.is_cuda and _supports_biased_flash(call.q)):
+    if not ((is_packed(call) or context.has_even_memory) and call.q.is_cuda and _supports_biased_flash(call.q)):
         return False
     if context.mask is not None and context.get_mask_ranks() is None:
         return False
@@ -294,11 +294,19 @@ def attend_decode(call: AttentionCall) -> Tensor:
     )  # fmt: skip
 
 
+def pack_keys(call: AttentionCall) -> tuple[Layout, Tensor, Tensor]:
+    """Return where the keys of each row lie, and keys and values (M, H, D), with an even memory (rows, K, H, D) row
+    after row."""
+    k, v = (t.flatten(0, 1) if t.dim() == 4 else t for t in (call.k, call.v))
+    return call.attn_context.get_packed_key_layout(), k, v
+
+
 def attend_biased_flash(call: AttentionCall) -> Tensor:
     """Attend with a bias or scores by distance, an order and dropout in one kernel over packed documents (on a GPU)."""
     from .kernels.biased_flash import biased_flash_attention
 
-    q, context, query, key = call.q, call.attn_context, call.attn_context.query_layout, call.attn_context.key_layout
+    q, context, query = call.q, call.attn_context, call.attn_context.query_layout
+    key, k, v = pack_keys(call)
     table = scores = extra = segments = None
     if call.relative is not None:
         q, distance_queries, encodings, extra = call.relative.compute_distance_terms(q, call.scale, context)
@@ -307,7 +315,7 @@ def attend_biased_flash(call: AttentionCall) -> Tensor:
     elif context.bias is not None:
         table = _select_kept(context.get_pairwise_bias(), call.kept_heads)
     return biased_flash_attention(
-        q, call.k, call.v, (query.starts, key.starts), (query.longest, key.longest), call.scale, table=table,
+        q, k, v, (query.starts, key.starts), (query.longest, key.longest), call.scale, table=table,
         scores=scores, extra=extra, segments=segments, places=context.query_places, ranks=context.get_mask_ranks(),
         dropout=call.dropout,
     )  # fmt: skip
@@ -317,11 +325,12 @@ def attend_relative_flash(call: AttentionCall) -> Tensor:
     """Attend with scores by distance that the kernel makes itself, over packed documents (on a GPU)."""
     from .kernels.relative_flash import relative_flash_attention
 
-    context, query, key = call.attn_context, call.attn_context.query_layout, call.attn_context.key_layout
+    context, query = call.attn_context, call.attn_context.query_layout
+    key, k, v = pack_keys(call)
     assert call.relative is not None
     terms = call.relative.compute_distance_terms(call.q, call.scale, context)
     return relative_flash_attention(
-        terms.queries, call.k, call.v, (query.starts, key.starts), (query.longest, key.longest), call.scale,
+        terms.queries, k, v, (query.starts, key.starts), (query.longest, key.longest), call.scale,
         distance_queries=terms.distance_queries, encodings=terms.encodings, extra=terms.segment_scores,
         segments=None if context.relative is None else context.relative.segment_ids, ranks=context.get_mask_ranks(),
         dropout=call.dropout,

@@ -66,13 +66,13 @@ class QueryStream:
 
     It stands at the slots `target_slots` (M,) (None: at all), where it lies after the content stream in one tensor
     (N + M, dim). A slot that is there more than once, to fill up, counts once; a slot of -1 is ignored. With the
-    factorisation `order` (N,) of the tokens and their `segments`, `target_context` describes the targets alone."""
+    factorisation `order` (N,) of the tokens and that of all keys, `target_context` describes the targets alone."""
 
     target_slots: Tensor | None = None
     target_context: AttentionContext | None = None
 
     def __init__(
-        self, context: AttentionContext, targets: Tensor | None, order: Tensor | None, segments: Tensor | None
+        self, context: AttentionContext, targets: Tensor | None, order: Tensor | None, key_order: Tensor | None
     ):
         self.context, self.blind_queries = context, context.get_blind_queries()[:, None, None]
         if targets is None:
@@ -81,17 +81,18 @@ class QueryStream:
         is_target, at = (targets >= 0).float(), targets.clamp(min=0)
         counts = is_target.new_zeros(layout.num_tokens).index_add(0, at, is_target)
         self.target_slots, self.target_weights = at, is_target / counts[at].clamp(min=1)
-        if order is None or context.relative is None:
+        if order is None or key_order is None or context.relative is None:
             return
         starts = torch.searchsorted(at, layout.starts.long()).to(torch.int32)
+        segments = context.relative.segment_ids
         relative = RelativeInputs(
             context.relative.encodings, context.relative.reversed_encodings,
-            segment_ids=None if segments is None else (segments[at], segments),
+            segment_ids=None if segments is None else (segments[0][at], segments[1]),
         )  # fmt: skip
         self.target_context = AttentionContext(
-            Layout(starts, layout.longest, at.shape[0]), layout, mask=context.mask, mask_ranks=(order[at] - 1, order),
-            relative=relative, query_places=layout.positions[at], head_mask=context.head_mask, capture=context.capture,
-            stack_name="query",
+            Layout(starts, layout.longest, at.shape[0]), context.get_packed_key_layout(), mask=context.mask,
+            mask_ranks=(order[at] - 1, key_order), relative=relative, query_places=layout.positions[at],
+            head_mask=context.head_mask, capture=context.capture, stack_name="query",
         )  # fmt: skip
 
     def scatter_targets(self, x: Tensor) -> Tensor:
@@ -118,10 +119,12 @@ class TwoStreamAttention(Attention):
         if (stream := attn_context.query_stream) is not None:
             q = self.project_parts(query, 0, 1)[0]
             targets = stream.target_context
+            packed_k, packed_v = (t.flatten(0, 1) if t.dim() == 4 else t for t in (k, v))  # rows after each other
             if targets is not None and (
-                choose_kernel(AttentionCall(q, k, v, targets, self.scale, 0.0, self.relative)) == "biased_flash"
+                choose_kernel(AttentionCall(q, packed_k, packed_v, targets, self.scale, 0.0, self.relative))
+                == "biased_flash"
             ):
-                z = self.attend_heads(q, k, v, targets, layer)
+                z = self.attend_heads(q, packed_k, packed_v, targets, layer)
             else:
                 z = self.attend_heads(stream.scatter_targets(q), k, v, stream.context, layer)
                 z = z.masked_fill(stream.blind_queries, 0.0)
