@@ -41,7 +41,10 @@ from benchmarks.harness import BACKGROUND, signal_background
 
 ROOT = Path(__file__).parents[1]
 NINE = ("gpt2", "bert-full", "bert", "t5", "bart", "switch", "xlnet", "albert", "bloom")
-MORE_LOOPS = ("bert-joined", "bart-pairs", "gpt2-saving", "gpt2-peer", "bert-peer", "bert-full-peer", "albert-peer")
+MORE_LOOPS = (
+    "bert-joined", "bart-pairs", "gpt2-saving", "gpt2-peer", "bert-peer", "bert-full-peer", "albert-peer",
+    "xlnet-memory", "transformer-xl",
+)  # fmt: skip
 SHORTEST = 20.0  # seconds that are left under which no stage is begun
 RESERVE = 5.0  # seconds kept for the end of a process
 

@@ -99,6 +99,11 @@ LOOP_CASES = {
     "bloom": LoopCase(
         "bloom", 32000, 1024, 32, model={"dim": 768, "layers": 12, "heads": 12}, objective={"across_documents": True}
     ),
+    "transformer-xl": LoopCase(  # of enwik8's size, with a memory
+        "transformer_xl", 8192, 512, 32,
+        model={"dim": 512, "embed": 512, "layers": 12, "heads": 8, "head_dim": 64, "ff": 2048, "memory": 512,
+               "cutoffs": (), "same_length": False, "clamp": None, "order": "pre"},
+    ),
     "gpt2-saving": LoopCase("gpt2", 50257, 1024, 32, "gpt2", train={"save_every": 30}),  # longest_ms: does a save wait?
     "gpt2-peer": LoopCase("gpt2", 50257, 1024, 32, "gpt2", model=NO_DROPOUT),
     "bert-peer": LoopCase(
