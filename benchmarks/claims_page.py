@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from benchmarks.claims import CLAIMS, ROOT, SEEDS, Claim, collect_values, format_arm
+from benchmarks.claims import CLAIMS, ROOT, Claim, collect_values, format_arm
 
 SCALE_NAMES = {
     "gpu": ("GPU (6 layers of 256)", "GPU(256차원, 레이어 6개)"),
@@ -13,7 +13,9 @@ SCALE_NAMES = {
 }  # fmt: skip
 KOREAN_VERDICTS = {
     "held": "성립", "did not hold": "성립하지 않음", "unclear": "불분명", "not yet measured": "아직 측정하지 않음",
+    "one seed: no verdict": "시드 하나: 판정 없음",
 }  # fmt: skip
+MIN_SEEDS = 2  # for a verdict
 ENGLISH = """# Claims of the papers, tried at small scale
 
 Made from `benchmarks/raw/claims.jsonl` by `python -m benchmarks.claims --pages`; do not edit.
@@ -85,7 +87,7 @@ def render_rows(name: str, claim: Claim, rows: list[dict[str, Any]], korean: boo
         first, second, seeds = collect_values(rows, name, scale)
         if not seeds:
             continue
-        verdict = claim.rule.judge(first, second) if len(seeds) >= len(SEEDS) else "not yet measured"
+        verdict = claim.rule.judge(first, second) if len(seeds) >= MIN_SEEDS else "one seed: no verdict"
         shown = KOREAN_VERDICTS[verdict] if korean else verdict
         values = [
             f"{label}: {format_arm(some)}" for label, some in zip(claim.get_labels(), (first, second), strict=True)
