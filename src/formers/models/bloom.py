@@ -119,15 +119,18 @@ STYLE = TokenizerStyle("bloom", SPECIAL_TOKENS, tuple(SPECIAL_TOKENS.values()))
 
 
 SCRIPT = "released bigscience, train/tr11-176B-ml/tr11-176B-ml.slurm"
-DROPOUT = "published config.json; the released script names none, where Megatron's default is 0.1"
-GROWTH = "; the released script begins with 192 and grows for 20 billion tokens, which is left out here"
+DROPOUT = "§3.5: no dropout, as in the published config.json; the released scripts leave Megatron's default of 0.1"
+GROWTH = "; the released scripts begin with 192 and grow for 20 billion tokens, which is left out here"
 
 
-def cite_size(lr: float, sequences: int, least: float = 1e-5, tokens: float = 341e9, growth: str = "") -> CitedSettings:
+def cite_size(lr: float, sequences: int, least: float = 1e-5, tokens: float = 341e9) -> CitedSettings:
     """Return what differs by size in table 3: rate, batch, and tokens as steps."""
     step, source = sequences * 2048, "table 3"
+    batch = cite_batch(sequences, 2048, source)
+    tokens_of_batch, stated = batch["train.batch_tokens"]
     return {
-        **cite_batch(sequences, 2048, source + growth),
+        **batch,
+        "train.batch_tokens": (tokens_of_batch, stated + GROWTH),
         "train.lr": (lr, source),
         "train.min_lr_ratio": (least / lr, f"{source}: {least:g}"),
         "train.warmup_steps": (round(375e6 / step), f"{source}: 375 M tokens"),
@@ -148,12 +151,12 @@ PAPER = PaperRecipe(
         "train.grad_clip": (1.0, "table 3"),
         "model.dropout": (0.0, DROPOUT),
         "model.attention_dropout": (0.0, DROPOUT),
-        "data.vocab_size": (250_680, "table 3"),
+        "data.vocab_size": (250_680, "§3.3 and table 3"),
         **cite_size(3e-4, 256),
     },
     {
         "bloom-1b1": cite_size(2.5e-4, 256), "bloom-1b7": cite_size(2e-4, 512), "bloom-3b": cite_size(1.6e-4, 512),
-        "bloom-7b1": cite_size(1.2e-4, 512), "bloom": cite_size(6e-5, 2048, 6e-6, 366e9, GROWTH),
+        "bloom-7b1": cite_size(1.2e-4, 512), "bloom": cite_size(6e-5, 2048, 6e-6, 366e9),
     },
 )  # fmt: skip
 

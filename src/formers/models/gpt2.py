@@ -125,26 +125,32 @@ PRESETS: Presets = {
 }
 
 BORROWED = "not stated; GPT-3's"
+LR_SOURCE = "§3: tuned by hand, not stated; GPT-3's of the nearest size (its table 2.1)"
 PAPER = PaperRecipe(
     {
         "objective.name": ("causal", "§2"),
         "objective.across_documents": (True, BORROWED),
         "train.optimizer": ("adamw", BORROWED),
-        "train.lr": (6e-4, "§3: tuned by hand, not stated; GPT-3's of this size"),
+        "train.lr": (6e-4, LR_SOURCE),
         "train.betas": ((0.9, 0.95), BORROWED),
         "train.eps": (1e-8, BORROWED),
         "train.weight_decay": (0.1, BORROWED),
         "train.schedule": ("cosine", BORROWED),
-        "train.warmup_steps": (715, BORROWED),
+        "train.warmup_steps": (715, f"{BORROWED}: 375 M tokens"),
         "train.steps": (600_000, OURS),
         **cite_batch(512, 1024, "§2.3"),
+        "train.batch_tokens": (65_536, "§2.3: a batch size of 512, taken as sequences of 1,024"),
         "train.grad_clip": (1.0, BORROWED),
         "model.dropout": (0.1, "not stated; GPT's"),
         "model.embed_dropout": (0.1, "not stated; GPT's"),
         "model.attention_dropout": (0.1, "not stated; GPT's"),
         "data.vocab_size": (50_257, "§2.3"),
-    }
-)
+    },
+    {  # the rates of GPT-3's table 2.1 for 350 M, 760 M and 1.3 B parameters
+        "gpt2-medium": {"train.lr": (3e-4, LR_SOURCE)}, "gpt2-large": {"train.lr": (2.5e-4, LR_SOURCE)},
+        "gpt2-xl": {"train.lr": (2e-4, LR_SOURCE)},
+    },
+)  # fmt: skip
 
 SPECIAL_TOKENS = {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}
 STYLE = TokenizerStyle(

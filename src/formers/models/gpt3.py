@@ -40,7 +40,9 @@ class GPT3(gpt2.GPT2):
         self.masks = tuple(build_layer_masks(config.pattern, config.window, config.layers))
 
 
-PRESETS: Presets = {  # table 2.1; 2.7B and 6.7B as printed, 13B with heads of 128
+# Table 2.1, where two rows contradict themselves: XL prints 24 heads of 128 in a width of 2,048, and 13B 40 heads of
+# 128 in a width of 5,140. Here XL has 16 heads, and 13B a width of 5,120.
+PRESETS: Presets = {
     "gpt3-small": {},
     "gpt3-medium": {"dim": 1024, "layers": 24, "heads": 16},
     "gpt3-large": {"dim": 1536, "layers": 24, "heads": 16},
@@ -55,14 +57,19 @@ PRESETS: Presets = {  # table 2.1; 2.7B and 6.7B as printed, 13B with heads of 1
 def cite_size(lr: float, sequences: int) -> CitedSettings:
     """Return what differs by size: table 2.1's rate and batch, and the tokens of appendix B as steps. The batch grows
     over the first 4 billion tokens, so that the first steps have fewer tokens than the rest."""
-    batch = cite_batch(sequences, 2048, "table 2.1: 3.2 M tokens" if sequences == 1568 else "table 2.1")
+    stated = {256: "0.5 M", 512: "1 M", 1024: "2 M", 1568: "3.2 M"}[sequences]
+    batch = cite_batch(sequences, 2048, f"table 2.1: {stated} tokens")
     tokens, pieces = (int(str(batch[f"train.{name}"][0])) for name in ("batch_tokens", "accumulate"))
     growing = round(4e9 / (tokens * pieces / 2))  # steps
     slope, warmup_batches = (pieces - 1) / growing, 375e6 / tokens
     return {
         **batch,
+        "train.seq_length": (2048, "§2.1: n_ctx"),
         "train.lr": (lr, "table 2.1"),
-        "train.batch_rampup_steps": (growing, "appendix B: over 4 to 12 billion tokens; 4 billion: ours"),
+        "train.batch_rampup_steps": (
+            growing,
+            "appendix B: from 32k tokens, over 4 to 12 billion; from a single batch, over 4 billion: ours",
+        ),
         # After n steps there were about n / 2 + slope · n² / 2 batches: their number is rounded down.
         "train.warmup_steps": (
             round(((0.25 + 2 * slope * warmup_batches) ** 0.5 - 0.5) / slope),
@@ -77,7 +84,7 @@ PAPER = PaperRecipe(
     {
         "objective.name": ("causal", "§2"),
         "objective.across_documents": (True, "appendix B: several documents in a window, none of them masked"),
-        "train.optimizer": ("adamw", "appendix B: Adam with weight decay"),
+        "train.optimizer": ("adamw", "appendix B: Adam, and weight decay of Loshchilov & Hutter"),
         "train.betas": ((0.9, 0.95), "appendix B"),
         "train.eps": (1e-8, "appendix B"),
         "train.weight_decay": (0.1, "appendix B"),

@@ -90,6 +90,7 @@ PAPER = PaperRecipe(
         "train.warmup_steps": (24_000, "table 9: base"),
         "train.steps": (500_000, "table 9"),
         **cite_batch(8192, 512, "table 9: 8k"),
+        "train.seq_length": (512, "§3.1"),
         "train.grad_clip": (0.0, "table 9"),
         "model.dropout": (0.1, "table 9"),
         "model.attention_dropout": (0.1, "table 9"),
