@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import io
+import json
 import re
 import shlex
 import tokenize
@@ -16,7 +17,9 @@ import pytest
 
 import formers
 from formers.cli.main import app
+from formers.config import HF_ACTIVATIONS
 from formers.data.readers import load_bundled_corpus
+from formers.interop.huggingface import FIXED_VALUES
 from formers.registry import FAMILIES, train_tokenizer
 from formers.training.config_merge import FinetuneDataConfig, PretrainDataConfig, TuneConfig
 from formers.training.recipes import get_recipe
@@ -345,18 +348,76 @@ def test_korean_register(path):
     assert not re.findall(r"[^\s]*(?<!니)다\.(?=\s|$)", text)
 
 
-@pytest.mark.parametrize("language", ["en", "ko"])
-def test_every_setting_that_is_refused_is_listed_with_its_families(language):
-    refused = {
-        (key, name)
-        for name, member in FAMILIES.items()
-        for form in (member.definition.hf_format, member.definition.bilm_format)
-        for key in (form.config_map.fixed_values if form else ())
-    }
+# Values that no config of a supported model has; a rule that reads a key's value rejects one of them if it is choosy.
+UNUSUAL_VALUES = (True, False, 3, 0.5, "unusual", [["unusual"], 1], {"rope_type": "unusual"})
+
+
+def list_refused_settings() -> dict[tuple[str, str], set[str] | None]:
+    """Return (key, family) → the only accepted values, as JSON, for every key of a config of which formers refuses
+    values. None: a rule of the family's file rejects values, and does not say as a list which ones it takes."""
+    refused: dict[tuple[str, str], set[str] | None] = {}
+    for name, member in FAMILIES.items():
+        for form in filter(None, (member.definition.hf_format, member.definition.bilm_format)):
+            fixed = {**form.config_map.fixed_values, **(FIXED_VALUES if form is member.definition.hf_format else {})}
+            for key, values in fixed.items():
+                refused[key, name] = {json.dumps(value) for value in values}
+            for key in (*form.config_map.rules, *form.config_map.legacy_rules):
+                if any(is_refused(form.config_map.get_rule(key).read, value) for value in UNUSUAL_VALUES):
+                    refused[key, name] = None
+    return refused
+
+
+def is_refused(read, value) -> bool:
+    """Return whether a rule rejects a value with an error of its own; values of a wrong type break other rules."""
+    try:
+        read(value)
+    except formers.Error:
+        return True
+    except (AttributeError, TypeError, ValueError, ArithmeticError):
+        return False
+    return False
+
+
+def list_documented_refusals(language: str) -> dict[tuple[str, str], set[str]]:
+    """Return (key, family) → the accepted values, as JSON, of the table of settings that are not supported."""
     page = (ROOT / f"docs/{language}/checkpoints.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| `")]
-    listed = {
-        (key, name) for row in rows for key in re.findall("`(\\w+)`", row[1]) for name in row[2].split(", ")
-        if name in FAMILIES
-    }  # fmt: skip
-    assert not refused - listed, "refused and not in the table"
+    section = re.search(r"^### (?:Settings that are not supported|지원하지 않는 설정)$(.*?)^## ", page, re.M | re.S)
+    assert section
+    exported = [name for name, member in FAMILIES.items() if member.definition.hf_format]
+    listed = {}
+    for line in section[1].splitlines():
+        if line.startswith("| `"):
+            _, keys, names, accepted, _, reason, _ = (cell.strip() for cell in line.split("|"))
+            assert reason, line
+            names = exported if names in ("every family", "모든 모델 계열") else names.split(", ")
+            for key in re.findall(r"`([\w.]+)`", keys):
+                for name in names:
+                    assert (key, name) not in listed, "listed twice"
+                    listed[key, name] = set(re.findall(r"`([^`]+)`", accepted))
+    return listed
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_the_table_of_refused_settings_is_that_of_the_code(language):
+    refused, listed = list_refused_settings(), list_documented_refusals(language)
+    assert not refused.keys() - listed.keys(), "refused and not in the table"
+    assert not listed.keys() - refused.keys(), "in the table and not refused"
+    for (key, name), values in refused.items():
+        if values is not None:
+            same = {json.dumps(float(value)) for value in values if value == "0"}  # 0 and 0.0 are one value
+            assert values - same == listed[key, name], (key, name)
+        for form in filter(None, (FAMILIES[name].definition.hf_format, FAMILIES[name].definition.bilm_format)):
+            for value in listed[key, name] if key in form.config_map.rules else ():
+                if key != "rope_parameters":
+                    assert form.config_map.get_rule(key).read(json.loads(value))
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_the_activations_that_are_refused_are_listed(language):
+    known = pytest.importorskip("transformers.activations").ACT2CLS
+    page = (ROOT / f"docs/{language}/checkpoints.md").read_text(encoding="utf-8")
+    sentence = re.search(r"^(?:Of the activations|transformers에 있는 활성화 함수)[^.]*\.", page, re.MULTILINE)
+    assert sentence
+    listed = set(re.findall(r"`(\w+)`", sentence[0]))
+    assert not listed & HF_ACTIVATIONS.keys(), "supported by now"
+    assert known.keys() - HF_ACTIVATIONS.keys() <= listed

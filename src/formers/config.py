@@ -274,10 +274,10 @@ def rename_key(ours: str, values: Mapping[str, object] | None = None) -> KeyRule
 class ConfigMap:
     """A two-way table between our settings and another library's config file.
 
-    Every key of theirs must be in `rows` (mapped), in `fixed` (formers can honour these values only), or
-    `irrelevant` to the numbers; any other key is an error that names it. `aliases` are other names of a mapped key,
-    `defaults` is what their class takes for an absent key where that differs from ours, `older` reads keys that they
-    no longer write, where today's do not say otherwise."""
+    Every key of theirs must be in `rules` (mapped), in `fixed_values` (formers can honour these values only), or in
+    `irrelevant_keys` (they do not change the numbers); any other key is an error that names it. `aliases` are other
+    names of a mapped key, `defaults` is what their class takes for an absent key where that differs from ours,
+    `legacy_rules` read keys that they no longer write, where today's do not say otherwise."""
 
     rules: Mapping[str, str | KeyRule]
     fixed_values: Mapping[str, tuple[object, ...]] = dataclasses.field(default_factory=dict)
