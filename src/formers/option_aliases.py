@@ -150,8 +150,9 @@ min_new_tokens: min_length min_tokens min_len; max_new_tokens train.batch_tokens
 bad_words: bad_words_ids banned; stop: stop_strings stopping_criteria stop_sequences
 draft: assistant_model draft_model speculative_model; stream: streamer; num_samples: n nbest samples
 num_beams: best_of beam_width use_beam_search beam beams; repetition_penalty: presence_penalty frequency_penalty
-dtype=int8: load_in_8bit; source: src_lang; source columns: source_lang; to: tgt_lang forced_bos_token_id
-to columns: target_lang; length_penalty: lenpen; max_new_tokens: max_len_b; top_k: sampling_topk; top_p: sampling_topp
+dtype=int8: load_in_8bit; source tune.source_language: src_lang; source tune.source_language columns: source_lang
+to tune.target_language: tgt_lang forced_bos_token_id; to tune.target_language columns: target_lang
+length_penalty: lenpen; max_new_tokens: max_len_b; top_k: sampling_topk; top_p: sampling_topp
 no_repeat_ngram: no_repeat; early_stopping: early; length_normalisation: normalise; typical_p: typical
 max_new_tokens: n_predict num_predict max_gen_len max_gen_toks max_generated_tokens max_decoding_length
 temperature: temp sampling_temperature; repetition_penalty: repeat_penalty encoder_repetition_penalty

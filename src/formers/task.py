@@ -38,6 +38,8 @@ class Task:
     both_orders: bool = False  # a pair is read in both orders, and the answers are added (GPT, §3.3)
     prefix: str = ""  # before every text (T5),
     other_prefix: str = ""  # and in front of the second text of a pair that is read as one text
+    source_language: str = ""  # the code that mBART reads with a text; empty: the tokenizer's own
+    target_language: str = ""  # the code that it writes with one; empty: none
     label_as_text: bool = False  # the label, or a number, is written as a word by the decoder (T5),
     labels: tuple[str, ...] = ()  # one of these
     max_answer_tokens: int = 30  # tokens of an answer that is looked for in a context

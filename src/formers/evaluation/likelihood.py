@@ -21,6 +21,7 @@ from ..inputs import get_start_token, list_texts
 from ..nn.attention.kv_cache import KVCache
 from ..nn.attention.segment_memory import SegmentMemory
 from ..tasks.encoding import Span, TokenizedText, find_nearest_window, make_windows, tokenize_texts
+from ..text.languages import find_language_swap
 from ..text.normalise import normalise
 from ..verbs import LM_PARTS, can_generate
 
@@ -496,6 +497,8 @@ def score_seq2seq(
     if former.tokenizer is None:
         raise Error(f"this {former.family} has no tokenizer", fix="load it with its tokenizer")
     writes = former.tokenizer.target or former.tokenizer
+    languages = [str(former.task.get(f"{side}_language", "")) for side in ("source", "target")]  # of mBART
+    source_swap, target_swap = map(find_language_swap, (former.tokenizer, writes), languages)
     results: list[Likelihood] = []
     for low in range(0, len(rows), batch_size):
         pairs = cast(Sequence[tuple[str, str]], rows[low : low + batch_size])
@@ -504,6 +507,8 @@ def score_seq2seq(
         targets = [writes.encode_with_offsets(target, parse_special=False) for _, target in some]
         if empty := [i for i, (s, t) in enumerate(zip(sources, targets, strict=True), low + 1) if not s or not t[0]]:
             raise Error(f"text {empty[0]} is empty", fix="leave empty texts out")
+        sources = [[source_swap.get(i, i) for i in ids] for ids in sources]
+        targets = [([target_swap.get(i, i) for i in ids], spans) for ids, spans in targets]
         wraps = former.definition.starts_with_last_token
         inputs = [[ids[-1] if wraps else get_start_token(former.config), *ids[:-1]] for ids, _ in targets]
         packed = Batch.from_rows(inputs).replace(source=Batch.from_rows(sources))

@@ -12,6 +12,7 @@ from ..errors import Error
 from ..former import Former
 from ..inputs import list_texts
 from ..registry import find_family
+from ..text.languages import find_language_swap
 from ..text.normalise import normalise
 from ..text.tokenizer import DecodeStream, Tokenizer
 from ..verbs import check_verb
@@ -193,4 +194,5 @@ def encode_prompt(former: Former, text: str) -> list[int]:
     end = tokenizer.id("eos") if tokenizer.id("eos") is not None else tokenizer.id("sep")
     if find_family(former.family).takes_pairs and end is not None:
         return [*tokenizer.encode(text, special=False), end]  # a source as the objective frames it
-    return tokenizer.encode(text)
+    swap = find_language_swap(tokenizer, str(former.task.get("source_language", "")))
+    return [swap.get(i, i) for i in tokenizer.encode(text)]

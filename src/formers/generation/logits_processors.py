@@ -12,6 +12,7 @@ from torch import Tensor
 from ..config import JSONObject, JSONValue, Settings, format_value, parse_json_object
 from ..errors import Error
 from ..former import Former
+from ..text.languages import find_forced_language
 from ..text.tokenizer import Tokenizer
 from .options import BadWord, Options
 
@@ -71,7 +72,8 @@ class Constraints:
 
 
 def build_constraints(former: Former, options: Options, forced_first: int | None = None) -> Constraints:
-    """Collect the constraints of a checkpoint and of the options; `forced_first` is mBART's language token."""
+    """Collect the constraints of a checkpoint and of the options; `forced_first` is mBART's language token, by default
+    that of the task."""
     file_config, vocab = read_generation_config(former), former.output_vocab
 
     def read_token_ids(name: str) -> tuple[int, ...]:
@@ -91,6 +93,9 @@ def build_constraints(former: Former, options: Options, forced_first: int | None
         banned.add(former.config.pad)  # Marian starts with it, and would generate it
     if len(banned) >= vocab:
         raise Error(f"all {vocab} tokens are banned", fix="leave some of them")
+    if forced_first is None and former.output_tokenizer is not None:
+        code = str(former.task.get("target_language", ""))
+        forced_first = find_forced_language(former.output_tokenizer, code, former.config.start)
     first = read_token_ids("forced_bos_token_id") if forced_first is None else (forced_first,)
     return Constraints(
         options, end_ids=tuple(end for end in ends if 0 <= end < vocab),

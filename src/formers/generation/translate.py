@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Sequence
 from typing import TypedDict
@@ -13,12 +12,12 @@ from ..errors import Error
 from ..former import Former
 from ..option_aliases import resolve_generation_options
 from ..tasks.api import find_mixture_task
+from ..text.languages import find_template_language, get_language_code, get_language_id
 from ..verbs import check_verb
 from .api import GeneratedTexts, generate_texts, list_prompts
 from .logits_processors import read_search_options
 from .options import SAMPLING_OPTIONS, Options, make_options
 
-LANGUAGE_CODE = re.compile("[a-z]{2,3}_[A-Z]{2}")  # a language of mBART
 FewShotExamples = Sequence[tuple[str, str]]
 
 
@@ -128,24 +127,20 @@ class LanguageArguments(TypedDict, total=False):
 
 def resolve_languages(former: Former, source: str | None, to: str | None) -> LanguageArguments:
     """Return mBART's language codes as arguments of `generate_texts`. The target's code is the decoder's start token
-    (mBART-25) or its forced first token (mBART-50); the source's replaces the code in the tokenizer's template."""
-    assert former.output_tokenizer is not None
-    backend = former.output_tokenizer.backend
-    for code in (source, to):
-        if code is not None and (not LANGUAGE_CODE.fullmatch(code) or backend.token_to_id(code) is None):
-            raise Error(f"{format_value(code)} is not a language of this mBART", fix="for example ko_KR")
+    (mBART-25) or its forced first token (mBART-50); the source's replaces the code that a prompt is encoded with."""
+    tokenizer = former.output_tokenizer
+    assert tokenizer is not None
     arguments: LanguageArguments = {}
     if source is not None and former.tokenizer is not None:
-        frame = former.tokenizer.get_template()
-        marks = [i for i in (*frame.before, *frame.after) if LANGUAGE_CODE.fullmatch(backend.id_to_token(i) or "")]
-        arguments["id_replacements"] = dict.fromkeys(marks, backend.token_to_id(source))
+        source_id = get_language_id(tokenizer, source)
+        own = str(former.task.get("source_language") or find_template_language(former.tokenizer))
+        arguments["id_replacements"] = {get_language_id(tokenizer, own): source_id} if own else {}
     if to is not None:
-        start = former.config.start
-        starts_with_code = start is None or LANGUAGE_CODE.fullmatch(backend.id_to_token(start) or "")
-        if starts_with_code:
-            arguments["start"] = backend.token_to_id(to)
+        target_id, start = get_language_id(tokenizer, to), former.config.start
+        if start is None or get_language_code(tokenizer, start):
+            arguments["start"] = target_id
         else:
-            arguments["forced_first"] = backend.token_to_id(to)
+            arguments["forced_first"] = target_id
     return arguments
 
 

@@ -20,6 +20,7 @@ from ..keymap import KeyMap, LoadPlan, compile_pattern
 from ..nn.head_pruning import restore_full_shapes
 from ..registry import FAMILIES, FamilyEntry, find_family
 from ..task import END_MARKED_HEADS, get_frame, read_mixture_tasks
+from ..text.languages import find_forced_language
 from ..text.tokenizer import Tokenizer
 from . import safe_files, tokenizer_files
 from .model_card import write_model_card
@@ -223,8 +224,12 @@ def write_checkpoint(
             former.tokenizer.save(folder / "tokenizer.json")
             if (options := build_tokenizer_config(former)) is not None:
                 safe_files.write_json(folder / "tokenizer_config.json", options)
-        if can_generate(former) and "generation_config.json" not in former.source_files:
-            safe_files.write_json(folder / "generation_config.json", build_generation_config(former))
+        languages = find_generation_languages(former)
+        if can_generate(former) and (languages or "generation_config.json" not in former.source_files):
+            name = "generation_config.json"
+            original = former.source_files.get(name)
+            own_config = safe_files.parse_json(original, Path(name)) if original else build_generation_config(former)
+            safe_files.write_json(folder / name, {**own_config, **languages})
         write_model_card(folder, former, find_architecture(former), language, dtype=dtype)
         if write_extra_files is not None:
             write_extra_files(folder)
@@ -396,6 +401,17 @@ def can_generate(former: Former) -> bool:
     """Return whether a model generates text, so that generation_config.json belongs to it."""
     causal = former.definition.pretraining_head == "lm" or (former.definition.can_be_causal and former.config.causal)
     return former.head == "lm" and causal
+
+
+def find_generation_languages(former: Former) -> JSONObject:
+    """Return what generation_config.json says of the target language of a fine-tuned mBART; empty for other models."""
+    code, tokenizer = str(former.task.get("target_language", "")), former.output_tokenizer
+    if not code or tokenizer is None:
+        return {}
+    start = former.config.start
+    return {
+        "decoder_start_token_id": start, "forced_bos_token_id": find_forced_language(tokenizer, code, start),
+    }  # fmt: skip
 
 
 def build_generation_config(former: Former) -> JSONObject:

@@ -26,6 +26,7 @@ from ..errors import Error
 from ..former import Former
 from ..task import Task, get_frame
 from ..text import word_level
+from ..text.languages import swap_template_language
 from ..text.normalise import normalise
 from ..text.tokenizer import Offsets, Template, Tokenizer
 from ..text.word_level import WORD_PATTERN
@@ -63,7 +64,9 @@ class TaskEncoder:
         if slots:
             single = pair = make_character_frame(slots)
         else:
-            single, pair = (get_frame(require_tokenizer(tokenizer), two) for two in (False, True))
+            own = require_tokenizer(tokenizer)
+            frames = (get_frame(own, two) for two in (False, True))
+            single, pair = (swap_template_language(own, frame, task.source_language) for frame in frames)
         length = min(task.length, former.context or task.length)
         return TaskEncoder(tokenizer, single, pair, length, former.can_read_segments, slots, task.prefix)
 
@@ -333,12 +336,17 @@ def encode_questions(task: Task, rows: Rows, encoder: TaskEncoder, labels: Seque
 
 
 def encode_targets(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[str]) -> EncodedExamples:
-    """Encode a text from which a decoder writes another; both end with the end mark."""
+    """Encode a text from which a decoder writes another; both end with the end mark, or have the marks of the
+    tokenizer's template if the task names a target language (mBART)."""
     own = require_tokenizer(encoder.tokenizer)
     other = own.target or own
     end = next((i for role in ("eos", "sep") if (i := other.id(role)) is not None), None)
     if end is None:
         raise Error("this tokenizer has no end mark", fix="train one with eos")
+    frame = Template((), (), (end,), ((), 0, (), 0, (0,)))
+    if task.target_language:
+        frame = swap_template_language(other, other.get_template(), task.target_language)
+    most = max(1, task.max_output_tokens - len(frame.before) - len(frame.after))  # tokens of a target's text
     collector, room = ExampleCollector(), encoder.compute_capacity()
     sources = encoder.tokenize([join_pair(row, task.other_prefix) for row in rows])
     if task.label_as_text:
@@ -346,14 +354,14 @@ def encode_targets(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequenc
     else:
         target_texts = [str(row.get("target") or "") for row in rows]
     targets = other.encode_batch(target_texts, special=False, parse_special=False)
-    over = sum(len(s) > room for s in sources), sum(len(t) >= task.max_output_tokens for t in targets)
+    over = sum(len(s) > room for s in sources), sum(len(t) > most for t in targets)
     if any(over) and (over[1] or task.long != "error"):
         what = f"{over[0]:,} texts are cut to {room} tokens, and {over[1]:,} targets to {task.max_output_tokens}"
         warnings.warn(f"{what}: seq_length and max_output_tokens set these", stacklevel=2)
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
         check_fits(task, number, len(source), room)
         ids, segments, *_ = encoder.build_inputs(source[:room])
-        collector.add_document(ids, segments, target=[*target[: task.max_output_tokens - 1], end])
+        collector.add_document(ids, segments, target=[*frame.before, *target[:most], *frame.after])
         collector.add_example(number)
     return collector.pack()
 

@@ -186,6 +186,8 @@ class TuneConfig:
     both_orders: bool | None = None  # read pairs in both orders and add the answers; None: GPT does for regress
     label_as_text: bool = False  # the decoder writes the label as a word (T5)
     prefix: str = ""  # before every text (T5)
+    source_language: str | None = None  # of the texts, as a code such as ko_KR (mBART); None: the tokenizer's own
+    target_language: str | None = None  # of what is written; None: what the decoder starts with, else the source's
     max_answer_tokens: int = 30  # tokens of an answer
     max_output_tokens: int = 128  # tokens of a text that is written
     metric: str | None = None  # which one decides; None: the task's first

@@ -15,7 +15,7 @@ import tokenizers
 import torch
 from torch import nn
 
-from ...config import ProgressCallback, Settings, count_noun, get_schema
+from ...config import ProgressCallback, Settings, count_noun, format_value, get_schema
 from ...errors import Error, UnsupportedTask
 from ...family import Family, ModelConfig
 from ...former import Former, build, build_empty
@@ -31,6 +31,7 @@ from ...registry import find_family
 from ...task import SCORE_LABEL, TASKS, Task, choose_length, find_head, list_tasks
 from ...tasks.examples import Examples
 from ...tasks.tagging import find_detached, find_mark_words
+from ...text.languages import find_template_language, get_language_code, get_language_id, swap_template_language
 from ...text.tokenizer import Tokenizer
 from ...text.tokenizer_kinds import train_by_kind
 from ..config_merge import SMOOTHABLE_KINDS, FinetuneSettings, ModelChoice, TuneConfig
@@ -132,8 +133,33 @@ def build_task_model(
     task = dataclasses.replace(task, length=length, labels=labels if task.label_as_text else ())
     if tune.vectors is not None:
         initialise_embeddings(former, vectors, tune.vectors_frozen, say)
+    task = set_task_languages(former, task, tune)
     former.task, former.tasks = task.to_dict(), {}
     return former, task, settings
+
+
+def set_task_languages(former: Former, task: Task, tune: TuneConfig) -> Task:
+    """Return the task with the languages of its texts, for an mBART, whose decoder gets the start token that belongs to
+    them. A target that is not said to be in another language is in the one that the checkpoint's decoder starts with,
+    or else in the source's."""
+    own = "" if former.tokenizer is None else find_template_language(former.tokenizer)
+    if not (former.definition.has_language_codes and own) or former.tokenizer is None:
+        if code := tune.source_language or tune.target_language:
+            what = f"this {former.family} has no language codes, and does not take {format_value(code)}"
+            raise Error(what, fix="leave tune.source_language and tune.target_language out")
+        return task
+    source = tune.source_language or own
+    if task.kind != "text":
+        get_language_id(former.tokenizer, source)
+        return dataclasses.replace(task, source_language=source)
+    target = tune.target_language or get_language_code(former.tokenizer, former.config.start) or source
+    if target == source and task.name == "translate":
+        what = f"sources and targets are both marked as {source}"
+        warnings.warn(f"{what}: tune.source_language and tune.target_language set these", stacklevel=2)
+    frame = swap_template_language(former.tokenizer, former.tokenizer.get_template(), target)
+    get_language_id(former.tokenizer, source)
+    former.config = dataclasses.replace(former.config, start=frame.after[-1])  # a target, shifted right, wraps around
+    return dataclasses.replace(task, source_language=source, target_language=target)
 
 
 def set_expert_dropout(former: Former, rate: float | None) -> None:
@@ -335,6 +361,8 @@ def find_unused_settings(settings: FinetuneSettings, task: Task) -> Iterator[tup
     yield t.pool is not None and task.kind not in TEXT_LEVEL_KINDS, pools, "leave tune.pool out"
     writes = f"tune.head {t.head} does not apply to {name}, whose answer the decoder writes"
     yield t.head != "linear" and task.kind == "text", writes, "leave tune.head out"
+    spoken = f"tune.target_language does not apply to {name}, for which nothing is written"
+    yield t.target_language is not None and task.kind != "text", spoken, "leave tune.target_language out"
     sees = f"the first token of a {settings.family} sees none of the text after it"
     is_causal = find_family(settings.family).definition.objective == "causal"
     yield t.pool == "first" and t.head != "bilstm" and is_causal, sees, "take tune.pool last, mean, max or attention"
