@@ -194,5 +194,6 @@ def encode_prompt(former: Former, text: str) -> list[int]:
     end = tokenizer.id("eos") if tokenizer.id("eos") is not None else tokenizer.id("sep")
     if find_family(former.family).takes_pairs and end is not None:
         return [*tokenizer.encode(text, special=False), end]  # a source as the objective frames it
-    swap = find_language_swap(tokenizer, str(former.task.get("source_language", "")))
+    language = former.task.get("source_language")  # of mBART
+    swap = find_language_swap(tokenizer, str(language)) if language else {}
     return [swap.get(i, i) for i in tokenizer.encode(text)]

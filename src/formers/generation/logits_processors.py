@@ -93,9 +93,9 @@ def build_constraints(former: Former, options: Options, forced_first: int | None
         banned.add(former.config.pad)  # Marian starts with it, and would generate it
     if len(banned) >= vocab:
         raise Error(f"all {vocab} tokens are banned", fix="leave some of them")
-    if forced_first is None and former.output_tokenizer is not None:
-        code = str(former.task.get("target_language", ""))
-        forced_first = find_forced_language(former.output_tokenizer, code, former.config.start)
+    language = former.task.get("target_language")
+    if forced_first is None and former.output_tokenizer is not None and language:
+        forced_first = find_forced_language(former.output_tokenizer, str(language), former.config.start)
     first = read_token_ids("forced_bos_token_id") if forced_first is None else (forced_first,)
     return Constraints(
         options, end_ids=tuple(end for end in ends if 0 <= end < vocab),

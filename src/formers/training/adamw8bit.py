@@ -68,12 +68,12 @@ def find_levels(values: Tensor, levels: Tensor) -> Tensor:
     a kernel that looks for the largest value as well."""
     if not torch.compiler.is_compiling():
         return torch.bucketize(values, levels)
-    found = torch.zeros_like(values, dtype=torch.int32)
+    num_lower = torch.zeros_like(values, dtype=torch.int32)
     for step in (128, 64, 32, 16, 8, 4, 2, 1):  # up to 255
-        more = found + step
+        more = num_lower + step
         is_lower = (more <= len(levels)) & (levels[(more - 1).clamp(max=len(levels) - 1)] < values)
-        found = torch.where(is_lower, more, found)
-    return found
+        num_lower = torch.where(is_lower, more, num_lower)
+    return num_lower
 
 
 def draw_dither(like: Tensor, first: int, step: Tensor, salt: int) -> Tensor:
