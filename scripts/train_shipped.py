@@ -85,6 +85,8 @@ PART_BYTES = 15 * 2**20  # of an archive that is brought back
 DECAY_SHARE = 0.2  # of the steps, at the end: that of the schedule wsd
 ENDLESS = 10**7  # steps of a run whose end is not known yet
 FINISH_SECONDS = 20.0  # the last evaluation, the model, the archive
+STOP_SECONDS = 100.0  # that a run has for a falling rate and its model when a signal from outside asks it to end
+SPARE_SECONDS = 30.0  # after its time, before a process is killed
 SOURCE_LICENCES = {
     "wikipedia": "English Wikipedia of 2006 (prose of enwik8), CC BY-SA 3.0",
     "bills": "reasons for bills of the National Assembly of Korea 2016-2025 (korean-assembly-bills), CC BY 4.0",
@@ -146,7 +148,7 @@ PLANS = {
         {"bills": 1},
         {"name": "span-corruption"},
         {"batch_tokens": 32_768, "seq_length": 256, "optimizer": "rms-adamw", "lr": 1e-2, "weight_decay": 0.0,
-         "warmup_steps": 300},
+         "warmup_steps": 300, "compile": "blocks"},
         ("ko",),
         "Titles the reasons of a Korean bill; other text gets a title of a law too. Laws that are rare, or newer than "
         "August 2025, are not among its titles.",
@@ -154,7 +156,7 @@ PLANS = {
     ),
 }  # fmt: skip
 TINY_MODEL = {"dim": 64, "layers": 1, "heads": 2, "ff": 128}
-TINY_TRAIN = {"batch_tokens": 1024, "seq_length": 64, "warmup_steps": 5}
+TINY_TRAIN = {"batch_tokens": 1024, "seq_length": 64, "warmup_steps": 5, "compile": False}
 
 
 @dataclass(frozen=True)
@@ -186,11 +188,11 @@ TASKS = {
     one.name: one
     for one in (
         # The rates of a BERT of 6 layers of 384 that was measured before (benchmarks/RESULTS.md)
-        plan_task("nsmc", "classify", "classify", ("train", None, "test"), "accuracy", 4, 128, (1e-4,), (5e-4,)),
-        plan_task("korsts", "regress", "pair", ("train", "dev", "test"), "spearman", 12, 32),
-        plan_task("cola", "classify", "classify", ("train", None, "dev"), "matthews", 10, 32),
-        plan_task("sst2", "classify", "classify", ("train", "dev", "test"), "accuracy", 6, 32),
-        plan_task("mrpc", "classify", "pair", ("train", None, "test"), "accuracy", 10, 32),
+        plan_task("nsmc", "classify", "classify", ("train", None, "test"), "accuracy", 3, 128, (1e-4,), (5e-4,)),
+        plan_task("korsts", "regress", "pair", ("train", "dev", "test"), "spearman", 10, 48),
+        plan_task("cola", "classify", "classify", ("train", None, "dev"), "matthews", 8, 48),
+        plan_task("sst2", "classify", "classify", ("train", "dev", "test"), "accuracy", 6, 48),
+        plan_task("mrpc", "classify", "pair", ("train", None, "test"), "accuracy", 8, 48),
     )
 }
 
@@ -219,11 +221,12 @@ def read_title_rows(corpora: Path, part: str) -> list[dict[str, str]]:
 
 
 def collect_documents(plan: Plan, corpora: Path, tiny: bool = False) -> list[str]:
-    """Return the training text of a plan, each source as often as the plan says."""
+    """Return the training text of a plan, each source as often as the plan says. Threads decompress side by side."""
     documents = []
-    for name, times in plan.sources.items():
-        own = read_text(corpora, name, "train")
-        documents += (own[:40] if tiny else own) * times
+    with concurrent.futures.ThreadPoolExecutor(len(plan.sources)) as pool:
+        texts = pool.map(lambda name: read_text(corpora, name, "train"), plan.sources)
+        for own, times in zip(texts, plan.sources.values(), strict=True):
+            documents += (own[:40] if tiny else own) * times
     return documents
 
 
@@ -276,7 +279,7 @@ def prepare_stores(name: str, corpora: Path, work: Path, tiny: bool = False) -> 
         places.insert(0, work / "stores" / f"{name}-{part}")
         if not (places[0] / "store.json").is_file():
             shutil.rmtree(places[0], ignore_errors=True)  # what a call that was killed left
-            workers = min(5, (os.cpu_count() or 1) // 3)
+            workers = min(8, (os.cpu_count() or 1) // 2)
             formers.prepare(collect(plan, corpora, tiny), tokenizer, places[0], splitter=None, workers=workers)
     return places
 
@@ -293,6 +296,8 @@ class Deadline:
     startup: float = 0.0  # seconds from the call to its first step: the next call needs as many
     called: float = 0.0
     has_stopped: bool = False  # whether this run was sent the signal: a second one would end it without saving
+    rate: float = 0.0  # steps a second of this run
+    is_short: bool = False  # whether a signal from outside has shortened it
 
     @property
     def left(self) -> float:
@@ -304,6 +309,18 @@ class Deadline:
         self.called, self.first_step, self.stop_at_decay = time.perf_counter(), None, stop_at_decay
         self.has_stopped = False
 
+    def shorten(self, *_: object) -> None:
+        """Leave only the time for a falling rate and the model: someone has asked this process to end."""
+        self.seconds, self.is_short = min(self.seconds, self.seconds - self.left + STOP_SECONDS), True
+
+    def count_final_steps(self) -> int:
+        """Return the steps with a falling rate that follow a run that was stopped: a fifth of all, or what the time
+        allows. One that was stopped from outside gets less time."""
+        if not self.has_stopped:
+            self.shorten()
+        most = self.rate * (self.left - FINISH_SECONDS - min(self.startup, 60.0))
+        return max(1, min(round(self.step * DECAY_SHARE / (1 - DECAY_SHARE)), int(most)))
+
     def __call__(self, row: JSONObject) -> None:
         """Look at a line of the metrics."""
         if "loss" not in row:
@@ -313,7 +330,7 @@ class Deadline:
             self.first_step, self.startup = (now, self.step), now - self.called
             return
         steps = self.step - self.first_step[1]
-        rate = steps / max(1e-9, now - self.first_step[0])
+        rate = self.rate = steps / max(1e-9, now - self.first_step[0])
         if steps % 500 == 0:
             print(f"step {self.step:,} loss {row['loss']:.3f}, {rate:.1f} steps/s, {self.left:.0f} s left", flush=True)
         spare = self.left - FINISH_SECONDS
@@ -329,10 +346,10 @@ def pretrain_one(
 ) -> None:
     """Pretrain one of the models within a time, fine-tune the titler, and write what is brought back."""
     plan, deadline = PLANS[name], Deadline(seconds)
+    signal.signal(signal.SIGTERM, deadline.shorten)  # where no run is under way, which has its own way to stop
     folder, held = work / name, work / f"{name}-held"
-    budget = deadline.seconds
-    if plan.finetuned:
-        deadline.seconds = 0.5 * budget
+    rest = 0.5 * seconds if plan.finetuned else 0.0  # for fine-tuning
+    deadline.seconds -= rest
     text, validation = (Store.open(where) for where in prepare_stores(name, corpora, work, tiny))
     print(f"{name}: {len(text.tokens):,} tokens an epoch after {seconds - deadline.left:.0f} s", flush=True)
     if held.is_dir():  # an earlier call: from where its rate began to fall
@@ -340,9 +357,9 @@ def pretrain_one(
         shutil.copytree(held, folder)
     model = {**plan.model, **({k: v for k, v in TINY_MODEL.items() if k in plan.model} if tiny else {})}
     train: JSONObject = {
-        **plan.train, **(TINY_TRAIN if tiny else {}), "schedule": "wsd", "workers": 0 if tiny else 4, "samples": 0,
-        "compile": not tiny,  # the same in both parts, whose steps differ: the second finds it compiled
-        "eval_every": 20 if tiny else 2000, "save_every": 20 if tiny else 2000, "keep_last": 1, "keep_best": 0,
+        "compile": True,  # the same in both parts, whose steps differ: the second finds it compiled
+        **plan.train, **(TINY_TRAIN if tiny else {}), "schedule": "wsd", "workers": 0 if tiny else 2, "samples": 0,
+        "eval_every": 20 if tiny else 4000, "save_every": 20 if tiny else 4000, "keep_last": 1, "keep_best": 0,
     }  # fmt: skip
     where: JSONObject = {"init": str(init)} if init else {"model": model}
     common: JSONObject = {
@@ -355,18 +372,19 @@ def pretrain_one(
         raise SystemExit("an endless run has ended")
     except Stopped:
         done = deadline.step
-        steps = max(done + 1, round(done / (1 - DECAY_SHARE)), train["warmup_steps"] + 1)
+        steps = max(done + deadline.count_final_steps(), train["warmup_steps"] + 1)
     shutil.rmtree(held, ignore_errors=True)
     shutil.copytree(folder, held)
     print(f"{name}: {done:,} steps at the full rate, now {steps - done:,} with a falling one", flush=True)
     deadline.begin_run(stop_at_decay=False)
     try:
         result = formers.pretrain(plan.family, text, resume=True, train={**train, "steps": steps}, **common)
-    except Stopped:  # slower than measured: what there is is saved
+    except Stopped:  # slower than measured, or asked to end: one more step, evaluated and saved
         print(f"{name}: out of time at step {deadline.step:,}", flush=True)
         deadline.seconds += 60
         steps = deadline.step + 1
-        result = formers.pretrain(plan.family, text, resume=True, train={**train, "steps": steps}, **common)
+        last = {**train, "steps": steps, "compile": False}
+        result = formers.pretrain(plan.family, text, resume=True, train=last, **common)
     former, history = result.former, result.history
     record: JSONObject = {
         "name": plan.title, "stage": "pretrain", "steps": steps,
@@ -378,7 +396,7 @@ def pretrain_one(
         "curve": [[row["step"], row["valid"]["loss"]] for row in history if "valid" in row],
     }  # fmt: skip
     if plan.finetuned:
-        deadline.seconds = budget
+        deadline.seconds += 0.0 if deadline.is_short else rest
         save(former, work / f"{name}-base", overwrite=True)
         save(former, work / "base" / plan.title, storage="bf16", overwrite=True)
         out.mkdir(parents=True, exist_ok=True)
@@ -407,21 +425,34 @@ def finetune_titler(
     common: JSONObject = {
         "task": "summarise", "batch_size": 8 if tiny else 96, "seq_length": 512, "long_texts": "cut", "baseline": False,
         "max_output_tokens": 40, "evals_per_epoch": 0.5, "hook": deadline, "optimizer": "rms-adamw",
-        "lr": 3e-3, "overwrite": True,
-        "overrides": {"train.weight_decay": 0.0, "train.samples": 0, "train.compile": False},
+        "lr": 3e-3,
+    }  # fmt: skip
+    settings: JSONObject = {
+        "train.weight_decay": 0.0, "train.samples": 0, "train.compile": False if tiny else "blocks",
     }  # fmt: skip
     # one short run says how long an epoch takes
     began, small = time.perf_counter(), rows["train"][: len(rows["train"]) // 12]
     deadline.begin_run(stop_at_decay=False)
-    formers.finetune(base, small, rows["valid"][:50], out=work / "titler-probe", epochs=1, **common)
-    deadline_step = deadline.first_step
-    spent = time.perf_counter() - (deadline_step[0] if deadline_step else began)
-    left = deadline.left - FINISH_SECONDS - 40
-    epochs = max(1, min(20, int(0.75 * left / max(1e-6, 12 * spent)))) if not tiny else 1
+    try:
+        formers.finetune(
+            base, small, rows["valid"][:50], out=work / "titler-probe", epochs=1, overwrite=True, overrides=settings,
+            **common,
+        )  # fmt: skip
+        spent = time.perf_counter() - (deadline.first_step[0] if deadline.first_step else began)
+        left = deadline.left - FINISH_SECONDS - 40
+        epochs = max(1, min(20, int(0.75 * left / max(1e-6, 12 * spent)))) if not tiny else 1
+    except Stopped:
+        left, epochs = 0.0, 1
     print(f"titler: {epochs} epochs in {left:.0f} s", flush=True)
     deadline.begin_run(stop_at_decay=False)
-    deadline.seconds += 120  # the epochs are counted: no signal ends this run
-    run = formers.finetune(base, rows["train"], rows["valid"][:300], out=work / "titler-tuned", epochs=epochs, **common)
+    deadline.seconds += 120  # the epochs are counted: no signal of ours ends this run
+    common |= {"out": work / "titler-tuned", "epochs": epochs}
+    examples = rows["train"], rows["valid"][:300]
+    try:
+        run = formers.finetune(base, *examples, overwrite=True, overrides=settings, **common)
+    except Stopped:  # asked to end: one more step, evaluated and saved
+        steps = {"train.steps": deadline.step + 1, "train.compile": False}
+        run = formers.finetune(base, *examples, resume=True, overrides={**settings, **steps}, **common)
     deadline.seconds -= 120
     return run.former, {"finetune_epochs": epochs, "finetune_valid": run.valid}
 
@@ -478,8 +509,9 @@ def run_side_by_side(
     commands: dict[str, list[str]], jobs: int, seconds: float, logs: Path, note: Callable[[], object] = lambda: None
 ) -> dict[str, int]:
     """Run commands of this script as processes, `jobs` at a time; their output goes to logs and, marked, to ours. After
-    each, `note` writes what is known by then."""
-    lock = threading.Lock()
+    each, `note` writes what is known by then. SIGTERM and SIGINT are passed on to the processes, which are waited for;
+    no other is started then."""
+    lock, running, is_stopping = threading.Lock(), set[subprocess.Popen[bytes]](), threading.Event()
     logs.mkdir(parents=True, exist_ok=True)
     began, threads = time.perf_counter(), str(max(1, (os.cpu_count() or 1) // max(1, min(jobs, len(commands)))))
     environment = {"OMP_NUM_THREADS": threads, "TORCHINDUCTOR_COMPILE_THREADS": threads} | dict(os.environ)
@@ -487,25 +519,41 @@ def run_side_by_side(
     def run_one(name: str) -> tuple[str, int]:
         log = logs / f"{name}.log"
         left = seconds - (time.perf_counter() - began)
-        if left < 10:
+        if left < 10 or is_stopping.is_set():
             log.write_text("no time was left\n")
             return name, 124
         with open(log, "w", encoding="utf-8") as file:
             command = [sys.executable, __file__, *commands[name]]
-            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
+            # In a session of its own: a signal to this process's whole group would reach it twice.
+            process = subprocess.Popen(
+                command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            )
+            running.add(process)
             try:
                 code = process.wait(left)
             except subprocess.TimeoutExpired:
                 process.kill()
                 code = 124
+            running.discard(process)
         tail = log.read_text(encoding="utf-8").splitlines()[-3:]
         print(f"[{time.perf_counter() - began:5.0f} s] {name}: exit {code}; " + " | ".join(tail)[-400:], flush=True)
         with lock:
             note()
         return name, code
 
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        return dict(pool.map(run_one, commands))
+    def pass_on(number: int, frame: object) -> None:
+        processes = [] if is_stopping.is_set() else list(running)  # a second signal would end them without saving
+        is_stopping.set()
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+
+    handlers = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            return dict(pool.map(run_one, commands))
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 # ---------------------------------------------------------------------------------------------------- measuring
@@ -526,36 +574,63 @@ def find_trained(work: Path, name: str) -> Path:
     return place if (place := work / "shipped" / title).is_dir() else SHIPPED_FOLDER / title
 
 
+def name_finetuning(task: str, start: str, seed: int, rate: float) -> str:
+    """Return the name of a run of fine-tuning and of its figures."""
+    return f"{task}-{start}-{seed}-{rate:g}"
+
+
 def list_finetuning(tasks: list[str], seeds: int) -> dict[str, list[str]]:
-    """List the runs of fine-tuning by name, each with its arguments: every task with its first seed first."""
-    return {
-        f"{task}-{start}-{seed}-{rate:g}": [task, start, str(seed), f"{rate:g}"]
-        for seed in range(seeds) for task in tasks for start, rates in TASKS[task].rates.items() for rate in rates
-    }  # fmt: skip
+    """List the processes of fine-tuning by name, each with its arguments: a task from one start, with all its seeds.
+    Where only one rate is tried, no seed waits for another: each has a process."""
+    groups: dict[str, list[str]] = {}
+    for task in tasks:  # the longest first
+        for start, rates in TASKS[task].rates.items():
+            alone = [[str(seed)] for seed in range(seeds)]
+            for group in alone if len(rates) == 1 else [[str(seed) for seed in range(seeds)]]:
+                groups[f"{task}-{start}-{group[0]}"] = [task, start, *group]
+    return groups
 
 
-def finetune_one(task: str, start: str, seed: int, rate: float, work: Path, data: Path, tiny: bool) -> None:
+def finetune_group(task: str, start: str, seeds: list[int], work: Path, data: Path, tiny: bool, compile_: bool) -> None:
+    """Fine-tune the encoder on a task: the first seed with every rate, the others with the rate that is best on
+    validation examples. Runs whose figures are there are not repeated."""
+    plan = TASKS[task]
+    parts = [None if part is None else read_rows(data, part, tiny) for part in plan.files]
+    found: dict[float, float] = {}
+    for number, seed in enumerate(seeds):
+        best = [max(found, key=lambda rate: found[rate])] if number else plan.rates[start]
+        for rate in best:
+            path = work / "figures" / f"{name_finetuning(task, start, seed, rate)}.json"
+            if not path.exists():
+                finetune_one(task, start, seed, rate, work, parts, tiny, compile_)
+            if not number:
+                found[rate] = json.loads(path.read_text(encoding="utf-8"))["valid"][plan.metric]
+
+
+def finetune_one(
+    task: str, start: str, seed: int, rate: float, work: Path, parts: list[list[dict[str, str]] | None], tiny: bool,
+    compile_: bool,
+) -> None:  # fmt: skip
     """Fine-tune the encoder on a task, from the shipped weights or from new ones of its shape; write the figures."""
-    plan, model = TASKS[task], find_trained(work, "encoder")
-    name = f"{task}-{start}-{seed}-{rate:g}"
+    plan, model, name = TASKS[task], find_trained(work, "encoder"), name_finetuning(task, start, seed, rate)
     if start == "scratch":
         like, model = load(model), work / "scratch" / name
         fresh = formers.build(like.family, head=like.head, seed=seed, **like.config.to_settings())
         fresh.tokenizer = like.tokenizer
         save(fresh, model, overwrite=True)
-    train, valid, test = (None if part is None else read_rows(data, part, tiny) for part in plan.files)
+    train, valid, test = parts
     limit = {"valid_fraction": 0.02} if task == "nsmc" and not tiny else {}
     began = time.perf_counter()
     run = formers.finetune(
         model, train, valid, test=test, task=plan.task, out=work / "tuned" / name, overwrite=True,
         epochs=1 if tiny else plan.epochs, batch_size=plan.batch_size, seq_length=128, seed=seed, long_texts="cut",
         lr=rate, baseline=False, metric=plan.metric, **limit,
-        overrides={"train.samples": 0, "train.compile": False, "train.keep_last": 1},
+        overrides={"train.samples": 0, "train.compile": "blocks" if compile_ else False, "train.keep_last": 1},
     )  # fmt: skip
     record = {"task": task, "start": start, "seed": seed, "rate": rate, "test": run.test, "valid": run.valid,
               "metric": plan.metric, "seconds": round(time.perf_counter() - began, 1)}  # fmt: skip
     write_record(work / "figures", f"{name}.json", record)
-    shutil.rmtree(work / "tuned" / name, ignore_errors=True)  # checkpoints of 60 runs would fill a small disk
+    shutil.rmtree(work / "tuned" / name, ignore_errors=True)  # checkpoints of all runs would fill a small disk
     print(json.dumps(record), flush=True)
 
 
@@ -653,7 +728,8 @@ def measure_one(name: str, corpora: Path, work: Path, out: Path, tiny: bool) -> 
 
 
 def summarise_finetuning(work: Path) -> JSONObject:
-    """Return mean and spread over seeds of each task and start, with the rate that is best on validation examples."""
+    """Return mean and spread over seeds of each task and start, with the rate that is best on validation examples with
+    the first seed: the only one that every rate has."""
     groups: dict[str, dict[str, dict[float, list[JSONObject]]]] = {}
     for path in sorted((work / "figures").glob("*-*-*-*.json")):
         one = json.loads(path.read_text(encoding="utf-8"))
@@ -663,10 +739,11 @@ def summarise_finetuning(work: Path) -> JSONObject:
         metric = TASKS[task].metric
         figures[task] = {"metric": metric}
         for start, rates in starts.items():
-            most = max(map(len, rates.values()))
-            whole = {rate: runs for rate, runs in rates.items() if len(runs) == most}
-            best = max(whole, key=lambda rate: sum(run["valid"][metric] for run in whole[rate]))
-            values = [run["test"][metric] for run in whole[best]]
+            firsts = {rate: run for rate, runs in rates.items() for run in runs if run["seed"] == 0}
+            if not firsts:
+                continue
+            best = max(firsts, key=lambda rate: firsts[rate]["valid"][metric])
+            values = [run["test"][metric] for run in rates[best]]
             figures[task][start] = {
                 "mean": sum(values) / len(values), "spread": max(values) - min(values), "seeds": len(values),
                 "values": values, "rate": best, "rates_tried": sorted(rates),
@@ -923,12 +1000,13 @@ def build_parser() -> argparse.ArgumentParser:
     tuning = add("finetune", "work", "data", "out", "seconds")
     tuning.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     tuning.add_argument("--seeds", type=int, default=3)
-    tuning.add_argument("--jobs", type=int, default=12)
-    one = add("finetune-one", "work", "data")
-    one.add_argument("task", choices=TASKS)
-    one.add_argument("start", choices=("pretrained", "scratch"))
-    one.add_argument("seed", type=int)
-    one.add_argument("rate", type=float)
+    tuning.add_argument("--jobs", type=int, default=14)
+    group = add("finetune-group", "work", "data")
+    group.add_argument("task", choices=TASKS)
+    group.add_argument("start", choices=("pretrained", "scratch"))
+    group.add_argument("seeds", type=int, nargs="+")
+    for stage in (tuning, group):
+        stage.add_argument("--eager", action="store_true", help="compile nothing")
     add("measure", "corpora", "only", "work", "out", "seconds")
     add("measure-one", "corpora", "only", "work", "out")
     vectors = add("vectors", "corpora", "work")
@@ -958,18 +1036,17 @@ def main() -> None:
         commands = {
             name: ["pretrain-one", *common, "--only", name, "--seconds", str(asked.seconds - 15)] for name in asked.only
         }
-        codes = run_side_by_side(commands, len(commands), asked.seconds, asked.work / "logs")
+        codes = run_side_by_side(commands, len(commands), asked.seconds + SPARE_SECONDS, asked.work / "logs")
         merge_records(asked.out, "pretrain", asked.only)
         finish("pretrain", codes)
-    elif asked.stage == "finetune-one":
-        finetune_one(asked.task, asked.start, asked.seed, asked.rate, asked.work, asked.data, asked.tiny)
+    elif asked.stage == "finetune-group":
+        compiles = torch.cuda.is_available() and not asked.eager
+        finetune_group(asked.task, asked.start, asked.seeds, asked.work, asked.data, asked.tiny, compiles)
     elif asked.stage == "finetune":
         where = ["--work", str(asked.work), "--data", str(asked.data), *tiny]
-        commands = {
-            name: ["finetune-one", *arguments, *where]
-            for name, arguments in list_finetuning(asked.tasks, asked.seeds).items()
-            if not (asked.work / "figures" / f"{name}.json").exists()
-        }
+        where += ["--eager"] if asked.eager else []
+        groups = list_finetuning(asked.tasks, asked.seeds)
+        commands = {name: ["finetune-group", *arguments, *where] for name, arguments in groups.items()}
 
         def note() -> None:
             write_record(asked.out, "finetune.json", summarise_finetuning(asked.work))

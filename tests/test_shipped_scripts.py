@@ -3,7 +3,11 @@
 import importlib.util
 import json
 import math
+import os
+import signal
 import sys
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -105,6 +109,59 @@ def test_a_deadline_leaves_time_for_the_falling_rate(monkeypatch):
     assert len(sent) == 2
 
 
+def test_a_signal_from_outside_leaves_time_for_a_model(monkeypatch):
+    train = load_script("train_shipped")
+    now = [0.0]
+    monkeypatch.setattr(train.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(train.os, "kill", lambda *_: None)
+    deadline = train.Deadline(1000.0, began=0.0)
+    deadline.begin_run(stop_at_decay=True)
+    for second in range(1, 401):
+        now[0] = float(second)
+        deadline({"step": 10 * second, "loss": 1.0})
+    steps = deadline.count_final_steps()  # the deadline itself has sent nothing
+    assert deadline.is_short
+    assert deadline.left == pytest.approx(train.STOP_SECONDS)
+    assert steps == pytest.approx(10 * (train.STOP_SECONDS - train.FINISH_SECONDS), abs=20)
+    assert steps < 1000, "a fifth of all steps would take longer than the time that is left"
+    own = train.Deadline(1000.0, began=0.0)
+    own.step, own.rate, own.has_stopped = 4000, 10.0, True
+    assert own.count_final_steps() == 1000
+    assert not own.is_short
+
+
+def test_a_signal_is_passed_on_once(tmp_path, monkeypatch):
+    """Processes that run side by side are asked to end, and those that wait are not begun."""
+    train = load_script("train_shipped")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import signal, sys, time\n"
+        "count = []\n"
+        "signal.signal(signal.SIGTERM, lambda *_: count.append(1))\n"
+        "print('ready', flush=True)\n"
+        "end = time.monotonic() + 20\n"
+        "while not count and time.monotonic() < end:\n    time.sleep(0.05)\n"
+        "time.sleep(0.5)\n"
+        "print('signals:', len(count), flush=True)\n"
+    )
+    monkeypatch.setattr(train, "__file__", str(script))
+
+    def send_twice():
+        log = tmp_path / "logs" / "one.log"
+        while not (log.exists() and "ready" in log.read_text()):
+            time.sleep(0.05)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.1)
+
+    threading.Thread(target=send_twice, daemon=True).start()
+    codes = train.run_side_by_side({"one": [], "two": []}, 1, 60.0, tmp_path / "logs")
+    assert codes == {"one": 0, "two": 124}
+    assert "signals: 1" in (tmp_path / "logs" / "one.log").read_text()
+    assert "no time" in (tmp_path / "logs" / "two.log").read_text()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_archives_come_back_whole(tmp_path, monkeypatch):
     train = load_script("train_shipped")
     monkeypatch.setattr(train, "PART_BYTES", 20_000)
@@ -137,23 +194,38 @@ def test_cards_hold_what_the_record_says(tmp_path):
     formers.load(tmp_path / "m")  # the checksums do not cover the cards
 
 
-def test_validation_examples_choose_a_rate(tmp_path):
+def test_validation_examples_choose_a_rate(tmp_path, monkeypatch):
+    """The first seed tries every rate, the others take the best; what is done is not repeated."""
     train = load_script("train_shipped")
-    names = train.list_finetuning(["korsts"], 2)
-    assert len(names) == 2 * 2 * 2, "two seeds, two starts, two rates"
-    for name, (task, start, seed, rate) in names.items():
-        is_high = float(rate) == 3e-4 or (start == "scratch" and float(rate) == 5e-4)
-        if start == "scratch" and is_high and seed == "1":
-            continue  # not done in time: the other rate has both seeds
-        valid = 0.8 if is_high and (start, seed) != ("pretrained", "0") else 0.6
-        record = {"task": task, "start": start, "seed": int(seed), "rate": float(rate), "valid": {"spearman": valid},
-                  "test": {"spearman": 0.5 + 0.1 * is_high + 0.01 * int(seed)}}  # fmt: skip
-        train.write_record(tmp_path / "figures", f"{name}.json", record)
+    assert train.list_finetuning(["korsts"], 3) == {
+        "korsts-pretrained-0": ["korsts", "pretrained", "0", "1", "2"],
+        "korsts-scratch-0": ["korsts", "scratch", "0", "1", "2"],
+    }
+    alone = train.list_finetuning(["nsmc"], 2)
+    assert [seeds for _, start, *seeds in alone.values() if start == "scratch"] == [["0"], ["1"]], "one rate: no order"
+    done = []
+
+    def write_figures(task, start, seed, rate, work, parts, tiny, compile_):
+        done.append((start, seed, rate))
+        valid = 0.8 if (start, rate) in (("pretrained", 3e-4), ("scratch", 2e-4)) else 0.6
+        record = {"task": task, "start": start, "seed": seed, "rate": rate, "valid": {"spearman": valid},
+                  "test": {"spearman": rate * 1000 + 0.01 * seed}}  # fmt: skip
+        train.write_record(work / "figures", f"{train.name_finetuning(task, start, seed, rate)}.json", record)
+
+    monkeypatch.setattr(train, "finetune_one", write_figures)
+    monkeypatch.setattr(train, "read_rows", lambda *_: [])
+    for _ in range(2):
+        for start in ("pretrained", "scratch"):
+            train.finetune_group("korsts", start, [0, 1], tmp_path, tmp_path, False, False)
+    assert done == [
+        ("pretrained", 0, 1e-4), ("pretrained", 0, 3e-4), ("pretrained", 1, 3e-4),
+        ("scratch", 0, 2e-4), ("scratch", 0, 5e-4), ("scratch", 1, 2e-4),
+    ]  # fmt: skip
     figures = train.summarise_finetuning(tmp_path)["korsts"]
     assert figures["pretrained"]["rate"] == 3e-4
-    assert figures["pretrained"]["values"] == pytest.approx([0.6, 0.61])
+    assert figures["pretrained"]["values"] == pytest.approx([0.3, 0.31])
     assert figures["scratch"]["rate"] == 2e-4
-    assert figures["scratch"]["mean"] == pytest.approx(0.505)
+    assert figures["scratch"]["mean"] == pytest.approx(0.205)
 
 
 def test_what_was_brought_back_is_restored_and_packed(tmp_path, capsys):
