@@ -3,6 +3,7 @@
     python scripts/train_shipped.py tokenizers CORPORA                     # on any machine, once (CORPORA/tokenizers)
     python scripts/train_shipped.py pretrain CORPORA --work W --out OUT --seconds 540      # all three side by side
     python scripts/train_shipped.py finetune --work W --data DATA --out OUT --seconds 540  # the encoder's tasks
+    python scripts/train_shipped.py snapshot --work W --out OUT            # meanwhile: the newest checkpoints
     python scripts/train_shipped.py restore OUT --work W                   # elsewhere: models out of archives
     python scripts/train_shipped.py measure CORPORA --work W --out OUT     # bits per byte, ROUGE, minimal pairs
     python scripts/train_shipped.py pack OUT [OUT ...]                     # into src/formers/pretrained, with cards
@@ -13,35 +14,42 @@ calls), OUT what is brought back: archives of at most 15 MiB (NAME.tar.00, .01, 
 JSON file of records and figures a stage. Of CORPORA, pretraining reads *.train.*, *.valid.* and tokenizers (36 MiB).
 
 A time budget decides the number of steps: the rate stays at its height until a fifth of the steps is left (schedule
-wsd), and what is left is computed from the steps measured so far. Each call ends with a finished model. The same call
-again continues from where the rate of the one before began to fall; on another machine `pretrain --only encoder --init
-W/bf16/bert-mini` continues from what `restore` made. Needs formers' core dependencies, without the command line's;
-runs offline. `measure` needs no GPU (a 5-gram of the whole text is counted).
+wsd), and what is left is computed from the steps measured so far. Each call ends with a finished model; one that gets
+SIGTERM or SIGINT ends with finished models within 100 seconds. The same call again continues from where the rate of
+the one before began to fall; on another machine `pretrain --only encoder --init W/bf16/bert-mini` continues from what
+`restore` made. Needs formers' core dependencies, without the command line's; runs offline. `measure` needs no GPU (a
+5-gram of the whole text is counted).
 
-The plan, for one H200 and calls of ten minutes:
+The plan, for one H200 that is lent for half an hour, in calls of ten minutes:
 
 - Sizes follow from the limit of 12 MB for a model in int8, tokenizer included: 11.8, 9.3 and 6.9 MB; with the word
   vectors (2.9 MB) 31 of the 32 MB for all. The encoder has 7.4 million parameters in its blocks and 3.8 in its table.
+- Start: the text is read and encoded in 183 s of one core (encoder 70, decoder 88, titler 25), in about 20 s with 16.
+  A batch is made in 1 to 3 ms: two loader processes are more than enough.
 - Speed: BERT-base takes 50 ms for 32,768 tokens in the loop (24 of them matrix products). A block 320 wide has 0.17 of
   its products and 0.42 of its elementwise work, and there are 6 for 12: about 8 ms, 4 million tokens a second for all
-  runs together. With a quarter lost to starts and evaluations, encoder and decoder side by side see about 1.5 million
-  tokens a second each: some 650 million in a call of 540 s, 20,000 steps.
-- Text: an epoch has 43 million tokens (English 19, bills 11, reviews 6 twice), so a call is 15 epochs. Reviews are then
-  read for about 190 million tokens: between the 98 million after which a BERT of 6 x 384 had 87.9 % on NSMC and the 295
-  million after which it had 89.1 (benchmarks/RESULTS.md; 85.4 from scratch). The English, 11.6 million words, is read
-  15 times: BabyLM's baselines had 10 million words 20 times. A second call adds as much.
+  runs together. Encoder and decoder beside the titler see about 1.2 million tokens a second each: a thousand million
+  in 1,000 s, 32,000 steps.
+- Text: an epoch of the encoder has 43 million tokens (English 19, bills 11, reviews 6 twice), so these are some 24
+  epochs. Reviews are then read for about 290 million tokens, the number after which a BERT of 6 x 384 had 89.1 % on
+  NSMC (87.9 after 98 million; benchmarks/RESULTS.md; 85.4 from scratch). The English, 11.6 million words, is read 24
+  times: BabyLM's baselines had 10 million words 20 times.
 - The encoder's rate: with norms after the sums, 1e-3 falling in a straight line (5e-4 on average) was measured for 6
   layers of 384; here 7e-4 and a plateau. Its dropout is that run's, 0.1 and none in attention. A fifth of the tokens is
   hidden: more than BERT's 15 %, because small models profit (Wettig et al. 2023), less than 30 %, because
   pseudo-likelihoods and tasks see whole sentences. Examples have 256 tokens, so that every position is learned.
-- The decoder has no dropout: 8.6 million parameters do not learn 40 million tokens by heart in 15 epochs.
+- The decoder has no dropout: 8.6 million parameters do not learn 40 million tokens by heart in 25 epochs.
 - The titler is the smallest: half of its time it restores spans of bills (11 million tokens), then it learns titles.
-- Fine-tuning: 54 runs, 112,000 steps of about 15 ms, which wait for the processor and not for the GPU; 12 at a time,
-  four to six minutes. The titler can be pretrained beside them:
+- Fine-tuning: small steps wait for launches, not for arithmetic, and processes that share a GPU take turns: uncompiled,
+  a step costs all of them about 7 ms. So there are few of them: a rate is chosen with the first seed alone (38 runs for
+  54), batches are larger, and blocks are compiled, which makes a step one launch. 52,000 steps in 14 processes, each of
+  which takes run after run: 3 minutes if a step takes 2.5 ms, 6 uncompiled (--eager).
 
-    python scripts/train_shipped.py pretrain CORPORA --only encoder decoder --work W --out OUT --seconds 560
-    python scripts/train_shipped.py pretrain CORPORA --only titler --work W --out OUT --seconds 560 &
-    python scripts/train_shipped.py finetune --work W --data DATA --out OUT --seconds 560; wait
+One command starts both stages in a session of its own, so that they outlive the call; later calls look on, take
+snapshots and fetch OUT:
+
+    setsid sh -c 'python scripts/train_shipped.py pretrain CORPORA --work W --out OUT --seconds 1000;
+        python scripts/train_shipped.py finetune --work W --data DATA --out OUT --seconds 400' > log 2>&1 &
 """
 
 from __future__ import annotations
@@ -77,9 +85,14 @@ from formers.evaluation.minimal_pairs import PHENOMENA, generate_pairs
 from formers.interop.model_directory import load, save
 from formers.interop.shipped_models import SHIPPED_FOLDER
 from formers.interop.tokenizer_files import load_tokenizer
+from formers.objectives.registry import build_objective
 from formers.registry import train_tokenizer
 from formers.text.tokenizer import Tokenizer
+from formers.training.checkpoint.local import Checkpoints, set_weights
+from formers.training.config_merge import configure_pretraining
 from formers.training.loop import Stopped
+from formers.training.run_folder import RunFolder, has_run
+from formers.training.runs.pretrain import load_or_build_model
 
 PART_BYTES = 15 * 2**20  # of an archive that is brought back
 DECAY_SHARE = 0.2  # of the steps, at the end: that of the schedule wsd
@@ -351,7 +364,7 @@ def pretrain_one(
     rest = 0.5 * seconds if plan.finetuned else 0.0  # for fine-tuning
     deadline.seconds -= rest
     text, validation = (Store.open(where) for where in prepare_stores(name, corpora, work, tiny))
-    print(f"{name}: {len(text.tokens):,} tokens an epoch after {seconds - deadline.left:.0f} s", flush=True)
+    print(f"{name}: {len(text.tokens):,} tokens an epoch after {deadline.seconds - deadline.left:.0f} s", flush=True)
     if held.is_dir():  # an earlier call: from where its rate began to fall
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(held, folder)
@@ -413,6 +426,30 @@ def pretrain_one(
     for path in out.glob(f"{name}-base.tar.*"):
         path.unlink()
     print(f"{name}: done, {record['validation_loss']} nats, {deadline.left:.0f} s left", flush=True)
+
+
+def write_snapshots(names: list[str], work: Path, out: Path) -> None:
+    """Write the newest checkpoint of runs that are under way as archives, in case the machine is lost: `restore` and
+    `pretrain --init` begin from them."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        run = RunFolder(work / name)
+        newest = Checkpoints(run.path / "steps", remove_stale=False).load_newest() if has_run(run.path) else None
+        if newest is None:
+            print(f"{name}: no checkpoint yet", flush=True)
+            continue
+        plan, (step, groups, _) = PLANS[name], newest
+        config = configure_pretraining(plan.family, run.read_info()["config"], {})
+        tokenizer = load_tokenizer(work / "stores" / f"{name}-train")
+        options = {key: value for key, value in plan.objective.items() if key != "name"}
+        objective = build_objective(plan.objective["name"], tokenizer, config.train.seq_length, **options)
+        former = load_or_build_model(config, tokenizer, objective, print)
+        set_weights(former.model, groups["model"])
+        former.training_info = {"objective": plan.objective["name"], "steps": step}
+        with tempfile.TemporaryDirectory() as temporary:
+            save(former, Path(temporary) / plan.title, storage="bf16")
+            write_archive(Path(temporary) / plan.title, out, name)
+        print(f"{name}: step {step:,}", flush=True)
 
 
 def finetune_titler(
@@ -1017,6 +1054,7 @@ def build_parser() -> argparse.ArgumentParser:
     packing = add("pack")
     packing.add_argument("folders", type=Path, nargs="+")
     packing.add_argument("--target", type=Path, default=SHIPPED_FOLDER)
+    add("snapshot", "only", "work", "out")
     add("restore", "work").add_argument("folders", type=Path, nargs="+")
     add("check", "corpora", "data").add_argument("--work", type=Path, default=None)
     return parser
@@ -1070,6 +1108,8 @@ def main() -> None:
         measure_vectors(asked.work, asked.data, asked.out, asked.tiny)
     elif asked.stage == "vectors-pack":
         pack_vectors(asked.work, asked.out, asked.target)
+    elif asked.stage == "snapshot":
+        write_snapshots(asked.only, asked.work, asked.out)
     elif asked.stage == "restore":
         restore(asked.folders, asked.work)
     elif asked.stage == "pack":
@@ -1093,6 +1133,7 @@ def check_stages(corpora: Path, data: Path, work: Path | None) -> None:
         where = ["--work", str(place), "--out", str(place / "out"), "--tiny"]
         for stage in (
             ["pretrain", str(corpora), *where, "--seconds", "150"],
+            ["snapshot", "--work", str(place), "--out", str(place / "snapshot")],
             ["finetune", *where, "--data", str(data), "--seeds", "1", "--jobs", "2"],
             ["measure", str(corpora), *where],
             ["pack", str(place / "out"), "--target", str(place / "pretrained")],

@@ -1,5 +1,6 @@
 """The scripts behind the shipped models: how text is cleaned, what a time budget allows, what an n-gram is worth."""
 
+import dataclasses
 import importlib.util
 import json
 import math
@@ -12,8 +13,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 import formers
+from formers.data.store import Store
 from formers.interop.model_card import write_shipped_card
 from formers.interop.shipped_models import list_shipped_models
 from tests.small_models import build_language_model
@@ -174,6 +177,37 @@ def test_archives_come_back_whole(tmp_path, monkeypatch):
     assert (
         formers.load(tmp_path / "again" / "bert-mini").fingerprint == formers.load(tmp_path / "bert-mini").fingerprint
     )
+
+
+def test_a_run_under_way_gives_a_snapshot(tmp_path, monkeypatch):
+    """The newest checkpoint of an unfinished run becomes an archive from which another run can begin."""
+    train = load_script("train_shipped")
+    plan = dataclasses.replace(
+        train.PLANS["decoder"], model={"dim": 16, "layers": 1, "heads": 2, "context": 32}, objective={"name": "causal"}
+    )
+    monkeypatch.setitem(train.PLANS, "decoder", plan)
+    texts = [f"document {n} tells of {n * n} things, some of them old" for n in range(60)]
+    tokenizer = train.train_tokenizer("gpt2", texts, 300)
+    formers.prepare(texts, tokenizer, tmp_path / "stores" / "decoder-train", splitter=None)
+
+    def stop(row):
+        if row["step"] == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    settings = {"steps": 100, "batch_tokens": 64, "seq_length": 16, "warmup_steps": 1, "samples": 0}
+    store = Store.open(tmp_path / "stores" / "decoder-train")
+    with pytest.raises(train.Stopped):
+        formers.pretrain("gpt2", store, out=tmp_path / "decoder", model=plan.model, train=settings, hook=stop)
+    train.write_snapshots(["encoder", "decoder"], tmp_path, tmp_path / "out")
+    assert train.unpack(tmp_path / "out", tmp_path / "again") == ["gpt2-mini"]
+    former = formers.load(tmp_path / "again" / "gpt2-mini")
+    newest = train.Checkpoints(tmp_path / "decoder" / "steps", remove_stale=False).load_newest()
+    assert newest[0] == 5
+    saved = newest[1]["model"]
+    name = next(iter(saved))
+    assert torch.allclose(former.model.state_dict()[name], saved[name].float(), rtol=1e-2, atol=1e-3)
+    more = {**settings, "steps": 2}
+    formers.pretrain("gpt2", store, out=tmp_path / "more", init=tmp_path / "again" / "gpt2-mini", train=more)
 
 
 def test_cards_hold_what_the_record_says(tmp_path):
