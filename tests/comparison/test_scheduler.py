@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from formers.comparison.jobs import Job, build_record, list_jobs
+from formers.comparison.jobs import Job, build_record, list_jobs, measure_pace
 from formers.comparison.records import RecordFolder
 from formers.comparison.scheduler import Scheduler
 from formers.comparison.settings import CompareConfig
@@ -125,6 +125,30 @@ def test_estimates_learn_from_records(tmp_path):
     jobs = [Job("plan/bert", "plan", "bert")]
     assert Scheduler(runner, jobs, together=0, minutes=1.0).run().postponed == ["plan/bert"]
     assert Scheduler(runner, jobs, together=0, minutes=2.0).run().done == ["plan/bert"]
+
+
+def test_a_slow_family_does_not_hold_up_the_others(tmp_path):
+    """Without measured speeds, the steps of a family's own runs say how long its next one takes."""
+    runner, machine = ToyRunner(tmp_path), {"device": "cpu"}
+    for family, pace in (("elmo", 5.0), ("gpt2", 0.1)):
+        record = Job(f"search/{family}/x1", "search", family, (), "a")
+        runner.records.write(build_record(record, "done", 12 * pace, "", {"seconds_per_step": pace}, machine))
+    slow, fast, unknown = (Job(f"pretrain/a/{f}/seed0", "pretrain", f, (), "a") for f in ("elmo", "gpt2", "bert"))
+    estimator = Scheduler(runner, [slow, fast], together=0).estimator
+    assert estimator.estimate(slow) == pytest.approx(20 + 1.15 * 500)
+    assert estimator.estimate(fast) == pytest.approx(20 + 1.15 * 10)
+    assert estimator.estimate(unknown) == 20
+    runner.records.write(build_record(slow, "done", 600.0, "", {"seconds_per_step": 5.0}, machine))
+    estimator = Scheduler(runner, [slow, fast], together=0).estimator
+    assert estimator.estimate(fast) < 60
+    assert estimator.estimate(unknown) == 600, "the longest of its kind"
+
+
+def test_the_pace_of_a_run_leaves_out_its_start():
+    rows = [{"step": n + 1, "seconds": 60.0 + 0.5 * n} for n in range(30)]  # a minute to compile
+    assert measure_pace(rows) == pytest.approx(0.5)
+    assert measure_pace(rows[:5]) is None
+    assert measure_pace(rows[:1]) is None
 
 
 def test_a_job_that_reads_nothing_says_nothing_about_others(tmp_path):

@@ -39,6 +39,7 @@ PRIORITIES = ("data", "plan", "speed", "tune", "tune-search", "score", "pretrain
 MAX_CURVE_POINTS = 60
 MIN_SEARCH_STEPS = 10
 TOKEN_BYTES = 3.5  # of a piece, about: estimates of time alone depend on it
+WARMUP_ROWS = 8  # steps that say nothing about the pace of a run
 READING_SHARE = 1 / 3  # of a training step that a forward pass takes
 STOPPED_CODES = (129, 130, 143)  # exit codes of runs that were asked to stop, and have saved
 
@@ -255,6 +256,7 @@ class JobRunner:
         shutil.rmtree(path / "steps", ignore_errors=True)  # the model is saved
         return {
             "steps": steps, "tokens": steps * plan["step_tokens"], "train_seconds": rows[-1]["seconds"],
+            "seconds_per_step": measure_pace(rows),
             "epochs": steps / plan["epoch_steps"], "flops": steps * plan["step_flops"], "lr": merged.train.lr,
             "factor": factor, "loss": info["result"]["score"]["loss"], "best": info["result"]["best"],
             "metrics": info["result"]["score"]["metrics"],
@@ -383,6 +385,14 @@ def measure_file(path: Path) -> tuple[int, int]:
 
 
 PLAIN_READING: FileOptions = {"column": None, "encoding": "utf-8", "skip": False, "delimiter": None, "header": None}
+
+
+def measure_pace(rows: list[JSONObject]) -> float | None:
+    """Return the seconds of a step, beside whatever ran meanwhile; without the first ones, which also compile. None for
+    a run of a few steps."""
+    first, last = rows[min(WARMUP_ROWS, len(rows) - 1)], rows[-1]
+    steps = last["step"] - first["step"]
+    return round((last["seconds"] - first["seconds"]) / steps, 6) if steps > 0 else None
 
 
 def find_loss_part(score: JSONObject | None) -> str:

@@ -26,6 +26,7 @@ START_SECONDS = 20.0  # that a job without steps is expected to take, until some
 SETUP_SECONDS = 5.0  # and that one with steps takes beside them: it loads a model, opens files, saves
 MARGIN = 1.15  # by which a job may take longer than expected
 MAX_TRIES = 2  # of a job whose process ended
+TRAINING_KINDS = ("search", "pretrain")  # jobs that take training steps of their family
 STOP_SECONDS = 60.0  # that a worker has to save its run when it is asked to stop
 
 
@@ -43,13 +44,15 @@ class Outcome:
 
 class TimeEstimator:
     """Expects how long a job takes: by the work of its run and the speed of its family, corrected by what jobs of its
-    kind have taken so far; by the longest of its kind where the work is not known. Only what was measured on this kind
-    of device counts."""
+    kind have taken so far. Where no speed was measured, by the steps of the family's earlier runs, else by the longest
+    job of its kind, of its family if there is one. Only what was measured on this kind of device counts."""
 
     def __init__(self, runner: JobRunner, together: int):
         self.runner, self.together = runner, together
         self.ratios: dict[str, list[float]] = {}
         self.seconds: dict[str, list[float]] = {}
+        self.family_seconds: dict[tuple[str, str | None], list[float]] = {}
+        self.paces: dict[str, list[float]] = {}  # seconds of a step in the runs of a family, beside other jobs
         for record in runner.records.read_all():
             self.add(record)
 
@@ -58,6 +61,10 @@ class TimeEstimator:
         if record.status != "done" or not self.runner.is_of_this_machine(record):
             return
         self.seconds.setdefault(record.kind, []).append(record.seconds)
+        self.family_seconds.setdefault((record.kind, record.family), []).append(record.seconds)
+        pace = record.result.get("seconds_per_step")
+        if record.kind in TRAINING_KINDS and record.family is not None and pace:
+            self.paces.setdefault(record.family, []).append(pace)
         ideal = self.compute_work_seconds(record.kind, record.family, record.budget, record.task)
         if ideal:  # 0 says nothing: a job that reads no tokens
             rest = max(0.1, record.seconds - SETUP_SECONDS)
@@ -82,7 +89,11 @@ class TimeEstimator:
         if ideal is not None:
             ratios = self.ratios.get(job.kind) or [1.0 + 0.6 * (self.together - 1)]
             return SETUP_SECONDS + ideal * statistics.median(ratios) * MARGIN
-        known = self.seconds.get(job.kind)
+        if job.kind in TRAINING_KINDS and (paces := self.paces.get(job.family)):
+            with suppress(Error):  # a plan is missing
+                steps = self.runner.count_work(job.kind, job.family, job.budget, job.task)
+                return START_SECONDS + statistics.median(paces) * steps * MARGIN  # it also compiles
+        known = self.family_seconds.get((job.kind, job.family)) or self.seconds.get(job.kind)
         return max(known) if known else START_SECONDS
 
     def estimate_chain(self, job: Job, jobs: Sequence[Job], finished: Mapping[str, str]) -> float:
