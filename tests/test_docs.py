@@ -100,6 +100,10 @@ def test_commands_exist(words):
     elif words[:2] == ["python", "-m"]:  # a script of benchmarks/, which reads its own options
         source = (ROOT / (words[2].replace(".", "/") + ".py")).read_text(encoding="utf-8")
         assert all(f'"{word}"' in source for word in words if word.startswith("--"))
+    elif words[:1] == ["python"] and words[1].startswith("scripts/"):
+        source = (ROOT / words[1]).read_text(encoding="utf-8")
+        assert f'"{words[2]}"' in source, "a stage that the script does not have"
+        assert all(f'"{word}"' in source for word in words if word.startswith("--"))
     else:
         assert not words, "a command that nothing checks"
 
