@@ -127,6 +127,7 @@ NO_MODULE = {
     "test_structure.py": "the whole package",
     "test_style.py": "the whole package",
     "benchmarks/test_claims.py": "the claims of the papers, which stand in benchmarks/",
+    "comparison/test_race_script.py": "scripts/run_race.py, the race of the documentation",
     "interop/test_every_export.py": "every family, from pretraining to other programs and back",
     "models/test_family.py": "every family, by being registered",
     "models/test_toy_member.py": "a family that lies outside of the package",
