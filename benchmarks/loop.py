@@ -25,8 +25,10 @@ import json
 import lzma
 import math
 import os
+import queue
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -41,7 +43,7 @@ from benchmarks.gpu_works import IS_DRY_RUN, TRAINING_CASES, choose_size
 from benchmarks.harness import describe_machine, run_in_turns, synchronise_gpu, time_median, wait_for_turn
 from formers.inspection.objective_steps import build_pair_store
 from formers.registry import train_tokenizer
-from formers.training.executor import GraphedStep
+from formers.training.executor import Executor, GraphedStep, StepValues
 
 WARMUP_STEPS = choose_size(20, 2)
 PIECES = choose_size(8192, 400)  # of the tokenizer; the model's vocabulary is the published one
@@ -147,6 +149,32 @@ class Finished(Exception):
     """All that is timed has been: no checkpoint of a gigabyte has to be written while other works wait."""
 
 
+class HostClock:
+    """Adds up what the main thread spends in some calls: where it waits for a batch, launches a step and waits for the
+    values of the one before. What is left of a step's time is its own work."""
+
+    CALLS = ((queue.Queue, "get", "batch"), (Executor, "start_step", "launch"), (StepValues, "read", "values"))
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys((name for _, _, name in self.CALLS), 0.0)
+        for owner, method, name in self.CALLS:
+            self.wrap_call(owner, method, name)
+
+    def wrap_call(self, owner: type, method: str, name: str) -> None:
+        """Time a method of a class from now on."""
+        original = getattr(owner, method)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return original(*arguments, **options)
+            finally:
+                if threading.current_thread() is threading.main_thread():
+                    self.seconds[name] += time.perf_counter() - began
+
+        setattr(owner, method, call)
+
+
 class StepClock:
     """Notes when each step was logged, and how many tokens there were until then; `last` is the number of the last
     step, after which the bare step is timed and the run ends."""
@@ -154,6 +182,7 @@ class StepClock:
     def __init__(self, last: int, is_profiled: bool = False) -> None:
         self.began, self.rows, self.last = time.perf_counter(), list[tuple[int, int, float]](), last
         self.bare_step_ms: float | None = None
+        self.host, self.host_at_start = HostClock(), dict[str, float]()
         self.is_profiled, self.kernels = is_profiled, dict[str, list[float]]()
 
     def __call__(self, row: dict[str, Any]) -> None:
@@ -162,8 +191,10 @@ class StepClock:
             return
         if row["step"] == WARMUP_STEPS:
             wait_for_turn()
+            self.host_at_start = dict(self.host.seconds)
         self.rows.append((row["step"], row["tokens"], time.perf_counter() - self.began))
         if row["step"] == self.last:
+            self.host_at_end = dict(self.host.seconds)
             graph = find_recorded_step()
             if graph is not None:
                 self.bare_step_ms = time_median(graph.replay, 2, 12) * 1e3
@@ -171,12 +202,15 @@ class StepClock:
             raise Finished
 
     def summarise(self) -> dict[str, Any]:
-        """Return tokens a second and milliseconds a step after the warmup, and the share of the bare step in it."""
+        """Return tokens a second and milliseconds a step after the warmup, what the host waits for in a step, and the
+        share of the bare step in it."""
         (first, before, start), (last, after, end) = self.rows[WARMUP_STEPS - 1], self.rows[-1]
         ms = (end - start) / (last - first) * 1e3
         found = {"tokens_per_second": round((after - before) / (end - start)), "ms": round(ms, 2)}
         times = [time for _, _, time in self.rows[WARMUP_STEPS:]]
         found["longest_ms"] = round(max(b - a for a, b in itertools.pairwise(times)) * 1e3, 2)
+        spent = {name: end - self.host_at_start[name] for name, end in self.host_at_end.items()}
+        found["host_ms"] = {name: round(seconds / (last - first) * 1e3, 2) for name, seconds in spent.items()}
         found["first_step_s"] = round(self.rows[0][2], 1)  # from raw text on
         if self.bare_step_ms is not None:
             found |= {"bare_step_ms": round(self.bare_step_ms, 2), "step_in_loop": round(self.bare_step_ms / ms, 3)}
