@@ -322,7 +322,7 @@ class Deadline:
         self.called, self.first_step, self.stop_at_decay = time.perf_counter(), None, stop_at_decay
         self.has_stopped = False
 
-    def shorten(self, *_: object) -> None:
+    def end_early(self, *_: object) -> None:
         """Leave only the time for a falling rate and the model: someone has asked this process to end."""
         self.seconds, self.is_short = min(self.seconds, self.seconds - self.left + STOP_SECONDS), True
 
@@ -330,7 +330,7 @@ class Deadline:
         """Return the steps with a falling rate that follow a run that was stopped: a fifth of all, or what the time
         allows. One that was stopped from outside gets less time."""
         if not self.has_stopped:
-            self.shorten()
+            self.end_early()
         most = self.rate * (self.left - FINISH_SECONDS - min(self.startup, 60.0))
         return max(1, min(round(self.step * DECAY_SHARE / (1 - DECAY_SHARE)), int(most)))
 
@@ -359,7 +359,7 @@ def pretrain_one(
 ) -> None:
     """Pretrain one of the models within a time, fine-tune the titler, and write what is brought back."""
     plan, deadline = PLANS[name], Deadline(seconds)
-    signal.signal(signal.SIGTERM, deadline.shorten)  # where no run is under way, which has its own way to stop
+    signal.signal(signal.SIGTERM, deadline.end_early)  # where no run is under way, which has its own way to stop
     folder, held = work / name, work / f"{name}-held"
     rest = 0.5 * seconds if plan.finetuned else 0.0  # for fine-tuning
     deadline.seconds -= rest
