@@ -131,11 +131,6 @@ def build_store(tokenizer: Any, limit: int) -> Store:
     return Store(ids, np.array([0, len(ids)]), len(tokenizer), tokenizer.fingerprint)
 
 
-def count_tokens(batch: Batch) -> int:
-    """Return the tokens of a batch, those of the encoder's side as well."""
-    return len(batch.ids) + (0 if batch.source is None else len(batch.source.ids))
-
-
 def measure_training(case: LargeCase) -> dict[str, Any]:
     """Train for some steps; return memory, speed and the losses."""
     family, length = find_family(case.family).definition, choose_size(case.seq_length, TINY_CONTEXT)
@@ -166,11 +161,11 @@ def measure_training(case: LargeCase) -> dict[str, Any]:
         if step <= WARMUP_STEPS or step == steps:
             synchronise_gpu()
             times.append(time.perf_counter())
-        tokens += count_tokens(batches[0]) if step > WARMUP_STEPS else 0
+        tokens += batches[0].count_tokens() if step > WARMUP_STEPS else 0
         losses.append(result)
     seconds, batch = times[-1] - times[WARMUP_STEPS], batches[0]
     predicted = sum(objective.count_labels(batch).values()) / len(batch.ids)
-    target = len(batch.ids) / count_tokens(batch)
+    target = len(batch.ids) / batch.count_tokens()
     flops = estimate_flops_per_token(model, length, predicted, target)
     speed = tokens / seconds
     peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0.0
