@@ -344,8 +344,8 @@ def draw_idea(family: str, language: str) -> Drawing:
         }
         halves = [compute_influence("elmo", 10, side, **sizes) for side in (slice(0, 4), slice(4, 8))]
         titles = (
-            say("forward: sees the past", "순방향: 앞을 봅니다"),
-            say("backward: the future", "역방향: 뒤를 봅니다"),
+            say("forward: sees the words before", "순방향: 앞 단어들을 봅니다"),
+            say("backward: the words after", "역방향: 뒤 단어들을 봅니다"),
         )
         names = say("output of a word", "단어의 출력"), say("words read", "읽은 단어")
         return stack_drawings(
@@ -354,7 +354,7 @@ def draw_idea(family: str, language: str) -> Drawing:
     if family == "transformer":
         waves = draw_matrix(
             SinusoidalPositions(32)(torch.arange(24)),
-            say("sinusoidal positions", "사인 함수 위치"),
+            say("sinusoidal positions", "사인파 위치 임베딩"),
             say("position", "위치"),
             say("dimension", "차원"),
             8,
@@ -549,7 +549,7 @@ def draw_input_transformations(language: str) -> Drawing:
     ]
     mask = draw_matrix(
         evaluate_mask(causal, 10).float(),
-        say("the mask of all of them", "모두 쓰는 마스크"),
+        say("the causal mask, the same for all", "모든 과제에 공통인 인과 마스크"),
         say("query", "쿼리"),
         say("key", "키"),
         12,
@@ -573,7 +573,9 @@ def draw_rotary(family: str, language: str) -> Drawing:
         10,
     )
     scores = turned[:, :share] @ turned[:, :share].T
-    grid = draw_matrix(scores, say("scores between them", "그 사이의 점수"), say("query", "쿼리"), say("key", "키"), 8)
+    grid = draw_matrix(
+        scores, say("scores between them", "벡터 사이의 점수"), say("query", "쿼리"), say("key", "키"), 8
+    )
     return stack_drawings(maps, grid)
 
 

@@ -4,7 +4,7 @@ Parent  bert
 New     1. embeddings of width E < dim, projected up to dim   2. all layers share one block (or a few groups of layers
         do; or attention or feed-forward layers alone, `share`)   3. sentence order prediction instead of next sentence
         prediction
-Korean  임베딩의 차원을 줄여 사영하고, 모든 레이어가 블록 하나를 공유합니다. 다음 문장 예측 대신 문장 순서 예측을
+Korean  좁은 임베딩을 사영으로 넓히고, 모든 레이어가 블록 하나를 공유합니다. 다음 문장 예측 대신 문장 순서 예측을
         학습합니다.
 Shapes  ids (N,), segments (N,) → embed (N, E) → hidden (N, dim) → mlm logits (M, vocab), sop logits (D, 2)
 Differs from the reference: no known differences

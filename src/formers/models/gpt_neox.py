@@ -1,10 +1,10 @@
 """GPT-NeoX (Black et al. 2022, arXiv:2204.06745)
 
 Parent  gptj
-New     1. rotary positions on the first quarter of each head, pairing its two halves   2. separate norms for attention
-        and feed-forward, which still run in parallel   3. an untied output layer without bias
-Korean  각 헤드의 4분의 1에 회전 위치 임베딩을 적용합니다. 어텐션과 피드포워드가 병렬로 계산되지만 정규화를 따로
-        쓰고, 출력 레이어에 편향이 없습니다.
+New     1. the rotated quarter of each head pairs its first half with its second, not neighbours   2. separate norms for
+        attention and feed-forward, which still run in parallel   3. biases in attention, none in the output layer
+Korean  회전하는 4분의 1의 앞 절반과 뒤 절반을 쌍으로 묶습니다. 어텐션과 피드포워드가 병렬로 계산되지만 정규화를
+        따로 쓰고, 어텐션에는 편향이 있지만 출력 레이어에는 없습니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: positions count from a document's first real token, even with left padding
 """

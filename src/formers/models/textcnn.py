@@ -3,7 +3,7 @@
 Parent  convolution (Collobert et al. 2011)
 New     1. filters of several widths slide over word vectors, and each keeps its maximum over the text   2. pretrained
         word vectors, frozen, fine-tuned, or both   3. dropout of 0.5, and rows of the output layer clipped to norm 3
-Korean  단어 벡터 위에 너비가 다른 여러 필터를 적용하고 필터마다 최댓값을 취합니다. 미리 학습한 단어 벡터를 고정하거나
+Korean  단어 벡터 위에 너비가 다른 여러 필터를 적용하고 필터마다 최댓값을 취합니다. 사전 학습한 단어 벡터를 고정하거나
         함께 학습합니다.
 Shapes  ids (N,) → embed (N, E) → feature maps (N, widths · filters) → maxima (D, widths · filters) → labels (D, C)
 Differs from the reference: with channels `both`, one set of filters reads both channels and the results are added, as
