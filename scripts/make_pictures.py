@@ -397,7 +397,7 @@ def draw_idea(family: str, language: str) -> Drawing:
         return masks
     if family in ("gpt3", "gpt_neo"):
         band = combine_masks(causal, WindowMask(4))
-        titles = say("dense layer", "전체 레이어"), say("local layer (window 4)", "국소 레이어(창 4)")
+        titles = say("dense layer", "전체 어텐션 레이어"), say("local layer (window 4)", "국소 레이어(창 4)")
         return stack_drawings(
             *(
                 draw_matrix(evaluate_mask(m, 14).float(), t, query, key, 12)

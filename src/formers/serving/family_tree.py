@@ -111,12 +111,14 @@ def list_parts(block: Block, mask: object, is_decoder: bool) -> list[str]:
 
 
 def list_inputs(embed: nn.Module) -> list[str]:
-    """List what is added up before the first layer, and what follows it."""
+    """List what is added up before the first layer, and what follows it. A single segment (RoBERTa's) is left out: it
+    adds the same to every token."""
     if isinstance(embed, CharacterCNN):
         return ["characters", "convolution"]
     if not isinstance(embed, Embeddings):
         return ["tokens"]
-    names = [("positions", embed.position or embed.sinusoids), ("segments", embed.segment), ("tasks", embed.task)]
+    segments = embed.segment if embed.segment is not None and embed.segment.num_embeddings > 1 else None
+    names = [("positions", embed.position or embed.sinusoids), ("segments", segments), ("tasks", embed.task)]
     added = ["tokens", *(name for name, part in names if part is not None)]
     return [*added, *(["norm"] if embed.norm is not None else []), *(["projection"] if embed.up is not None else [])]
 
