@@ -3,7 +3,7 @@
 Parent  gpt2
 New     1. dense and locally banded sparse attention alternate   2. context 2048   3. in-context learning: tasks are
         given in the prompt
-Korean  전체 어텐션과 국소 어텐션을 번갈아 쓰고 문맥은 2,048입니다. 과제를 프롬프트로 줍니다.
+Korean  전체 어텐션과 국소 어텐션을 번갈아 쓰고 문맥 길이는 2,048입니다. 과제를 프롬프트로 줍니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: the width of the band was not published; here it is a setting
 """

@@ -3,8 +3,8 @@
 Parent  gpt2 (after gpt3)
 New     1. global and local attention alternate; a local layer sees 256 tokens, including the token itself
         2. scores are not scaled by 1/√head_dim   3. queries, keys and values have no bias
-Korean  전체 어텐션과 256 토큰의 국소 어텐션을 번갈아 씁니다. 점수를 √head_dim으로 나누지 않고, 쿼리·키·값에 편향이
-        없습니다.
+Korean  전체 어텐션과 토큰 256개를 보는 국소 어텐션을 번갈아 씁니다. 점수를 √head_dim으로 나누지 않고, 쿼리·키·값에
+        편향이 없습니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: positions count from a document's first real token, even with left padding
 """

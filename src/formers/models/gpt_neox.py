@@ -3,8 +3,8 @@
 Parent  gptj
 New     1. the rotated quarter of each head pairs its first half with its second, not neighbours   2. separate norms for
         attention and feed-forward, which still run in parallel   3. biases in attention, none in the output layer
-Korean  회전하는 4분의 1의 앞 절반과 뒤 절반을 쌍으로 묶습니다. 어텐션과 피드포워드가 병렬로 계산되지만 정규화를
-        따로 쓰고, 어텐션에는 편향이 있지만 출력 레이어에는 없습니다.
+Korean  각 헤드에서 회전하는 4분의 1은 앞 절반과 뒤 절반을 쌍으로 묶습니다. 어텐션과 피드포워드가 병렬로 계산되지만
+        정규화를 따로 쓰고, 어텐션에는 편향이 있지만 출력 레이어에는 없습니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: positions count from a document's first real token, even with left padding
 """

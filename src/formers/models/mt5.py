@@ -2,7 +2,7 @@
 
 Parent  t5
 New     1. version 1.1 trained on 101 languages, including Korean   2. a vocabulary of 250k pieces
-Korean  한국어를 포함한 101개 언어로 학습한 T5 1.1입니다. 어휘는 250k입니다.
+Korean  한국어를 포함한 101개 언어로 학습한 T5 1.1입니다. 어휘는 25만 조각입니다.
 Shapes  as t5
 Differs from the reference: as t5
 """

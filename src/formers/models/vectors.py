@@ -6,9 +6,9 @@ New     1. each word has one vector, whatever its context; words that occur in s
         instead of a softmax and subsampling of frequent words   3. GloVe: least squares on the logarithms of
         co-occurrence counts   4. fastText: a word is the sum of its character n-grams, so unseen words have vectors too
         (training/word_vectors/word2vec.py; published files: interop/word_vectors.py)
-Korean  단어를 문맥과 무관한 벡터 하나로 나타냅니다. word2vec은 주변 단어를 예측하고(skip-gram) 주변 단어로
-        예측하며(CBOW), 소프트맥스 대신 네거티브 샘플링을 씁니다. GloVe는 동시 출현 횟수의 로그를 최소제곱으로 맞추고,
-        fastText는 문자 n-gram의 합을 써서 처음 보는 단어에도 벡터를 줍니다.
+Korean  단어를 문맥과 무관한 벡터 하나로 나타냅니다. word2vec은 단어로 주변 단어를 예측하거나(skip-gram) 주변 단어로 그
+        단어를 예측하며(CBOW), 소프트맥스 대신 네거티브 샘플링을 씁니다. GloVe는 동시 출현 횟수의 로그를 최소제곱법으로
+        맞추고, fastText는 문자 n-gram의 합을 써서 처음 보는 단어에도 벡터를 줍니다.
 Shapes  ids (N,) → vectors (N, dim)
 Differs from the reference: skip-gram draws its negatives for a stretch of text rather than for each pair, with the same
         expectation, and as in the paper a negative may be the true word; the table stores the finished vectors of
