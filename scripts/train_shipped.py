@@ -71,7 +71,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -119,13 +119,13 @@ class Plan:
     title: str
     model: JSONObject
     tokenizer: JSONObject  # options of train_tokenizer, with `size`
-    sources: dict[str, int]
+    sources: dict[str, float]  # less than 1: that share of its documents
     objective: JSONObject
     train: JSONObject
     languages: tuple[str, ...]
     limits: str
     validation: tuple[str, ...] = ("wikipedia", "bills", "reviews")
-    finetuned: bool = False  # on bills and their titles, after pretraining
+    tuning: JSONObject | None = None  # settings of fine-tuning on bills and their titles, after pretraining
 
 
 PLANS = {
@@ -165,7 +165,31 @@ PLANS = {
         ("ko",),
         "Titles the reasons of a Korean bill; other text gets a title of a law too. Laws that are rare, or newer than "
         "August 2025, are not among its titles.",
-        validation=("bills",), finetuned=True,
+        validation=("bills",), tuning={"batch_size": 96, "seq_length": 512, "train.compile": "blocks"},
+    ),
+}  # fmt: skip
+SMALL_TRAIN: JSONObject = {"precision": "bf16", "compile": False, "workers": 1, "eval_every": 1000, "save_every": 500}
+SMALL_PLANS = {  # for an hour of two CPU cores: fewer layers, shorter texts, a share of the text; --scale cpu
+    "encoder": replace(
+        PLANS["encoder"],
+        model={"dim": 256, "layers": 4, "heads": 4, "ff": 1024, "context": 128, "dropout": 0.0,
+               "attention_dropout": 0.0},
+        sources={"wikipedia": 0.3, "books": 0.3, "addresses": 0.1, "help": 0.5, "bills": 0.2, "reviews": 2},
+        objective={"name": "mlm", "mask_rate": 0.25},
+        train={**PLANS["encoder"].train, **SMALL_TRAIN, "batch_tokens": 6144, "seq_length": 128, "lr": 1e-3,
+               "warmup_steps": 200},
+    ),
+    "decoder": replace(
+        PLANS["decoder"],
+        model={"dim": 256, "layers": 4, "heads": 4, "context": 256, "dropout": 0.0, "attention_dropout": 0.0,
+               "embed_dropout": 0.0},
+        sources={"wikipedia": 0.3, "books": 1, "addresses": 0.2, "help": 0.5, "bills": 0.2, "reviews": 0.5},
+        train={**PLANS["decoder"].train, **SMALL_TRAIN, "batch_tokens": 6144, "lr": 2e-3, "warmup_steps": 100},
+    ),
+    "titler": replace(
+        PLANS["titler"],
+        train={**PLANS["titler"].train, **SMALL_TRAIN, "batch_tokens": 6144, "seq_length": 128, "warmup_steps": 100},
+        tuning={"batch_size": 32, "seq_length": 160, "train.compile": False, "train.precision": "bf16"},
     ),
 }  # fmt: skip
 TINY_MODEL = {"dim": 64, "layers": 1, "heads": 2, "ff": 128}
@@ -239,7 +263,8 @@ def collect_documents(plan: Plan, corpora: Path, tiny: bool = False) -> list[str
     with concurrent.futures.ThreadPoolExecutor(len(plan.sources)) as pool:
         texts = pool.map(lambda name: read_text(corpora, name, "train"), plan.sources)
         for own, times in zip(texts, plan.sources.values(), strict=True):
-            documents += (own[:40] if tiny else own) * times
+            own = own[:40] if tiny else own
+            documents += own * int(times) + own[: round(len(own) * (times % 1))]
     return documents
 
 
@@ -361,7 +386,7 @@ def pretrain_one(
     plan, deadline = PLANS[name], Deadline(seconds)
     signal.signal(signal.SIGTERM, deadline.end_early)  # where no run is under way, which has its own way to stop
     folder, held = work / name, work / f"{name}-held"
-    rest = 0.5 * seconds if plan.finetuned else 0.0  # for fine-tuning
+    rest = 0.5 * seconds if plan.tuning else 0.0  # for fine-tuning
     deadline.seconds -= rest
     text, validation = (Store.open(where) for where in prepare_stores(name, corpora, work, tiny))
     print(f"{name}: {len(text.tokens):,} tokens an epoch after {deadline.seconds - deadline.left:.0f} s", flush=True)
@@ -408,7 +433,7 @@ def pretrain_one(
         "validation_accuracy": result.score and result.score.accuracy, "parameters": former.num_parameters,
         "curve": [[row["step"], row["valid"]["loss"]] for row in history if "valid" in row],
     }  # fmt: skip
-    if plan.finetuned:
+    if plan.tuning:
         deadline.seconds += 0.0 if deadline.is_short else rest
         save(former, work / f"{name}-base", overwrite=True)
         save(former, work / "base" / plan.title, storage="bf16", overwrite=True)
@@ -459,13 +484,12 @@ def finetune_titler(
     rows = {part: read_title_rows(corpora, part) for part in ("train", "valid", "test")}
     if tiny:
         rows = {part: some[:60] for part, some in rows.items()}
+    settings: JSONObject = {"train.weight_decay": 0.0, "train.samples": 0, **(PLANS["titler"].tuning or {})}
+    settings |= {"batch_size": 8, "train.compile": False} if tiny else {}
     common: JSONObject = {
-        "task": "summarise", "batch_size": 8 if tiny else 96, "seq_length": 512, "long_texts": "cut", "baseline": False,
-        "max_output_tokens": 40, "evals_per_epoch": 0.5, "hook": deadline, "optimizer": "rms-adamw",
-        "lr": 3e-3,
-    }  # fmt: skip
-    settings: JSONObject = {
-        "train.weight_decay": 0.0, "train.samples": 0, "train.compile": False if tiny else "blocks",
+        "task": "summarise", "batch_size": settings.pop("batch_size"), "seq_length": settings.pop("seq_length"),
+        "long_texts": "cut", "baseline": False, "max_output_tokens": 40, "evals_per_epoch": 0.5, "hook": deadline,
+        "optimizer": "rms-adamw", "lr": 3e-3,
     }  # fmt: skip
     # one short run says how long an epoch takes
     began, small = time.perf_counter(), rows["train"][: len(rows["train"]) // 12]
@@ -1022,6 +1046,9 @@ def build_parser() -> argparse.ArgumentParser:
         if "corpora" in wanted:
             stage.add_argument("corpora", type=Path)
         stage.add_argument("--tiny", action="store_true", help="very small, to see that everything runs")
+        stage.add_argument(
+            "--scale", choices=("gpu", "cpu"), default="gpu", help="cpu: what two cores train in an hour"
+        )
         if "only" in wanted:
             stage.add_argument("--only", nargs="+", choices=PLANS, default=list(PLANS))
         for option in ("work", "out", "data"):
@@ -1063,7 +1090,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Run a stage."""
     asked = build_parser().parse_args()
-    tiny = ["--tiny"] if asked.tiny else []
+    tiny = [*(["--tiny"] if asked.tiny else []), "--scale", asked.scale]
+    if asked.scale == "cpu":
+        PLANS.update(SMALL_PLANS)
     if asked.stage == "tokenizers":
         train_tokenizers(asked.corpora, asked.only, tiny=asked.tiny)
     elif asked.stage == "pretrain-one":

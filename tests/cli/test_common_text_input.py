@@ -58,6 +58,7 @@ def test_the_remedy_can_be_typed(command, name, option, folder, capsys):
         store = Store.open(folder / "store")
         assert len(store.starts) - 1 == (60 if name == "old.txt" else 40)
         assert ("1 broken row skipped" in out) == (name == "broken.jsonl")
+        assert f"read: {len(store.starts) - 1} documents, " in out
         text = load_tokenizer(folder / "store").decode(store.tokens[: store.starts[1]])
         assert text.replace(" ", "") == (KOREAN if name == "old.txt" else [b for _, b in ROWS])[0].replace(" ", "")
 

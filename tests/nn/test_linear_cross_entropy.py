@@ -6,9 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import formers
+from formers.batch import Batch
 from formers.nn import layers
 from formers.nn import linear_cross_entropy as fused
 from formers.nn.layers import is_slow_width, pad_outputs
+from formers.objectives.token_losses import compute_token_loss
 from tests.nn import slow_triton
 
 
@@ -16,6 +19,7 @@ from tests.nn import slow_triton
 def numpy_kernel(monkeypatch):
     found = slow_triton.load_kernels("linear_cross_entropy_triton")
     monkeypatch.setattr(fused, "load_kernels", lambda: found)
+    monkeypatch.setattr(fused, "overwrite_by_torch", fused.overwrite_by_kernel)
     monkeypatch.setattr(fused, "COLUMNS", 16)  # several blocks, the last one not full
 
 
@@ -25,9 +29,9 @@ def compute_plain(x, weight, bias, labels, smoothing):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize(("rows", "width", "piece"), [(5, 37, 1), (300, 64, 1), (3, 7, 2**29), (1, 130, 2**29)])
+@pytest.mark.parametrize(("rows", "width", "piece"), [(5, 37, 128), (300, 64, 128), (3, 7, 512), (1, 130, 512)])
 def test_losses_and_gradients(numpy_kernel, monkeypatch, rows, width, piece, with_bias, smoothing):
-    monkeypatch.setattr(fused, "PIECE_BYTES", piece)
+    monkeypatch.setattr(fused, "CPU_PIECE_ROWS", piece)
     torch.manual_seed(0)
     inputs = [torch.randn(rows, 8), torch.randn(width, 8), torch.randn(width) if with_bias else None]
     labels = torch.randint(0, width, (rows,))
@@ -49,9 +53,51 @@ def test_huge_logits_do_not_overflow(numpy_kernel):
     torch.testing.assert_close(d_x, torch.tensor([[0.0], [-2e4]]))
 
 
-def test_not_on_a_cpu_nor_without_gradients():
+def test_on_a_cpu_in_bf16_and_with_gradients_only():
     x, weight = torch.randn(2, 4), torch.nn.Parameter(torch.randn(8192, 4))
     assert not fused.can_fuse_loss(x, weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert fused.can_fuse_loss(x, weight)
+        assert not fused.can_fuse_loss(x, torch.nn.Parameter(torch.randn(100, 4)))
+        with torch.no_grad():
+            assert not fused.can_fuse_loss(x, weight)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(("rows", "width"), [(5, 37), (300, 64), (1, 130), (513, 100)])
+def test_pieces_on_a_cpu(monkeypatch, rows, width, with_bias, smoothing):
+    """Losses and gradients of several pieces, the last one not full, in float32."""
+    monkeypatch.setattr(fused, "CPU_PIECE_ROWS", 4)
+    torch.manual_seed(0)
+    inputs = [torch.randn(rows, 8), torch.randn(width, 8), torch.randn(width) if with_bias else None]
+    labels = torch.randint(0, width, (rows,))
+    labels[1::4] = -100
+    results = []
+    for compute in (lambda *a: fused.fused_loss(*a)[0], compute_plain):
+        leaves = [None if t is None else t.clone().requires_grad_() for t in inputs]
+        total = compute(*leaves, labels, smoothing)
+        (total * 0.3).backward()
+        results.append([total.detach(), *(t.grad for t in leaves if t is not None)])
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-5)
+
+
+def test_a_model_trained_in_bf16_on_a_cpu_takes_it_and_agrees(monkeypatch):
+    sizes = {"vocab": 5000, "dim": 64, "layers": 2, "heads": 4, "dropout": 0.0, "attention_dropout": 0.0}
+    model = formers.build("gpt2", head="lm", seed=1, embed_dropout=0.0, **sizes).model.train()
+    ids = torch.randint(5, 5000, (4, 32))
+    batch = Batch.from_padded(ids).replace(labels=ids.flatten())
+    calls, results, loss = [], [], fused.linear_cross_entropy
+    monkeypatch.setattr("formers.model.linear_cross_entropy", lambda *a: calls.append(1) or loss(*a))
+    for in_bf16 in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=in_bf16):
+            total, count = compute_token_loss(model, batch, "lm")
+        grads = torch.autograd.grad(total / count, list(model.parameters()), allow_unused=True, materialize_grads=True)
+        results.append((total.detach(), torch.cat([g.flatten().float() for g in grads])))
+    assert len(calls) == 1
+    for got, want in zip(*results, strict=True):
+        assert float((got - want).norm() / want.norm()) < 2e-2
 
 
 def test_the_output_layer_is_padded_by_one_rule(numpy_kernel, monkeypatch):

@@ -313,7 +313,7 @@ def list_attention_kernels() -> list[tuple[str | Text, ...]]:
         "flex": "FlexAttention over packed documents with any mask or bias (GPU with triton)",
         "relative_flash": "scores by distance made inside the kernel (Hopper GPUs with triton, half precision)",
         "biased_flash": "a bias by distance, an order, dropout over packed documents (GPU with triton, half precision)",
-        "per_document": "one document after the other, no padding (CPU)",
+        "by_length": "documents of one length at a time, no padding (CPU)",
         "dense": "SDPA with a dense mask, everywhere",
     }
     ready = list_available_kernels(dummy)

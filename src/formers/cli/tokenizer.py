@@ -296,7 +296,7 @@ def print_store_summary(store: Store | None, out: Path) -> None:
         console.print(f"{where} ({part}): {sizes} in {count_noun(len(about['shards']), 'shard')}")
     counts = {**store.directory.metadata["counts"]}
     notes, seen = counts.pop("notes", []), counts.pop("tests", None)
-    remarks = [count_noun(count, words.get(name, name)) for name, count in counts.items() if count]
+    remarks = [count_noun(count, words.get(name, name.removesuffix("s"))) for name, count in counts.items() if count]
     if remarks := [*remarks, *notes]:
         console.print("read: " + ", ".join(remarks))
     if (line := describe_unknown(store, store.tokenizer)) is not None:

@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import formers
 from formers.batch import Layout
@@ -72,7 +73,7 @@ def list_paths(attn_context, q, k):
     """Those of the CPU that apply."""
     simple = attn_context.is_uniform and attn_context.bias is None and attn_context.mask in (None, causal)
     band = attn_context.mask is KINDS["window"][0]
-    return ["dense", "per_document", *(["sdpa"] if simple else []), *(["banded"] if band else [])]
+    return ["dense", "by_length", *(["sdpa"] if simple else []), *(["banded"] if band else [])]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -112,7 +113,7 @@ def test_cross_attention(queries, keys):
     mine, theirs = make_layout(queries), make_layout(keys)
     q, k, v = draw_qkv(mine.num_tokens, theirs.num_tokens)
     expected, _ = reference.attend(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3)
-    for name in ("dense", "per_document"):
+    for name in ("dense", "by_length"):
         with force_kernel(name):
             torch.testing.assert_close(
                 attend(q, k, v, AttentionContext(mine, theirs), 0.3), expected, atol=1e-6, rtol=1e-6
@@ -126,7 +127,7 @@ def test_a_bias_by_distance_between_two_sides(queries, keys):
     q, k, v = draw_qkv(mine.num_tokens, theirs.num_tokens)
     add = lambda h, i, j: bias.weight[reference.compute_bucket(j - i, 8, 6, True), h]  # noqa: E731
     expected, _ = reference.attend(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3, bias=add)
-    for name in ("dense", "per_document"):
+    for name in ("dense", "by_length"):
         with force_kernel(name):
             got = attend(q, k, v, AttentionContext(mine, theirs, bias=bias), 0.3)
         torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
@@ -135,7 +136,7 @@ def test_a_bias_by_distance_between_two_sides(queries, keys):
 def test_a_document_without_keys_gets_zeros_in_the_loop_and_nothing_is_nan():
     mine, theirs = make_layout([2, 3]), make_layout([0, 4])
     q, k, v = draw_qkv(5, 4)
-    with force_kernel("per_document"):
+    with force_kernel("by_length"):
         out = attend(q, k, v, AttentionContext(mine, theirs), 0.3)
     assert not out[:2].any()
     with force_kernel("dense"):
@@ -146,10 +147,74 @@ def test_a_document_without_keys_gets_zeros_in_the_loop_and_nothing_is_nan():
     assert all(g.isfinite().all() for g in grads)
 
 
+def test_documents_of_one_length_share_a_call(monkeypatch):
+    """Seven documents of three lengths: three calls, and the texts come back in their own order."""
+    here, sdpa, shapes = make_layout([4, 2, 4, 7, 2, 4, 2]), F.scaled_dot_product_attention, []
+    q, k, v = draw_qkv(here.num_tokens)
+    with force_kernel("dense"):
+        want = attend(q, k, v, AttentionContext(here, mask=causal), 0.3)
+    monkeypatch.setattr(
+        F, "scaled_dot_product_attention", lambda x, *a, **b: shapes.append(x.shape) or sdpa(x, *a, **b)
+    )
+    with force_kernel("by_length"):
+        out = attend(q, k, v, AttentionContext(here, mask=causal), 0.3)
+    assert shapes == [(3, H, 2, D), (3, H, 4, D), (1, H, 7, D)]
+    torch.testing.assert_close(out, want, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["nothing", "causal", "alibi", "buckets"])
+@pytest.mark.parametrize("lengths", [[9, 9, 9], [5, 1, 8, 5]])
+def test_training_in_bf16_on_a_cpu(kind, lengths, monkeypatch):
+    """By plain products and not by SDPA, whose backward pass is slow; as near to the formula as SDPA is."""
+    mask, bias, see, add = KINDS[kind]
+    bias = table_bias() if bias == "table" else bias
+    if isinstance(bias, BucketBias):
+        add = lambda h, i, j: bias.weight[reference.compute_bucket(j - i, 8, 6, True), h]  # noqa: E731
+    here = make_layout(lengths)
+    q, k, v = draw_qkv(here.num_tokens)
+    starts = here.starts.tolist()
+    expected, _ = reference.attend(q, k, v, starts, starts, 0.3, see, add)
+    pull = torch.randn_like(expected)
+    want = [expected, *torch.autograd.grad(expected, [q, k, v], pull)]
+    errors = []
+    for limit in (0, dispatch.MAX_TRAINED_SQUARE):  # by SDPA, by products
+        monkeypatch.setattr(dispatch, "MAX_TRAINED_SQUARE", limit)
+        if limit:
+            monkeypatch.setattr(F, "scaled_dot_product_attention", None)
+        leaves = [x.detach().bfloat16().requires_grad_() for x in (q, k, v)]
+        out = attend(*leaves, AttentionContext(here, mask=mask, bias=bias), 0.3)
+        got = [out, *torch.autograd.grad(out, leaves, pull.bfloat16())]
+        errors.append([float(((a.double() - b).norm() / b.norm()).detach()) for a, b in zip(got, want, strict=True)])
+    assert all(theirs < 0.02 and ours < 0.02 for theirs, ours in zip(*errors, strict=True)), errors
+
+
+def test_a_query_that_sees_nothing_in_bf16_on_a_cpu():
+    mine, theirs = make_layout([2, 3]), make_layout([0, 4])
+    q, k, v = (x.detach().bfloat16().requires_grad_() for x in draw_qkv(5, 4))
+    for name in ("dense", "by_length"):
+        with force_kernel(name):
+            out = attend(q, k, v, AttentionContext(mine, theirs), 0.3)
+        assert not out[:2].any()
+        assert out[2:].all()
+        assert all(grad.isfinite().all() for grad in torch.autograd.grad(out.sum(), [q, k, v]))
+
+
+def test_dropout_in_bf16_on_a_cpu():
+    """Values of one: what comes out is the sum of the weights that are left, 1 on average."""
+    here = make_layout([64] * 8)
+    q, k = (torch.randn(512, H, D).bfloat16().requires_grad_() for _ in range(2))
+    v = torch.ones(512, H, D).bfloat16()
+    context = AttentionContext(here, mask=causal)
+    out = attend(q, k, v, context, 0.01, dropout=0.5).detach()
+    assert 0.9 < float(out.float().mean()) < 1.1
+    assert float(out.float().std()) > 0.05
+    assert (attend(q, k, v, context, 0.01).detach().float() - 1).abs().max() < 0.02
+
+
 def test_no_document_at_all():
     empty = Layout(torch.tensor([0, 0], dtype=torch.int32), 0, 0)
     q = torch.zeros(0, H, D)
-    with force_kernel("per_document"):
+    with force_kernel("by_length"):
         assert attend(q, q, q, AttentionContext(empty), 1.0).shape == (0, H, D)
 
 
@@ -160,7 +225,7 @@ def test_gradcheck(kind):
     here = make_layout([3, 2])
     leaves = [torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     extra = [bias.weight] if isinstance(bias, BucketBias) else []
-    for name in ("dense", "per_document"):
+    for name in ("dense", "by_length"):
 
         def run(q, k, v, *_, name=name):
             with force_kernel(name):
@@ -205,7 +270,7 @@ def test_gradcheck_of_the_relative_hook():
 
 def test_no_gradient_reaches_the_past_of_a_future_token():
     here = make_layout([4, 3])
-    for name in ("dense", "per_document"):
+    for name in ("dense", "by_length"):
         q, k, v = draw_qkv(7)
         with force_kernel(name):
             out = attend(q, k, v, AttentionContext(here, mask=causal), 0.3)
@@ -225,7 +290,7 @@ def test_choice_of_path():
     assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 5]), mask=causal), 0.0, None) == "sdpa"
     assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 5]), mask=WindowMask(2)), 0.0, None) == "dense"
     assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 5]), bias=build_alibi(H)), 0.0, None) == "dense"
-    assert choose_kernel(cpu, cpu, AttentionContext(make_layout([1, 13, 1])), 0.0, None) == "per_document"
+    assert choose_kernel(cpu, cpu, AttentionContext(make_layout([1, 13, 1])), 0.0, None) == "by_length"
     assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 4]), mask=causal), 0.0, None) == "dense"
     assert choose_kernel(cpu, cpu, AttentionContext(make_layout([5, 5, 5])), 0.0, lambda q, k, s, c: (q, q)) == "dense"
     assert choose_kernel(cpu, cpu[None], AttentionContext(make_layout([15])), 0.0, None) == "dense"
@@ -407,7 +472,7 @@ def test_an_older_gpu_takes_the_dense_path(monkeypatch):
     monkeypatch.setattr(dispatch, "is_ampere_or_newer", lambda: True)
     monkeypatch.setattr(dispatch, "has_triton", lambda: True)
     assert dispatch.list_available_kernels(q) == {"sdpa", "dense", "varlen", "flex", "biased_flash"}
-    assert dispatch.list_available_kernels(torch.zeros(1, 1, 8)) == {"sdpa", "dense", "per_document"}
+    assert dispatch.list_available_kernels(torch.zeros(1, 1, 8)) == {"sdpa", "dense", "by_length"}
     assert not dispatch._supports_flash(Cuda(width=264))
     assert not dispatch._supports_flex(Cuda(width=8))
     assert not dispatch._supports_biased_flash(Cuda(width=256))
@@ -444,12 +509,12 @@ def test_reach():
 
 
 def test_kernel_is_forced_only_inside():
-    with contextlib.suppress(ZeroDivisionError), force_kernel("per_document"):
-        assert dispatch._forced_kernel == "per_document"
+    with contextlib.suppress(ZeroDivisionError), force_kernel("by_length"):
+        assert dispatch._forced_kernel == "by_length"
         raise ZeroDivisionError
     assert dispatch._forced_kernel is None
     with force_kernel("dense"):
-        with force_kernel("per_document"):
+        with force_kernel("by_length"):
             pass
         assert dispatch._forced_kernel == "dense"
 
@@ -472,7 +537,7 @@ def test_dropout_acts_in_training_only():
 
     attention = Attention(12, 3, dropout=0.5)
     x, attn_context = torch.randn(9, 12), AttentionContext(make_layout([4, 5]))
-    for name in ("per_document", "dense"):
+    for name in ("by_length", "dense"):
         with force_kernel(name):
             attention.train()
             assert not torch.equal(attention(x, attn_context), attention(x, attn_context))

@@ -89,10 +89,10 @@ def test_little_padding_is_cheaper_than_a_loop():
         return dispatch.choose_kernel(AttentionCall(q, q, q, AttentionContext(make_layout(lengths)), 1.0))
 
     assert path([5, 5, 3, 3]) == "dense"  # a quarter more places than tokens
-    assert path([5, 5, 3, 2]) == "per_document"
+    assert path([5, 5, 3, 2]) == "by_length"
 
 
-@pytest.mark.parametrize("path", ["per_document", "varlen", "flex"])
+@pytest.mark.parametrize("path", ["by_length", "varlen", "flex"])
 def test_the_way_chosen_is_the_way_taken_unless_one_is_forced(path, monkeypatch):
     q, here, answer = torch.randn(6, 2, 8), AttentionContext(make_layout([4, 2])), torch.tensor(7)
     monkeypatch.setattr(dispatch, "choose_kernel", lambda *a: path)
@@ -109,7 +109,7 @@ def test_ragged_documents_compile_without_a_break():
     def run(q, k, v):
         return attend(q, k, v, AttentionContext(here, mask=causal), 0.3)
 
-    assert dispatch.choose_kernel(AttentionCall(q, k, v, AttentionContext(here, mask=causal), 0.3)) == "per_document"
+    assert dispatch.choose_kernel(AttentionCall(q, k, v, AttentionContext(here, mask=causal), 0.3)) == "by_length"
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(q, k, v), run(q, k, v))
 
