@@ -70,10 +70,10 @@ class Rule:
         """Say the rule in words."""
         if self.kind == "close":
             if korean:
-                return f"첫 번째 모델의 평균이 {self.share:.0%} 넘게 나쁘지 않을 것"
+                return f"첫 번째 모델의 평균이 두 번째보다 {self.share:.0%} 넘게 나쁘지 않을 것"
             return f"the first arm's mean is worse by at most {self.share:.0%}"
         if korean:
-            least = "" if self.floor is None else f", 둘 중 하나는 {self.floor:g}보다 나을 것"
+            least = "" if self.floor is None else f", 둘 중 하나는 {self.floor:g}보다 좋을 것"
             return f"모든 시드에서 첫 번째 모델의 값이 더 {'낮을' if self.lower else '높을'} 것{least}"
         least = "" if self.floor is None else f", and one of them is better than {self.floor:g}"
         return f"the first arm is {'lower' if self.lower else 'higher'} with every seed{least}"
@@ -138,7 +138,7 @@ CLAIMS = {
     ),
     "elmo": Claim(
         "ELMo", "A learned mix of all layers serves a task better than the last layer alone.",
-        "모든 레이어의 학습된 가중합이 마지막 레이어만 쓰는 것보다 과제에 더 유용합니다.",
+        "가중치를 학습한 모든 레이어의 가중합이 마지막 레이어만 쓰는 것보다 과제에 더 유용합니다.",
         "Peters et al. 2018, §5.1 and table 2", "transfer",
         ({"label": "mix of layers", "family": "elmo", "step_share": 0.375, "model": {"layers": 2},
           "tune": FROZEN | {"tune.features": "mix"}},
@@ -164,7 +164,7 @@ CLAIMS = {
     ),
     "gpt_neo": Claim(
         "GPT-Neo", "Local layers and unscaled scores give a model as good as GPT-2's layers.",
-        "국소 레이어와 스케일링하지 않은 점수를 쓰는 모델이 GPT-2의 레이어만큼 좋습니다.",
+        "국소 레이어와 스케일링하지 않은 점수를 쓰는 모델이 GPT-2의 레이어를 쓰는 모델만큼 좋습니다.",
         "Black et al. 2021, release notes of GPT-Neo (replication of GPT-3's layers)", "text loss",
         ({"label": "GPT-Neo, window 16", "family": "gpt_neo", "tokenizer": "gpt2", "model": {"window": 16}},
          {"label": "GPT-2", "family": "gpt2"}),
@@ -172,7 +172,7 @@ CLAIMS = {
     ),
     "gptj": Claim(
         "GPT-J", "Rotary positions reach a lower loss than learned ones after the same steps.",
-        "같은 스텝에서 회전 위치가 학습된 위치보다 낮은 손실에 도달합니다.",
+        "같은 스텝을 학습하면 회전 위치의 손실이 학습된 위치보다 낮습니다.",
         "Su et al. 2021, §4; Biderman et al. 2021, EleutherAI's study of rotary embeddings", "text loss",
         ({"label": "GPT-J (rotary, parallel)", "family": "gptj", "tokenizer": "gpt2",
           "model": {"rotary": 16, "tied": True}},
@@ -189,7 +189,7 @@ CLAIMS = {
     ),
     "roberta": Claim(
         "RoBERTa", "Whole sentences without next-sentence prediction serve tasks better than pairs with it.",
-        "다음 문장 예측 없이 온전한 문장으로 채운 입력이 문장 쌍과 다음 문장 예측보다 과제에 더 유용합니다.",
+        "다음 문장 예측 없이 온전한 문장으로 채운 입력이, 다음 문장 예측을 하는 문장 쌍보다 과제에 더 유용합니다.",
         "Liu et al. 2019, §4.2 and table 2", "transfer",
         ({"label": "full sentences, no NSP", "family": "bert",
           "objective": {"name": "mlm", "across_documents": True, "whole_sentences": True}},
@@ -205,7 +205,7 @@ CLAIMS = {
     ),
     "bart": Claim(
         "BART", "Text infilling prepares for summaries better than sentence permutation alone.",
-        "요약을 준비하는 데는 문장 순서 바꾸기만 하는 것보다 텍스트 채우기가 낫습니다.",
+        "요약을 위한 사전 학습으로는 문장 순서 바꾸기만 하는 것보다 텍스트 채우기가 낫습니다.",
         "Lewis et al. 2019, §4.3 and table 1", "titles",
         ({"label": "infilling", "family": "bart", "objective": {"name": "denoising", "permute_ratio": 0.0}},
          {"label": "permutation", "family": "bart", "objective": {"name": "denoising", "infill_ratio": 0.0}}),
@@ -213,7 +213,7 @@ CLAIMS = {
     ),
     "albert": Claim(
         "ALBERT", "Sharing all layers divides the blocks' parameters and costs little.",
-        "모든 레이어를 공유하면 블록의 파라미터가 레이어 수만큼 나뉘고, 대가는 작습니다.",
+        "모든 레이어를 공유하면 블록의 파라미터 수가 1/(레이어 수)로 줄고, 성능 손해는 작습니다.",
         "Lan et al. 2019, §4.5 and table 4 (81.6 → 80.1 at E = 128)", "text loss",
         ({"label": "all shared", "family": "albert", "objective": {"name": "mlm"}, "model": {"share": "all-shared"}},
          {"label": "not shared", "family": "albert", "objective": {"name": "mlm"}, "model": {"share": "not-shared"}}),
@@ -221,7 +221,7 @@ CLAIMS = {
     ),
     "t5": Claim(
         "T5", "Span corruption prepares for tasks better than deshuffling.",
-        "과제를 준비하는 데는 섞인 순서 맞추기보다 구간 손상이 낫습니다.",
+        "과제를 위한 사전 학습으로는 섞인 토큰의 순서를 복원하는 것보다 구간 손상이 낫습니다.",
         "Raffel et al. 2019, §3.3.1 and table 4", "titles",
         ({"label": "span corruption", "family": "t5", "objective": {"name": "span-corruption"}},
          {"label": "deshuffling", "family": "t5", "objective": {"name": "deshuffle"}}),
@@ -239,7 +239,7 @@ CLAIMS = {
     ),
     "ernie": Claim(
         "ERNIE", "Masking phrases and entities serves a Korean task better than masking tokens.",
-        "토큰보다 구와 개체를 가리는 쪽이 한국어 과제에 더 유용합니다.",
+        "토큰을 가리는 것보다 구와 개체를 가리는 것이 한국어 과제에 더 유용합니다.",
         "Sun et al. 2019, §4.4.1 and table 2", "transfer",
         ({"label": "three stages", "family": "ernie", "corpus": "korean", "objective": {"name": "ernie-units"}},
          {"label": "tokens", "family": "ernie", "corpus": "korean", "objective": {"name": "mlm"}}),

@@ -15,17 +15,33 @@ KOREAN_VERDICTS = {
     "held": "성립", "did not hold": "성립하지 않음", "unclear": "불분명", "not yet measured": "아직 측정하지 않음",
     "one seed: no verdict": "시드 하나: 판정 없음",
 }  # fmt: skip
+# The names of the arms; those that are names of models stay.
+KOREAN_ARMS = {
+    "plain RNN with attention": "어텐션이 있는 RNN", "plain RNN without": "어텐션이 없는 RNN",
+    "with input feeding": "입력 피딩 있음", "without": "입력 피딩 없음",
+    "residual from layer 3": "레이어 3부터 잔차 연결", "no residuals": "잔차 연결 없음",
+    "mix of layers": "레이어의 가중합", "last layer": "마지막 레이어",
+    "pretrained": "사전 학습함", "not pretrained": "사전 학습하지 않음",
+    "bands of 16 in every other layer": "한 레이어 걸러 너비 16의 띠", "dense": "모두 밀집",
+    "GPT-Neo, window 16": "GPT-Neo, 창 16", "GPT-J (rotary, parallel)": "GPT-J(회전 위치, 병렬)",
+    "GPT-2 (learned positions)": "GPT-2(학습된 위치)", "parallel": "병렬", "one after the other": "순차",
+    "full sentences, no NSP": "온전한 문장, NSP 없음", "segment pairs, NSP": "세그먼트 쌍, NSP",
+    "infilling": "텍스트 채우기", "permutation": "문장 순서 바꾸기",
+    "all shared": "모두 공유", "not shared": "공유하지 않음", "span corruption": "구간 손상",
+    "deshuffling": "토큰 순서 복원", "8 experts": "전문가 8개", "three stages": "세 단계", "tokens": "토큰",
+    "BLOOM (ALiBi)": "BLOOM(ALiBi)", "GPT-NeoX (rotary)": "GPT-NeoX(회전 위치)",
+}  # fmt: skip
 MIN_SEEDS = 2  # for a verdict
 ENGLISH = """# Claims of the papers, tried at small scale
 
 Made from `benchmarks/raw/claims.jsonl` by `python -m benchmarks.claims --pages`; do not edit.
 
-One claim of each member's paper, with two arms that differ in the one thing that it is about; where whole members are
-compared (GPT-Neo, GPT-J, XLNet, BLOOM), they differ in their other parts as well. The rule of each verdict was fixed
-before the run. Models are small and train for minutes, so that a verdict is about this scale: a claim that
-did not hold here is not refuted, and one that held is not proven at the paper's size. One rule is younger than a trial:
-with a linear head both arms of ELMo stayed at chance (49.6 to 49.8 %), so its head became a BiLSTM, and every rule on
-accuracy got a floor of 55 % below which it says nothing.
+One claim of each model's paper, tested with two arms that differ only in what the claim is about; where whole models
+are compared (GPT-Neo, GPT-J, XLNet, BLOOM), they differ in their other parts as well. The rule of each verdict was
+fixed before the run. Models are small and train for minutes, so a verdict holds for this scale only: a claim that did
+not hold here is not refuted, and one that held is not proven at the paper's size. One rule was changed after a trial
+run: with a linear head both arms of ELMo stayed at chance (49.6 to 49.8 %), so its head became a BiLSTM, and every
+rule on accuracy got a floor of 55 %, below which there is no verdict.
 
 ```sh
 python -m benchmarks.claims --list
@@ -35,20 +51,20 @@ python -m benchmarks.claims --scale gpu --at-once 12 --minutes 9.5 --text CORPOR
 ```
 
 Values are means over the seeds ± half the distance between the largest and the smallest; a verdict needs two seeds. On
-a CPU a model reads 0.4 million tokens for a text loss and 1.6 million before a task, on a GPU 16 and 65 million: where
-the two differ, trust the GPU.
+a CPU a model reads 0.4 million tokens for a text loss and 1.6 million before a task, on a GPU 16 and 65 million. Where
+the two disagree, trust the GPU.
 
 """
 KOREAN = """# 논문의 주장을 작은 규모로 확인하기
 
 `benchmarks/raw/claims.jsonl`에서 `python -m benchmarks.claims --pages`로 만든 문서입니다. 직접 고치지 마십시오.
 
-모델마다 논문의 주장 하나를 고르고, 그 주장이 말하는 한 가지만 다른 두 모델을 비교합니다. 모델끼리 비교하는
-항목(GPT-Neo, GPT-J, XLNet, BLOOM)에서는 나머지 부분도 서로 다릅니다. 판정 규칙은 실행하기 전에 정했습니다. 모델이 작고
-학습 시간이 몇 분이므로 판정은 이 규모에만 해당합니다. 여기서 성립하지 않았다고 주장이 반증된 것은 아니며, 성립했다고
-논문의 규모에서 증명된 것도 아닙니다. 시험 실행 뒤에 바꾼 규칙이 하나 있습니다. ELMo는 선형 헤드로는 두 모델이 모두
-우연 수준(49.6~49.8 %)에 머물러 헤드를 BiLSTM으로 바꾸었고, 정확도로 판정하는 모든 규칙에 하한 55 %를 두어 그
-아래에서는 판정하지 않습니다.
+모델마다 논문의 주장 하나를 고르고, 그 주장이 다루는 한 가지만 다른 두 모델을 비교합니다. 서로 다른 모델을 통째로
+비교하는 항목(GPT-Neo, GPT-J, XLNet, BLOOM)에서는 나머지 부분도 다릅니다. 판정 규칙은 실행하기 전에 정했습니다. 모델이
+작고 몇 분만 학습하므로 판정은 이 규모에만 해당합니다. 여기서 성립하지 않았다고 주장이 반증된 것은 아니며, 성립했다고
+논문의 규모에서 증명된 것도 아닙니다. 시험 실행 뒤에 바꾼 규칙이 하나 있습니다. ELMo는 선형 헤드를 쓰면 두 모델 모두
+우연 수준(49.6~49.8 %)에 머물러 헤드를 BiLSTM으로 바꾸었고, 정확도로 판정하는 모든 규칙에 하한 55 %를 두어 그보다
+낮으면 판정하지 않습니다.
 
 ```sh
 python -m benchmarks.claims --list
@@ -57,9 +73,9 @@ python -m benchmarks.claims --scale cpu
 python -m benchmarks.claims --scale gpu --at-once 12 --minutes 9.5 --text CORPORA/wikipedia.train.txt.xz
 ```
 
-값은 시드별 평균 ± (최댓값과 최솟값 차이의 절반)이며, 시드가 둘 이상일 때만 판정합니다. CPU에서는 손실을 잴 때
-40만 토큰, 과제에 앞서 160만 토큰을 읽고, GPU에서는 1,600만과 6,500만 토큰을 읽습니다. 두 결과가 다르면
-GPU 쪽을 믿으십시오.
+값은 시드별 값의 평균 ± (최댓값과 최솟값 차이의 절반)이며, 시드가 둘 이상일 때만 판정합니다. CPU에서는 텍스트의 손실을
+잴 때 40만 토큰, 과제를 학습하기 전에 160만 토큰을 읽고, GPU에서는 각각 1,600만, 6,500만 토큰을 읽습니다. 두 결과가
+다르면 GPU의 결과를 믿으십시오.
 
 """
 
@@ -73,12 +89,12 @@ def write_pages(rows: list[dict[str, Any]]) -> None:
 
 def render_page(rows: list[dict[str, Any]], korean: bool) -> str:
     """Render the table of all claims, and how each was tried."""
-    head = ("member", "claim", "first arm", "second arm", "seeds", "scale", "verdict")
-    head_ko = ("모델", "주장", "첫 번째", "두 번째", "시드", "규모", "판정")
+    head = ("model", "claim", "first arm", "second arm", "seeds", "scale", "verdict")
+    head_ko = ("모델", "주장", "첫 번째 모델", "두 번째 모델", "시드 수", "규모", "판정")
     lines = [f"| {' | '.join(head_ko if korean else head)} |", "|---|---|---|---|---|---|---|"]
     for name, claim in CLAIMS.items():
         lines += render_rows(name, claim, rows, korean)
-    lines += ["", "## " + ("실행 방법" if korean else "How each was tried"), ""]
+    lines += ["", "## " + ("실행 방법" if korean else "How each was tested"), ""]
     for name, claim in CLAIMS.items():
         lines += describe_claim(name, claim, rows, korean)
     return (KOREAN if korean else ENGLISH) + "\n".join(lines).rstrip() + "\n"
@@ -94,14 +110,20 @@ def render_rows(name: str, claim: Claim, rows: list[dict[str, Any]], korean: boo
         verdict = claim.rule.judge(first, second) if len(seeds) >= MIN_SEEDS else "one seed: no verdict"
         shown = KOREAN_VERDICTS[verdict] if korean else verdict
         values = [
-            f"{label}: {format_arm(some)}" for label, some in zip(claim.get_labels(), (first, second), strict=True)
+            f"{label}: {format_arm(some)}"
+            for label, some in zip(name_arms(claim, korean), (first, second), strict=True)
         ]
         lines.append(
             f"| {claim.member} | {text} | {' | '.join(values)} | {len(seeds)} | {names[korean]} | **{shown}** |"
         )
     missing = KOREAN_VERDICTS["not yet measured"] if korean else "not yet measured"
-    labels = " | ".join(claim.get_labels())
+    labels = " | ".join(name_arms(claim, korean))
     return lines or [f"| {claim.member} | {text} | {labels} | – | – | {missing} |"]
+
+
+def name_arms(claim: Claim, korean: bool) -> list[str]:
+    """Name both arms of a claim in the language of the page."""
+    return [KOREAN_ARMS.get(label, label) if korean else label for label in claim.get_labels()]
 
 
 def describe_claim(name: str, claim: Claim, rows: list[dict[str, Any]], korean: bool) -> list[str]:
@@ -115,7 +137,7 @@ def describe_claim(name: str, claim: Claim, rows: list[dict[str, Any]], korean: 
     lines.append(f"- {words[1]}: {claim.measure_korean if korean else claim.measure} (`{claim.work}`)")
     lines.append(f"- {words[2]}: {claim.rule.describe(korean)}")
     lines.append(f"- {words[3]}: `python -m benchmarks.claims {name}`")
-    for arm in claim.arms:
+    for arm, label in zip(claim.arms, name_arms(claim, korean), strict=True):
         settings = {key: value for key, value in arm.items() if key != "label"}
-        lines.append(f"- {words[4]}, {arm['label']}: `{json.dumps(settings, ensure_ascii=False)}`")
+        lines.append(f"- {words[4]}, {label}: `{json.dumps(settings, ensure_ascii=False)}`")
     return [*lines, *([f"- {words[5]}: {'; '.join(machines)}"] if machines else []), ""]

@@ -162,7 +162,7 @@ def test_labels_of_a_table_are_not_translated(tmp_path):
     page, _ = write_and_read(folder_of(tmp_path, sections=[confusion, measures, worst], language="ko"))
     assert "<td>text</td>" in page
     assert '<th class="num">test</th>' in page
-    assert "<td>시험</td>" in page
+    assert "<td>테스트</td>" in page
     assert "혼동 행렬" in page
     assert "<td>영화</td><td>text</td><td>test</td>" in page
     assert '<td class="num">0.5</td>' in page

@@ -86,7 +86,7 @@ class ComparisonReport:
             ])  # fmt: skip
         head = (
             local("family", "모델 계열"), local("kind", "종류"), local("objective", "학습 목표"),
-            local("layers × width", "레이어 × 너비"), local("size", "크기"), local("stored", "저장"),
+            local("layers × width", "레이어 × 너비"), local("size", "크기"), local("stored", "저장된 수"),
             local("all parameters", "전체 파라미터"), local("MFLOP a token", "토큰당 MFLOP"),
             local("tokens/s", "토큰/초"), "GiB",
         )  # fmt: skip
@@ -94,8 +94,8 @@ class ComparisonReport:
             "Size: parameters of the body without token tables, as if no layer were shared and every layer had one "
             "expert; this is what is equal. Stored: as they are. MFLOP: of a training step. Speed and memory: each "
             "family alone on the machine.",
-            "크기: 토큰 임베딩을 뺀 본체의 파라미터 수로, 공유하는 레이어를 각각 세고 레이어마다 전문가를 하나로 센 값이며 이 값을 같게 "
-            "맞춥니다. 저장: 실제로 저장되는 수. MFLOP: 학습 스텝 기준. 속도와 메모리: 하드웨어를 혼자 쓸 때의 값.",
+            "크기: 토큰 임베딩을 뺀 본체의 파라미터 수입니다. 공유하는 레이어도 각각 세고 전문가는 레이어마다 하나만 센 값이며, 이 값을 같게 "
+            "맞춥니다. 저장된 수: 실제로 저장하는 파라미터 수. MFLOP: 학습 스텝 기준. 속도와 메모리: 하드웨어를 혼자 쓸 때의 값.",
         )
         return ReportTable(local("The models", "모델"), head, rows, note)
 
@@ -149,7 +149,9 @@ class ComparisonReport:
         ]  # fmt: skip
         head = ("", local("family", "모델 계열"), local("articles", "글"), local("sentences", "문장"),
                 local("pairs, %", "문장 쌍, %"))  # fmt: skip
-        title = local("Causal models by bits per byte of the test text", "인과 모델: 테스트 텍스트의 바이트당 비트 수")
+        title = local(
+            "Causal models by bits per byte of the test text", "인과 언어 모델: 테스트 텍스트의 바이트당 비트 수"
+        )
         return ReportTable(title, head, rows)
 
     def build_apart_table(self, budget: str) -> ReportTable:
@@ -175,9 +177,9 @@ class ComparisonReport:
         note = local(
             "Not ranked: a masked model sees both sides of each token, the others have another order or vocabulary. "
             "No value here may be compared with a perplexity above.",
-            "순위를 매기지 않습니다. 마스크 모델은 토큰의 양쪽을 모두 보고, 나머지는 순서나 어휘가 다릅니다. 이 값들은 위의 값과 비교할 수 없습니다.",
+            "순위를 매기지 않습니다. 마스크 언어 모델은 토큰의 양쪽을 모두 보고, 나머지는 순서나 어휘가 다릅니다. 이 값들은 위의 값과 비교할 수 없습니다.",
         )
-        return ReportTable(local("Shown apart", "따로 보이는 값"), head, rows, note)
+        return ReportTable(local("Shown apart", "따로 보여 주는 값"), head, rows, note)
 
     def build_task_table(self, budget: str) -> ReportTable:
         """Build the ranking of all families by their mean fine-tuning score."""
@@ -224,7 +226,7 @@ class ComparisonReport:
             "Written down before the runs. A is the budget of epochs, B that of operations. Noise: two standard errors "
             "from the deviation between seeds; – where no family of the rule has two.",
             "실행하기 전에 적어 둔 가설입니다. A는 에포크 예산, B는 연산량 예산입니다. 잡음: 시드 간 편차로 구한 표준오차의 두 배이며, "
-            "시드가 둘 이상인 모델 계열이 없으면 –입니다.",
+            "규칙에 나오는 모델 계열 가운데 시드가 둘 이상인 것이 없으면 –로 표시합니다.",
         )
         return ReportTable(local("Hypotheses", "가설"), head, rows, note)
 
@@ -287,7 +289,7 @@ class ComparisonReport:
             if lines:
                 caption = local(f"validation loss over operations: {names[0]} models",
                                 f"연산량에 따른 검증 손실: {names[1]} 모델")  # fmt: skip
-                across, up = local("operations", "연산량"), local("nats", "냇")
+                across, up = local("operations", "연산량"), local("nats", "nat")
                 pictures[f"curves-{kind}-{budget}.svg"] = draw_curves(lines, caption, across, up, log_x=True)
         return pictures
 
@@ -309,7 +311,7 @@ class ComparisonReport:
         return self.localise(
             f"Text: {words[0]} words in {counts[0]['documents']:,} documents to learn from, {words[1]} for validation, "
             f"{words[2]} for the test.{cut[0]}",
-            f"텍스트: 학습 {words[0]} 단어(문서 {counts[0]['documents']:,}개), 검증 {words[1]} 단어, 테스트 {words[2]} 단어.{cut[1]}",
+            f"텍스트: 학습 {words[0]}단어(문서 {counts[0]['documents']:,}개), 검증 {words[1]}단어, 테스트 {words[2]}단어.{cut[1]}",
         )
 
 

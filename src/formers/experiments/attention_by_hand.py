@@ -29,7 +29,7 @@ EXPLANATION = (
     ("The output of a token is the sum of the values that it may see, weighted by its row; in a causal model it sees itself and the tokens before it.",
      "토큰의 출력은 볼 수 있는 값들을 그 행의 가중치로 더한 가중합입니다. 인과 모델에서는 자신과 앞의 토큰만 볼 수 있습니다."),
     ("Without the division scores grow with the width of the head: the entropy of random heads falls, and the weight gathers on few tokens.",
-     "나누지 않으면 헤드의 너비에 따라 점수가 커집니다. 임의 헤드의 엔트로피가 낮아지고 가중치가 적은 수의 토큰에 몰립니다."),
+     "나누지 않으면 헤드의 너비에 따라 점수가 커집니다. 무작위 헤드의 엔트로피가 낮아지고 가중치가 몇몇 토큰에 몰립니다."),
     ("Compare the last picture's lines: without the residual connection the vectors of all tokens tend to become alike with every layer of attention.",
      "마지막 그림의 선을 비교하십시오. 잔차 연결이 없으면 어텐션을 거칠수록 모든 토큰의 벡터가 서로 비슷해지는 경향이 있습니다."),
 )  # fmt: skip
@@ -235,7 +235,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
             random,
             local(
                 "entropy of random heads of 64 tokens, by the width d",
-                "토큰 64개에 대한 임의 헤드의 엔트로피, 너비 d별",
+                "토큰 64개에 대한 무작위 헤드의 엔트로피, 너비 d별",
             ),
             "d",
             local("bits", "비트"),

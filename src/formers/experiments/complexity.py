@@ -24,13 +24,13 @@ EXPLANATION = (
     ("Both axes are logarithmic: a slope of 1 means time in proportion to the length n, a slope of 2 to its square.",
      "두 축 모두 로그입니다. 기울기 1은 길이 n에, 기울기 2는 n의 제곱에 비례함을 뜻합니다."),
     ("Attention costs n²·d, recurrence n·d², convolution k·n·d²: counted so, attention is the cheaper of the first two while n is below d; compare with the times measured.",
-     "어텐션은 n²·d, 순환은 n·d², 합성곱은 k·n·d²입니다. 계산량으로는 n이 d보다 작으면 어텐션이 순환보다 쌉니다. 측정한 시간과 비교하십시오."),
+     "어텐션은 n²·d, 순환은 n·d², 합성곱은 k·n·d²입니다. n이 d보다 작으면 어텐션의 계산량이 순환보다 적습니다. 측정한 시간과 비교하십시오."),
     ("The crossing point is the length from which a layer of attention takes longer than an LSTM; compare it with that of the fused kernel.",
      "교차점은 어텐션 레이어가 LSTM보다 오래 걸리기 시작하는 길이입니다. 융합 커널의 교차점과 비교하십시오."),
     ("Kept for the backward pass, the weights of attention grow with n²; a fused kernel computes them again instead.",
      "역전파를 위해 저장하는 어텐션 가중치는 n²로 늘어나며, 융합 커널은 저장하는 대신 다시 계산합니다."),
     ("Steps that must wait for each other are n in recurrence and 1 in attention: one text alone shows it, and --texts 64, which share every step, hide it.",
-     "서로 기다려야 하는 단계는 순환이 n개, 어텐션이 1개입니다. 글 하나만 읽으면 그 차이가 드러나고, 단계마다 함께 계산하는 --texts 64에서는 가려집니다."),
+     "서로 기다려야 하는 단계는 순환이 n개, 어텐션이 1개입니다. 텍스트 하나만 읽으면 그 차이가 드러나고, 단계마다 여러 텍스트를 함께 계산하는 --texts 64에서는 가려집니다."),
 )  # fmt: skip
 KERNEL_WIDTH = 3
 Layer = Callable[[Tensor, Batch], Tensor]

@@ -22,7 +22,7 @@ from .small_models import cut_to_context, load_or_train
 
 EXPLANATION = (
     ("Each row of the first table is a step: the likeliest next tokens with their probabilities, of which greedy search takes the first.",
-     "첫 표의 각 행은 한 단계이며, 가장 그럴듯한 다음 토큰과 확률입니다. 그리디 탐색은 첫째를 고릅니다."),
+     "첫 표의 각 행은 한 단계이며, 확률이 높은 다음 토큰과 그 확률입니다. 그리디 디코딩은 첫 번째를 고릅니다."),
     ("Beam search keeps several beginnings, since a branch that begins worse can end better than the greedy one: compare their log p.",
      "빔 탐색은 여러 앞부분을 유지하므로, 처음에 불리한 가지가 결국 그리디보다 나을 수 있습니다. 두 방법의 log p를 비교하십시오."),
     ("A low temperature sharpens the distribution, a high one flattens it: look at the entropy.",
@@ -179,9 +179,9 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     if s.model is None:
         own = page.documents is not None
         page.add_note(local(f"A small GPT-2 that has read {'your file' if own else 'the bundled corpus'} only: hence its language.",
-                            f"작은 GPT-2이며 {'지정한 파일' if own else '내장 말뭉치'}만 읽었으므로, 생성하는 글도 그 말투를 따릅니다."), shown=True)  # fmt: skip
+                            f"작은 GPT-2이며 {'지정한 파일' if own else '내장 말뭉치'}만 읽었으므로, 생성하는 텍스트도 그 문체를 따릅니다."), shown=True)  # fmt: skip
     page.add_table(
-        local("The likeliest tokens of each step", "단계별로 가장 그럴듯한 토큰"),
+        local("The likeliest tokens of each step", "단계별로 확률이 높은 토큰"),
         (local("step", "단계"), *(f"{i + 1}." for i in range(s.top))),
         rows,
     )

@@ -30,7 +30,7 @@ EXPLANATION = (
     ("An expert takes no more than its capacity: what overflows is dropped and passes by the residual connection alone.",
      "전문가는 용량까지만 처리하며, 넘치는 토큰은 버려져 잔차 연결로만 지나갑니다."),
     ("The larger the capacity factor, the fewer tokens are dropped: compare how fast each line falls with how even its load is.",
-     "용량 계수가 클수록 버려지는 토큰이 적습니다. 각 선이 얼마나 빨리 내려가는지를 부하가 고른 정도와 견주어 보십시오."),
+     "용량 계수가 클수록 버려지는 토큰이 적습니다. 각 선이 얼마나 빨리 내려가는지를 부하가 고른 정도와 비교해 보십시오."),
 )  # fmt: skip
 FACTORS = (0.5, 1.0, 1.25, 2.0)
 

@@ -23,7 +23,7 @@ EXPLANATION = (
     ("Look where the costly heads are, and how many cost hardly anything: where those are many, the model has more heads than it needs.",
      "비용이 큰 헤드가 어느 레이어에 있는지, 비용이 거의 없는 헤드가 얼마나 되는지 보십시오. 후자가 많다면 모델에 필요한 것보다 많은 헤드가 있는 것입니다."),
     ("A negative number, if there is one, in the other colour, is a head without which this text is predicted better.",
-     "다른 색으로 표시된 음수가 있다면, 그 헤드는 없을 때 오히려 이 텍스트를 더 잘 예측하게 하는 헤드입니다."),
+     "다른 색으로 표시된 음수가 있다면, 그 헤드가 없을 때 오히려 이 텍스트를 더 잘 예측하는 것입니다."),
     ("Compare the sum of the single costs with the cost together: if together they cost more, the heads stand in for each other.",
      "개별 비용의 합과 함께 제거한 비용을 비교하십시오. 함께 제거할 때 더 크면 헤드들이 서로를 대신하고 있는 것입니다."),
     ("Compare the two lines: the further apart they are, the better the single costs tell which heads can be removed.",
@@ -102,16 +102,16 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     costs = next(iter(measured.costs.values()))
     order, shares = order_heads(costs), [i / 6 for i in range(6)]
     lines = {
-        local("cheapest first", "값싼 것부터"): measure_removal(former, texts, order, shares),
-        local("costliest first", "비싼 것부터"): measure_removal(former, texts, order[::-1], shares),
+        local("cheapest first", "비용이 작은 것부터"): measure_removal(former, texts, order, shares),
+        local("costliest first", "비용이 큰 것부터"): measure_removal(former, texts, order[::-1], shares),
     }
     layers = [f"{local('layer', '레이어')} {i}" for i in range(len(costs))]
     heads = [f"{local('head', '헤드')} {i}" for i in range(costs.shape[1])]
     page.add_table(local("Rise of the loss without one head (bits for each token)", "헤드 하나를 제거할 때의 손실 증가(토큰당 비트)"), ("", *heads),
                    [(name, *(f"{x:+.3f}" for x in row)) for name, row in zip(layers, costs.tolist(), strict=True)])  # fmt: skip
     groups = {
-        local("the cheaper half", "값싼 절반"): order[: len(order) // 2],
-        local("the costliest quarter", "가장 비싼 4분의 1"): order[::-1][: len(order) // 4],
+        local("the cheaper half", "비용이 작은 절반"): order[: len(order) // 2],
+        local("the costliest quarter", "비용이 가장 큰 4분의 1"): order[::-1][: len(order) // 4],
     }
     rows = []
     for name, group in groups.items():

@@ -28,9 +28,9 @@ EXPLANATION = (
     ("Embeddings have not seen the neighbours, which can only be guessed from the token; a rise in a later layer is what attention has brought in.",
      "임베딩은 이웃 토큰을 보지 못해 토큰 자체로 짐작할 뿐입니다. 뒤 레이어에서 정확도가 오르면 어텐션이 가져온 정보입니다."),
     ("Compare with the majority in the table, the share of the most frequent answer: at or below it a probe has read nothing.",
-     "표의 다수 답 비율과 비교하십시오. 그보다 높지 않으면 프로브는 아무것도 읽지 못한 것입니다."),
+     "표의 가장 흔한 답의 비율과 비교하십시오. 그보다 높지 않으면 프로브는 아무것도 읽지 못한 것입니다."),
     ("ELMo lets each task learn its mix: see whether spelling (the last letter) takes more of the lowest layer than questions about the context do.",
-     "ELMo는 과제마다 레이어의 혼합을 학습합니다. 철자(마지막 글자)가 문맥에 관한 과제보다 가장 아래 레이어를 더 많이 쓰는지 보십시오."),
+     "ELMo는 과제마다 레이어의 가중합을 학습합니다. 철자(마지막 글자)가 문맥에 관한 과제보다 가장 아래 레이어를 더 많이 쓰는지 보십시오."),
 )  # fmt: skip
 CLASSES = 30  # of tokens: the most frequent ones
 BERT_VOCAB_SIZE, WINDOW = 512, 32  # few tokens, and short texts: a small BERT leaves their frequencies sooner
@@ -184,7 +184,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     ]
     page.add_table(
         local("Accuracy of probes by layer", "레이어별 프로브 정확도"),
-        (local("question", "질문"), local("majority", "다수 답"), *layer_names),
+        (local("question", "질문"), local("majority", "가장 흔한 답"), *layer_names),
         rows,
     )
     page.add_picture(

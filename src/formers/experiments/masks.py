@@ -31,11 +31,11 @@ EXPLANATION = (
     ("The causal mask is a lower triangle: no token sees what comes later, so every token can be a target at once.",
      "인과 마스크는 하삼각 행렬입니다. 뒤에 오는 토큰을 볼 수 없으므로 모든 토큰을 한 번에 예측 대상으로 삼을 수 있습니다."),
     ("Two-sided models such as BERT see everything and have to hide their targets; a prefix is seen by all, the rest is causal.",
-     "BERT 같은 양방향 모델은 모든 토큰을 보므로 정답을 가려야 하고, 접두사 마스크는 앞부분만 모두에게 보이고 나머지는 인과적입니다."),
+     "BERT 같은 양방향 모델은 모든 토큰을 보므로 정답을 가려야 하고, 접두사 마스크에서는 앞부분을 모든 토큰이 보고 나머지는 인과 마스크와 같습니다."),
     ("A band costs a fixed number of cells in every row, so its cost grows with the length and not with its square.",
      "띠 마스크는 행마다 정해진 수의 칸만 쓰므로 비용이 길이의 제곱이 아니라 길이에 비례합니다."),
     ("In a permutation the order of prediction is drawn at random, and XLNet's query stream differs from its content stream in the diagonal alone.",
-     "순열 마스크에서는 예측 순서를 무작위로 정하며, XLNet의 쿼리 스트림은 대각선에서만 콘텐츠 스트림과 다릅니다."),
+     "순열 마스크에서는 예측 순서를 무작위로 정하며, XLNet의 쿼리 스트림은 대각선에서만 내용 스트림과 다릅니다."),
 )  # fmt: skip
 MAX_TOKENS = 16
 
@@ -134,7 +134,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         "two-sided": local("two-sided (BERT)", "양방향(BERT)"), "causal": local("causal (GPT-2)", "인과(GPT-2)"),
         "band": local("band (GPT-3)", "띠(GPT-3)"), "prefix": local("prefix", "접두사"),
         "documents": local("packed documents", "이어 붙인 문서"), "padding": local("padding", "패딩"),
-        "permutation, content": local("permutation, content stream (XLNet)", "순열, 콘텐츠 스트림(XLNet)"),
+        "permutation, content": local("permutation, content stream (XLNet)", "순열, 내용 스트림(XLNet)"),
         "permutation, query": local("permutation, query stream (XLNet)", "순열, 쿼리 스트림(XLNet)"),
     }  # fmt: skip
     rows, pictures, wrong = [], [], 0

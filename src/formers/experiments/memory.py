@@ -18,15 +18,15 @@ from .small_models import prepare_corpus, train_small
 
 EXPLANATION = (
     ("Text is read in segments; without a memory the first tokens of each segment have hardly any context: look for a higher loss there.",
-     "텍스트는 조각으로 나누어 읽습니다. 메모리가 없으면 조각의 앞쪽 토큰은 문맥이 거의 없습니다. 그곳의 손실이 더 큰지 보십시오."),
+     "텍스트는 세그먼트로 나누어 읽습니다. 메모리가 없으면 세그먼트의 앞쪽 토큰은 문맥이 거의 없습니다. 그곳의 손실이 더 큰지 보십시오."),
     ("If that rise almost disappears with a memory of earlier states, the memory has repaired the context fragmentation.",
      "이전 상태를 담은 메모리가 있을 때 그 증가가 거의 사라지면, 메모리가 문맥 단절을 해소한 것입니다."),
     ("The model was trained with a memory of two segments: see up to which length a longer memory helps, and whether it still does beyond that.",
-     "모델은 조각 두 개 길이의 메모리로 학습했습니다. 메모리가 어느 길이까지 도움이 되고, 그 이상에서도 도움이 되는지 보십시오."),
+     "모델은 세그먼트 두 개 길이의 메모리로 학습했습니다. 메모리가 어느 길이까지 도움이 되고, 그 이상에서도 도움이 되는지 보십시오."),
     ("The memory of one layer holds states that had a memory themselves, so the reach is layers × length of the memory, plus the distance to the end of the token's own segment.",
-     "한 레이어의 메모리에는 스스로 메모리를 본 상태가 들어 있으므로, 도달 거리는 레이어 수×메모리 길이에 그 토큰이 속한 조각의 끝까지의 거리를 더한 값입니다."),
+     "한 레이어의 메모리에는 스스로 메모리를 본 상태가 들어 있으므로, 도달 거리는 레이어 수×메모리 길이에 그 토큰이 속한 세그먼트의 끝까지의 거리를 더한 값입니다."),
     ("The last picture changes one token and looks how far away the output still changes: without a memory, only within the segment.",
-     "마지막 그림은 토큰 하나를 바꾸고 출력이 얼마나 멀리까지 변하는지 봅니다. 메모리가 없으면 조각 안에서만 변합니다."),
+     "마지막 그림은 토큰 하나를 바꾸고 출력이 얼마나 멀리까지 변하는지 봅니다. 메모리가 없으면 세그먼트 안에서만 변합니다."),
 )  # fmt: skip
 
 
@@ -124,13 +124,13 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     first = max(1, s.segment // 8)
     page.add_note(local(f"One Transformer-XL of {s.layers} layers is trained, with segments of {s.segment} tokens and a memory of {2 * s.segment}; "
                         "no separate model is trained for memory 0 or any other length, only the memory of this one is changed when it reads.",
-                        f"레이어 {s.layers}개의 Transformer-XL 하나를 토큰 {s.segment}개짜리 조각과 길이 {2 * s.segment}의 메모리로 학습합니다. "
+                        f"레이어 {s.layers}개의 Transformer-XL 하나를 토큰 {s.segment}개짜리 세그먼트와 길이 {2 * s.segment}의 메모리로 학습합니다. "
                         "메모리 0이나 다른 길이를 위한 모델을 따로 학습하지 않으며, 읽을 때 이 모델의 메모리 길이만 바꿉니다."), shown=True)  # fmt: skip
     rows = [(m, float(v.mean()), float(v[:first].mean()), float(v[-first:].mean())) for m, v in by_place.items()]
     head = (
         local("memory", "메모리"),
         local("loss", "손실"),
-        local(f"first {first} of {s.segment} tokens", f"조각 {s.segment}개 중 앞 {first}개 토큰"),
+        local(f"first {first} of {s.segment} tokens", f"세그먼트의 {s.segment}개 중 앞 {first}개 토큰"),
         local(f"last {first} tokens", f"뒤 {first}개 토큰"),
     )
     page.add_table(local("Loss on validation text", "검증 텍스트의 손실"), head, rows)
@@ -146,7 +146,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     page.add_picture(
         draw_curves(
             named,
-            local("loss by the place in the segment", "조각 내 위치별 손실"),
+            local("loss by the place in the segment", "세그먼트 내 위치별 손실"),
             local("place", "위치"),
             local("loss", "손실"),
         )

@@ -29,11 +29,11 @@ EXPLANATION = (
     ("A causal model learns from every token, a masked one from 15 % of them, but sees both sides.",
      "인과 모델은 모든 토큰에서 학습하고, 마스크 모델은 15%에서만 학습하지만 양쪽을 모두 봅니다."),
     ("Few masks give few labels to learn from, many leave little to read: look for the rate from which the loss hardly falls any more.",
-     "마스크가 적으면 학습할 레이블이 적고, 많으면 읽을 것이 적습니다. 어느 비율부터 손실이 거의 줄지 않는지 찾아보십시오."),
+     "마스크가 적으면 학습할 레이블이 적고, 많으면 읽을 문맥이 적습니다. 어느 비율부터 손실이 거의 줄지 않는지 찾아보십시오."),
     ("Static masks hide the same tokens in every epoch, dynamic masks draw anew: compare how many tokens each has hidden after ten.",
      "정적 마스크는 에포크마다 같은 토큰을 가리고, 동적 마스크는 매번 새로 뽑습니다. 열 에포크 뒤 가려진 토큰의 비율을 비교하십시오."),
     ("A swapped text (SOP) has the same words, so that shared words cannot tell it; see how far above chance they tell a random next text (NSP).",
-     "순서가 바뀐 글(SOP)은 단어가 같으므로 공통 단어로는 알아낼 수 없습니다. 무작위 다음 글(NSP)은 공통 단어로 우연보다 얼마나 잘 알아내는지 보십시오."),
+     "순서가 바뀐 텍스트(SOP)는 단어가 같으므로 공통 단어로는 알아낼 수 없습니다. 무작위로 고른 다음 텍스트(NSP)는 공통 단어로 우연보다 얼마나 잘 알아내는지 보십시오."),
 )  # fmt: skip
 CHIP_KINDS = {"kept": "", "special": "off", "target": "on", "hidden": "hidden", "dropped": "hidden", "masked": "warm",
               "sentinel": "warm", "replaced": "warm", "random": "warm", "moved": "warm"}  # fmt: skip

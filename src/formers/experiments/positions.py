@@ -20,13 +20,13 @@ from .small_models import SMALL_SIZES, prepare_corpus, train_small
 
 EXPLANATION = (
     ("In the sinusoid map a row is a position and reads 0, 1, 0, 1, … at position 0; the columns turn ever more slowly.",
-     "사인파 지도에서 행은 위치이며 위치 0의 값은 0, 1, 0, 1, …입니다. 열이 뒤로 갈수록 천천히 변합니다."),
+     "사인 함수 지도에서 행은 위치이며 위치 0의 값은 0, 1, 0, 1, …입니다. 열이 뒤로 갈수록 천천히 변합니다."),
     ("A learned table starts as noise; a band along its diagonal, however faint, would show that neighbouring positions begin to be alike, which takes long.",
-     "학습되는 위치 표는 잡음에서 시작합니다. 대각선 주위에 옅은 띠가 보이면 이웃한 위치끼리 비슷해지기 시작한 것이며, 이는 오래 걸립니다."),
+     "학습하는 위치 표는 잡음에서 시작합니다. 대각선 주위에 옅은 띠가 보이면 이웃한 위치끼리 비슷해지기 시작한 것이며, 이는 오래 걸립니다."),
     ("Rotary scores, ALiBi's penalties and T5's buckets depend on the distance alone, not on the place in the text.",
-     "로터리 점수, ALiBi의 벌점, T5의 버킷은 위치가 아니라 거리에만 의존합니다."),
+     "회전 위치의 점수, ALiBi의 페널티, T5의 버킷은 위치가 아니라 거리에만 의존합니다."),
     ("A causal model without positions can still learn an order from its mask: compare its loss with that of a learned table, and both with the schemes of distances (rotary, ALiBi, buckets).",
-     "인과 모델은 위치 정보가 없어도 마스크에서 순서를 학습할 수 있습니다. 그 손실을 학습되는 위치 표와, 또 거리를 쓰는 방식(로터리, ALiBi, 버킷)과 비교하십시오."),
+     "인과 모델은 위치 정보가 없어도 마스크에서 순서를 학습할 수 있습니다. 그 손실을 학습하는 위치 표, 그리고 거리를 쓰는 방식(회전 위치, ALiBi, 버킷)과 비교하십시오."),
     ("Without positions a two-sided model cannot tell an order at all: shuffled words give the same vectors, shuffled.",
      "양방향 모델은 위치 정보가 없으면 순서를 전혀 구별하지 못합니다. 단어를 섞으면 같은 벡터가 섞여서 나옵니다."),
 )  # fmt: skip
@@ -108,8 +108,8 @@ VARIANTS: dict[tuple[str, str], Callable[[Former], None] | None] = {
     ("none", "없음"): remove_positions,
     ("learned, added", "학습, 더하기"): None,
     ("learned, concatenated", "학습, 이어 붙이기"): concatenate_positions,
-    ("sinusoids", "사인파"): use_sinusoids,
-    ("rotary", "로터리"): use_rotary,
+    ("sinusoids", "사인 함수"): use_sinusoids,
+    ("rotary", "회전 위치(RoPE)"): use_rotary,
     ("ALiBi", "ALiBi"): use_alibi,
     ("buckets (T5)", "버킷(T5)"): use_buckets,
 }
@@ -167,7 +167,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     unit = nn.functional.normalize(table, dim=-1)
     page.add_picture(
         draw_matrix(
-            sinusoids, local("sinusoids: positions down, numbers across", "사인파: 행은 위치, 열은 차원"), cell=6
+            sinusoids, local("sinusoids: positions down, numbers across", "사인 함수: 행은 위치, 열은 차원"), cell=6
         ),
         draw_matrix(unit @ unit.T, local("learned: cosine between positions", "학습된 위치 사이의 코사인"), cell=6),
     )
@@ -181,14 +181,14 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     page.add_picture(
         draw_curves(
             {"q·k": compute_rotary_scores(s.dim, 4 * s.length)},
-            local("rotary: score of two equal vectors by distance", "로터리: 같은 두 벡터의 거리별 점수"),
+            local("rotary: score of two equal vectors by distance", "회전 위치: 같은 두 벡터의 거리별 점수"),
             local("distance", "거리"),
         )
     )
     page.add_picture(
         draw_curves(
             lines,
-            local("ALiBi: penalty by distance, of four heads", "ALiBi: 헤드 4개의 거리별 벌점"),
+            local("ALiBi: penalty by distance, of four heads", "ALiBi: 헤드 4개의 거리별 페널티"),
             local("distance", "거리"),
         )
     )

@@ -19,7 +19,7 @@ EXPLANATION = (
     ("Parameters of the embeddings are left out, as they do no work for the context.",
      "임베딩의 파라미터는 문맥 계산에 쓰이지 않으므로 제외합니다."),
     ("Against compute, see which model is ahead at first, which flattens first and which ends lowest: a small one is cheap to begin with, a large one has further to fall.",
-     "연산량에 대해 어느 모델이 처음에 앞서고, 먼저 평평해지고, 가장 낮은 손실로 끝나는지 보십시오. 작은 모델은 시작이 싸고, 큰 모델은 더 내려갈 여지가 있습니다."),
+     "연산량에 대해 어느 모델이 처음에 앞서고, 먼저 평평해지고, 가장 낮은 손실로 끝나는지 보십시오. 작은 모델은 적은 연산으로 앞서 나가고, 큰 모델은 더 내려갈 여지가 있습니다."),
     ("The exponent of a few minutes is not that of the papers, whose models are trained far longer on far more text.",
      "몇 분 학습한 지수는 논문의 지수와 다릅니다. 논문의 모델은 훨씬 많은 텍스트로 훨씬 오래 학습합니다."),
 )  # fmt: skip
@@ -98,14 +98,14 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     )
     page.add_table(local("Sizes", "크기"), head, rows)
     page.add_table(
-        local("Fitted line: loss = a · parameters^b", "적합한 직선: 손실 = a · 파라미터^b"),
+        local("Fitted line: loss = a · parameters^b", "데이터에 맞춘 직선: 손실 = a · 파라미터^b"),
         ("a", "b", local("doubling gives", "두 배일 때")),
         [(a, b, f"{2**b - 1:+.1%}")],
     )
     line = [(x, a * x**b) for x in (points[0][0], *(p[0] for p in points[1:]))]
     page.add_picture(
         draw_curves(
-            {local("measured", "측정"): points, local("fitted", "적합"): line},
+            {local("measured", "측정"): points, local("fitted", "맞춘 직선"): line},
             local("validation loss by parameters", "파라미터 수별 검증 손실"),
             local("parameters without embeddings", "임베딩을 제외한 파라미터"),
             local("loss", "손실"),

@@ -19,13 +19,13 @@ from .small_models import load_or_train
 
 EXPLANATION = (
     ("A permutation gives every token its turn; it is predicted from the tokens whose turn came before, on either side of it.",
-     "순열이 토큰마다 차례를 정하며, 각 토큰은 차례가 앞선 토큰들로부터, 왼쪽이든 오른쪽이든, 예측됩니다."),
+     "순열이 토큰마다 차례를 정합니다. 각 토큰은 왼쪽이든 오른쪽이든 차례가 앞선 토큰만 보고 예측합니다."),
     ("The content stream of a token knows the token, because later ones have to read it.",
-     "콘텐츠 스트림은 자기 토큰을 압니다. 뒤 차례의 토큰들이 그것을 읽어야 하기 때문입니다."),
+     "내용 스트림은 자기 토큰을 압니다. 뒤 차례의 토큰들이 그것을 읽어야 하기 때문입니다."),
     ("The query stream knows only where the token stands: otherwise its answer would be in its input.",
-     "쿼리 스트림은 토큰이 서 있는 위치만 압니다. 그렇지 않으면 입력에 정답이 들어 있게 됩니다."),
+     "쿼리 스트림은 토큰의 위치만 압니다. 그렇지 않으면 입력에 정답이 들어 있게 됩니다."),
     ("The table of leaks is exact: the query stream at a token does not change when that token changes, the content stream does.",
-     "누출 표는 정확한 값입니다. 토큰을 바꾸어도 그 자리의 쿼리 스트림은 변하지 않고, 콘텐츠 스트림은 변합니다."),
+     "누출 표는 정확한 값입니다. 토큰을 바꾸어도 그 자리의 쿼리 스트림은 변하지 않고, 내용 스트림은 변합니다."),
     ("The later a token's turn, the more it may read: see whether its loss falls on average.",
      "차례가 늦을수록 읽을 수 있는 토큰이 많습니다. 평균 손실이 낮아지는지 보십시오."),
 )  # fmt: skip
@@ -110,15 +110,17 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     )
     query, content = measure_leak(former, ids, order)
     page.add_table(local("What a changed token changes at its own place", "토큰을 바꿀 때 그 자리의 변화"), (local("stream", "스트림"), local("change", "변화")),
-                   [(local("query", "쿼리"), query), (local("content", "콘텐츠"), content)])  # fmt: skip
+                   [(local("query", "쿼리"), query), (local("content", "내용"), content)])  # fmt: skip
     page.add_picture(
         draw_matrix(
             streams["content"].any(0).float(),
-            local("content stream: who reads whom", "콘텐츠 스트림의 가시성"),
+            local("content stream: who reads whom", "내용 스트림: 누가 누구를 보는가"),
             names,
             names,
         ),
-        draw_matrix(query_seen.float(), local("query stream: who reads whom", "쿼리 스트림의 가시성"), names, names),
+        draw_matrix(
+            query_seen.float(), local("query stream: who reads whom", "쿼리 스트림: 누가 누구를 보는가"), names, names
+        ),
     )
     totals = torch.zeros(len(ids))
     for number in range(s.orders):

@@ -30,9 +30,9 @@ from .small_models import train_small
 
 EXPLANATION = (
     ("Without attention the whole source must fit into one vector, so accuracy mostly falls with the length of the text.",
-     "어텐션이 없으면 원문 전체가 벡터 하나에 들어가야 하므로, 대체로 글이 길어질수록 정확도가 떨어집니다."),
+     "어텐션이 없으면 원문 전체가 벡터 하나에 들어가야 하므로, 대체로 텍스트가 길어질수록 정확도가 떨어집니다."),
     ("With attention every output can look its place up: compare long texts with short ones, up to the longest of the training and beyond.",
-     "어텐션이 있으면 출력마다 필요한 곳을 찾아볼 수 있습니다. 학습한 최대 길이까지와 그 이상에서 긴 글을 짧은 글과 비교하십시오."),
+     "어텐션이 있으면 출력마다 필요한 곳을 찾아볼 수 있습니다. 학습한 최대 길이까지와 그 이상에서 긴 텍스트를 짧은 텍스트와 비교하십시오."),
     ("In the alignment a row is the word being written and a column a word that was read, the darker the more it was looked at: a copy that is learned gives a diagonal, a reversal the other one.",
      "정렬 그림에서 행은 쓰고 있는 단어, 열은 읽은 단어이며 진할수록 많이 본 것입니다. 복사를 학습하면 대각선이, 뒤집기를 학습하면 반대 방향 대각선이 나타납니다."),
     ("In a translation the marks jump where the order of words differs, as a Korean verb comes last: nobody showed the model where to look, the alignment follows from the loss alone.",

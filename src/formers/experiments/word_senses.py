@@ -166,10 +166,10 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     else:
         former = load(s.model)
     usual_note = local(
-        "The sentences and the training text are made by templates.", "문장과 학습 텍스트는 틀로 만든 것입니다."
+        "The sentences and the training text are made by templates.", "문장과 학습 텍스트는 템플릿으로 만든 것입니다."
     )
     own_note = local(f"The training text: sentences made by templates, and yours {OWN_COPIES} times; the points are yours alone.",
-                f"학습 텍스트는 틀로 만든 문장과 {OWN_COPIES}번 반복한 여러분의 문장이며, 점은 여러분의 문장만 나타냅니다.")  # fmt: skip
+                f"학습 텍스트는 템플릿으로 만든 문장과 {OWN_COPIES}번 반복한 여러분의 문장이며, 점은 여러분의 문장만 나타냅니다.")  # fmt: skip
     page.add_note(usual_note if page.documents is None else own_note, shown=True)
     layers = range(former.config.layers + 1)
     names = [sense for sense, _ in tests]

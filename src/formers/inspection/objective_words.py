@@ -20,7 +20,7 @@ class Words(NamedTuple):
 STEPS: dict[str, tuple[Words, Words]] = {
     "framed text": (
         Words("text", "텍스트"),
-        Words("The text with its marks.", "특수 토큰을 붙인 텍스트입니다."),
+        Words("The text with its special tokens.", "특수 토큰을 붙인 텍스트입니다."),
     ),
     "chosen": (
         Words("chosen", "선택"),
@@ -35,7 +35,7 @@ STEPS: dict[str, tuple[Words, Words]] = {
     ),
     "model predicts": (
         Words("model predicts", "모델의 예측"),
-        Words("The loss counts at the chosen places alone.", "손실은 고른 위치에서만 계산합니다."),
+        Words("The loss is computed at the chosen positions only.", "손실은 고른 위치에서만 계산합니다."),
     ),
     "question": (Words("question", "질문"), Words("{words}", "{words}")),
     "whole text": (Words("text", "텍스트"), Words("The text as it is.", "원래 텍스트입니다.")),
@@ -57,7 +57,10 @@ STEPS: dict[str, tuple[Words, Words]] = {
     ),
     "unchanged text": (
         Words("text", "텍스트"),
-        Words("The text with its marks; nothing is replaced.", "특수 토큰을 붙인 텍스트이며, 바꾸는 토큰은 없습니다."),
+        Words(
+            "The text with its special tokens; nothing is replaced.",
+            "특수 토큰을 붙인 텍스트이며, 바꾸는 토큰은 없습니다.",
+        ),
     ),
     "targets": (
         Words("targets", "예측 대상"),
@@ -90,7 +93,7 @@ STEPS: dict[str, tuple[Words, Words]] = {
         Words("The word before, from those after it.", "뒤의 단어들로 앞 단어를 예측합니다."),
     ),
 }  # fmt: skip
-FOLLOWS = Words("does the second text follow the first?", "둘째 텍스트가 첫째 텍스트에 이어집니까?")
+FOLLOWS = Words("does the second text follow the first?", "두 번째 텍스트가 첫 번째 텍스트에 이어집니까?")
 # The question of an objective about two texts, and its answers 0 and 1.
 PAIR_QUESTIONS: dict[str, tuple[Words, tuple[Words, Words]]] = {
     "nsp": (
@@ -113,13 +116,13 @@ PAIR_QUESTIONS: dict[str, tuple[Words, tuple[Words, Words]]] = {
 # What each objective asks for; the English words are the registry's.
 KOREAN_HELP = {
     "causal": "앞의 토큰으로 다음 토큰을 예측합니다(GPT).",
-    "prefix": "읽기만 하는 무작위 길이의 앞부분 뒤에서 다음 토큰을 예측합니다.",
-    "seq2seq": "원문을 보고 목표 문장을 예측합니다.",
-    "bidirectional": "양쪽에서 각각 다음 단어와 앞 단어를 예측합니다(ELMo).",
+    "prefix": "무작위 길이의 앞부분은 읽기만 하고, 그 뒤의 토큰을 차례로 예측합니다.",
+    "seq2seq": "원문을 보고 목표문을 예측합니다.",
+    "bidirectional": "순방향으로 다음 단어를, 역방향으로 앞 단어를 예측합니다(ELMo).",
     "mlm": "가린 토큰을 양쪽 문맥으로 예측합니다(RoBERTa).",
     "whole-word": "단어를 통째로 가리고 예측합니다.",
     "ngrams": "최대 세 단어까지 이어진 단어를 가리고 예측합니다.",
-    "nsp": "가린 토큰을 예측하고, 둘째 텍스트가 첫째에 이어지는지 판단합니다(BERT).",
+    "nsp": "가린 토큰을 예측하고, 두 번째 텍스트가 첫 번째에 이어지는지 판단합니다(BERT).",
     "sop": "이어진 단어를 가리고 예측하며, 두 텍스트의 순서가 바뀌었는지 판단합니다(ALBERT).",
     "plm": "무작위 순서로, 그 순서에서 앞선 토큰만 보고 토큰을 예측합니다(XLNet).",
     "denoising": "손상된 텍스트에서 전체 텍스트를 복원합니다(BART).",

@@ -97,7 +97,7 @@ CARD_TEXTS = {
         intro="formers에서 내보낸 {title} 모델입니다{trained}.",
         facts_title="모델 정보",
         row_titles={
-            "family": "모델 계열", "head": "헤드", "parameters": "매개변수 수", "dtype": "가중치 자료형",
+            "family": "모델 계열", "head": "헤드", "parameters": "파라미터 수", "dtype": "가중치 자료형",
             "context": "최대 입력 길이", "vocab": "어휘 크기", "labels": "레이블", "base": "시작 체크포인트",
             "objective": "학습 목표", "task": "과제", "data": "학습 데이터", "steps": "학습 스텝",
             "validation": "검증 결과",
@@ -120,7 +120,7 @@ CARD_TEXTS = {
             "causal": "다음 토큰 예측", "prefix": "접두사 언어 모델", "seq2seq": "원문에서 목표문 생성",
             "bidirectional": "양방향 언어 모델", "whole-word": "단어 단위 마스크 언어 모델",
             "ngrams": "n-gram 단위 마스크 언어 모델", "sop": "문장 순서 예측", "plm": "순열 언어 모델",
-            "denoising": "잡음 제거", "span-corruption": "구간 복원", "switch": "구간 복원",
+            "denoising": "손상된 텍스트 복원", "span-corruption": "구간 손상", "switch": "구간 손상",
             "prefix-spans": "뒷부분 생성", "deshuffle": "토큰 순서 복원",
             "ernie-units": "구·개체 단위 마스크 언어 모델",
             "unit-pairs": "구·개체 단위 마스크와 다음 문장 예측", "dialogue": "구·개체 단위 마스크와 대화 판별",

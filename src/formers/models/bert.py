@@ -3,8 +3,8 @@
 Parent  transformer (its encoder)
 New     1. bidirectional attention, trained as a masked language model   2. next sentence prediction
         3. segments A and B, and a [CLS] token whose pooled state represents the sequence   4. WordPiece of 30k
-Korean  양쪽 문맥을 모두 보는 마스크 언어 모델입니다. 다음 문장 예측을 함께 학습하고, 세그먼트 A와 B, [CLS] 토큰, 30k
-        WordPiece를 씁니다.
+Korean  양쪽 문맥을 모두 보는 마스크 언어 모델입니다. 다음 문장 예측을 함께 학습하고, 세그먼트 A와 B, [CLS] 토큰, 어휘
+        30k의 WordPiece를 씁니다.
 Shapes  ids (N,), segments (N,) → hidden (N, dim) → mlm logits (M, vocab), nsp logits (D, 2)
 Differs from the reference: no known differences
 """

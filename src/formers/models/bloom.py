@@ -4,7 +4,7 @@ Parent  gpt2
 New     1. ALiBi: a penalty linear in the distance replaces positions   2. a norm right after the embeddings
         3. 46 natural and 13 programming languages, with a byte-level BPE of 250k
 Korean  위치 임베딩 대신 거리에 비례하는 페널티(ALiBi)를 쓰고, 임베딩 바로 뒤에 정규화를 둡니다. 자연어 46개와
-        프로그래밍 언어 13개의 250k 바이트 단위 BPE를 씁니다.
+        프로그래밍 언어 13개를 다루며, 어휘 250k의 바이트 단위 BPE를 씁니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: distances are relative; the reference adds a bias by the key's position, which differs by a
         constant for each query and cancels in the softmax

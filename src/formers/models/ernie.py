@@ -3,8 +3,8 @@
 Parent  bert
 New     1. whole phrases and entities are masked, in three stages   2. a dialogue language model
         3. version 2.0: continual pretraining on many tasks, each with a task embedding
-Korean  구와 개체를 통째로 가리며 세 단계로 학습합니다. 대화 언어 모델을 더하고, 2.0은 과제 임베딩을 두고 여러 과제를
-        차례로 학습합니다.
+Korean  구와 개체를 통째로 가리며 세 단계로 학습합니다. 대화 언어 모델도 학습합니다. 2.0은 과제마다 임베딩을 두고 여러
+        과제를 차례로 더해 학습합니다.
 Shapes  ids (N,), segments (N,), tasks (N,) → hidden (N, dim) → mlm logits (M, vocab), nsp logits (D, 2)
 Differs from the reference: no known differences
 """

@@ -5,7 +5,7 @@ New     1. pretrained as a language model, then fine-tuned with language modelli
         positions   3. each task is written as one sequence with start, delimiter and classify tokens   4. BPE of 40k
         5. tanh-gelu
 Korean  언어 모델로 사전 학습한 뒤, 언어 모델 손실을 보조 손실로 두고 미세 조정합니다. 과제마다 시작, 구분, 추출
-        토큰을 넣어 시퀀스 하나로 만듭니다. 위치는 학습하고 어휘는 40k BPE입니다.
+        토큰을 넣어 시퀀스 하나로 만듭니다. 위치 임베딩을 학습하고, 어휘 40k의 BPE를 씁니다.
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: positions count from a document's first real token, even with left padding; in the second
         head, "last" and "mean" read a text's own tokens, where transformers also reads the padding

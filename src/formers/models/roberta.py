@@ -3,7 +3,7 @@
 Parent  bert
 New     1. no next sentence prediction   2. dynamic masking: new masks in every epoch   3. byte-level BPE of 50k
         4. positions start at row pad + 1 of their table   5. a classifier with its own dense layer, no pooler
-Korean  다음 문장 예측을 없애고 에포크마다 마스크를 새로 뽑습니다. 50k 바이트 단위 BPE를 씁니다.
+Korean  다음 문장 예측을 없애고 에포크마다 마스크를 새로 뽑습니다. 어휘 50k의 바이트 단위 BPE를 씁니다.
 Shapes  ids (N,) → hidden (N, dim) → mlm logits (M, vocab)
 Differs from the reference: a pad id inside the text is an ordinary token; only `keep` marks padding
 """

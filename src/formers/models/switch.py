@@ -4,8 +4,8 @@ Parent  t5
 New     1. some feed-forward layers are mixtures of experts, and each token is routed to one of them   2. an expert has
         a capacity; tokens beyond it skip the layer   3. a load-balancing loss (nn/experts.py)   4. the router runs in
         fp32, and initial weights are smaller
-Korean  일부 피드포워드 레이어에 전문가를 여럿 두고 토큰마다 하나만 씁니다. 전문가에는 용량이 있고, 균형 손실이
-        전문가를 고르게 쓰게 합니다.
+Korean  일부 피드포워드 레이어에 전문가를 여럿 두고 토큰마다 하나만 씁니다. 전문가가 처리하는 토큰 수에는
+        한도(용량)가 있고, 균형 손실로 전문가를 고르게 쓰게 합니다.
 Shapes  as t5; a router outputs (N, experts)
 Differs from the reference: capacity is counted per document; without a fixed value it is the paper's factor times the
         document's length, where transformers always has a fixed one; zero sparse layers means none, where transformers

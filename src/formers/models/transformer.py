@@ -4,8 +4,8 @@ Parent  seq2seq (its attention, without the recurrence)
 New     1. no recurrence: multi-head attention alone   2. sinusoidal positions   3. an encoder and a decoder of residual
         blocks, each sub-layer followed by a norm   4. embeddings scaled by √dim and shared by both sides and the output
         5. label smoothing, and a learning rate with warmup (training/optimizer.py)
-Korean  순환 없이 멀티 헤드 어텐션만 씁니다. 위치는 사인 함수로 나타내고, 임베딩을 양쪽과 출력이 공유하며, 레이블
-        스무딩과 워밍업을 씁니다.
+Korean  순환 없이 멀티 헤드 어텐션만 씁니다. 위치는 사인 함수로 나타내고, 인코더와 디코더, 출력이 임베딩을 공유하며,
+        레이블 스무딩과 워밍업을 씁니다.
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: the paper's formula interleaves sines and cosines; its released code and Marian's files put
         all sines first (`halves`, the default)

@@ -4,8 +4,7 @@ Parent  transformer (its decoder, without cross attention)
 New     1. segment-level recurrence: each layer also attends to its inputs for earlier segments, cached in a memory
         without gradient   2. relative positions: a score is (q + u)·k + (q + v)·W_kR·R(distance), R sinusoidal
         3. adaptive inputs and adaptive softmax: rare tokens have narrow embeddings
-Korean  앞 세그먼트의 은닉 상태를 기울기 없이 보관해 다음 세그먼트에서 함께 봅니다. 상대 위치와 적응형
-        임베딩·소프트맥스를 씁니다.
+Korean  앞 세그먼트의 은닉 상태를 메모리에 담아 기울기 없이 참조합니다. 상대 위치와 적응형 임베딩·소프트맥스를 씁니다.
 Shapes  ids (N,), memory (rows, M, dim) of each layer → hidden (N, dim) → log-probabilities (N, vocab)
 Differs from the reference: the memory starts empty, as in the paper (SegmentMemory(…, zeros=True) starts with zero
         vectors that are attended to, as the reference does); losses keep the order of the text, where the reference
