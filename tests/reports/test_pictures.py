@@ -3,9 +3,10 @@ from __future__ import annotations
 import math
 import re
 
+import pytest
 import torch
 
-from formers.reports.pictures import draw_curves, draw_matrix, draw_points, find_ticks
+from formers.reports.pictures import draw_curves, draw_matrix, draw_points, find_ticks, spread_labels
 
 
 def test_a_short_logarithmic_axis_has_ticks_too():
@@ -24,6 +25,20 @@ def test_a_matrix_has_room_for_its_names_and_leaves_out_what_is_not_finite():
     assert ">0.010<" in picture
     width = float(picture.split('viewBox="0 0 ')[1].split(" ")[0])
     assert width > 2 * 40 + 6 * len("8 experts, no balance loss")
+
+
+def test_numbers_on_dark_cells_have_the_other_colour():
+    picture = draw_matrix(torch.tensor([[1.0, -1.0, 0.5]]), "", cell=40, with_numbers=True)
+    assert re.findall(r'class="(small[^"]*)"', picture) == ["small on-cell", "small on-neg", "small"]
+
+
+def test_labels_keep_the_order_of_their_lines():
+    assert spread_labels([10, 100], 0, 200) == [10, 100], "far apart"
+    assert spread_labels([100, 98, 101], 0, 200) == pytest.approx([299 / 3, 299 / 3 - 14, 299 / 3 + 14])
+    crowded = spread_labels([199, 200, 150, 198], 0, 200)
+    assert crowded == [186, 200, 150, 172]
+    assert spread_labels([0, 0, 20, 60], 0, 200) == [0, 14, 28, 60], "one block meets the next"
+    assert spread_labels([], 0, 200) == []
 
 
 def test_equal_points_of_two_groups_show_as_rings():

@@ -25,15 +25,13 @@ formers try {name}
 formers try {name} --language ko --out page.html
 
 Args:
-    text: A sentence of your own, where the experiment looks at one.
+    text: A sentence of your own that the experiment looks at.
     file: {file_help}
     language: The language of the page and of the bundled text; by default that of your own text or file, or English.
     out: The page; formers-try-{name}.html by default, which is replaced; one that you name only with --overwrite.
     settings: What this experiment can be changed in.
 """
-TEXT_FILE_HELP = (
-    "A text file of your own, at least 20 lines, where the experiment trains on some; else the bundled corpus."
-)
+TEXT_FILE_HELP = "A text file of your own to train on, at least 20 lines; else the bundled corpus."
 LIST_HELP = """Try an idea: experiments with real numbers and a page.
 
 formers try

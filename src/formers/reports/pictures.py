@@ -26,6 +26,7 @@ COLOURS = (*REPORT_COLOURS, "#dc2626", "#0891b2", "#9d174d", "#65a30d")
 WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 720, 280, 60, 170, 46, 14
 MAX_MARKERS = 24
 MAX_ROW_NAME = 26  # letters of a matrix row's name
+STRONG_SHARE = 0.8  # of the largest number: cells as dark as this have their number in the other colour
 MAX_NAMES = 12  # of points; more would cover each other, and show their names under the pointer
 
 
@@ -60,7 +61,8 @@ def draw_matrix(
                 parts.append(f'<rect class="{kind}" {place} fill-opacity="{share:.2f}">{tip}</rect>')
             if with_numbers:
                 x, y = room + cell * (j + 0.5), top + cell * (i + 0.5) + 4
-                parts.append(draw_text(x, y, f"{value:z.{digits}f}", text_anchor="middle", class_="small"))
+                style = f"small on-{kind}" if share > STRONG_SHARE else "small"
+                parts.append(draw_text(x, y, f"{value:z.{digits}f}", text_anchor="middle", class_=style))
     return wrap_figure(width, height, "".join(parts), label)
 
 
@@ -102,9 +104,9 @@ def draw_curves(
             0, 0, up, transform=f"translate(12 {HEIGHT / 2:.0f}) rotate(-90)", text_anchor="middle", class_="soft"
         )
     )
-    taken: list[float] = []
-    for (name, line), colour in zip(lines.items(), COLOURS * 3, strict=False):
-        places = [to_pixels(*p) for p in line if math.isfinite(p[1])]
+    drawn = {name: [to_pixels(*p) for p in line if math.isfinite(p[1])] for name, line in lines.items()}
+    labels = iter(spread_labels([places[-1][1] for places in drawn.values() if places], TOP, HEIGHT - BOTTOM))
+    for (name, places), colour in zip(drawn.items(), COLOURS * 3, strict=False):
         if not places:
             continue
         if not dots:
@@ -112,10 +114,28 @@ def draw_curves(
             parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         shown = places if dots or len(places) <= MAX_MARKERS else ()
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in shown]
-        y = find_label_position(places[-1][1], taken, TOP, HEIGHT - BOTTOM)
-        taken.append(y)
-        parts.append(draw_text(WIDTH - RIGHT + 8, y + 4, name, style=f"fill:{colour}"))
+        parts.append(draw_text(WIDTH - RIGHT + 8, next(labels) + 4, name, style=f"fill:{colour}"))
     return wrap_figure(WIDTH, HEIGHT, "".join(parts), label)
+
+
+def spread_labels(wanted: Sequence[float], low: float, high: float, gap: float = 14) -> list[float]:
+    """Return a place for each label near the wanted one, in the order of the wanted ones and at least `gap` apart.
+    Labels that would overlap form a block around their middle, which stays between the two borders."""
+    blocks: list[tuple[float, list[int]]] = []  # the middle of each block, and its labels from top to bottom
+    for index in sorted(range(len(wanted)), key=lambda i: wanted[i]):
+        middle, block = wanted[index], [index]
+        while True:
+            half = gap * (len(block) - 1) / 2
+            middle = max(low + half, min(high - half, middle))
+            if not blocks or blocks[-1][0] + gap * len(blocks[-1][1]) / 2 <= middle - half - gap / 2 + 1e-9:
+                break
+            block = blocks.pop()[1] + block
+            middle = sum(wanted[i] for i in block) / len(block)
+        blocks.append((middle, block))
+    places = dict[int, float]()
+    for middle, block in blocks:
+        places |= {index: middle + gap * (at - (len(block) - 1) / 2) for at, index in enumerate(block)}
+    return [places[index] for index in range(len(wanted))]
 
 
 def find_range(values: Sequence[float], log: bool) -> tuple[float, float]:
