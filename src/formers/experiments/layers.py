@@ -100,12 +100,17 @@ def probe_layers(
     return accuracies, chance
 
 
-def make_word_tasks(words: list[str]) -> dict[str, Tensor]:
-    """Make tasks over words, yes or no: the last letter (form alone), and the words around it (context)."""
+def choose_asked(words: list[str]) -> tuple[str, str]:
+    """Choose what the tasks over words ask for: the letter that most words end in, and the most frequent word."""
     last = max(
         dict.fromkeys(word[-1] for word in words), key=lambda c: min(sum(w[-1] == c for w in words), len(words) // 2)
     )
-    common = max(dict.fromkeys(words), key=words.count)
+    return last, max(dict.fromkeys(words), key=words.count)
+
+
+def make_word_tasks(words: list[str]) -> dict[str, Tensor]:
+    """Make tasks over words, yes or no: the last letter (form alone), and the words around it (context)."""
+    last, common = choose_asked(words)
     marks = {
         "last letter": [word[-1] == last for word in words],
         "next word": [follower == common for follower in [*words[1:], ""]],
@@ -169,6 +174,10 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         raise Error("this model has no tokenizer", where=s.model, fix="give one that reads text, or leave model out")
     page.add_note(local(f"The probed model: {former.family}, {former.config.layers} layers.",
                         f"프로브를 적용한 모델: {former.family}, 레이어 {former.config.layers}개."))  # fmt: skip
+    page.add_note(local(f"Each probe answers one question: which of the {CLASSES} most frequent tokens this one, the one before or the one after is, "
+                        f"or in which eighth of its {WINDOW} tokens it stands.",
+                        f"프로브마다 질문이 하나입니다. 이 토큰, 앞 토큰, 뒤 토큰이 가장 흔한 토큰 {CLASSES}개 중 무엇인지, "
+                        f"또는 토큰 {WINDOW}개를 여덟 구간으로 나누었을 때 몇 번째 구간에 있는지를 묻습니다."), shown=True)  # fmt: skip
     store = Store.from_documents(page.load_documents(s.characters)[1], former.tokenizer)
     probes, chance = probe_layers(former, store, s.tokens)
     titles = {
@@ -198,7 +207,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     elmo_data = prepare_corpus(page, "elmo", max_characters=s.characters)
     elmo = train_small(page, "elmo", elmo_data, s.elmo_steps, train={"batch_tokens": 512})
     sentences = read_words(page, s.tokens // 2)
-    states, tasks = compute_word_states(elmo, sentences), make_word_tasks([w for line in sentences for w in line])
+    words = [word for line in sentences for word in line]
+    states, tasks = compute_word_states(elmo, sentences), make_word_tasks(words)
     names = {
         "last letter": local("last letter", "마지막 글자"),
         "next word": local("next word", "다음 단어"),
@@ -206,6 +216,9 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     }
     results = {name: fit_mix(states, labels, s.mix_steps) for name, labels in tasks.items()}
     parts = [local("characters", "문자 CNN"), *(f"LSTM {i + 1}" for i in range(len(states) - 1))]
+    letter, word = choose_asked(words)
+    page.add_note(local(f"ELMo's tasks, yes or no: does the word end in “{letter}”, and is the next word or the word before “{word}”? A guess has a balanced accuracy of 50 %.",
+                        f"ELMo의 과제(예/아니요): 단어가 “{letter}”(으)로 끝나는지, 다음 단어 또는 앞 단어가 “{word}”인지 묻습니다. 찍을 때의 균형 정확도는 50%입니다."), shown=True)  # fmt: skip
     page.add_table(local("Shares of ELMo's layers by task", "과제별 ELMo 레이어 비율"), (local("task", "과제"), *parts, local("balanced accuracy", "균형 정확도")),
                    [(names[n], *(f"{x:.0%}" for x in shares), f"{right:.0%}") for n, (shares, right) in results.items()])  # fmt: skip
     for name, (shares, _) in results.items():

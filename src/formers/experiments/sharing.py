@@ -18,7 +18,7 @@ EXPLANATION = (
      "분해된 임베딩은 어휘×너비 대신 어휘×E와 E×너비만 저장하며, 작은 모델에서는 임베딩의 비중이 큽니다."),
     ("See which of the two costs more here; ALBERT's paper, which trains far longer, finds that sharing has a price (table 4), and a narrow embedding almost none (table 3).",
      "여기에서는 둘 중 어느 쪽의 대가가 더 큰지 보십시오. 훨씬 오래 학습한 ALBERT 논문(표 3과 4)에서는 공유에는 대가가 있고 좁은 임베딩에는 거의 없습니다."),
-    ("In parameters two groups lie in between, and so does sharing attention or feed-forward layers alone: dials from ALBERT to BERT.",
+    ("Two groups, or sharing attention or feed-forward layers alone, lie in between in parameters: they are dials from ALBERT to BERT.",
      "그룹이 둘이거나 어텐션 또는 피드포워드만 공유하면 파라미터 수가 그 중간입니다. 이렇게 ALBERT와 BERT 사이를 조절할 수 있습니다."),
 )  # fmt: skip
 
