@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from formers.reports.pictures import draw_curves, draw_matrix, draw_points, find_ticks, spread_labels
+from formers.reports.pictures import draw_curves, draw_matrix, draw_points, find_ticks, place_names, spread_labels
 
 
 def test_a_short_logarithmic_axis_has_ticks_too():
@@ -45,6 +45,14 @@ def test_equal_points_of_two_groups_show_as_rings():
     picture = draw_points({"a": [(0, 0, "x")], "b": [(0, 0, "y"), (1, 1, "z")]}, "")
     assert 'r="6"' in picture
     assert 'r="4"' in picture
+
+
+def test_names_of_points_cover_neither_dots_nor_names():
+    dots = [(100.0, 100.0, 8, "deep"), (107.0, 102.0, 8, "is"), (300.0, 100.0, 8, "far")]
+    (_, first, _), (_, second, _), (left, third, _) = place_names(dots, 420)
+    assert abs(first - 102) >= 14, "the name of one would cover the dot of the other"
+    assert abs(first - second) >= 14
+    assert (left, third) == (311, 100)
 
 
 def test_pictures_show_the_sign_and_escape_names():

@@ -19,11 +19,11 @@ from .small_models import load_or_train
 
 EXPLANATION = (
     ("A permutation gives every token its turn; it is predicted from the tokens whose turn came before, on either side of it.",
-     "순열이 토큰마다 차례를 정하며, 각 토큰은 차례가 앞선 토큰들로부터, 왼쪽이든 오른쪽이든, 예측됩니다."),
+     "순열이 토큰마다 차례를 정하며, 각 토큰은 왼쪽이든 오른쪽이든 차례가 앞선 토큰들로 예측합니다."),
     ("The content stream of a token knows the token, because later ones have to read it.",
      "콘텐츠 스트림은 자기 토큰을 압니다. 뒤 차례의 토큰들이 그것을 읽어야 하기 때문입니다."),
     ("The query stream knows only where the token stands: otherwise its answer would be in its input.",
-     "쿼리 스트림은 토큰이 서 있는 위치만 압니다. 그렇지 않으면 입력에 정답이 들어 있게 됩니다."),
+     "쿼리 스트림은 토큰의 위치만 압니다. 그렇지 않으면 입력에 정답이 들어 있게 됩니다."),
     ("The table of leaks is exact: the query stream at a token does not change when that token changes, the content stream does.",
      "누출 표는 정확한 값입니다. 토큰을 바꾸어도 그 자리의 쿼리 스트림은 변하지 않고, 콘텐츠 스트림은 변합니다."),
     ("The later a token's turn, the more it may read: see whether its loss falls on average.",
@@ -97,7 +97,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
                         "예측하는 토큰은 주황색, 예측에 쓰는 토큰은 파란색입니다."))  # fmt: skip
     for turn, at in enumerate(order.argsort().tolist()):
         visible = [names[i] for i in range(len(ids)) if order[i] < turn]
-        rows.append((turn + 1, names[at], len(visible), float(losses[at]), f"{float((-losses[at]).exp()):.1%}"))
+        rows.append((turn + 1, names[at], len(visible), float(losses[at]), f"{float((-losses[at]).exp()):.2%}"))
         if turn in (0, len(ids) // 2, len(ids) - 1):
             page.add_note(
                 local(f"Turn {turn + 1}: predict “{names[at]}”.", f"{turn + 1}번째 차례: “{names[at]}” 예측.")

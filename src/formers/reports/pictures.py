@@ -27,6 +27,7 @@ WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 720, 280, 60, 170, 46, 14
 MAX_MARKERS = 24
 MAX_ROW_NAME = 26  # letters of a matrix row's name
 STRONG_SHARE = 0.8  # of the largest number: cells as dark as this have their number in the other colour
+MAX_POINT_NAME = 18  # letters of a point's name
 MAX_NAMES = 12  # of points; more would cover each other, and show their names under the pointer
 
 
@@ -182,20 +183,36 @@ def draw_points(groups: Mapping[str, Sequence[tuple[float, float, str]]], label:
         find_range([p[0] for p in every], False),
         find_range([p[1] for p in every], False),
     )
-    width, height, parts = WIDTH, 420, []
+    width, height = WIDTH, 420
+    frame = f'x="1" y="1" width="{width - 202}" height="{height - 2}" rx="4" fill="none"'
+    parts = [f'<rect class="axis" {frame}/>']
+    dots: list[tuple[float, float, int, str]] = []  # the middle of each dot, its radius and its name
     for number, (group, colour) in enumerate(zip(groups.values(), COLOURS * 3, strict=False)):
         radius = 4 + 2 * (len(groups) - 1 - number)
         for x, y, word in group:
-            px = 20 + (width - 240) * (x - low_x) / (high_x - low_x)
+            px = 20 + (width - 300) * (x - low_x) / (high_x - low_x)
             py = height - 20 - (height - 40) * (y - low_y) / (high_y - low_y)
             place, title = f'cx="{px:.1f}" cy="{py:.1f}" r="{radius}"', html.escape(word)
             parts.append(f'<circle {place} fill="{colour}"><title>{title}</title></circle>')
-            if len(every) <= MAX_NAMES:
-                parts.append(draw_text(px + 8, py + 4, word[:24], class_="small"))
+            dots.append((px, py, radius, word[:MAX_POINT_NAME]))
+    if len(dots) <= MAX_NAMES:
+        parts += [draw_text(x, y + 4, name, class_="small") for x, y, name in place_names(dots, height)]
     for i, (name, colour) in enumerate(zip(groups, COLOURS * 3, strict=False)):
         parts.append(f'<circle cx="{width - 190}" cy="{20 + 20 * i}" r="5" fill="{colour}"/>')
         parts.append(draw_text(width - 178, 24 + 20 * i, name))
     return wrap_figure(width, height, "".join(parts), label)
+
+
+def place_names(dots: Sequence[tuple[float, float, int, str]], height: int) -> list[tuple[float, float, str]]:
+    """Place the names of dots (x, y, radius, name) to their right, where they cover no other dot and no other name:
+    where each begins, and its middle."""
+    placed = list[tuple[float, float, str]]()
+    for x, y, radius, name in dots:
+        left, right = x + radius + 3, x + radius + 3 + measure_label(name)
+        taken = [middle for begin, middle, other in placed if begin < right and left < begin + measure_label(other)]
+        taken += [at for center, at, size, _ in dots if left < center + size and center - size < right]
+        placed.append((left, find_label_position(y, taken, 10, height - 10), name))
+    return placed
 
 
 def find_frontier(points: Sequence[tuple[float, float, str]], is_cheaper_better: bool) -> list[tuple[float, float]]:
