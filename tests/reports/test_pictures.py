@@ -6,14 +6,29 @@ import re
 import pytest
 import torch
 
-from formers.reports.pictures import draw_curves, draw_matrix, draw_points, find_ticks, place_names, spread_labels
+from formers.reports.pictures import (
+    draw_curves,
+    draw_matrix,
+    draw_points,
+    find_ticks,
+    place_names,
+    shorten_number,
+    spread_labels,
+)
 
 
 def test_a_short_logarithmic_axis_has_ticks_too():
     assert [label for _, label in find_ticks(0, 3, log=True)] == ["1", "10", "100", "1,000"]
+    assert [label for _, label in find_ticks(-9, -3, log=True)][::3] == ["10⁻⁹", "10⁻⁶", "0.001"]
     short = find_ticks(math.log10(6.3), math.log10(6.8), log=True)
     assert len(short) > 1
     assert all(6.3 <= value <= 6.8 for value, _ in short)
+
+
+def test_a_large_number_is_shortened_where_nothing_is_lost():
+    assert shorten_number("20,000", 20_000) == "20,000"
+    assert shorten_number("200,000", 200_000) == "2·10⁵"
+    assert shorten_number("250,000", 250_000) == "250,000"
 
 
 def test_a_matrix_has_room_for_its_names_and_leaves_out_what_is_not_finite():
@@ -25,6 +40,18 @@ def test_a_matrix_has_room_for_its_names_and_leaves_out_what_is_not_finite():
     assert ">0.010<" in picture
     width = float(picture.split('viewBox="0 0 ')[1].split(" ")[0])
     assert width > 2 * 40 + 6 * len("8 experts, no balance loss")
+
+
+def test_names_of_columns_have_room_and_turn_only_where_they_must():
+    one = torch.tensor([[1.0]])
+    narrow, wide = (
+        draw_matrix(one, "", columns=["가나다라마바사아자"]),
+        draw_matrix(one, "", columns=["head 0"], cell=52),
+    )
+    assert "rotate" in narrow
+    assert "rotate" not in wide
+    height = float(narrow.split('viewBox="0 0 ')[1].split(" ")[1].rstrip('"'))
+    assert height >= 15 + 9 * 10, "nine syllables above one cell"
 
 
 def test_numbers_on_dark_cells_have_the_other_colour():

@@ -167,8 +167,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         draw_curves(
             far,
             local(
-                "relative change of the output by the distance from a changed token (1e-09: none)",
-                "바꾼 토큰과의 거리별 출력의 상대 변화량(1e-09: 변화 없음)",
+                "relative change of the output by the distance from a changed token (10⁻⁹: none)",
+                "바꾼 토큰과의 거리별 출력의 상대 변화량(10⁻⁹: 변화 없음)",
             ),
             local("distance in tokens", "거리(토큰)"),
             local("change", "변화량"),

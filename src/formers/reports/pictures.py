@@ -23,9 +23,10 @@ from .html import (
 )
 
 COLOURS = (*REPORT_COLOURS, "#dc2626", "#0891b2", "#9d174d", "#65a30d")
-WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 720, 280, 60, 170, 46, 14
+WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 720, 280, 70, 170, 46, 14
 MAX_MARKERS = 24
 MAX_ROW_NAME = 26  # letters of a matrix row's name
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 STRONG_SHARE = 0.8  # of the largest number: cells as dark as this have their number in the other colour
 MAX_POINT_NAME = 18  # letters of a point's name
 MAX_NAMES = 12  # of points; more would cover each other, and show their names under the pointer
@@ -38,7 +39,10 @@ def draw_matrix(
     """Draw a matrix (rows, columns): the darker, the larger; negative numbers have the other colour, and a cell that is
     not a number stays empty."""
     room = max(78, *(8 + measure_label(name) for name in rows)) if rows else 4
-    top = 70 if columns else 4
+    shown_columns = [shorten_piece(name) for name in columns]
+    widest = max(map(measure_label, shown_columns), default=0)
+    is_turned = widest > cell - 4
+    top = 4 if not columns else 10 + widest if is_turned else 20
     width, height = room + cell * values.shape[1] + 4, top + cell * values.shape[0] + 4
     largest = float(values.nan_to_num().abs().max()) or 1.0
     digits = 2 if largest >= 0.1 else 3
@@ -47,9 +51,13 @@ def draw_matrix(
         parts.append(
             draw_text(room - 4, top + cell * (i + 0.5) + 4, name[:MAX_ROW_NAME], text_anchor="end", class_="small")
         )
-    for i, name in enumerate(columns):
-        turned = f"translate({room + cell * (i + 0.5) + 4:.1f} {top - 4}) rotate(-90)"
-        parts.append(draw_text(0, 0, shorten_piece(name), transform=turned, class_="small"))
+    for i, name in enumerate(shown_columns):
+        middle = room + cell * (i + 0.5)
+        if is_turned:
+            turned = f"translate({middle + 4:.1f} {top - 4}) rotate(-90)"
+            parts.append(draw_text(0, 0, name, transform=turned, class_="small"))
+        else:
+            parts.append(draw_text(middle, top - 6, name, text_anchor="middle", class_="small"))
     for i, row in enumerate(values.tolist()):
         for j, value in enumerate(row):
             if math.isnan(value):
@@ -154,8 +162,22 @@ def find_ticks(low: float, high: float, log: bool) -> list[tuple[float, str]]:
         return compute_ticks(low, high)
     steps = (1, 2, 5) if high - low < 2 else (1,)
     values = [step * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for step in steps]
-    ticks = [(v, f"{v:,.0f}" if 1 <= v < 10**7 else f"{v:g}") for v in values if low <= math.log10(v) <= high]
+    ticks = [(v, name_tick(v)) for v in values if low <= math.log10(v) <= high]
     return ticks if len(ticks) > 1 else compute_ticks(10**low, 10**high)
+
+
+def name_tick(value: float) -> str:
+    """Name a number of a logarithmic axis: as it is, or by its power of ten if it is large or small."""
+    if 0.001 <= value < 10**7:
+        return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+    return write_power(value)
+
+
+def write_power(value: float) -> str:
+    """Write a number of one digit by its power of ten: 2·10⁻⁴."""
+    first, power = f"{value:.0e}".split("e")
+    ten = "10" + str(int(power)).translate(SUPERSCRIPTS)
+    return ten if first == "1" else f"{first}·{ten}"
 
 
 def draw_bars(values: Mapping[str, float], label: str, digits: int = 3) -> str:
@@ -271,5 +293,5 @@ def draw_frontier(
 
 
 def shorten_number(name: str, value: float) -> str:
-    """Shorten the label of a large number: 2e17."""
-    return name if value < 1e5 else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
+    """Shorten the label of a large number to its power of ten, where that says the same."""
+    return write_power(value) if value >= 1e5 and float(f"{value:.0e}") == value else name
