@@ -196,6 +196,11 @@ def test_the_last_column_of_the_worst_examples_says_what_it_is(kind, truths, gue
 
 
 def test_columns_of_numbers_are_right_aligned():
-    rows = [("a", "+0.1", "7.6e-04", "x"), ("b", "-0.2", "12.5%", "1"), ("c", "", "1,234", "2")]
+    rows = [
+        ("a", "+0.1", "7.6e-04", "x"),
+        ("b", "-0.2", "12.5%", "1"),
+        ("c", "–", "1,234", "2"),
+        ("d", "", "< 1e-12", "3"),
+    ]
     table = render_html_table(("", "p", "q", "r"), rows)
     assert re.findall(r"<th([^>]*)>", table) == ["", ' class="num"', ' class="num"', ""]
