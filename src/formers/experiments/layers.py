@@ -158,7 +158,7 @@ def compute_word_states(elmo: SmallModel, sentences: list[list[str]]) -> list[Te
 
 
 def train_bert(page: Page, settings: Settings) -> Former:
-    """Train a small BERT; it masks 30 %, for more labels in a short training."""
+    """Train a small BERT; it masks 30%, for more labels in a short training."""
     data = prepare_corpus(page, "bert", BERT_VOCAB_SIZE, settings.characters)
     objective, sizes = {"name": "mlm", "mask_rate": 0.3}, {**SMALL_SIZES, "context": 64}
     return train_small(
@@ -217,7 +217,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     results = {name: fit_mix(states, labels, s.mix_steps) for name, labels in tasks.items()}
     parts = [local("characters", "문자 CNN"), *(f"LSTM {i + 1}" for i in range(len(states) - 1))]
     letter, word = choose_asked(words)
-    page.add_note(local(f"ELMo's tasks, yes or no: does the word end in “{letter}”, and is the next word or the word before “{word}”? A guess has a balanced accuracy of 50 %.",
+    page.add_note(local(f"ELMo's tasks, yes or no: does the word end in “{letter}”, and is the next word or the word before “{word}”? A guess has a balanced accuracy of 50%.",
                         f"ELMo의 과제(예/아니요): 단어가 “{letter}”(으)로 끝나는지, 다음 단어 또는 앞 단어가 “{word}”인지 묻습니다. 찍을 때의 균형 정확도는 50%입니다."), shown=True)  # fmt: skip
     page.add_table(local("Shares of ELMo's layers by task", "과제별 ELMo 레이어 비율"), (local("task", "과제"), *parts, local("balanced accuracy", "균형 정확도")),
                    [(names[n], *(f"{x:.0%}" for x in shares), f"{right:.0%}") for n, (shares, right) in results.items()])  # fmt: skip
