@@ -27,6 +27,7 @@ STYLE = """<style>
 .chip sub { opacity: .7; margin-left: .2rem }
 .side { display: flex; flex-wrap: wrap; gap: 1.25rem }
 .side figure { margin: .5rem 0 }
+.side figcaption { width: 0; min-width: 100% }
 svg .neg { fill: #d97706 }
 </style>"""
 LOOK = ("What to look at", "살펴볼 점")
