@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from formers.reports.pictures import (
+    draw_bars,
     draw_curves,
     draw_matrix,
     draw_points,
@@ -95,3 +96,14 @@ def test_an_axis_of_whole_numbers_has_no_halves():
     labels = re.compile(r'text-anchor="middle"[^>]*>([^<]+)<')
     assert labels.findall(draw_curves({"a": [(0, 1.0), (1, 2.0), (2, 2.5)]}, "x", "layer")) == ["0", "1", "2", "layer"]
     assert "0.4" in labels.findall(draw_curves({"a": [(0.0, 1.0), (0.3, 2.0), (1.0, 2.5)]}, "x"))
+
+
+def test_bars_of_several_pictures_can_have_one_scale():
+    def measure_widths(**options: float) -> list[float]:
+        return [
+            float(w)
+            for w in re.findall(r'width="([0-9.]+)" height="16"', draw_bars({"a": 0.5, "b": 0.25}, "", **options))
+        ]
+
+    assert measure_widths() == [380, 190]
+    assert measure_widths(full=1.0) == [190, 95]

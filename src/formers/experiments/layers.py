@@ -23,8 +23,8 @@ from .small_models import SMALL_SIZES, SmallModel, prepare_corpus, train_small
 EXPLANATION = (
     ("A probe is a linear layer that is trained on frozen states: what it can read off them, a layer knows.",
      "프로브는 고정된 상태 위에서 학습하는 선형 레이어이며, 프로브가 읽어 낼 수 있는 것이 그 레이어가 아는 것입니다."),
-    ("Follow each line upwards: where the accuracy for the token or its position falls, the layer has given that up for something else.",
-     "선을 아래 레이어에서 위로 따라가 보십시오. 토큰이나 위치의 정확도가 떨어지는 곳에서는 레이어가 그 정보를 다른 정보로 바꾼 것입니다."),
+    ("Follow each line to the right, up the layers: where the accuracy for the token or its position falls, the layer has given that up for something else.",
+     "선을 왼쪽의 아래 레이어에서 오른쪽의 위 레이어로 따라가 보십시오. 토큰이나 위치의 정확도가 떨어지는 곳에서는 레이어가 그 정보를 다른 정보로 바꾼 것입니다."),
     ("Embeddings have not seen the neighbours, which can only be guessed from the token; a rise in a later layer is what attention has brought in.",
      "임베딩은 이웃 토큰을 보지 못해 토큰 자체로 짐작할 뿐입니다. 뒤 레이어에서 정확도가 오르면 어텐션이 가져온 정보입니다."),
     ("Compare with the majority in the table, the share of the most frequent answer: at or below it a probe has read nothing.",
@@ -222,6 +222,6 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     page.add_table(local("Shares of ELMo's layers by task", "과제별 ELMo 레이어 비율"), (local("task", "과제"), *parts, local("balanced accuracy", "균형 정확도")),
                    [(names[n], *(f"{x:.0%}" for x in shares), f"{right:.0%}") for n, (shares, right) in results.items()])  # fmt: skip
     for name, (shares, _) in results.items():
-        page.add_picture(draw_bars(dict(zip(parts, shares, strict=True)), names[name], 2))
+        page.add_picture(draw_bars(dict(zip(parts, shares, strict=True)), names[name], 2, full=1.0))
     return {**{f"{n} {i}": v for n, values in probes.items() for i, v in enumerate(values)},
             **{f"mix {n}": shares[0] for n, (shares, _) in results.items()}}  # fmt: skip
