@@ -102,6 +102,7 @@ def probe_layers(
 
 def choose_asked(words: list[str]) -> tuple[str, str]:
     """Choose what the tasks over words ask for: the letter that most words end in, and the most frequent word."""
+    words = [word for word in words if any(map(str.isalnum, word))] or words  # a comma is a word here
     last = max(
         dict.fromkeys(word[-1] for word in words), key=lambda c: min(sum(w[-1] == c for w in words), len(words) // 2)
     )

@@ -68,7 +68,8 @@ def show_objectives(page: Page, text: str, seed: int) -> list[str]:
     for explanation in explain_objectives(text, seed=seed):
         names.append(explanation.name)
         page.add_heading(explanation.name)
-        page.add_note(page.localise(OBJECTIVES[explanation.name].help, KOREAN_HELP[explanation.name]))
+        english = OBJECTIVES[explanation.name].help
+        page.add_note(page.localise(f"{english[0].upper()}{english[1:]}.", KOREAN_HELP[explanation.name]))
         for step in explanation.steps:
             kinds = ("off" if token.text == "·" else CHIP_KINDS[token.state] for token in step.tokens)
             chips = render_chips(
