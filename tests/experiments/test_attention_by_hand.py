@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -15,11 +17,12 @@ def test_the_formula_gives_the_models_own_weights(run_experiment):
     assert found["entropy"] > found["unscaled_entropy"]
     assert found["plain_likeness"] > found["likeness"], "without the residual, tokens become alike"
     *parts, sums = page.tables[0].rows
+    assert all(re.fullmatch(r"-?\d+\.\d{3}|", cell) for row in page.tables[0].rows for cell in row[1:])
     assert float(sums[4]) == pytest.approx(1, abs=2e-3), "weights"
     assert float(sums[6]) == pytest.approx(sum(float(row[6]) for row in parts), abs=0.01), "the output's first number"
     text = "".join(page.body)
     assert "-0.00<" not in text
-    assert all(title in text for title in ("queries q", "1. scores q·k", "2. scaled", "3. weights", "4. output"))
+    assert all(title in text for title in ("Queries q", "1. scores q·k", "2. scaled", "3. weights", "4. Output"))
     assert any("model's own weights" in row[0] for block in page.tables for row in block.rows)
 
 
@@ -52,6 +55,9 @@ def test_the_worked_row_is_that_of_a_whole_word():
     assert choose_row([Token(0, "", " law"), *rare, Token(4, "", ".")]) == 0
     assert choose_row([*rare, Token(4, "", "법")]) == 3
     assert choose_row(rare) == 2, "there is none"
+    names = [" of", " the", " m", "ast", "ers"]
+    assert choose_row([Token(i, "", name) for i, name in enumerate(names)]) == 4, "a word in the first half says little"
+    assert choose_row([Token(i, "", name) for i, name in enumerate([" we", " are", *names[:4]])]) == 3
 
 
 def test_the_terminal_tells_what_was_cut(run_experiment):

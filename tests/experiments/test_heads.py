@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import formers
-from formers.experiments.heads import list_texts, measure_baseline, measure_removal, order_heads
+from formers.experiments.heads import leave_one_head, list_texts, measure_baseline, measure_removal, order_heads
 from formers.experiments.page import Page
 from formers.experiments.small_models import prepare_bundled_corpus
 from formers.inspection.heads import measure_heads
@@ -30,7 +30,14 @@ def test_heads_are_ordered_by_cost():
     assert order_heads(torch.tensor([[0.3, float("nan")], [-0.1, 0.2]])) == [(1, 0), (1, 1), (0, 0)]
 
 
+def test_each_layer_keeps_a_head():
+    order = [(0, 1), (1, 0), (0, 0), (0, 2), (1, 2)]
+    assert leave_one_head(order, 3) == [(0, 1), (1, 0), (0, 0), (1, 2)]
+    assert leave_one_head(order[:1], 1) == []
+
+
 def test_all_heads_are_measured(run_experiment):
     page, found = run_experiment("heads", text="The law of the land is the will of the people.", tokens=20)
     assert found["heads"] == 12
+    assert "-0.000" not in str(page.tables)
     assert len(page.tables[0].rows) == 3

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from formers.experiments.layers import fit_mix, fit_probe, make_token_labels, make_word_tasks
+from formers.experiments.layers import choose_asked, fit_mix, fit_probe, make_token_labels, make_word_tasks
 
 
 def test_a_probe_reads_what_is_there_and_nothing_else():
@@ -29,7 +29,9 @@ def test_labels_are_neighbours():
     assert labels["before"][1:].tolist() == labels["token"][:-1].tolist()
     assert labels["after"][:-1].tolist() == labels["token"][1:].tolist()
     assert labels["before"][0] == labels["after"][-1] == -1
-    tasks = make_word_tasks(["the", "cats", "the", "dogs", "the", "men"])
+    words = ["the", "cats", "the", "dogs", "the", "men"]
+    assert choose_asked([*words, ",", ",", ",", ","]) == ("e", "the"), "no mark is asked for"
+    tasks = make_word_tasks(words)
     assert tasks["next word"].tolist() == [0, 1, 0, 1, 0, 0]
     assert tasks["word before"].tolist() == [0, 1, 0, 1, 0, 1]
 
@@ -39,3 +41,5 @@ def test_both_models_are_probed(run_experiment):
     page, found = run_experiment("layers", steps=1, **sizes)
     assert found["token 0"] > found["before 0"], "embeddings know their token, not its neighbour"
     assert len(page.tables[1].rows) == 3
+    assert any("most frequent tokens" in note for note in page.notes), "what the probes are asked"
+    assert any("does the word end in" in note for note in page.notes), "what the mixes are asked"

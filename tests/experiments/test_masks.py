@@ -2,13 +2,18 @@ from __future__ import annotations
 
 import torch
 
-from formers.experiments.masks import Settings, list_masks
+from formers.experiments.masks import Settings, draw_order, list_masks
 
 
 def test_masks_are_those_of_the_models(run_experiment):
-    page, found = run_experiment("masks", text="one two three four five six seven")
+    words = ["one", "two", "three", "four", "five", "six", "seven"]
+    page, found = run_experiment("masks", text=" ".join(words))
     assert found == {"masks": 8, "wrong": 0}
     assert page.tables[0].rows[0][1] == "49"
+    turns = page.notes[0].rstrip(".").split(": ")[1].split(", ")
+    assert sorted(turns) == sorted(words)
+    order = draw_order(7, 0)
+    assert turns[0] == words[int(order.argmin())], "the first predicted"
 
 
 def test_matrices_have_the_shapes_of_the_papers():

@@ -8,7 +8,7 @@ import pytest
 import formers
 from formers.experiments.page import Page
 from formers.experiments.registry import find_experiment
-from formers.experiments.why_attention import VERBS, make_sentence, measure_gradients
+from formers.experiments.why_attention import VERBS, format_gradient, make_sentence, measure_gradients
 
 
 def test_translations_have_the_verb_at_the_end_of_each_clause():
@@ -36,11 +36,13 @@ def test_gradients_fade_in_recurrence_and_not_in_attention():
     found = {name: line[-1][1] for name, line in measure_gradients(40, dim=16).items()}
     assert found["RNN"] < 1e-4 < found["Transformer"]
     assert found["LSTM"] < found["Transformer"]
+    assert [format_gradient(share) for share in (0.25, 1e-12)] == ["2.5e-01", "< 1e-12"]
 
 
 def test_both_models_learn_every_task(run_experiment):
     page, found = run_experiment("why-attention", steps=2, translation_steps=2, pairs=150, tests=4, longest=4, dim=16)
     assert len(page.tables[0].rows) == 6
+    assert page.tables[0].rows[0][5:] == ("–", "–", "–"), "there are no tests as long as this"
     assert "trained with 2 to 4" in page.tables[0].title
     rows = re.findall(r'text-anchor="end" class="small">([^<]*)<', "".join(page.body))
     assert "&lt;s&gt;" not in rows, "a row is the word being written"

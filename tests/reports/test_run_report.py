@@ -10,7 +10,7 @@ import pytest
 from formers.cli.main import main
 from formers.evaluation.task import TaskEvaluation, build_report_tables
 from formers.reports.html import compute_ticks, draw_chart
-from formers.reports.run_report import RunReport, write_report
+from formers.reports.run_report import RunReport, render_html_table, write_report
 from formers.reports.translations import KOREAN, translate_report
 from formers.task import Task
 from formers.training.run_folder import RUN_FORMAT, RunFolder
@@ -193,3 +193,14 @@ def test_the_last_column_of_the_worst_examples_says_what_it_is(kind, truths, gue
     )
     assert worst["head"] == ["text", "truth", "guess", *([head] if head else [])]
     assert worst["rows"][0][3:] == ([cell] if head else [])
+
+
+def test_columns_of_numbers_are_right_aligned():
+    rows = [
+        ("a", "+0.1", "7.6e-04", "x"),
+        ("b", "-0.2", "12.5%", "1"),
+        ("c", "–", "1,234", "2"),
+        ("d", "", "< 1e-12", "3"),
+    ]
+    table = render_html_table(("", "p", "q", "r"), rows)
+    assert re.findall(r"<th([^>]*)>", table) == ["", ' class="num"', ' class="num"', ""]

@@ -25,15 +25,13 @@ formers try {name}
 formers try {name} --language ko --out page.html
 
 Args:
-    text: A sentence of your own, where the experiment looks at one.
+    text: {text_help}
     file: {file_help}
     language: The language of the page and of the bundled text; by default that of your own text or file, or English.
     out: The page; formers-try-{name}.html by default, which is replaced; one that you name only with --overwrite.
     settings: What this experiment can be changed in.
 """
-TEXT_FILE_HELP = (
-    "A text file of your own, at least 20 lines, where the experiment trains on some; else the bundled corpus."
-)
+TEXT_FILE_HELP = "A text file of your own to train on, at least 20 lines; else the bundled corpus."
 LIST_HELP = """Try an idea: experiments with real numbers and a page.
 
 formers try
@@ -131,7 +129,7 @@ def build_command(entry: ExperimentEntry) -> Callable[..., None]:
     rows = f"A file of your own with lines of {entry.file_rows}; else made sentences."
     file_help = rows if entry.file_rows else TEXT_FILE_HELP
     run_experiment.__doc__ = EXPERIMENT_HELP.format(
-        help=title, name=entry.name, example=entry.example, file_help=file_help
+        help=title, name=entry.name, example=entry.example, file_help=file_help, text_help=entry.text_help
     )
     return run_experiment
 

@@ -23,10 +23,10 @@ EXPLANATION = (
      "코사인은 새 모델의 각 레이어 뒤에 입력이 얼마나 남아 있는지를 나타냅니다. post-norm은 정규화가 잔차 경로 위에 있으므로 입력이 얼마나 빨리 사라지는지 보십시오."),
     ("Pre-norm leaves that path free: compare how much of the input is left after many layers, and how soon the deep models learn.",
      "pre-norm은 잔차 경로를 그대로 둡니다. 여러 레이어 뒤에 입력이 얼마나 남는지, 깊은 모델이 얼마나 빨리 학습하는지 비교하십시오."),
-    ("Compare the deep post-norm model at full rate from the first step with the one with warmup: a curve that stays flat has learned token frequencies and no more; --lr 0.001 is a second remedy to try.",
+    ("Compare the deep post-norm model at the full learning rate from the first step with the one with warmup: a curve that stays flat has learned token frequencies and no more; --lr 0.001 is a second remedy to try.",
      "처음부터 최대 학습률을 쓴 깊은 post-norm 모델과 워밍업을 쓴 모델을 비교하십시오. 곡선이 평평하게 머물면 토큰 빈도만 학습한 것이며, --lr 0.001로 낮추는 방법도 시험해 볼 수 있습니다."),
-    ("All schedules but T5's (rsqrt) rise linearly at first; they differ in how they come down.",
-     "T5의 스케줄(rsqrt)을 제외한 모든 스케줄은 처음에 선형으로 오르고, 내려오는 방식이 다릅니다."),
+    ("All schedules but T5's (rsqrt) rise linearly at first; they differ in whether and how they come down.",
+     "T5의 스케줄(rsqrt)을 제외한 모든 스케줄은 처음에 선형으로 오르며, 내려오는지와 내려오는 방식이 다릅니다."),
 )  # fmt: skip
 ACTIVATIONS = ("relu", "gelu", "silu", "tanh")
 

@@ -22,7 +22,7 @@ from .page import Page, name_tokens
 from .small_models import cut_to_context, load_or_train
 
 EXPLANATION = (
-    ("Each token asks with a query and offers a key; a score is the product of the two: the first table computes one token's row, step by step.",
+    ("Each token asks with a query and offers a key; a score is the dot product of the two: the first table computes one token's row, step by step.",
      "각 토큰은 쿼리로 묻고 키를 내놓으며, 점수는 둘의 내적입니다. 첫 표는 한 토큰의 행을 단계별로 계산합니다."),
     ("Divided by √d and put through softmax, the scores of a row become weights whose sum is 1.",
      "점수를 √d로 나누고 소프트맥스를 적용하면 각 행의 합이 1인 가중치가 됩니다."),
@@ -121,8 +121,10 @@ def add_worked_row(page: Page, tokens: list[str], hand: HandHead, scale: float, 
             score, weight, value = float(hand.scores[at, i]), float(hand.weights[at, i]), float(hand.v[i, 0])
             power = float((hand.scores[at, i] * scale).exp())
             totals = [total + part for total, part in zip(totals, (power, weight, weight * value), strict=True)]
-            rows.append((name, score, score * scale, power, weight, value, weight * value))
-    rows.append((page.localise("sum", "합"), "", "", totals[0], totals[1], "", totals[2]))
+            numbers = (score, score * scale, power, weight, value, weight * value)
+            rows.append((name, *(f"{number:z.3f}" for number in numbers)))
+    sums = [f"{total:z.3f}" for total in totals]
+    rows.append((page.localise("sum", "합"), "", "", sums[0], sums[1], "", sums[2]))
     head = (page.localise("key of", "키"), "s = q·k", "s / √d", "exp(s / √d)", page.localise("weight = exp / sum", "가중치 = exp / 합"),
             page.localise("v, number 0", "v의 0번째 값"), page.localise("weight · v", "가중치 · v"))  # fmt: skip
     title = page.localise(f"The row of “{tokens[at]}”, by hand", f"“{tokens[at]}”의 행, 손으로 계산하기")
@@ -132,18 +134,31 @@ def add_worked_row(page: Page, tokens: list[str], hand: HandHead, scale: float, 
 def add_vectors(page: Page, title: str, names: list[str], vectors: Tensor) -> None:
     """Add the first numbers of some tokens' vectors (T, D) as a table of the page."""
     numbers = [page.localise(f"number {i}", f"{i}번째 값") for i in range(min(SHOWN_NUMBERS, vectors.shape[1]))]
-    rows = [(name, *row) for name, row in zip(names, vectors[:, :SHOWN_NUMBERS].tolist(), strict=False)]
+    shown = vectors[:, :SHOWN_NUMBERS].tolist()
+    rows = [(name, *(f"{x:z.3f}" for x in row)) for name, row in zip(names, shown, strict=False)]
     page.add_table(title, (page.localise("token", "토큰"), *numbers), rows, shown=False)
 
 
 def choose_row(tokens: Sequence[Token]) -> int:
-    """Choose the token whose row is computed: the last that is a whole word or syllable, no piece of one character."""
+    """Choose the token whose row is computed: the last that is a whole word, if it stands in the second half; else the
+    last that is a whole syllable or part of a word, no piece of one character."""
     whole = [
         i for i, token in enumerate(tokens)
         if not token.is_special and not token.is_joined and any(map(str.isalnum, token.text))
         and not (i + 1 < len(tokens) and tokens[i + 1].is_joined)
     ]  # fmt: skip
+    words = [i for i in whole if begins_word(tokens, i) and (i + 1 == len(tokens) or begins_word(tokens, i + 1))]
+    if words and 2 * words[-1] >= len(tokens):
+        return words[-1]
     return whole[-1] if whole else len(tokens) - 1
+
+
+def begins_word(tokens: Sequence[Token], at: int) -> bool:
+    """Return whether a token begins a word or stands between words: after a space, at the beginning, or no letter."""
+    text, before = tokens[at].text, tokens[at - 1] if at else None
+    if before is None or before.is_special or not any(map(str.isalnum, text)) or text[0].isspace():
+        return True
+    return tokens[at].start > before.end
 
 
 @torch.no_grad()
@@ -195,9 +210,9 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     )
     add_worked_row(page, tokens, hand, block.attn.scale, visible, choose_row(side[:n]))
     for title, table in (
-        (local("queries q", "쿼리 q"), hand.q),
-        (local("keys k", "키 k"), hand.k),
-        (local("values v", "값 v"), hand.v),
+        (local("Queries q", "쿼리 q"), hand.q),
+        (local("Keys k", "키 k"), hand.k),
+        (local("Values v", "값 v"), hand.v),
     ):
         add_vectors(page, title, names, table)
     grids = {
@@ -210,7 +225,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         page.add_note(local("Above the diagonal the weights are 0: the causal mask hides the tokens that come later.",
                             "대각선 위의 가중치는 0입니다. 인과 마스크가 뒤에 오는 토큰을 가리기 때문입니다."))  # fmt: skip
     page.add_picture(*(draw_matrix(grid[:n, :n], title, names, names, 34, True) for title, grid in grids.items()))
-    add_vectors(page, local("4. output: the values, weighted by each row and added up", "4. 출력: 행의 가중치로 더한 값들의 합"), names, hand.output)  # fmt: skip
+    add_vectors(page, local("4. Output: the values, weighted by each row and added up", "4. 출력: 행의 가중치로 더한 값들의 합"), names, hand.output)  # fmt: skip
     entropies = measure_entropy(hand.weights), measure_entropy(unscaled.weights)
     chain, plain = [x], [x]
     for layer in blocks:

@@ -24,13 +24,13 @@ EXPLANATION = (
     ("Both axes are logarithmic: a slope of 1 means time in proportion to the length n, a slope of 2 to its square.",
      "두 축 모두 로그입니다. 기울기 1은 길이 n에, 기울기 2는 n의 제곱에 비례함을 뜻합니다."),
     ("Attention costs n²·d, recurrence n·d², convolution k·n·d²: counted so, attention is the cheaper of the first two while n is below d; compare with the times measured.",
-     "어텐션은 n²·d, 순환은 n·d², 합성곱은 k·n·d²입니다. n이 d보다 작으면 어텐션의 계산량이 순환보다 적습니다. 측정한 시간과 비교하십시오."),
-    ("The crossing point is the length from which a layer of attention takes longer than an LSTM; compare it with that of the fused kernel.",
-     "교차점은 어텐션 레이어가 LSTM보다 오래 걸리기 시작하는 길이입니다. 융합 커널의 교차점과 비교하십시오."),
+     "어텐션은 n²·d, 순환은 n·d², 합성곱은 k·n·d²입니다. 계산량으로는 n이 d보다 작으면 어텐션이 순환보다 쌉니다. 측정한 시간과 비교하십시오."),
+    ("The crossing point is the length from which a layer of attention takes longer than an LSTM; compare attention that keeps its weights with the fused kernel.",
+     "교차점은 어텐션 레이어가 LSTM보다 오래 걸리기 시작하는 길이입니다. 가중치를 저장하는 어텐션과 융합 커널의 교차점을 비교하십시오."),
     ("Kept for the backward pass, the weights of attention grow with n²; a fused kernel computes them again instead.",
      "역전파를 위해 저장하는 어텐션 가중치는 n²로 늘어나며, 융합 커널은 저장하는 대신 다시 계산합니다."),
-    ("Steps that must wait for each other are n in recurrence and 1 in attention: one text alone shows it, and --texts 64, which share every step, hide it.",
-     "서로 기다려야 하는 단계는 순환이 n개, 어텐션이 1개입니다. 텍스트 하나만 읽으면 그 차이가 드러나고, 단계마다 여러 텍스트를 함께 계산하는 --texts 64에서는 가려집니다."),
+    ("Of steps that must wait for each other, recurrence has n and attention 1: it shows with one text, and is hidden with --texts 64, which are computed together in every step.",
+     "서로 기다려야 하는 단계는 순환이 n개, 어텐션이 1개입니다. 텍스트 하나만 읽으면 그 차이가 드러나고, 단계마다 텍스트를 모두 함께 계산하는 --texts 64에서는 가려집니다."),
 )  # fmt: skip
 KERNEL_WIDTH = 3
 Layer = Callable[[Tensor, Batch], Tensor]
@@ -125,7 +125,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     local, s = page.localise, settings
     lengths = [2**power for power in range(5, int(math.log2(s.longest)) + 1)]
     layers = build_layers(s.dim)
-    shown = {"attention (fused)": local("attention, fused", "어텐션(융합)"), "attention (weights kept)": local("attention, weights kept", "어텐션(저장)"),
+    shown = {"attention (fused)": local("attention, fused", "어텐션(융합)"), "attention (weights kept)": local("attention, weights kept", "어텐션(가중치 저장)"),
              "LSTM": "LSTM", "convolution": local("convolution", "합성곱")}  # fmt: skip
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in layers}
     memory: dict[str, list[tuple[float, float]]] = {name: [] for name in layers}
@@ -152,7 +152,14 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     ]
     head = (local("layer", "레이어"), local("cost", "비용"), local("steps in a row", "순차 단계"), local("longest path", "최장 경로"),
             local("slope of time", "시간 기울기"), local("slope of memory", "메모리 기울기"))  # fmt: skip
-    page.add_table(local("Of one text: by the paper, and measured", "텍스트 하나: 논문과 측정"), head, rows)
+    page.add_table(
+        local(
+            "One text: the cost in theory, and slopes measured over the longer half of the lengths",
+            "텍스트 하나: 이론의 비용과, 긴 쪽 절반의 길이에서 측정한 기울기",
+        ),
+        head,
+        rows,
+    )
     page.add_table(
         local("Crossing point", "교차점"),
         (local("layer", "레이어"), local("takes longer than an LSTM from", "LSTM보다 오래 걸리기 시작하는 길이"), "d"),
@@ -166,7 +173,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
             memory,
         ),
     ):
-        cells = [(length, *(lines[name][i][1] for name in layers)) for i, length in enumerate(lengths)]
+        digits = 2 if unit == "ms" else 0
+        cells = [(length, *(f"{lines[name][i][1]:,.{digits}f}" for name in layers)) for i, length in enumerate(lengths)]
         page.add_table(f"{title} ({unit})", (local("length", "길이"), *(shown[name] for name in layers)), cells)
         curves = {shown[name]: points for name, points in lines.items()}
         page.add_picture(draw_curves(curves, title, local("length", "길이"), unit, log_x=True, log_y=True))

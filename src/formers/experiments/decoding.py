@@ -29,10 +29,11 @@ EXPLANATION = (
      "온도가 낮으면 분포가 뾰족해지고 높으면 평평해집니다. 엔트로피를 보십시오."),
     ("Top-k keeps a fixed number of tokens, top-p as many as are needed for a share of the probability, few where the model is sure.",
      "top-k는 정해진 수의 토큰을 남기고, top-p는 확률의 일정 비율을 채울 만큼만 남기므로 모델이 확신할수록 적게 남습니다."),
-    ("With label smoothing the target is no longer 1 for one token: the loss is least at 1 − ε and not at certainty, where its curve turns up.",
-     "레이블 스무딩을 쓰면 목표가 한 토큰에 1이 아닙니다. 손실은 완전한 확신이 아니라 1 − ε 부근에서 가장 작고, 그 뒤로는 곡선이 다시 올라갑니다."),
+    ("With label smoothing the right token has a target below 1: the loss is least near 1 − ε and not at certainty, where its curve turns up.",
+     "레이블 스무딩을 쓰면 정답 토큰의 목표 확률이 1보다 작습니다. 손실은 완전한 확신이 아니라 1 − ε 부근에서 가장 작고, 그 뒤로는 곡선이 다시 올라갑니다."),
 )  # fmt: skip
 SMOOTHING_RATES = (0.0, 0.1, 0.2)
+MAX_NAME = 16  # letters of a token in the tree
 
 
 @dataclass(frozen=True)
@@ -121,15 +122,19 @@ def follow_beams(steps: list[list[BeamNode]], prompt: list[int]) -> list[list[li
 def draw_tree(steps: list[list[BeamNode]], prompt: list[int], tokenizer: Tokenizer, label: str) -> str:
     """Draw the beams: a column is a step, a line leads from a beam to what it was continued with; the beam that is best
     in the end is coloured."""
-    before, parts, wide, high = follow_beams(steps, prompt), [], 98, 36
+    before, parts, high = follow_beams(steps, prompt), [], 36
     best, path = 0, []
     for nodes in reversed(steps):
         path.append(best)
         best = nodes[best].parent % len(nodes)
     path.reverse()
+    columns = [
+        [name_next(tokenizer, ids, node.token)[:MAX_NAME] for ids, node in zip(some, nodes, strict=True)]
+        for some, nodes in zip(before, steps, strict=True)
+    ]
+    wide = max(98, *(40 + measure_name(name) for names in columns for name in names))
     widths: list[int] = []
-    for at, nodes in enumerate(steps):
-        names = [name_next(tokenizer, ids, node.token)[:9] for ids, node in zip(before[at], nodes, strict=True)]
+    for at, (nodes, names) in enumerate(zip(steps, columns, strict=True)):
         for row, (node, name) in enumerate(zip(nodes, names, strict=True)):
             x, y, is_best = 10 + wide * at, 20 + high * row, row == path[at]
             if at:
@@ -140,8 +145,13 @@ def draw_tree(steps: list[list[BeamNode]], prompt: list[int], tokenizer: Tokeniz
             style = {"style": f"fill:{COLOURS[0]};font-weight:600"} if is_best else {}
             parts.append(draw_text(x, y, name, **style))
             parts.append(draw_text(x, y + 13, f"{node.score:.2f}", class_="small soft"))
-        widths = [round(1.3 * measure_label(name)) for name in names]
+        widths = [measure_name(name) for name in names]
     return wrap_figure(20 + wide * len(steps), 20 + high * len(steps[0]), "".join(parts), label)
+
+
+def measure_name(name: str) -> int:
+    """Estimate the width of a token's name in the tree, in pixels; its letters are larger than those of a matrix."""
+    return round(1.3 * measure_label(name))
 
 
 def build_target(vocab: int, right: int, rate: float) -> Tensor:
@@ -178,8 +188,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     page.add_note(f"{local('prompt', '프롬프트')}: {text}")
     if s.model is None:
         own = page.documents is not None
-        page.add_note(local(f"A small GPT-2 that has read {'your file' if own else 'the bundled corpus'} only: hence its language.",
-                            f"작은 GPT-2이며 {'지정한 파일' if own else '내장 말뭉치'}만 읽었으므로, 생성하는 텍스트도 그 문체를 따릅니다."), shown=True)  # fmt: skip
+        page.add_note(local(f"A small GPT-2 that has read {'your file' if own else 'the bundled corpus'} only, and writes in its style.",
+                            f"작은 GPT-2이며 {'지정한 파일' if own else '내장 말뭉치'}만 읽었으므로, 생성하는 글도 그 말투를 따릅니다."), shown=True)  # fmt: skip
     page.add_table(
         local("The likeliest tokens of each step", "단계별로 확률이 높은 토큰"),
         (local("step", "단계"), *(f"{i + 1}." for i in range(s.top))),
@@ -188,7 +198,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     if any("…" in str(cell) for row in rows for cell in row[1:]):
         page.add_note(local("… stands for the first bytes of a character that a later token completes.",
                             "…는 다음 토큰이 완성할 글자의 앞쪽 바이트를 뜻합니다."), shown=True)  # fmt: skip
-    page.add_note(local("␣ is a space: most tokens begin with the one before their word.",
+    page.add_note(local("␣ is a space: a token that begins a word mostly includes the space before it.",
                         "␣는 공백입니다. 단어 앞의 공백은 그 단어의 토큰에 들어 있습니다."), shown=True)  # fmt: skip
     ways = {
         local("greedy", "그리디"): Options(temperature=0, max_new_tokens=s.tokens),

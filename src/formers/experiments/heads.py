@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -58,18 +59,27 @@ def list_texts(page: Page, former: Former, count: int, tokens: int) -> list[Text
     return [encode_inputs(former, text) for text in cut if text.strip()]
 
 
+def leave_one_head(order: list[tuple[int, int]], heads: int) -> list[tuple[int, int]]:
+    """Return the heads (layer, head) that can be removed in an order, so that each layer of some heads keeps one."""
+    left = Counter({layer: heads - 1 for layer, _ in order})
+    removed = []
+    for layer, head in order:
+        if left[layer]:
+            removed.append((layer, head))
+            left[layer] -= 1
+    return removed
+
+
 def measure_removal(
     former: Former, texts: list[TextInputs], order: list[tuple[int, int]], shares: list[float]
 ) -> list[tuple[float, float]]:
     """Measure the loss in bits when the first share of heads (layer, head) in an order is removed; each layer keeps one."""
     curve = []
     for share in shares:
-        pruned, left = copy.deepcopy(former), {layer: former.config.heads for layer, _ in order}
+        pruned = copy.deepcopy(former)
         chosen: dict[int, list[int]] = {}
-        for layer, head in order[: round(share * len(order))]:
-            if left[layer] > 1:
-                chosen.setdefault(layer, []).append(head)
-                left[layer] -= 1
+        for layer, head in leave_one_head(order[: round(share * len(order))], former.config.heads):
+            chosen.setdefault(layer, []).append(head)
         if chosen:
             pruned.prune(chosen)
         costs = measure_baseline(pruned, texts)
@@ -108,16 +118,17 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     layers = [f"{local('layer', '레이어')} {i}" for i in range(len(costs))]
     heads = [f"{local('head', '헤드')} {i}" for i in range(costs.shape[1])]
     page.add_table(local("Rise of the loss without one head (bits for each token)", "헤드 하나를 제거할 때의 손실 증가(토큰당 비트)"), ("", *heads),
-                   [(name, *(f"{x:+.3f}" for x in row)) for name, row in zip(layers, costs.tolist(), strict=True)])  # fmt: skip
+                   [(name, *(f"{x:+z.3f}" for x in row)) for name, row in zip(layers, costs.tolist(), strict=True)])  # fmt: skip
     groups = {
         local("the cheaper half", "비용이 작은 절반"): order[: len(order) // 2],
         local("the costliest quarter", "비용이 가장 큰 4분의 1"): order[::-1][: len(order) // 4],
     }
     rows = []
-    for name, group in groups.items():
+    for name, chosen in groups.items():
+        group = leave_one_head(chosen, former.config.heads)
         single = sum(float(costs[layer, head]) for layer, head in group)
         together = measure_removal(former, texts, group, [1.0])[0][1] - measured.baseline
-        rows.append((name, len(group), f"{single:+.3f}", f"{together:+.3f}"))
+        rows.append((name, len(group), f"{single:+z.3f}", f"{together:+z.3f}"))
     page.add_table(
         local(f"Rise of the loss, removed one at a time and together (loss with all heads: {measured.baseline:.3f} bits)",
               f"하나씩 또는 함께 제거할 때의 손실 증가(모든 헤드가 있을 때의 손실: {measured.baseline:.3f}비트)"),
@@ -127,7 +138,10 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     page.add_picture(
         draw_curves(
             lines,
-            local("loss by the share of removed heads", "제거한 헤드 비율별 손실"),
+            local(
+                "loss by the share of removed heads; each layer keeps one",
+                "제거한 헤드 비율별 손실. 레이어마다 헤드 하나는 남깁니다",
+            ),
             local("removed heads, %", "제거한 헤드(%)"),
             local("bits", "비트"),
         )

@@ -118,6 +118,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     choices = [normalise(t).strip() for t in (settings.choices or ROWS[page.language][1]).split("|")]
     if len(texts) < 2 or not all(texts) or len(choices) < 2 or not all(choices):
         raise Error("a row has two texts, and a question two choices or more", fix='--text "one text | another"')
+    page.add_note(local("Special tokens are blue, the second text or the choice is orange.",
+                        "특수 토큰은 파란색, 두 번째 글이나 선택지는 주황색입니다."))  # fmt: skip
     rows, counts = [], {}
     for family in ("gpt", "bert"):
         page.tell("tokenizer", 0, 1, family)
@@ -128,7 +130,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         for task, titles in TASK_TITLES.items():
             sequences = list_sequences(former, encode_task(former, task, texts, choices))
             counts[f"{family} {task}"] = len(sequences)
-            page.add_note(local(*titles))
+            page.add_subheading(local(*titles))
             page.body += [
                 render_chips(
                     list(zip(names.name_all(one.ids), (MARKS[min(p, 4)] for p in one.parts), strict=True)), one.segments
@@ -148,8 +150,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     head = (
         local("model", "모델"),
         local("task", "과제"),
-        local("sequences", "토큰 열"),
-        local("tokens", "토큰"),
+        local("sequences", "토큰 열 수"),
+        local("tokens", "토큰 수"),
         local("answers at", "답하는 곳"),
     )
     page.add_table(local("All tasks", "모든 과제"), head, rows)

@@ -23,8 +23,8 @@ from .small_models import SMALL_SIZES, SmallModel, prepare_corpus, train_small
 EXPLANATION = (
     ("A probe is a linear layer that is trained on frozen states: what it can read off them, a layer knows.",
      "프로브는 고정된 상태 위에서 학습하는 선형 레이어이며, 프로브가 읽어 낼 수 있는 것이 그 레이어가 아는 것입니다."),
-    ("Follow each line upwards: where the accuracy for the token or its position falls, the layer has given that up for something else.",
-     "선을 아래 레이어에서 위로 따라가 보십시오. 토큰이나 위치의 정확도가 떨어지는 곳에서는 레이어가 그 정보를 다른 정보로 바꾼 것입니다."),
+    ("Follow each line to the right, up the layers: where the accuracy for the token or its position falls, the layer has given that up for something else.",
+     "선을 왼쪽의 아래 레이어에서 오른쪽의 위 레이어로 따라가 보십시오. 토큰이나 위치의 정확도가 떨어지는 곳에서는 레이어가 그 정보를 다른 정보로 바꾼 것입니다."),
     ("Embeddings have not seen the neighbours, which can only be guessed from the token; a rise in a later layer is what attention has brought in.",
      "임베딩은 이웃 토큰을 보지 못해 토큰 자체로 짐작할 뿐입니다. 뒤 레이어에서 정확도가 오르면 어텐션이 가져온 정보입니다."),
     ("Compare with the majority in the table, the share of the most frequent answer: at or below it a probe has read nothing.",
@@ -100,12 +100,18 @@ def probe_layers(
     return accuracies, chance
 
 
-def make_word_tasks(words: list[str]) -> dict[str, Tensor]:
-    """Make tasks over words, yes or no: the last letter (form alone), and the words around it (context)."""
+def choose_asked(words: list[str]) -> tuple[str, str]:
+    """Choose what the tasks over words ask for: the letter that most words end in, and the most frequent word."""
+    words = [word for word in words if any(map(str.isalnum, word))] or words  # a comma is a word here
     last = max(
         dict.fromkeys(word[-1] for word in words), key=lambda c: min(sum(w[-1] == c for w in words), len(words) // 2)
     )
-    common = max(dict.fromkeys(words), key=words.count)
+    return last, max(dict.fromkeys(words), key=words.count)
+
+
+def make_word_tasks(words: list[str]) -> dict[str, Tensor]:
+    """Make tasks over words, yes or no: the last letter (form alone), and the words around it (context)."""
+    last, common = choose_asked(words)
     marks = {
         "last letter": [word[-1] == last for word in words],
         "next word": [follower == common for follower in [*words[1:], ""]],
@@ -153,7 +159,7 @@ def compute_word_states(elmo: SmallModel, sentences: list[list[str]]) -> list[Te
 
 
 def train_bert(page: Page, settings: Settings) -> Former:
-    """Train a small BERT; it masks 30 %, for more labels in a short training."""
+    """Train a small BERT; it masks 30%, for more labels in a short training."""
     data = prepare_corpus(page, "bert", BERT_VOCAB_SIZE, settings.characters)
     objective, sizes = {"name": "mlm", "mask_rate": 0.3}, {**SMALL_SIZES, "context": 64}
     return train_small(
@@ -169,6 +175,10 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         raise Error("this model has no tokenizer", where=s.model, fix="give one that reads text, or leave model out")
     page.add_note(local(f"The probed model: {former.family}, {former.config.layers} layers.",
                         f"프로브를 적용한 모델: {former.family}, 레이어 {former.config.layers}개."))  # fmt: skip
+    page.add_note(local(f"Each probe answers one question: which of the {CLASSES} most frequent tokens this one, the one before or the one after is, "
+                        f"or in which eighth of its {WINDOW} tokens it stands.",
+                        f"프로브마다 질문이 하나입니다. 이 토큰, 앞 토큰, 뒤 토큰이 가장 흔한 토큰 {CLASSES}개 중 무엇인지, "
+                        f"또는 토큰 {WINDOW}개를 여덟 구간으로 나누었을 때 몇 번째 구간에 있는지를 묻습니다."), shown=True)  # fmt: skip
     store = Store.from_documents(page.load_documents(s.characters)[1], former.tokenizer)
     probes, chance = probe_layers(former, store, s.tokens)
     titles = {
@@ -198,7 +208,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     elmo_data = prepare_corpus(page, "elmo", max_characters=s.characters)
     elmo = train_small(page, "elmo", elmo_data, s.elmo_steps, train={"batch_tokens": 512})
     sentences = read_words(page, s.tokens // 2)
-    states, tasks = compute_word_states(elmo, sentences), make_word_tasks([w for line in sentences for w in line])
+    words = [word for line in sentences for word in line]
+    states, tasks = compute_word_states(elmo, sentences), make_word_tasks(words)
     names = {
         "last letter": local("last letter", "마지막 글자"),
         "next word": local("next word", "다음 단어"),
@@ -206,9 +217,12 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     }
     results = {name: fit_mix(states, labels, s.mix_steps) for name, labels in tasks.items()}
     parts = [local("characters", "문자 CNN"), *(f"LSTM {i + 1}" for i in range(len(states) - 1))]
+    letter, word = choose_asked(words)
+    page.add_note(local(f"ELMo's tasks, yes or no: does the word end in “{letter}”, and is the next word or the word before “{word}”? A guess has a balanced accuracy of 50%.",
+                        f"ELMo의 과제(예/아니요): 단어가 “{letter}”(으)로 끝나는지, 다음 단어 또는 앞 단어가 “{word}”인지 묻습니다. 찍을 때의 균형 정확도는 50%입니다."), shown=True)  # fmt: skip
     page.add_table(local("Shares of ELMo's layers by task", "과제별 ELMo 레이어 비율"), (local("task", "과제"), *parts, local("balanced accuracy", "균형 정확도")),
                    [(names[n], *(f"{x:.0%}" for x in shares), f"{right:.0%}") for n, (shares, right) in results.items()])  # fmt: skip
     for name, (shares, _) in results.items():
-        page.add_picture(draw_bars(dict(zip(parts, shares, strict=True)), names[name], 2))
+        page.add_picture(draw_bars(dict(zip(parts, shares, strict=True)), names[name], 2, full=1.0))
     return {**{f"{n} {i}": v for n, values in probes.items() for i, v in enumerate(values)},
             **{f"mix {n}": shares[0] for n, (shares, _) in results.items()}}  # fmt: skip

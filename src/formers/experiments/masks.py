@@ -26,8 +26,8 @@ from ..reports.pictures import draw_matrix
 from .page import Page
 
 EXPLANATION = (
-    ("A row is a token that reads, a column a token that may be read; a dark cell means that it may.",
-     "행은 읽는 토큰, 열은 읽히는 토큰이며, 진한 칸은 볼 수 있음을 뜻합니다."),
+    ("A row is a token that reads, a column a token that may be read; a filled cell means that it may.",
+     "행은 읽는 토큰, 열은 읽히는 토큰이며, 칠해진 칸은 볼 수 있음을 뜻합니다."),
     ("The causal mask is a lower triangle: no token sees what comes later, so every token can be a target at once.",
      "인과 마스크는 하삼각 행렬입니다. 뒤에 오는 토큰을 볼 수 없으므로 모든 토큰을 한 번에 예측 대상으로 삼을 수 있습니다."),
     ("Two-sided models such as BERT see everything and have to hide their targets; a prefix is seen by all, the rest is causal.",
@@ -65,7 +65,7 @@ def list_masks(length: int, settings: Settings) -> dict[str, tuple[Tensor, Tenso
     """Return the matrix of each mask by its name; the second of each pair is what a model with random weights attends
     to, True where its weight is not zero; None for masks that no model has for a single text."""
     layout = Batch.from_rows([list(range(length))]).layout
-    order = torch.as_tensor(np.random.default_rng(settings.seed).permutation(length))
+    order = draw_order(length, settings.seed)
     content, query = (table[0] for table in build_order_masks(order, layout) if table is not None)
     prefix = torch.arange(length)[None, :] < settings.prefix
     prefix_table = evaluate_mask(causal, length) | prefix
@@ -86,6 +86,11 @@ def list_masks(length: int, settings: Settings) -> dict[str, tuple[Tensor, Tenso
         "permutation, content": (content, streams["content"]),
         "permutation, query": (query, streams["query"]),
     }
+
+
+def draw_order(length: int, seed: int) -> Tensor:
+    """Draw the turn of each token (length,) in a random order of prediction."""
+    return torch.as_tensor(np.random.default_rng(seed).permutation(length))
 
 
 def pad_short_text(length: int) -> Tensor:
@@ -156,4 +161,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     )
     page.add_table(local("The masks", "마스크"), head, rows)
     page.add_picture(*pictures)
+    turns = ", ".join(words[at] for at in draw_order(len(words), settings.seed).argsort().tolist())
+    page.add_note(
+        local(f"The order of prediction in the permutation: {turns}.", f"순열의 예측 순서: {turns}."), shown=True
+    )
     return {"masks": len(rows), "wrong": wrong}

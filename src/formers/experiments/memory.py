@@ -130,8 +130,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     head = (
         local("memory", "메모리"),
         local("loss", "손실"),
-        local(f"first {first} of {s.segment} tokens", f"세그먼트의 {s.segment}개 중 앞 {first}개 토큰"),
-        local(f"last {first} tokens", f"뒤 {first}개 토큰"),
+        local(f"first {first} of {s.segment} tokens", f"조각의 토큰 {s.segment}개 중 앞 {first}개"),
+        local(f"last {first} tokens", f"뒤 {first}개"),
     )
     page.add_table(local("Loss on validation text", "검증 텍스트의 손실"), head, rows)
     page.add_table(
@@ -167,8 +167,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         draw_curves(
             far,
             local(
-                "relative change of the output by the distance from a changed token (1e-09: none)",
-                "바꾼 토큰과의 거리별 출력의 상대 변화량(1e-09: 변화 없음)",
+                "relative change of the output by the distance from a changed token (10⁻⁹: none)",
+                "바꾼 토큰과의 거리별 출력의 상대 변화량(10⁻⁹: 변화 없음)",
             ),
             local("distance in tokens", "거리(토큰)"),
             local("change", "변화량"),

@@ -26,7 +26,7 @@ from .small_models import SMALL_SIZES, prepare_corpus, train_small
 EXPLANATION = (
     ("Blue tokens are what the model is asked for, dashed ones what is hidden from it, orange ones what was put in their place.",
      "파란색 토큰은 모델이 예측할 것, 점선으로 두른 토큰은 가린 것, 주황색 토큰은 그 자리에 대신 넣은 것입니다."),
-    ("A causal model learns from every token, a masked one from 15 % of them, but sees both sides.",
+    ("A causal model learns from every token, a masked one from 15% of them, but sees both sides.",
      "인과 모델은 모든 토큰에서 학습하고, 마스크 모델은 15%에서만 학습하지만 양쪽을 모두 봅니다."),
     ("Few masks give few labels to learn from, many leave little to read: look for the rate from which the loss hardly falls any more.",
      "마스크가 적으면 학습할 레이블이 적고, 많으면 읽을 문맥이 적습니다. 어느 비율부터 손실이 거의 줄지 않는지 찾아보십시오."),
@@ -68,7 +68,8 @@ def show_objectives(page: Page, text: str, seed: int) -> list[str]:
     for explanation in explain_objectives(text, seed=seed):
         names.append(explanation.name)
         page.add_heading(explanation.name)
-        page.add_note(page.localise(OBJECTIVES[explanation.name].help, KOREAN_HELP[explanation.name]))
+        english = OBJECTIVES[explanation.name].help
+        page.add_note(page.localise(f"{english[0].upper()}{english[1:]}.", KOREAN_HELP[explanation.name]))
         for step in explanation.steps:
             kinds = ("off" if token.text == "·" else CHIP_KINDS[token.state] for token in step.tokens)
             chips = render_chips(
@@ -103,7 +104,7 @@ def measure_hidden_share(
 
 def measure_overlap(name: str, data: PreparedData, pairs: int, seed: int = 0) -> tuple[float, int]:
     """Measure how well shared tokens, rare ones counting more, answer a question about pairs: how often a pair that is
-    as it was shares more than one that is not (the area under the ROC curve; 50 % is chance), and the pairs."""
+    as it was shares more than one that is not (the area under the ROC curve; 50% is chance), and the pairs."""
     objective = build_objective(name, data.tokenizer, 2 * LENGTH)
     plan = objective.plan(data.store, seed, 0)
     count = min(pairs, len(plan))
@@ -132,7 +133,7 @@ def measure_frequency_loss(data: PreparedData) -> float:
 
 
 def compare_rates(page: Page, data: PreparedData, settings: Settings) -> dict[float, float]:
-    """Train a small BERT with each mask rate; return the loss of each on validation text with 15 % masked."""
+    """Train a small BERT with each mask rate; return the loss of each on validation text with 15% masked."""
     assert data.valid_store is not None
     judge = build_objective("mlm", data.tokenizer, LENGTH)
     batches = [
@@ -172,7 +173,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     losses, frequency = compare_rates(page, data, s), measure_frequency_loss(data)
     page.add_heading(local("Compared on the whole text", "전체 텍스트에서의 비교"))
     page.add_table(
-        local("Mask rates: validation loss, always with 15 % masked", "마스크 비율: 항상 15%를 가린 검증 텍스트의 손실"), (local("rate", "비율"), local("loss", "손실")),
+        local("Mask rates: validation loss, always with 15% masked", "마스크 비율: 항상 15%를 가린 검증 텍스트의 손실"), (local("rate", "비율"), local("loss", "손실")),
         [*((f"{rate:.0%}", loss) for rate, loss in losses.items()), (local("token frequencies alone", "토큰 빈도만"), frequency)],
     )  # fmt: skip
     page.add_picture(
@@ -197,14 +198,18 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         )
     )
     page.add_table(
-        local("How often shared words alone give the answer (50 % is chance)", "공통 단어만으로 답을 맞히는 비율(50%가 우연)"), (local("question", "질문"), local("right", "정답률"), local("pairs", "쌍")),
+        local("How often a true pair shares more words than a false one (50% is chance)", "참인 쌍이 거짓인 쌍보다 단어를 더 많이 공유하는 비율(50%가 우연)"), (local("question", "질문"), local("share", "비율"), local("pairs", "쌍의 수")),
         [(name.upper(), f"{gain:.1%}", count) for name, (gain, count) in overlap.items()],
     )  # fmt: skip
     page.add_picture(
         draw_bars(
             {name.upper(): 100 * gain for name, (gain, _) in overlap.items()},
-            local("right by shared words alone, %", "공통 단어만의 정답률(%)"),
+            local(
+                "true pairs that share more words than false ones, %",
+                "거짓인 쌍보다 단어를 더 많이 공유하는 참인 쌍의 비율(%)",
+            ),
             1,
+            full=100.0,
         )
     )
     return {"objectives": len(names), "static": shares["static"][-1], "dynamic": shares["dynamic"][-1],

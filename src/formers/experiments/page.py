@@ -22,11 +22,12 @@ STYLE = """<style>
 .chip { display: inline-block; padding: 0 .35rem; margin: .1rem .12rem; border-radius: .25rem; background: var(--wash) }
 .chip.on { background: var(--mark); color: var(--paper) }
 .chip.off { opacity: .35 }
-.chip.warm { background: #d97706; color: #ffffff }
+.chip.warm { background: #b45309; color: #ffffff }
 .chip.hidden { background: none; outline: 1px dashed var(--soft); outline-offset: -1px; color: var(--soft) }
 .chip sub { opacity: .7; margin-left: .2rem }
 .side { display: flex; flex-wrap: wrap; gap: 1.25rem }
 .side figure { margin: .5rem 0 }
+.side figcaption { width: 0; min-width: 100% }
 svg .neg { fill: #d97706 }
 </style>"""
 LOOK = ("What to look at", "살펴볼 점")
@@ -92,6 +93,10 @@ class Page:
     def add_heading(self, title: str) -> None:
         """Begin a section."""
         self.body.append(f"<h2>{html.escape(title)}</h2>")
+
+    def add_subheading(self, title: str) -> None:
+        """Begin a part of a section."""
+        self.body.append(f"<h3>{html.escape(title[:1].upper() + title[1:])}</h3>")
 
     def add_note(self, words: str, shown: bool = False) -> None:
         """Add a paragraph; `shown` ones are printed on the terminal too."""

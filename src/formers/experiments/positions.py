@@ -39,7 +39,7 @@ class Settings:
     Attributes:
         steps: Training steps of each model.
         length: Positions of the maps.
-        dim: Numbers of a position in the sinusoid map.
+        dim: Dimensions of a position in the sinusoid map.
         characters: Characters of the training text.
     """
 
@@ -167,7 +167,12 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     unit = nn.functional.normalize(table, dim=-1)
     page.add_picture(
         draw_matrix(
-            sinusoids, local("sinusoids: positions down, numbers across", "사인 함수: 행은 위치, 열은 차원"), cell=6
+            sinusoids,
+            local(
+                "sinusoids: positions down, dimensions across; blue is positive, orange negative",
+                "사인파: 행은 위치, 열은 차원. 파란색은 양수, 주황색은 음수입니다",
+            ),
+            cell=6,
         ),
         draw_matrix(unit @ unit.T, local("learned: cosine between positions", "학습된 위치 사이의 코사인"), cell=6),
     )

@@ -26,7 +26,7 @@ class ExperimentModule(Protocol):
 class ExperimentEntry:
     """An experiment in a list: its name, title and one line about it, in English and Korean, and an example. What its
     file has: lines of text, or rows of two fields with a tab between them. Whether it looks at a sentence or reads a
-    file of the user's."""
+    file of the user's, and the help of --text."""
 
     name: str
     title: tuple[str, str]
@@ -35,6 +35,7 @@ class ExperimentEntry:
     file_rows: str = ""
     takes_text: bool = False
     takes_file: bool = True
+    text_help: str = "A sentence of your own that the experiment looks at."
 
     @property
     def module_name(self) -> str:
@@ -102,6 +103,7 @@ ENTRIES = (
          "GPT-1과 BERT가 분류, 함의, 유사도, 객관식을 하나의 토큰 열로 바꾸는 방법을 보여 줍니다"),
         'formers try input-transformations --text "It rained | The street is wet" --choices "yes | no"',
         takes_text=True,
+        text_help="Two texts of your own, with | between them.",
     ),
     ExperimentEntry(
         "why-attention",
@@ -135,7 +137,7 @@ ENTRIES = (
     ExperimentEntry(
         "two-streams",
         ("Two streams", "두 스트림"),
-        ("XLNet: what each stream sees, who leaks and who does not, and the loss by turn",
+        ("XLNet: what each stream sees, which of them leaks the answer, and the loss by turn",
          "XLNet의 두 스트림이 보는 것, 정답 누출 여부, 예측 차례(turn)별 손실을 봅니다"),
         'formers try two-streams --text "The Government of the United States"',
         takes_text=True,
@@ -154,6 +156,7 @@ ENTRIES = (
          "어텐션 헤드를 하나씩, 또 여럿 제거할 때 늘어나는 손실을 측정합니다"),
         "formers try heads --model my-bert --file my.txt",
         takes_text=True,
+        text_help="A text of your own to measure the loss on; else validation texts.",
     ),
     ExperimentEntry(
         "word-senses",

@@ -98,8 +98,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     )
     page.add_table(local("Sizes", "크기"), head, rows)
     page.add_table(
-        local("Fitted line: loss = a · parameters^b", "데이터에 맞춘 직선: 손실 = a · 파라미터^b"),
-        ("a", "b", local("doubling gives", "두 배일 때")),
+        local("Fitted line: loss = a · parameters^b", "적합한 직선: 손실 = a · 파라미터^b"),
+        ("a", "b", local("change of the loss at twice the parameters", "파라미터가 두 배일 때 손실의 변화")),
         [(a, b, f"{2**b - 1:+.1%}")],
     )
     line = [(x, a * x**b) for x in (points[0][0], *(p[0] for p in points[1:]))]

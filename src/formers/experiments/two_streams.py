@@ -19,7 +19,7 @@ from .small_models import load_or_train
 
 EXPLANATION = (
     ("A permutation gives every token its turn; it is predicted from the tokens whose turn came before, on either side of it.",
-     "순열이 토큰마다 차례를 정합니다. 각 토큰은 왼쪽이든 오른쪽이든 차례가 앞선 토큰만 보고 예측합니다."),
+     "순열이 토큰마다 차례를 정하며, 각 토큰은 왼쪽이든 오른쪽이든 차례가 앞선 토큰들로 예측합니다."),
     ("The content stream of a token knows the token, because later ones have to read it.",
      "내용 스트림은 자기 토큰을 압니다. 뒤 차례의 토큰들이 그것을 읽어야 하기 때문입니다."),
     ("The query stream knows only where the token stands: otherwise its answer would be in its input.",
@@ -93,11 +93,15 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     query_seen = streams["query"].any(0) & ~blind[:, None]
     losses = score_order(former, ids, order)
     rows = []
+    page.add_note(local("The token that is predicted is orange, those that it is predicted from are blue.",
+                        "예측하는 토큰은 주황색, 예측에 쓰는 토큰은 파란색입니다."))  # fmt: skip
     for turn, at in enumerate(order.argsort().tolist()):
         visible = [names[i] for i in range(len(ids)) if order[i] < turn]
-        rows.append((turn + 1, names[at], len(visible), float(losses[at]), f"{float((-losses[at]).exp()):.1%}"))
+        rows.append((turn + 1, names[at], len(visible), float(losses[at]), f"{float((-losses[at]).exp()):.2%}"))
         if turn in (0, len(ids) // 2, len(ids) - 1):
-            page.add_note(local(f"turn {turn + 1}: predict “{names[at]}”", f"{turn + 1}번째 차례: “{names[at]}” 예측"))
+            page.add_note(
+                local(f"Turn {turn + 1}: predict “{names[at]}”.", f"{turn + 1}번째 차례: “{names[at]}” 예측.")
+            )
             page.body.append(
                 render_chips(
                     [(names[i], "warm" if i == at else "on" if order[i] < turn else "off") for i in range(len(ids))]
@@ -105,21 +109,27 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
             )
     page.add_table(
         local("In the order of prediction", "예측 순서대로"),
-        (local("turn", "차례"), local("token", "토큰"), local("visible", "보이는 토큰"), local("loss", "손실"), "p"),
+        (
+            local("turn", "차례"),
+            local("token", "토큰"),
+            local("visible tokens", "보이는 토큰 수"),
+            local("loss", "손실"),
+            "p",
+        ),
         rows,
     )
     query, content = measure_leak(former, ids, order)
-    page.add_table(local("What a changed token changes at its own place", "토큰을 바꿀 때 그 자리의 변화"), (local("stream", "스트림"), local("change", "변화")),
-                   [(local("query", "쿼리"), query), (local("content", "내용"), content)])  # fmt: skip
+    page.add_table(local("Leaks: the largest change of a stream at a token that is replaced", "누출: 토큰을 바꿀 때 그 자리에서 스트림의 최대 변화"), (local("stream", "스트림"), local("change", "변화")),
+                   [(local("query", "쿼리"), query), (local("content", "콘텐츠"), content)])  # fmt: skip
     page.add_picture(
         draw_matrix(
             streams["content"].any(0).float(),
-            local("content stream: who reads whom", "내용 스트림: 누가 누구를 보는가"),
+            local("content stream: what each token (row) reads", "콘텐츠 스트림의 가시성"),
             names,
             names,
         ),
         draw_matrix(
-            query_seen.float(), local("query stream: who reads whom", "쿼리 스트림: 누가 누구를 보는가"), names, names
+            query_seen.float(), local("query stream: what each token (row) reads", "쿼리 스트림의 가시성"), names, names
         ),
     )
     totals = torch.zeros(len(ids))
@@ -131,7 +141,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     page.add_picture(
         draw_curves(
             {local("mean loss", "평균 손실"): [(i + 1, v) for i, v in enumerate(means)]},
-            local("loss by turn, over many orders", "차례별 평균 손실"),
+            local(f"mean loss by turn, over {s.orders} random orders", f"차례별 평균 손실(임의의 순서 {s.orders}개)"),
             local("turn", "차례"),
             local("loss", "손실"),
         )

@@ -35,13 +35,14 @@ EXPLANATION = (
      "어텐션이 있으면 출력마다 필요한 곳을 찾아볼 수 있습니다. 학습한 최대 길이까지와 그 이상에서 긴 텍스트를 짧은 텍스트와 비교하십시오."),
     ("In the alignment a row is the word being written and a column a word that was read, the darker the more it was looked at: a copy that is learned gives a diagonal, a reversal the other one.",
      "정렬 그림에서 행은 쓰고 있는 단어, 열은 읽은 단어이며 진할수록 많이 본 것입니다. 복사를 학습하면 대각선이, 뒤집기를 학습하면 반대 방향 대각선이 나타납니다."),
-    ("In a translation the marks jump where the order of words differs, as a Korean verb comes last: nobody showed the model where to look, the alignment follows from the loss alone.",
+    ("In a translation the marks jump where the order of words differs, as a Korean verb comes last: no example says where to look, the alignment follows from the loss alone.",
      "한국어에서 동사가 마지막에 오듯이 어순이 다른 곳에서는 번역의 정렬이 건너뜁니다. 어디를 볼지는 학습 데이터에 없으며, 정렬은 손실만으로 학습됩니다."),
     ("The gradient of a recurrent layer fades with the distance, most quickly in a plain RNN; in attention any two tokens are one step apart.",
      "순환 레이어의 기울기는 거리에 따라 사라지며 단순 RNN에서 가장 빠릅니다. 어텐션에서는 어느 두 토큰이든 한 단계 거리입니다."),
 )  # fmt: skip
 SYMBOLS = "abcdefghij"
 SHOWN_LENGTHS = (2, 6, 10, 14, 20)
+LEAST_GRADIENT = 1e-12  # smaller ones are drawn as this
 INIT = 0.15  # smaller weights learn their task far later
 VOCAB_SIZE, OWN_VOCAB_SIZE = 800, 4000  # of the tokenizers, for made pairs and for the user's own
 # English and Korean words of simple sentences. A verb has two Korean forms: at the end, and before another clause.
@@ -170,8 +171,15 @@ def measure_gradients(distances: int, dim: int = 64) -> dict[str, list[tuple[flo
         layer(x)[-1].sum().backward()
         assert x.grad is not None
         norms = x.grad.norm(dim=-1)
-        gradients[name] = [(float(i), max(1e-12, float(norms[-1 - i] / norms[-1]))) for i in range(1, distances + 1)]
+        gradients[name] = [
+            (float(i), max(LEAST_GRADIENT, float(norms[-1 - i] / norms[-1]))) for i in range(1, distances + 1)
+        ]
     return gradients
+
+
+def format_gradient(share: float) -> str:
+    """Format a share of a gradient; those too small to be told apart from nothing are a bound."""
+    return f"{share:.1e}" if share > LEAST_GRADIENT else f"< {LEAST_GRADIENT:.0e}"
 
 
 def run(page: Page, settings: Settings) -> dict[str, float]:
@@ -213,7 +221,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
                     title,
                     name,
                     trained_model.loss,
-                    *(f"{dict(lines[name])[x]:.0%}" if x in tests else "" for x in SHOWN_LENGTHS),
+                    *(f"{dict(lines[name])[x]:.0%}" if x in tests else "–" for x in SHOWN_LENGTHS),
                 )
             )
         across = local(f"symbols, {s.longest} at most in training", f"기호 수(학습은 {s.longest}개까지)")
@@ -233,7 +241,10 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         written, read = (name_tokens(seen.sides[side].tokens) for side in ("target", "source"))
         alignment = draw_matrix(weights, local("the alignment it learned", "학습된 정렬"), written[1:], read)
         pictures.append((title, [curves, alignment]))
-    gradients = measure_gradients(48)
+    measured = measure_gradients(48)
+    gradients = {
+        local("attention", "어텐션") if name == "Transformer" else name: line for name, line in measured.items()
+    }
     head = (
         local("task", "과제"),
         local("model", "모델"),
@@ -246,21 +257,24 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     )  # fmt: skip
     far = (1, 8, 16, 48)
     page.add_table(local("Gradient of a token, by how many places before it stands", "앞선 거리별 토큰의 기울기"), (local("layer", "레이어"), *(str(d) for d in far)),
-                   [(name, *(f"{line[d - 1][1]:.1e}" for d in far)) for name, line in gradients.items()])  # fmt: skip
+                   [(name, *(format_gradient(line[d - 1][1]) for d in far)) for name, line in gradients.items()])  # fmt: skip
     for title, some in pictures:
-        page.add_heading(title)
+        page.add_heading(title[0].upper() + title[1:])
         for picture in some:
             page.add_picture(picture)
     page.add_heading(local("Gradients", "기울기"))
     page.add_picture(
         draw_curves(
             gradients,
-            local("gradient by distance, as a share of the last token's", "거리별 기울기(마지막 토큰 대비)"),
+            local(
+                "gradient by distance, as a share of the last token's (10⁻¹²: this or less)",
+                "거리별 기울기(마지막 토큰 대비, 10⁻¹²는 그 이하)",
+            ),
             local("distance", "거리"),
             log_y=True,
         )
     )
-    return results | {f"gradient {name}": line[-1][1] for name, line in gradients.items()}
+    return results | {f"gradient {name}": line[-1][1] for name, line in measured.items()}
 
 
 def make_translation_pairs(

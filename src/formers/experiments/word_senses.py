@@ -29,7 +29,7 @@ EXPLANATION = (
      "임베딩에서는 단어가 표의 한 행이므로 점들이 문장 내 위치에 따라서만 다릅니다."),
     ("See whether the senses lie apart in the last layer: if so, the words around it have moved the vector.",
      "마지막 레이어에서 뜻별로 나뉘는지 보십시오. 나뉜다면 주변 단어가 벡터를 움직인 것입니다."),
-    ("A static vector (word2vec) is one point for all senses: the mean cosines tell to the words of which sense it is nearest.",
+    ("A static vector (word2vec) is one point for all senses: the mean cosines tell which sense has the words that it is nearest to.",
      "정적 벡터(word2vec)는 모든 뜻이 한 점입니다. 평균 코사인을 보면 어느 뜻의 단어들과 가장 가까운지 알 수 있습니다."),
     ("The accuracy by layer is how often the nearest other sentence has the same sense: compare it with chance in the table.",
      "레이어별 정확도는 가장 가까운 다른 문장의 뜻이 같은 비율입니다. 표의 우연 수준과 비교하십시오."),
@@ -175,14 +175,15 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     names = [sense for sense, _ in tests]
     by_layer = [collect_vectors(former, tests, word, layer) for layer in layers]
     accuracy = [measure_separation(vectors, names) for vectors in by_layer]
-    for layer, title in ((0, local("embeddings", "임베딩")), (len(by_layer) - 1, local("last layer", "마지막 레이어"))):
+    for layer, title in ((0, local("embeddings; equal points of several senses show as rings", "임베딩. 여러 뜻의 같은 점은 겹친 고리로 보입니다")),
+                         (len(by_layer) - 1, local("last layer", "마지막 레이어"))):  # fmt: skip
         groups: dict[str, list[tuple[float, float, str]]] = {}
         for (sense, sentence), (x, y) in zip(tests, project(by_layer[layer]).tolist(), strict=True):
             groups.setdefault(sense, []).append((x, y, sentence))
-        page.add_picture(draw_points(groups, f"“{word}”: {title}"))
+        page.add_picture(draw_points(groups, f"“{word}” (PCA): {title}"))
     chance = sum(count * (count - 1) for count in Counter(names).values()) / (len(names) * (len(names) - 1))
     levels = [local("embeddings", "임베딩"), *(f"{local('layer', '레이어')} {i}" for i in layers[1:])]
-    page.add_table(local("Same sense as the nearest other sentence", "가장 가까운 다른 문장과 같은 뜻의 비율"), (local("layer", "레이어"), local("accuracy", "정확도")),
+    page.add_table(local("How often the nearest other sentence has the same sense", "가장 가까운 다른 문장의 뜻이 같은 비율"), (local("layer", "레이어"), local("accuracy", "정확도")),
                    [(local("chance", "우연 수준"), f"{chance:.0%}"),
                     *((level, f"{v:.0%}") for level, v in zip(levels, accuracy, strict=True))])  # fmt: skip
     static = train_static(page, texts, s.epochs)

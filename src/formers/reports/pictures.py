@@ -23,9 +23,12 @@ from .html import (
 )
 
 COLOURS = (*REPORT_COLOURS, "#dc2626", "#0891b2", "#9d174d", "#65a30d")
-WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 720, 280, 60, 170, 46, 14
+WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 720, 280, 70, 170, 46, 14
 MAX_MARKERS = 24
 MAX_ROW_NAME = 26  # letters of a matrix row's name
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+STRONG_SHARE = 0.8  # of the largest number: cells as dark as this have their number in the other colour
+MAX_POINT_NAME = 18  # letters of a point's name
 MAX_NAMES = 12  # of points; more would cover each other, and show their names under the pointer
 
 
@@ -36,7 +39,10 @@ def draw_matrix(
     """Draw a matrix (rows, columns): the darker, the larger; negative numbers have the other colour, and a cell that is
     not a number stays empty."""
     room = max(78, *(8 + measure_label(name) for name in rows)) if rows else 4
-    top = 70 if columns else 4
+    shown_columns = [shorten_piece(name) for name in columns]
+    widest = max(map(measure_label, shown_columns), default=0)
+    is_turned = widest > cell - 4
+    top = 4 if not columns else 10 + widest if is_turned else 20
     width, height = room + cell * values.shape[1] + 4, top + cell * values.shape[0] + 4
     largest = float(values.nan_to_num().abs().max()) or 1.0
     digits = 2 if largest >= 0.1 else 3
@@ -45,9 +51,13 @@ def draw_matrix(
         parts.append(
             draw_text(room - 4, top + cell * (i + 0.5) + 4, name[:MAX_ROW_NAME], text_anchor="end", class_="small")
         )
-    for i, name in enumerate(columns):
-        turned = f"translate({room + cell * (i + 0.5) + 4:.1f} {top - 4}) rotate(-90)"
-        parts.append(draw_text(0, 0, shorten_piece(name), transform=turned, class_="small"))
+    for i, name in enumerate(shown_columns):
+        middle = room + cell * (i + 0.5)
+        if is_turned:
+            turned = f"translate({middle + 4:.1f} {top - 4}) rotate(-90)"
+            parts.append(draw_text(0, 0, name, transform=turned, class_="small"))
+        else:
+            parts.append(draw_text(middle, top - 6, name, text_anchor="middle", class_="small"))
     for i, row in enumerate(values.tolist()):
         for j, value in enumerate(row):
             if math.isnan(value):
@@ -60,7 +70,8 @@ def draw_matrix(
                 parts.append(f'<rect class="{kind}" {place} fill-opacity="{share:.2f}">{tip}</rect>')
             if with_numbers:
                 x, y = room + cell * (j + 0.5), top + cell * (i + 0.5) + 4
-                parts.append(draw_text(x, y, f"{value:z.{digits}f}", text_anchor="middle", class_="small"))
+                style = f"small on-{kind}" if share > STRONG_SHARE else "small"
+                parts.append(draw_text(x, y, f"{value:z.{digits}f}", text_anchor="middle", class_=style))
     return wrap_figure(width, height, "".join(parts), label)
 
 
@@ -102,9 +113,9 @@ def draw_curves(
             0, 0, up, transform=f"translate(12 {HEIGHT / 2:.0f}) rotate(-90)", text_anchor="middle", class_="soft"
         )
     )
-    taken: list[float] = []
-    for (name, line), colour in zip(lines.items(), COLOURS * 3, strict=False):
-        places = [to_pixels(*p) for p in line if math.isfinite(p[1])]
+    drawn = {name: [to_pixels(*p) for p in line if math.isfinite(p[1])] for name, line in lines.items()}
+    labels = iter(spread_labels([places[-1][1] for places in drawn.values() if places], TOP, HEIGHT - BOTTOM))
+    for (name, places), colour in zip(drawn.items(), COLOURS * 3, strict=False):
         if not places:
             continue
         if not dots:
@@ -112,10 +123,28 @@ def draw_curves(
             parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         shown = places if dots or len(places) <= MAX_MARKERS else ()
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in shown]
-        y = find_label_position(places[-1][1], taken, TOP, HEIGHT - BOTTOM)
-        taken.append(y)
-        parts.append(draw_text(WIDTH - RIGHT + 8, y + 4, name, style=f"fill:{colour}"))
+        parts.append(draw_text(WIDTH - RIGHT + 8, next(labels) + 4, name, style=f"fill:{colour}"))
     return wrap_figure(WIDTH, HEIGHT, "".join(parts), label)
+
+
+def spread_labels(wanted: Sequence[float], low: float, high: float, gap: float = 14) -> list[float]:
+    """Return a place for each label near the wanted one, in the order of the wanted ones and at least `gap` apart.
+    Labels that would overlap form a block around their middle, which stays between the two borders."""
+    blocks: list[tuple[float, list[int]]] = []  # the middle of each block, and its labels from top to bottom
+    for index in sorted(range(len(wanted)), key=lambda i: wanted[i]):
+        middle, block = wanted[index], [index]
+        while True:
+            half = gap * (len(block) - 1) / 2
+            middle = max(low + half, min(high - half, middle))
+            if not blocks or blocks[-1][0] + gap * len(blocks[-1][1]) / 2 <= middle - half - gap / 2 + 1e-9:
+                break
+            block = blocks.pop()[1] + block
+            middle = sum(wanted[i] for i in block) / len(block)
+        blocks.append((middle, block))
+    places = dict[int, float]()
+    for middle, block in blocks:
+        places |= {index: middle + gap * (at - (len(block) - 1) / 2) for at, index in enumerate(block)}
+    return [places[index] for index in range(len(wanted))]
 
 
 def find_range(values: Sequence[float], log: bool) -> tuple[float, float]:
@@ -133,14 +162,29 @@ def find_ticks(low: float, high: float, log: bool) -> list[tuple[float, str]]:
         return compute_ticks(low, high)
     steps = (1, 2, 5) if high - low < 2 else (1,)
     values = [step * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for step in steps]
-    ticks = [(v, f"{v:,.0f}" if 1 <= v < 10**7 else f"{v:g}") for v in values if low <= math.log10(v) <= high]
+    ticks = [(v, name_tick(v)) for v in values if low <= math.log10(v) <= high]
     return ticks if len(ticks) > 1 else compute_ticks(10**low, 10**high)
 
 
-def draw_bars(values: Mapping[str, float], label: str, digits: int = 3) -> str:
-    """Draw a bar for each name, with its number."""
+def name_tick(value: float) -> str:
+    """Name a number of a logarithmic axis: as it is, or by its power of ten if it is large or small."""
+    if 0.001 <= value < 10**7:
+        return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+    return write_power(value)
+
+
+def write_power(value: float) -> str:
+    """Write a number of one digit by its power of ten: 2·10⁻⁴."""
+    first, power = f"{value:.0e}".split("e")
+    ten = "10" + str(int(power)).translate(SUPERSCRIPTS)
+    return ten if first == "1" else f"{first}·{ten}"
+
+
+def draw_bars(values: Mapping[str, float], label: str, digits: int = 3, full: float | None = None) -> str:
+    """Draw a bar for each name, with its number; `full` is the number of the longest bar there can be, by default the
+    largest of these."""
     room, height = 190, 24
-    largest = max((abs(v) for v in values.values() if math.isfinite(v)), default=1.0) or 1.0
+    largest = full or max((abs(v) for v in values.values() if math.isfinite(v)), default=1.0) or 1.0
     parts = []
     for i, (name, value) in enumerate(values.items()):
         long = 380 * abs(value) / largest if math.isfinite(value) else 0.0
@@ -162,20 +206,36 @@ def draw_points(groups: Mapping[str, Sequence[tuple[float, float, str]]], label:
         find_range([p[0] for p in every], False),
         find_range([p[1] for p in every], False),
     )
-    width, height, parts = WIDTH, 420, []
+    width, height = WIDTH, 420
+    frame = f'x="1" y="1" width="{width - 202}" height="{height - 2}" rx="4" fill="none"'
+    parts = [f'<rect class="axis" {frame}/>']
+    dots: list[tuple[float, float, int, str]] = []  # the middle of each dot, its radius and its name
     for number, (group, colour) in enumerate(zip(groups.values(), COLOURS * 3, strict=False)):
         radius = 4 + 2 * (len(groups) - 1 - number)
         for x, y, word in group:
-            px = 20 + (width - 240) * (x - low_x) / (high_x - low_x)
+            px = 20 + (width - 300) * (x - low_x) / (high_x - low_x)
             py = height - 20 - (height - 40) * (y - low_y) / (high_y - low_y)
             place, title = f'cx="{px:.1f}" cy="{py:.1f}" r="{radius}"', html.escape(word)
             parts.append(f'<circle {place} fill="{colour}"><title>{title}</title></circle>')
-            if len(every) <= MAX_NAMES:
-                parts.append(draw_text(px + 8, py + 4, word[:24], class_="small"))
+            dots.append((px, py, radius, word[:MAX_POINT_NAME]))
+    if len(dots) <= MAX_NAMES:
+        parts += [draw_text(x, y + 4, name, class_="small") for x, y, name in place_names(dots, height)]
     for i, (name, colour) in enumerate(zip(groups, COLOURS * 3, strict=False)):
         parts.append(f'<circle cx="{width - 190}" cy="{20 + 20 * i}" r="5" fill="{colour}"/>')
         parts.append(draw_text(width - 178, 24 + 20 * i, name))
     return wrap_figure(width, height, "".join(parts), label)
+
+
+def place_names(dots: Sequence[tuple[float, float, int, str]], height: int) -> list[tuple[float, float, str]]:
+    """Place the names of dots (x, y, radius, name) to their right, where they cover no other dot and no other name:
+    where each begins, and its middle."""
+    placed = list[tuple[float, float, str]]()
+    for x, y, radius, name in dots:
+        left, right = x + radius + 3, x + radius + 3 + measure_label(name)
+        taken = [middle for begin, middle, other in placed if begin < right and left < begin + measure_label(other)]
+        taken += [at for center, at, size, _ in dots if left < center + size and center - size < right]
+        placed.append((left, find_label_position(y, taken, 10, height - 10), name))
+    return placed
 
 
 def find_frontier(points: Sequence[tuple[float, float, str]], is_cheaper_better: bool) -> list[tuple[float, float]]:
@@ -234,5 +294,5 @@ def draw_frontier(
 
 
 def shorten_number(name: str, value: float) -> str:
-    """Shorten the label of a large number: 2e17."""
-    return name if value < 1e5 else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
+    """Shorten the label of a large number to its power of ten, where that says the same."""
+    return write_power(value) if value >= 1e5 and float(f"{value:.0e}") == value else name

@@ -19,7 +19,7 @@ from .html import draw_attention, draw_chart, render_page
 from .translations import translate_report
 
 LabelledRows = list[tuple[str, str]]
-NUMBER_PATTERN = re.compile(r"[-–−]?[\d.,]*%?|inf|nan")
+NUMBER_PATTERN = re.compile(r"(?:< )?[-+–−]?[\d.,]*(e[-+]?\d+)?%?|inf|nan")
 ATTENTION_CAPTION = (
     "Attention of the {kind}: each row is a token, the darker squares are what it reads from. "
     "This shows where, not why."
