@@ -144,3 +144,18 @@ def test_odd_options_are_refused(words, capsys, monkeypatch):
         )
     assert end.value.code == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_tasks_of_continual_pretraining_ask_for_classes(capsys):
+    """A class is no token: class 0 was shown as [PAD], and nothing said which task an example belongs to."""
+    text = ["The King went to Paris. However, he lost the war there. Then he came home.", "Dogs bark. But cats sleep."]
+    code, said, _ = run_command(
+        capsys, "show", "continual", "--examples", "40", *(word for one in text for word in ("--text", one))
+    )
+    assert code == 0
+    assert "«[PAD]»" not in said
+    tasks = {line.split()[1] for line in said.splitlines() if line.startswith("  task ")}
+    assert {"capital", "document"} & tasks, tasks
+    assert "(capitalised)" in said or "(not capitalised)" in said or "(only here)" in said or "(elsewhere too)" in said
+    assert {"reorder", "distance", "relevance"} & tasks, tasks
+    assert "  answer " in said

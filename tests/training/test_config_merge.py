@@ -254,6 +254,18 @@ def test_a_switch_without_experts_is_not_asked_for_their_dropout(tmp_path):
         finetune_toy(str(tmp_path / "model"), rows, rows[:8], out=tmp_path / "two", expert_dropout=0.3, **how)
 
 
+def test_the_context_of_a_small_model_follows_the_examples():
+    """Nobody chose the context of 32 or 64, so no error is about it; a preset's or a given one is kept."""
+    for family in ("bert", "albert", "gpt2"):
+        assert configure_pretraining(family, None, {"train.seq_length": 100}).model["context"] == 100
+        assert configure_pretraining(family, None, {"train.seq_length": 8}).model["context"] < 100
+    assert (
+        configure_pretraining("bert", None, {"train.seq_length": 100}, preset="bert-base").model.get("context") != 100
+    )
+    with pytest.raises(Error, match="longer than the model's context of 50"):
+        configure_pretraining("gpt2", None, {"train.seq_length": 100, "model.context": 50})
+
+
 def test_an_elmo_from_scratch_learns_at_a_rate_of_its_own():
     """At that of the other families it stays with the most frequent label."""
     config = configure_finetuning(ModelChoice("elmo"), "classify", None, {})

@@ -59,10 +59,127 @@ VALUES = {
     "mt5-small": ("adafactor", 1e-2, "rsqrt", 0.1, 10_000, 1_000_000, 1024 * 1024, 0.0, 250_000),
     "switch-base-8": ("adafactor", 1e-2, "rsqrt", 0.1, 10_000, 550_000, 2**20, 0.0, 32_000),
 }
+PINNED_BY_VALUES = {
+    "train.optimizer", "train.lr", "train.schedule", "train.min_lr_ratio", "train.warmup_steps", "train.steps",
+    "train.batch_tokens", "train.accumulate", "train.grad_clip", "data.vocab_size",
+}  # fmt: skip
 SIZES = {
     "dim": 16, "embed": 16, "layers": 2, "heads": 2, "ff": 32, "context": 64, "head_dim": 8, "rotary": 4, "cell": 32,
     "memory": 8, "char_dim": 4, "filters": [[1, 8], [2, 8]], "highways": 1, "cutoffs": [], "window": 8, "experts": 2,
     "sparse": 1, "readout": None,
+}  # fmt: skip
+# What VALUES leaves open, the settings of the objective, the optimizer's details, lengths and dropout of each family.
+OTHER_VALUES = {
+    "seq2seq": {
+        "objective.name": "seq2seq", "train.betas": (0.0, 0.95), "train.eps": 1e-06, "train.weight_decay": 0.0,
+        "train.seq_length": 50,
+    },
+    "gnmt": {
+        "objective.name": "seq2seq", "train.betas": (0.9, 0.999), "train.eps": 1e-08, "train.switch_step": 60_000,
+        "train.switch_lr": 0.5, "train.weight_decay": 0.0, "train.decay_start": 1_200_000, "train.decay_every": 200_000,
+        "train.seq_length": 128, "model.dropout": 0.2,
+    },
+    "textcnn": {
+        "train.optimizer": "adadelta", "train.lr": 1.0, "train.betas": (0.0, 0.95), "train.eps": 1e-06,
+        "train.weight_decay": 0.0, "train.schedule": "constant", "tune.batch_size": 50, "tune.epochs": 25,
+        "model.dropout": 0.5, "model.max_norm": 3.0, "data.vocab_size": 18765,
+    },
+    "elmo": {
+        "objective.name": "bidirectional", "objective.num_sampled": 8192, "train.weight_decay": 0.0,
+        "train.seq_length": 20, "model.dropout": 0.1,
+    },
+    "transformer": {
+        "objective.name": "seq2seq", "objective.label_smoothing": 0.1, "train.betas": (0.9, 0.98), "train.eps": 1e-09,
+        "train.weight_decay": 0.0, "train.seq_length": 256, "model.dropout": 0.1,
+    },
+    "bert": {
+        "objective.name": "nsp", "objective.mask_rate": 0.15, "objective.short_seq_prob": 0.1,
+        "train.betas": (0.9, 0.999), "train.eps": 1e-06, "train.weight_decay": 0.01, "train.seq_length": 512,
+        "train.short_length": 128, "model.dropout": 0.1, "model.attention_dropout": 0.1,
+    },
+    "roberta": {
+        "objective.name": "mlm", "objective.mask_rate": 0.15, "objective.across_documents": True,
+        "objective.whole_sentences": True, "train.betas": (0.9, 0.98), "train.eps": 1e-06, "train.weight_decay": 0.01,
+        "train.seq_length": 512, "model.dropout": 0.1, "model.attention_dropout": 0.1,
+    },
+    "albert": {
+        "objective.name": "sop", "objective.max_ngram": 3, "objective.mask_rate": 0.15,
+        "objective.short_seq_prob": 0.1, "train.betas": (0.9, 0.999), "train.eps": 1e-06, "train.weight_decay": 0.01,
+        "train.seq_length": 512, "model.dropout": 0.1, "model.attention_dropout": 0.1,
+    },
+    "ernie": {
+        "objective.name": "ernie-units", "objective.mask_rate": 0.15, "train.betas": (0.9, 0.999), "train.eps": 1e-08,
+        "train.weight_decay": 0.01, "train.seq_length": 512, "model.dropout": 0.1, "model.attention_dropout": 0.1,
+    },
+    "gpt": {
+        "objective.name": "causal", "train.betas": (0.9, 0.999), "train.eps": 1e-08, "train.weight_decay": 0.01,
+        "train.seq_length": 512, "model.dropout": 0.1, "model.embed_dropout": 0.1, "model.attention_dropout": 0.1,
+    },
+    "gpt2": {
+        "objective.name": "causal", "objective.across_documents": True, "train.betas": (0.9, 0.95),
+        "train.eps": 1e-08, "train.weight_decay": 0.1, "train.seq_length": 1024, "model.dropout": 0.1,
+        "model.embed_dropout": 0.1, "model.attention_dropout": 0.1,
+    },
+    "gpt3": {
+        "objective.name": "causal", "objective.across_documents": True, "train.betas": (0.9, 0.95),
+        "train.eps": 1e-08, "train.weight_decay": 0.1, "model.dropout": 0.1, "model.embed_dropout": 0.1,
+        "model.attention_dropout": 0.1, "train.seq_length": 2048, "train.batch_rampup_steps": 15259,
+        "train.decay_steps": 503540,
+    },
+    "gpt_neo": {
+        "objective.name": "causal", "objective.across_documents": True, "train.betas": (0.9, 0.95),
+        "train.eps": 1e-08, "train.weight_decay": 0.1, "train.seq_length": 2048, "model.dropout": 0.0,
+        "model.embed_dropout": 0.0, "model.attention_dropout": 0.0,
+    },
+    "gptj": {
+        "objective.name": "causal", "objective.across_documents": True, "train.betas": (0.9, 0.999),
+        "train.eps": 1e-08, "train.weight_decay": 0.1, "train.decay_steps": 303000, "train.seq_length": 2048,
+        "model.dropout": 0.0, "model.attention_dropout": 0.0,
+    },
+    "gpt_neox": {
+        "objective.name": "causal", "objective.across_documents": True, "train.betas": (0.9, 0.95),
+        "train.eps": 1e-08, "train.weight_decay": 0.01, "train.seq_length": 2048, "model.dropout": 0.0,
+        "model.attention_dropout": 0.0,
+    },
+    "transformer_xl": {
+        "objective.name": "causal", "train.betas": (0.9, 0.999), "train.eps": 1e-08, "train.weight_decay": 0.0,
+        "train.seq_length": 384, "train.carry_memory": True, "model.memory": 384, "model.dropout": 0.2,
+        "model.attention_dropout": 0.2,
+    },
+    "bloom": {
+        "objective.name": "causal", "objective.across_documents": True, "train.betas": (0.9, 0.95),
+        "train.eps": 1e-08, "train.weight_decay": 0.1, "model.dropout": 0.0, "model.attention_dropout": 0.0,
+        "train.seq_length": 2048, "train.decay_steps": 782013,
+    },
+    "xlnet": {
+        "objective.name": "plm", "objective.target_ratio": 85 / 512, "objective.max_ngram": 5,
+        "objective.context_factor": 6, "train.betas": (0.9, 0.999), "train.eps": 1e-06, "train.weight_decay": 0.01,
+        "train.seq_length": 512, "train.carry_memory": True, "model.memory": 384, "model.dropout": 0.1,
+    },
+    "bart": {
+        "objective.name": "denoising", "objective.infill_ratio": 0.3, "objective.mean_span_length": 3.0,
+        "objective.permute_ratio": 1.0, "train.betas": (0.9, 0.98), "train.eps": 1e-06, "train.weight_decay": 0.01,
+        "train.seq_length": 512, "model.dropout": 0.1,
+    },
+    "mbart": {
+        "objective.name": "denoising", "objective.infill_ratio": 0.35, "objective.mean_span_length": 3.5,
+        "objective.permute_ratio": 1.0, "train.betas": (0.9, 0.98), "train.eps": 1e-06, "train.weight_decay": 0.01,
+        "train.seq_length": 512, "model.dropout": 0.1,
+    },
+    "t5": {
+        "objective.name": "span-corruption", "objective.noise_density": 0.15, "objective.mean_span_length": 3.0,
+        "objective.across_documents": True, "train.weight_decay": 0.0, "train.seq_length": 512, "model.dropout": 0.1,
+    },
+    "mt5": {
+        "objective.name": "span-corruption", "objective.noise_density": 0.15, "objective.mean_span_length": 3.0,
+        "objective.across_documents": True, "train.weight_decay": 0.0, "train.seq_length": 1024, "model.dropout": 0.0,
+    },
+    "switch": {
+        "objective.name": "switch", "objective.noise_density": 0.15, "objective.mean_span_length": 3.0,
+        "objective.across_documents": True, "train.weight_decay": 0.0, "train.seq_length": 512, "model.dropout": 0.1,
+        "objective.balance_weight": 0.01, "model.capacity_factor": 1.25, "model.eval_capacity_factor": 2.0,
+        "model.jitter": 0.01,
+    },
 }  # fmt: skip
 
 
@@ -77,6 +194,15 @@ def test_values_are_the_papers(preset):
     tokens = t.batch_tokens * t.accumulate
     made = (t.optimizer, t.lr, t.schedule, t.min_lr_ratio, t.warmup_steps, t.steps, tokens, t.grad_clip)
     assert (*made, asked.data.vocab_size) == pytest.approx(VALUES[preset])
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_other_values_are_the_papers(name):
+    """With VALUES no setting of a recipe can change unnoticed."""
+    settings = FAMILIES[name].definition.paper_recipe.settings
+    pinned = PINNED_BY_VALUES if name in PRETRAINED else set()
+    others = {field: value for field, (value, _) in settings.items() if field not in pinned}
+    assert others == OTHER_VALUES[name]
 
 
 def test_every_family_is_pinned():
@@ -130,6 +256,17 @@ def test_single_facts_of_single_papers():
     assert gpt3.batch_tokens * gpt3.count_batches_between(0, gpt3.warmup_steps) == pytest.approx(375e6, rel=0.08)
     assert gpt3.batch_tokens * gpt3.count_batches_between(0, gpt3.decay_steps) == pytest.approx(260e9, rel=0.01)
     assert configure_pretraining("mt5", recipe="paper").model["dropout"] == 0.0
+
+
+def test_a_preset_whose_paper_has_another_objective_takes_it():
+    """ERNIE 2.0 ran the stages of 1.0 with the recipe quick, and its task embedding learned nothing."""
+    for recipe in ("quick", "paper"):
+        second = configure_pretraining("ernie", recipe=recipe, preset="ernie-2.0-base-en")
+        assert (second.objective["name"], second.model["use_tasks"]) == ("continual", True)
+        first = configure_pretraining("ernie", recipe=recipe, preset="ernie-1.0")
+        assert first.objective["name"] == "ernie-units"
+    given = configure_pretraining("ernie", None, {"objective.name": "mlm"}, preset="ernie-2.0-base-en")
+    assert given.objective["name"] == "mlm"
 
 
 def test_a_smaller_model_and_a_shorter_run_keep_the_shape():

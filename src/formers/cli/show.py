@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..batch import Batch
     from ..config import JSONValue
     from ..data.plans import RawExamples
+    from ..objectives.continual import ContinualTasks
     from ..text.tokenizer import Tokenizer
 
 RESERVED_OPTIONS = {
@@ -66,6 +67,7 @@ def show(
     from ..data.plans import gather_examples
     from ..inspection.objective_steps import build_store
     from ..inspection.objective_words import PAIR_QUESTIONS
+    from ..objectives.continual import ContinualTasks
     from ..objectives.registry import OBJECTIVES, build_objective, resolve_objective
 
     console = SafeConsole()
@@ -92,7 +94,12 @@ def show(
     console.print(Text.assemble((objective, "bold"), f": {OBJECTIVES[objective].help}"))
     for row in range(len(numbers)):
         console.print(Text.assemble("\n", (f"example {row + 1}", "bold"), f" of {len(plan):,}"))
-        for line in render_example(question, raw, batch, row, pieces):
+        lines = (
+            render_task(goal, raw, batch, row, pieces, seed)
+            if isinstance(goal, ContinualTasks)
+            else render_example(question, raw, batch, row, pieces)
+        )
+        for line in lines:
             console.print(line)
 
 
@@ -168,6 +175,26 @@ def render_example(
         yield render_line("question", [(words.en, ""), (replies[int(batch.document_labels[row])].en, TARGET_STYLE)])
 
 
+def render_task(
+    goal: ContinualTasks, raw: RawExamples, batch: Batch, row: int, tokenizer: Tokenizer, seed: int
+) -> Iterator[Text]:
+    """Render an example of ERNIE 2.0's tasks: which one it belongs to, and the classes that it asks for in words."""
+    from ..objectives.continual import CLASS_NAMES, FIRST_LABELS, TASKS, TEXT_TASKS, TOKEN_TASKS
+
+    low, high = (int(i) for i in batch.starts[row : row + 2])
+    task = TASKS[int(batch.tasks[low])]
+    yield render_line("task", [(task, "bold")])
+    hidden = batch.replace(labels=goal.hide_units(raw, seed).labels)
+    if task in TOKEN_TASKS:
+        names = [CLASS_NAMES[task][int(i)] for i in batch.labels[(batch.chosen >= low) & (batch.chosen < high)]]
+        yield from render_masked(hidden, low, high, tokenizer, names)
+        return
+    yield from render_masked(hidden, low, high, tokenizer)
+    if task in TEXT_TASKS:
+        number = int(raw.label[row] - FIRST_LABELS[TASKS.index(task)])
+        yield render_line("answer", [(f"{number}: {CLASS_NAMES[task][number]}", TARGET_STYLE)])
+
+
 def render_line(title: str, words: Sequence[tuple[str, str]]) -> Text:
     """Render a title and some words, each in its style."""
     line = Text(f"  {title:<12}", style="cyan")
@@ -195,8 +222,11 @@ def style_tokens(tokenizer: Tokenizer, ids: Iterable[int]) -> list[tuple[str, st
     return [(format_token(tokenizer, i), SPECIAL_STYLE if int(i) in marks else "") for i in ids]
 
 
-def render_masked(batch: Batch, low: int, high: int, tokenizer: Tokenizer) -> Iterator[Text]:
-    """Render the original text, what the model sees, and each target with what stands in its place."""
+def render_masked(
+    batch: Batch, low: int, high: int, tokenizer: Tokenizer, classes: Sequence[str] | None = None
+) -> Iterator[Text]:
+    """Render the original text, what the model sees, and each target with what stands in its place, or with its class
+    where `classes` are asked for."""
     from ..batch import IGNORE_INDEX
 
     mine = (batch.chosen >= low) & (batch.chosen < high) & (batch.labels != IGNORE_INDEX)
@@ -214,9 +244,9 @@ def render_masked(batch: Batch, low: int, high: int, tokenizer: Tokenizer) -> It
         for a, b in itertools.pairwise(cuts):
             yield render_line(f"sees, {'AB'[int(part[a])]}" if part.max() < 2 else "sees", shown[a:b])
     answers = []
-    for at, label in right.items():
+    for number, (at, label) in enumerate(right.items()):
         now, was = seen[at][0], format_token(tokenizer, label)
-        how = "stays" if now == was else f"shown as {now}"
+        how = classes[number] if classes is not None else "stays" if now == was else f"shown as {now}"
         answers.append((f"{was} ({how}),", TARGET_STYLE))
     yield render_line("predicts", answers or [("nothing: no token was drawn", SPECIAL_STYLE)])
 

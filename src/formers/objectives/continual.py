@@ -51,6 +51,14 @@ ORDERS = (*itertools.permutations(range(2)), *itertools.permutations(range(3)))
 NUM_CLASSES = {
     "capital": 2, "document": 2, "reorder": len(ORDERS), "distance": 3, "discourse": len(CONNECTIVES), "relevance": 3,
 }  # fmt: skip
+# What the classes of each task mean, in words.
+CLASS_NAMES = {
+    "capital": ("not capitalised", "capitalised"), "document": ("only here", "elsewhere too"),
+    "reorder": tuple(f"order {' '.join(str(i + 1) for i in order)}" for order in ORDERS),
+    "distance": ("adjacent", "of one document", "of two documents"),
+    "discourse": tuple(" / ".join(words) for words in CONNECTIVES),
+    "relevance": ("the beginning of its document", "a later part", "another document's"),
+}  # fmt: skip
 TASK_DRAW, KIND_DRAW, ORDER_DRAW, OTHER_DRAW, WHERE_DRAW, SHUFFLE_DRAW = range(150, 156)  # what a random number is for
 
 
@@ -206,9 +214,13 @@ class ContinualTasks(UnitMaskedLM, NextSentence):
         answers = np.where(is_text, raw.label - FIRST_LABELS[task], IGNORE_INDEX)
         return at, {**more, "tasks": task[compute_row_ids(at.starts)], "document_labels": answers}
 
+    def hide_units(self, raw: RawExamples, seed: int) -> Batch:
+        """Hide units as knowledge masking does, whatever is asked about them: the labels are the tokens."""
+        return super().corrupt(raw, seed)
+
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
         """Hide units; where the task asks for a class of tokens, that is the label."""
-        masked = super().corrupt(raw, seed)
+        masked = self.hide_units(raw, seed)
         tokens = masked.ids.copy()  # before they were hidden
         tokens[masked.chosen] = masked.labels
         ids, labels, task = masked.ids.copy(), masked.labels.copy(), masked.tasks[masked.chosen]

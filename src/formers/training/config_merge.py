@@ -424,11 +424,21 @@ class PretrainSettings:
         """Return the settings that were given."""
         return {"family": self.family, **self.keys, **self.given.tables}
 
+    @property
+    def preset_objective(self) -> str:
+        """The objective of the preset where its paper has another than the family's (ERNIE 2.0), or the family's."""
+        declared = find_family(self.family).definition
+        cited = declared.paper_recipe.by_preset.get(self.keys["preset"] or "", {})
+        return str(cited.get("objective.name", (declared.objective, ""))[0])
+
     def merge(self, derived: Tables) -> Tables:
         """Merge recipe < `derived` < given settings, as plain tables."""
-        model = self.recipe.model if self.keys["init"] is None else {}  # a checkpoint has its own sizes
+        model = dict(self.recipe.model) if self.keys["init"] is None else {}  # a checkpoint has its own sizes
+        if self.keys["preset"] is None:
+            lengthen_context(model, self.given.tables)
         base = {"data": self.recipe.data, "objective": self.recipe.objective, "train": self.recipe.train}
-        own = self.recipe.objective.get("name", find_family(self.family).definition.objective)
+        base["objective"] = {"name": self.preset_objective, **base["objective"]}
+        own = base["objective"]["name"]
         named = {"name": own, **derived.get("objective", {}), **self.given.tables["objective"]}["name"]
         if resolve_objective(named) != own:
             base["objective"] = {}  # what the recipe says of the family's own objective
@@ -530,6 +540,13 @@ def adjust_recipe_lengths(train: Settings, given: Mapping[str, object]) -> None:
         train["short_length"] = None
     if is_positive_int(tokens) and tokens < length and "seq_length" in given and "batch_tokens" not in given:
         train["batch_tokens"] = length
+
+
+def lengthen_context(model: Settings, given: Mapping[str, Mapping[str, object]]) -> None:
+    """Lengthen the context of a recipe's small model to an example length that was given, unless a context was too."""
+    context, length = model.get("context"), given["train"].get("seq_length")
+    if is_positive_int(context) and is_positive_int(length) and length > context and "context" not in given["model"]:
+        model["context"] = length
 
 
 def add_task_embedding(objective: str, model: Settings, given: Settings) -> None:

@@ -296,7 +296,7 @@ def test_settings_are_merged_and_checked(tmp_path):
         ("gpt2", {"model.layers": "many"}, "must be int"),
         ("gpt2", {"objective.mask_rate": 0.2}, "objective causal: unknown setting 'mask_rate'"),
         ("gpt2", {"objective.name": "casual"}, "Did you mean 'causal'"),
-        ("gpt2", {"train.seq_length": 500}, "longer than the model's context of 64"),
+        ("gpt2", {"train.seq_length": 500, "model.context": 64}, "longer than the model's context of 64"),
         ("textcnn", {}, "textcnn is not pretrained"),
         ("gtp2", {}, "Did you mean 'gpt2'"),
         ("gpt2", {"data.valid_fraction": 2}, "cannot be held out"),
