@@ -13,9 +13,9 @@ import sys
 import types
 import typing
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from .errors import Error
 from .option_aliases import explain_name
@@ -79,6 +79,8 @@ def coerce_value(value: object, kind: Any, key: str, where: object = None) -> An
                 return coerce_value(value, option, key, where)
             except Error:
                 continue
+        if all(choices := [get_choices(option) for option in typing.get_args(kind)]):
+            raise_choice_error(value, [str(one) for group in choices for one in group], key, where)
     elif origin is tuple:
         item = typing.get_args(kind)[0]
         if isinstance(value, list | tuple):
@@ -88,8 +90,7 @@ def coerce_value(value: object, kind: Any, key: str, where: object = None) -> An
             return value
         if value is False and "no" in typing.get_args(kind):  # YAML reads the word as a switch
             return "no"
-        choices = ", ".join(map(str, typing.get_args(kind)))
-        raise Error(f"setting {key!r} cannot be {format_value(value)}", where=where, fix=f"choose one of: {choices}")
+        raise_choice_error(value, list(map(str, typing.get_args(kind))), key, where)
     elif kind is type(None):
         if value is None:
             return None
@@ -109,6 +110,19 @@ def coerce_value(value: object, kind: Any, key: str, where: object = None) -> An
     name = kind.__name__ if isinstance(kind, type) and origin is None else None
     what = f"setting {key!r} must be {name or kind}, not {format_value(value)}"
     raise Error(what, where=where, fix="correct its value")
+
+
+def get_choices(kind: Any) -> tuple[object, ...]:  # dynamic: a type as a value
+    """Return the values of a Literal, and None of None's type; of other types nothing."""
+    if typing.get_origin(kind) is typing.Literal:
+        return typing.get_args(kind)
+    return (None,) if kind is type(None) else ()
+
+
+def raise_choice_error(value: object, choices: Sequence[str], key: str, where: object) -> NoReturn:
+    """Refuse a value that is none of the choices."""
+    fix = f"choose one of: {', '.join(choices)}"
+    raise Error(f"setting {key!r} cannot be {format_value(value)}", where=where, fix=fix)
 
 
 def format_value(value: object) -> str:

@@ -356,8 +356,11 @@ def encode_targets(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequenc
     targets = other.encode_batch(target_texts, special=False, parse_special=False)
     over = sum(len(s) > room for s in sources), sum(len(t) > most for t in targets)
     if any(over) and (over[1] or task.long != "error"):
-        what = f"{over[0]:,} texts are cut to {room} tokens, and {over[1]:,} targets to {task.max_output_tokens}"
-        warnings.warn(f"{what}: seq_length and max_output_tokens set these", stacklevel=2)
+        limits = (("text", room, "seq_length"), ("target", task.max_output_tokens, "max_output_tokens"))
+        for (noun, most_tokens, setting), count in zip(limits, over, strict=True):
+            if count:
+                what = f"{count_noun(count, noun)} cut to {most_tokens} tokens"
+                warnings.warn(f"{what}: {setting} sets this", stacklevel=2)
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
         check_fits(task, number, len(source), room)
         ids, segments, *_ = encoder.build_inputs(source[:room])
