@@ -19,7 +19,7 @@ from .terminal import SafeConsole, escape_line, show_progress
 ENCODER, DECODER, TITLER, VECTORS = (
     f"{SHIPPED_PREFIX}{name}" for name in ("bert-mini", "gpt2-mini", "t5-bill-titles", "word-vectors")
 )
-BLANKS = ("The king and the ___ were married in London.", "배우들의 연기가 정말 ___ .")
+BLANKS = ("The president of the United ___ spoke to Congress.", "배우들의 연기가 정말 ___ .")
 STORIES = ("The old man looked at the sea and", "이 영화는")
 BILL = (
     "현행법은 어린이 보호구역에서 자동차의 통행속도를 시속 30킬로미터 이내로 제한할 수 있도록 규정하고 있음. "
