@@ -1,4 +1,5 @@
-"""Compile the attention and loss kernels for a Hopper GPU on a machine without one, in the variants that models use.
+"""Compile the kernels of attention, decoding and the loss for a Hopper GPU on a machine without one, in the variants
+that models use. Strides count as multiples of 16, as a launch finds them: loads are copied in pipelines only then.
 
     python -m benchmarks.kernel_builds                  # needs triton; no GPU and no driver
     python -m benchmarks.kernel_builds relative_flash
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,10 @@ TYPES = {  # of arguments by name; others in capitals are bf16 tensors, the rest
     "SEG_Q": "*i32", "SEG_K": "*i32", "PLACES": "*i32", "RANK_Q": "*i32", "RANK_K": "*i32", "SEED": "*i64",
     "Q_STARTS": "*i32", "K_STARTS": "*i32", "LOG": "*fp32", "DELTA": "*fp32", "D_EXTRA": "*fp32", "EXTRA": "*fp32",
     "D_R": "*fp32", "LABELS": "*i64", "LOSSES": "*fp32", "scale": "fp32", "grow": "fp32", "plain": "fp32",
-    "smoothing": "fp32", "inverse_width": "fp32",
+    "smoothing": "fp32", "inverse_width": "fp32", "LENGTHS": "*i64", "HELD": "*i64", "W": "*fp32", "eps": "fp32",
 }  # fmt: skip
+TYPES_OF_DECODE = {"BIAS": "*fp32", "B": "*fp32"}
+COUNTS = ("q_blocks",)  # numbers named like strides
 
 
 def list_biased_variants() -> Iterator[tuple[str, dict[str, Any], tuple[int, ...]]]:
@@ -77,9 +80,24 @@ def list_loss_variants() -> Iterator[tuple[str, dict[str, Any], tuple[int, ...]]
         yield "overwrite_logits", {"SMOOTHED": smoothed, "COLUMNS": COLUMNS, "GROUP": GROUP}, (WARPS, 2)
 
 
+def list_decode_variants() -> Iterator[tuple[str, dict[str, Any], tuple[int, ...]]]:
+    """Yield the kernels of single steps: over a cache's rows or a table of slots, with ALiBi, a window, new keys."""
+    from formers.nn.attention.kernels.decode import KEY_BLOCK
+
+    plain = dict.fromkeys(("TABLE", "BIASED", "WINDOW", "FRESH"), False)
+    kinds = ("TABLE",), ("TABLE", "FRESH"), ("TABLE", "FRESH", "BIASED"), ("TABLE", "FRESH", "WINDOW")
+    for dim in (64, 128):
+        for on in ((), *kinds):
+            yield "attend_chunk", plain | dict.fromkeys(on, True) | {"D": dim, "BN": KEY_BLOCK}, (4, 2)
+        yield "merge_chunks", {"D": dim, "P": 16}, (4, 1)
+    for mean in (True, False):
+        yield "add_norm", {"MEAN": mean, "BIASED": mean, "D": 1024}, (4, 1)
+
+
 KERNELS = {
     "biased_flash": ("formers.nn.attention.kernels.biased_flash_triton", list_biased_variants),
     "relative_flash": ("formers.nn.attention.kernels.relative_flash_triton", list_relative_variants),
+    "decode": ("formers.nn.attention.kernels.decode_triton", list_decode_variants),
     "linear_cross_entropy": ("formers.nn.linear_cross_entropy_triton", list_loss_variants),
 }
 
@@ -90,15 +108,16 @@ def compile_variant(kernel: Any, flags: dict[str, Any], tiles: tuple[int, ...]) 
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    types = TYPES | (TYPES_OF_DECODE if kernel.__module__.endswith("decode_triton") else {})
     *sizes, warps, stages = tiles
     names = ("B",) if "B" in kernel.arg_names else ("BM", "BN")
     constants = dict(flags) | dict(zip(names, sizes, strict=False))
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     signature = {}
     for name in kernel.arg_names:
-        kind = TYPES.get(name, "*bf16" if name.isupper() else "i32")
+        kind = types.get(name, "*bf16" if name.isupper() else "i32")
         signature[name] = "constexpr" if name in constants else kind
-    aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if name.isupper()}
+    aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if is_aligned(name, types)}
     aligned = {place: hint for place, hint in aligned.items() if kernel.arg_names[place[0]] not in constants}
     source = ASTSource(kernel, signature, {(kernel.arg_names.index(k),): v for k, v in constants.items()}, aligned)
     options = {"num_warps": warps, "num_stages": stages}
@@ -107,6 +126,12 @@ def compile_variant(kernel: Any, flags: dict[str, Any], tiles: tuple[int, ...]) 
     if made.metadata.shared > SHARED_MEMORY:
         found["error"] = f"needs {made.metadata.shared} bytes of shared memory, there are {SHARED_MEMORY}"
     return found
+
+
+def is_aligned(name: str, types: Mapping[str, str]) -> bool:
+    """Return whether an argument is a multiple of 16 in a launch: tensors, their strides, the number of tokens."""
+    is_stride = "_" in name and name not in types and name not in COUNTS
+    return name.isupper() or is_stride or name in ("total", "stride")
 
 
 def read_usage(made: Any) -> dict[str, int]:

@@ -1,10 +1,17 @@
 """As much of triton as the kernels in nn/ need, in numpy, one program after the other: its sums can be checked on any
-machine. Whether triton compiles them, only a GPU can tell (tests/gpu)."""
+machine. With TRITON_INTERPRET=1 and triton (200 MB, no part of the extras) its own interpreter runs them in its place:
+
+    pip install triton
+    TRITON_INTERPRET=1 python -m pytest tests/nn/attention/kernels tests/nn/test_linear_cross_entropy.py
+
+That takes the kernels as they are, by triton's rules for types and shapes. benchmarks/kernel_builds.py tells without a
+GPU whether they compile, tests/gpu on one whether they are right then."""
 
 from __future__ import annotations
 
 import importlib
 import itertools
+import os
 import sys
 import types
 
@@ -78,7 +85,9 @@ class Kernel:
 
 
 def load_kernels(module="attention.kernels.biased_flash_triton"):
-    """A module of kernels, made with this in place of triton."""
+    """A module of kernels, made with this in place of triton, or with triton itself, which interprets them."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return importlib.import_module(f"formers.nn.{module}")
     where = []
     tl = types.ModuleType("triton.language")
     tl.constexpr, tl.load, tl.store = float, load, store

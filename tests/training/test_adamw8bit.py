@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from formers import Error
 from formers.training import adamw8bit
@@ -68,6 +69,20 @@ def test_dither_is_uniform_and_differs_by_step_and_place():
     ):
         assert abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]) < 0.02
     assert torch.equal(draw_dither(like[:1], 2 + BLOCK_SIZE, torch.tensor(1.0), 0), one[1:2]), "pieces do not matter"
+
+
+def test_places_are_multiplied_as_numbers_not_as_indices():
+    """Inductor folds sums and products of an arange into index expressions, which triton computes with 32 bits: factors
+    beyond them do not compile there. Operations on bits end such an expression."""
+    graph = make_fx(lambda like: draw_dither(like, 2, torch.tensor(1.0), 1))(torch.empty(4, BLOCK_SIZE)).graph
+    folded, indices = {"arange", "view", "add", "sub", "mul", "_to_copy"}, set()
+    for node in graph.nodes:
+        name = getattr(node.target, "overloadpacket", node).__name__ if node.op == "call_function" else ""
+        if name == "arange" or (name in folded and indices & set(node.all_input_nodes)):
+            factors = [number for number in node.args if isinstance(number, int)]
+            assert all(abs(number) < 2**31 for number in factors), node.format_node()
+            indices.add(node)
+    assert indices, "places are counted"
 
 
 def run_optimizer(name, steps=60, piece=None, monkeypatch=None):

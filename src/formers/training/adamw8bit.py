@@ -77,8 +77,10 @@ def find_levels(values: Tensor, levels: Tensor) -> Tensor:
 
 
 def draw_dither(like: Tensor, first: int, step: Tensor, salt: int) -> Tensor:
-    """Return numbers from 0 to below 1 of the shape of `like`, by a hash of their places, which begin at `first`."""
-    places = torch.arange(like.numel(), device=like.device).view(like.shape) + first
+    """Return numbers from 0 to below 1 of the shape of `like`, by a hash of their places, which begin at `first`. They
+    are cut to 32 bits before they are multiplied: a compiler would take the product for an index of 32 bits, which the
+    factor does not fit (torch 2.11 with triton 3.6)."""
+    places = (torch.arange(like.numel(), device=like.device).view(like.shape) + first) & WORD
     word = (places * HASH_FACTORS[0] + step.long() * HASH_FACTORS[1] + salt * HASH_FACTORS[2]) & WORD
     for shift in (15, 13):
         word = ((word ^ (word >> shift)) * HASH_FACTORS[1]) & WORD
