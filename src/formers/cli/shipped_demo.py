@@ -27,7 +27,7 @@ BILL = (
     "이에 보호구역에 신호기와 안전표지를 의무적으로 설치하도록 하여 어린이를 교통사고의 위험으로부터 보호하려는 것임."
 )
 WORDS = ("king", "river", "영화", "국가")
-INSIDE_TEXT = "The teachers of the school are tired."
+INSIDE_TEXT = "The president of the United [MASK] spoke to Congress."
 INSIDE_FILE = "inside.html"
 
 
@@ -125,5 +125,5 @@ DEMO_PARTS = (
     DemoPart((DECODER,), "continues texts", show_stories),
     DemoPart((TITLER,), "titles a bill of the National Assembly of Korea", show_title),
     DemoPart((VECTORS,), "knows which words are alike", show_neighbours),
-    DemoPart((ENCODER, DECODER), "shows its inside", show_inside),
+    DemoPart((ENCODER,), "shows its inside", show_inside),
 )
