@@ -62,8 +62,8 @@ train.eval_every: eval_strategy evaluation_strategy eval_interval evaluation_ste
 train.save_every: save_strategy save_interval always_save_checkpoint checkpoint_save_steps save_interval_updates
 train.save_every: save; tune.metric: metric_for_best_model best_checkpoint_metric
 tune.patience: early_stopping_patience; tune.label_smoothing objective.label_smoothing: label_smoothing_factor smoothing
-objective.teacher_forcing: teacher_forcing_ratio teacher_forcing_prob
-objective.sampling_schedule: scheduled_sampling scheduled_sampling_type
+tune.teacher_forcing objective.teacher_forcing: teacher_forcing_ratio teacher_forcing_prob
+tune.sampling_schedule objective.sampling_schedule: scheduled_sampling scheduled_sampling_type
 model.feed: input_feed input_feeding; model.attention: global_attention attention_type
 out: logging_dir run_name out_dir save_dir; resume: resume_from_checkpoint; overwrite: overwrite_output_dir
 deterministic train.deterministic: full_determinism; seed train.seed: data_seed; device=cpu: use_cpu no_cuda

@@ -14,7 +14,8 @@ from formers import Error
 from formers.data.loader import load_batches
 from formers.data.plans import TokenSource
 from formers.objectives.registry import build_objective
-from formers.objectives.seq2seq import Seq2Seq, add_gumbel_noise
+from formers.objectives.scheduled_sampling import add_gumbel_noise
+from formers.objectives.seq2seq import Seq2Seq
 from formers.training.config_merge import configure_pretraining
 from formers.training.executor import Step
 from formers.training.train_config import TrainConfig

@@ -17,6 +17,7 @@ from ..data.encoded_examples import EncodedExamples, EncodedSource
 from ..errors import Error
 from ..former import Former
 from ..inputs import get_start_token
+from ..objectives.scheduled_sampling import ONLY_TARGET, ScheduledSampling
 from ..objectives.supervised import Supervised, compute_class_weights, compute_label_weights
 from ..task import TASKS, Task
 from ..tasks import api
@@ -41,10 +42,11 @@ class TaskEvaluation:
 def build_task_objective(
     former: Former, task: Task, data: EncodedExamples, labels: np.ndarray | None = None, *, balance: bool = False,
     label_smoothing: float = 0.0, lm_loss_weight: float = 0.0,
+    sampling: ScheduledSampling = ONLY_TARGET,
 ) -> Supervised:  # fmt: skip
     """Build the objective that asks a model for the answers of encoded examples. `labels` are the answers of the
     training examples: class weights (`balance`) and the scale of numbers come from them. Evaluation leaves out
-    smoothing and the language model's loss."""
+    smoothing, the language model's loss and scheduled sampling."""
     starts_with_last = former.definition.starts_with_last_token
     needs_start = former.is_encoder_decoder and not (starts_with_last and task.kind != "text")
     start = get_start_token(former.config) if needs_start else None
@@ -57,7 +59,7 @@ def build_task_objective(
     source = EncodedSource(data, task.kind == "text", start, shifts, starts_with_last)
     return Supervised(
         source, task.kind, api.get_head_part(former, task), class_weights=weights, target_std=scale,
-        label_smoothing=label_smoothing, lm_weight=lm_loss_weight,
+        label_smoothing=label_smoothing, lm_weight=lm_loss_weight, sampling=sampling,
     )  # fmt: skip
 
 

@@ -81,7 +81,6 @@ TOKENIZER_FIELDS = {
 RATIO_OPTIONS = {
     "mask_rate", "noise_density", "mask_ratio", "random_ratio", "infill_ratio", "permute_ratio", "delete_ratio",
     "insert_ratio", "rotate_ratio", "short_seq_prob", "label_smoothing", "target_ratio",
-    "teacher_forcing", "min_teacher_forcing",
 }  # fmt: skip
 OPTION_BOUNDS = {
     "max_ngram": (0, 64), "mean_span_length": (0, 64), "context_factor": (1, 1000), "num_turns": (2, 1000),

@@ -3,13 +3,10 @@ training, a recurrent decoder may read some of its own predictions in place of t
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..batch import Batch, BatchShape
 from ..data.counter_rng import shuffle_indices
@@ -17,23 +14,11 @@ from ..data.encoded_examples import make_seq2seq_batch
 from ..data.plans import ExampleFrame, Plan, RawExamples, SentenceTable, add_special_tokens, estimate_documents
 from ..data.store import Store
 from ..errors import Error
-from ..nn.encoder_decoder import RecurrentEncoderDecoder
 from ..protocols import Losses, Model
 from ..ragged_arrays import compute_row_ids, compute_starts
 from ..text.tokenizer import Tokenizer
-from .token_losses import BaseObjective, compute_token_loss, upcast_logits
-
-SamplingSchedule = Literal["constant", "linear", "exponential", "inverse-sigmoid"]
-# Schedule → the least and the largest decay (the least is excluded, unless it is 1), and an example.
-DECAY_BOUNDS: dict[str, tuple[float, float, str]] = {
-    "linear": (0.0, 1.0, "0.0001: so much less of the target at every step"),
-    "exponential": (0.0, 1.0, "0.9999: so much of the share is left after every step"),
-    "inverse-sigmoid": (1.0, math.inf, "1000: the steps over which the share falls"),
-}
-SAMPLING_OPTIONS = (
-    "teacher_forcing", "sampling_schedule", "sampling_decay", "min_teacher_forcing", "sampled_token",
-)  # fmt: skip
-ONLY_RECURRENT = "only a recurrent decoder can be trained on its own predictions"
+from .scheduled_sampling import ScheduledSampling
+from .token_losses import BaseObjective, compute_token_loss
 
 
 class TwoSidedObjective(BaseObjective):
@@ -107,15 +92,9 @@ class DecoderEnds:
 
 
 @dataclass(frozen=True)
-class Seq2Seq(TwoSidedObjective):
+class Seq2Seq(ScheduledSampling, TwoSidedObjective):
     """Documents of two sentences, source and target; what is longer than `length` is cut at its end. `prefix` are
-    tokens in front of every source: T5's names of tasks.
-
-    Scheduled sampling (Bengio et al. 2015, §2.4), for recurrent decoders: in training each input of the decoder is the
-    target's token with a probability ε, else the token that the decoder predicts there, drawn from its distribution or
-    the likeliest one. At step i, with k the `sampling_decay`, ε is `teacher_forcing` ("constant"), `teacher_forcing`
-    - k·i ("linear"), or `teacher_forcing` times k^i ("exponential") or k / (k + exp(i / k)) ("inverse-sigmoid"), and
-    never below `min_teacher_forcing`. Validation always reads the target."""
+    tokens in front of every source: T5's names of tasks. Its other options are those of scheduled sampling."""
 
     length: int  # of either side, the end mark included
     start: int
@@ -123,30 +102,6 @@ class Seq2Seq(TwoSidedObjective):
     label_smoothing: float = 0.0
     prefix: tuple[int, ...] = ()
     part: str = "lm"
-    teacher_forcing: float = 1.0
-    sampling_schedule: SamplingSchedule = "constant"
-    sampling_decay: float | None = None
-    min_teacher_forcing: float = 0.0
-    sampled_token: Literal["drawn", "likeliest"] = "drawn"
-
-    def __post_init__(self) -> None:
-        schedule, decay = self.sampling_schedule, self.sampling_decay
-        if schedule == "constant":
-            if decay is not None or self.min_teacher_forcing:
-                name = "min_teacher_forcing" if decay is None else "sampling_decay"
-                raise Error(f"{name} belongs to a sampling_schedule", fix="sampling_schedule linear, for example")
-            return
-        low, high, example = DECAY_BOUNDS[schedule]
-        if decay is None or not (low < decay < high or decay == low == 1.0):
-            bounds = "at least 1" if low else f"between {low:g} and {high:g}"
-            what = f"the sampling_schedule {schedule} needs a sampling_decay {bounds}"
-            what += "" if decay is None else f", got {decay}"
-            raise Error(what, fix=f"for example {example}")
-
-    @property
-    def should_sample_inputs(self) -> bool:
-        """True if the decoder is trained on predictions of its own, at some steps at least."""
-        return self.teacher_forcing < 1 or self.sampling_schedule != "constant"
 
     @staticmethod
     def from_tokenizer(
@@ -191,43 +146,12 @@ class Seq2Seq(TwoSidedObjective):
         target = append_eos(*select_tokens(raw.ids, raw.span_index == 1, raw.starts), self.eos)
         return make_seq2seq_batch((near.ids, near.starts), target, self.start, raw.sample, self.max_lengths)
 
-    def compute_teacher_forcing(self, step: int) -> float:
-        """Compute the share of the decoder's inputs at a step, counted from 0, that are the target's tokens."""
-        decay = self.sampling_decay
-        if decay is None:
-            return self.teacher_forcing
-        if self.sampling_schedule == "linear":
-            share = self.teacher_forcing - decay * step
-        elif self.sampling_schedule == "exponential":
-            share = self.teacher_forcing * decay**step
-        else:  # the exponent is bounded, for exp would overflow
-            share = self.teacher_forcing * decay / (decay + math.exp(min(step / decay, 700.0)))
-        return max(self.min_teacher_forcing, share)
-
     def prepare_step_batch(self, batch: Batch, step: int) -> Batch:
-        """Draw which inputs of the decoder are its own predictions. They are drawn at a share of 1 too: a recorded
-        CUDA graph takes batches with the same fields at every step."""
-        if not self.should_sample_inputs:
-            return batch
-        predicted = torch.rand(len(batch.ids)) >= self.compute_teacher_forcing(step)
-        return batch.replace(predicted_inputs=predicted if isinstance(batch.ids, Tensor) else predicted.numpy())
+        """Draw which inputs of the decoder are its own predictions."""
+        return self.draw_predicted_inputs(batch, step)
 
     def loss(self, model: Model, batch: Batch) -> Losses:
         """Compute the summed cross-entropy of the target, with the decoder's own predictions where the batch has
         them."""
-        if batch.predicted_inputs is None:
-            return super().loss(model, batch)
-        if not isinstance(model.body, RecurrentEncoderDecoder):
-            raise Error(ONLY_RECURRENT, fix="leave out teacher_forcing and sampling_schedule")
-
-        def predict_token(hidden: Tensor) -> Tensor:
-            logits = upcast_logits(model.logits(hidden.detach(), part=self.part))
-            return (add_gumbel_noise(logits) if self.sampled_token == "drawn" else logits).argmax(-1)
-
-        hidden = model(batch, predict_token=predict_token)
+        hidden = self.compute_hidden(model, batch, self.part)
         return {self.part: compute_token_loss(model, batch, self.part, hidden, self.label_smoothing)}
-
-
-def add_gumbel_noise(logits: Tensor) -> Tensor:
-    """Add Gumbel noise to logits: the largest is then a draw from their softmax, and no host sync is needed."""
-    return logits - torch.log(-torch.log(torch.rand_like(logits)))

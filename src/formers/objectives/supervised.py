@@ -13,6 +13,7 @@ from torch import Tensor
 from ..batch import IGNORE_INDEX, Batch
 from ..data.encoded_examples import EncodedSource
 from ..protocols import Losses, Model
+from .scheduled_sampling import ONLY_TARGET, ScheduledSampling
 from .token_losses import BaseObjective, compute_token_loss, upcast_logits
 
 
@@ -21,7 +22,7 @@ class Supervised(BaseObjective):
     """A head's part learns the answers of the examples of `source`; `task_kind` is the task's (task.py).
     `class_weights` are those of classes (of several labels: of each label's yes, then of each label's no); `target_std`
     is the standard deviation of numbers; `lm_weight` is the share of a language model's loss on the same text (GPT, eq.
-    5)."""
+    5); `sampling` says which inputs of a recurrent decoder are its own predictions, where it writes a text."""
 
     source: EncodedSource = field(compare=False, repr=False)
     task_kind: str
@@ -30,6 +31,7 @@ class Supervised(BaseObjective):
     target_std: float = 1.0
     label_smoothing: float = 0.0
     lm_weight: float = 0.0
+    sampling: ScheduledSampling = ONLY_TARGET
 
     def count_labels(self, batch: Batch) -> dict[str, int]:
         """Return how many answers, and tokens of the language model, there are."""
@@ -39,10 +41,15 @@ class Supervised(BaseObjective):
             counts["lm"] = int((sizes - 1)[(batch.sample >= 0) & (sizes > 0)].sum())
         return counts
 
+    def prepare_step_batch(self, batch: Batch, step: int) -> Batch:
+        """Draw which inputs of the decoder are its own predictions, where it writes a text."""
+        return self.sampling.draw_predicted_inputs(batch, step) if self.task_kind == "text" else batch
+
     def loss(self, model: Model, batch: Batch) -> Losses:
         """Compute the summed loss of the answers, and that of the language model."""
         if self.task_kind == "text":
-            return {self.part: compute_token_loss(model, batch, self.part, smoothing=self.label_smoothing)}
+            hidden = self.sampling.compute_hidden(model, batch, self.part)
+            return {self.part: compute_token_loss(model, batch, self.part, hidden, self.label_smoothing)}
         hidden = model(batch)
         losses = {self.part: self.compute_head_loss(model.logits(hidden, batch, self.part), batch)}
         if self.lm_weight:

@@ -33,7 +33,7 @@ from ..interop.shipped_models import is_shipped_name
 from ..objectives import continual
 from ..objectives.masking import UnitMaskedLM
 from ..objectives.registry import OBJECTIVES, list_options, resolve_objective
-from ..objectives.seq2seq import ONLY_RECURRENT, SAMPLING_OPTIONS
+from ..objectives.scheduled_sampling import ONLY_RECURRENT, SAMPLING_OPTIONS, ScheduledSampling
 from ..option_aliases import explain_name, resolve_setting, resolve_settings, resolve_tables
 from ..registry import FAMILIES, find_family, find_preset, find_published_checkpoint, list_published_checkpoints
 from ..task import TASKS
@@ -159,7 +159,7 @@ class FinetuneDataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneConfig:
+class TuneConfig(ScheduledSampling):
     """How a model learns a task. Epochs and examples become steps and tokens of the `train:` table."""
 
     epochs: float = 3.0
@@ -196,6 +196,7 @@ class TuneConfig:
     vectors_frozen: bool = False  # they stay as they are
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_sizes(self, "batch_size", "seq_length", "max_answer_tokens", "max_output_tokens")
         check_sizes(self, "stride", "lora", "patience", minimum=0)
         check_rates(self, "warmup_ratio", "label_smoothing", "expert_dropout")
@@ -207,6 +208,12 @@ class TuneConfig:
             raise Error(what, fix="take for example tune.lm_loss_weight 0.5, tune.lora_alpha 16")
         if not 0 < self.layer_decay <= 1:
             raise Error(f"layer_decay must be above 0 and at most 1, got {self.layer_decay}", fix="take 0.9")
+
+    @property
+    def sampling(self) -> ScheduledSampling:
+        """The settings of scheduled sampling alone."""
+        values = vars(self)  # dynamic: a table names them
+        return ScheduledSampling(**{name: values[name] for name in SAMPLING_OPTIONS})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -371,6 +371,7 @@ class FinetuneRun(NetworkRun[FinetuneConfig]):
         self.objective = build_task_objective(
             self.former, self.task, data, self.train_labels, balance=self.tune.balance,
             label_smoothing=self.tune.label_smoothing, lm_loss_weight=self.tune.lm_loss_weight,
+            sampling=self.tune.sampling,
         )  # fmt: skip
         # A label that training does not have ends the run here.
         self.eval_objectives = {name: self.encode_split(name, say) for name in splits if name != "train"}

@@ -169,8 +169,12 @@ class TaskMixture:
             data = encode_examples(task, examples.rows, encoder)
             if description := encoder.describe_unknown(data):
                 say(f"{name}, {split}: {description}")
-            smoothing = tune.label_smoothing if split == "train" else 0.0
-            objectives[split] = build_task_objective(self.former, task, data, label_smoothing=smoothing)
+            if split == "train":
+                objectives[split] = build_task_objective(
+                    self.former, task, data, label_smoothing=tune.label_smoothing, sampling=tune.sampling
+                )
+            else:
+                objectives[split] = build_task_objective(self.former, task, data)
         metric = choose_task_metric(name, self.config.tasks[name], task, splits["valid"])
         return EncodedTask(name, task, metric, splits, objectives.pop("train"), objectives)
 

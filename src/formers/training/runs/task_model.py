@@ -25,6 +25,7 @@ from ...model import Model, format_head, get_init_rules
 from ...nn.experts import Experts
 from ...nn.layers import Dropout, OutputLayer, initialise_weights
 from ...nn.lora import add_adapters, get_adapter_tensors, remove_adapters
+from ...objectives.scheduled_sampling import ONLY_RECURRENT, ONLY_TARGET, SAMPLING_OPTIONS
 from ...objectives.seq2seq import DecoderEnds
 from ...protocols import Listener
 from ...registry import find_family
@@ -366,6 +367,17 @@ def find_unused_settings(settings: FinetuneSettings, task: Task) -> Iterator[tup
     sees = f"the first token of a {settings.family} sees none of the text after it"
     is_causal = find_family(settings.family).definition.objective == "causal"
     yield t.pool == "first" and t.head != "bilstm" and is_causal, sees, "take tune.pool last, mean, max or attention"
+    for key in SAMPLING_OPTIONS:
+        is_given = vars(t.sampling)[key] != vars(ONLY_TARGET)[key]  # dynamic: a table names them
+        fix = f"leave out tune.{key}"
+        untrained = f"tune.{key} does not apply to {name}, for which nothing is written"
+        yield is_given and task.kind != "text", untrained, fix
+        feeds = f"tune.{key} does not apply to {settings.family}: {ONLY_RECURRENT}"
+        recurrent = find_family(settings.family).definition.has_recurrent_decoder
+        yield is_given and not recurrent, feeds, f"{fix}, or train seq2seq or gnmt"
+    target = "tune.sampled_token has no effect where the decoder reads the target alone"
+    reads_target = t.sampled_token != ONLY_TARGET.sampled_token and not t.should_sample_inputs
+    yield reads_target, target, "give tune.teacher_forcing 0.8 too, or a tune.sampling_schedule"
     if t.lm_loss_weight:
         who = f"{settings.family} is not a left-to-right language model"
         yield not is_causal, f"{who}: tune.lm_loss_weight would teach it to copy", "leave tune.lm_loss_weight out"
