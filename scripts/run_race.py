@@ -52,6 +52,12 @@ SETTINGS = {
     # compile None: on a GPU alone
     "train": {"compile": None, "eval_every": 500, "eval_batches": 4, "save_every": 1_000_000},
 }  # fmt: skip
+SMALL = {  # --scale cpu
+    **SETTINGS, "budgets": ("epochs:2", "flops:bert"), "words": 300_000, "body_size": 200_000, "layers": 2,
+    "seq_length": 64, "batch_tokens": 2048, "vocab_size": 2000, "tune_batch_size": 32, "tolerance": 0.1,
+    "score_characters": 100_000, "masked_characters": 10_000,
+    "train": {"compile": None, "eval_every": 200, "eval_batches": 4, "save_every": 1_000_000},
+}  # fmt: skip
 TINY_FAMILIES, TINY_HEADLINE = ("elmo", "bert", "gpt2"), ("gpt2",)
 TINY = {
     **SETTINGS, "budgets": ("epochs:0.3", "flops:bert"), "words": 60_000, "body_size": 80_000, "layers": 2,
@@ -59,7 +65,9 @@ TINY = {
     "tune_epochs": 1.0, "tolerance": 0.25, "score_characters": 4000, "masked_characters": 400,
     "train": {"compile": None, "eval_every": 20, "eval_batches": 1, "save_every": 1_000_000},
 }  # fmt: skip
-MAX_TRAIN_ROWS, MAX_TEST_ROWS = 8000, 2000  # of a task
+TASKS = (("trec", "classify"), ("snli", "pair"))  # beside sst2, with their folders
+SMALL_TASKS = TASKS[:1]  # after so little text, all families would stay near chance with pairs of sentences
+MAX_TRAIN_ROWS, MAX_TEST_ROWS, SMALL_TRAIN_ROWS = 8000, 2000, 3000  # of a task
 
 
 def read_rows(path: Path, most: int | None = None) -> list[dict[str, str]]:
@@ -70,18 +78,18 @@ def read_rows(path: Path, most: int | None = None) -> list[dict[str, str]]:
     return rows[:most]
 
 
-def list_tasks(data: Path, tiny: bool) -> dict[str, dict[str, list[dict[str, str]]]]:
+def list_tasks(data: Path, tiny: bool, scale: str = "gpu") -> dict[str, dict[str, list[dict[str, str]]]]:
     """Return the examples of the tasks. Validation examples that a task lacks are taken from the training examples."""
+    sources, max_rows = (TASKS, MAX_TRAIN_ROWS) if scale == "gpu" else (SMALL_TASKS, SMALL_TRAIN_ROWS)
     most = 80 if tiny else None
     files = {"train": "train", "valid": "dev", "test": "test"}
     sst2 = {part: read_rows(data / f"classify/sst2.{name}.tsv.xz", most) for part, name in files.items()}
-    sst2["test"] = sst2["test"][:MAX_TEST_ROWS]
-    tasks = {"sst2": sst2}
-    for name, place in (("trec", "classify"), ("snli", "pair")):
+    tasks = {"sst2": {**sst2, "train": sst2["train"][:max_rows], "test": sst2["test"][:MAX_TEST_ROWS]}}
+    for name, place in sources:
         train = read_rows(data / place / f"{name}.train.tsv.xz", most)
         share = max(1, min(1000, len(train) // 8))
         test = read_rows(data / place / f"{name}.test.tsv.xz", most or MAX_TEST_ROWS)
-        tasks[name] = {"train": train[share:][:MAX_TRAIN_ROWS], "valid": train[:share], "test": test}
+        tasks[name] = {"train": train[share:][:max_rows], "valid": train[:share], "test": test}
     return tasks
 
 
@@ -95,10 +103,11 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=1, help="processes that work at once")
     parser.add_argument("--minutes", type=float, help="stop after so many, and save")
     parser.add_argument("--tiny", action="store_true", help="three families, very small, to see that everything runs")
+    parser.add_argument("--scale", choices=("gpu", "cpu"), default="gpu", help="cpu: what one core does in two hours")
     parser.add_argument("--families", nargs="+", choices=FAMILIES, help="these alone")
     asked = parser.parse_args()
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")  # of each process
-    began, settings = time.perf_counter(), dict(TINY if asked.tiny else SETTINGS)
+    began, settings = time.perf_counter(), dict(TINY if asked.tiny else SMALL if asked.scale == "cpu" else SETTINGS)
     if asked.stage == "speed":
         settings["measure_speed"] = True
 
@@ -108,7 +117,7 @@ def main() -> None:
     families = asked.families or list(TINY_FAMILIES if asked.tiny else FAMILIES)
     texts = [asked.corpora / f"{name}.train.txt.xz" for name in TEXTS]
     common = {
-        "out": asked.out, "tasks": list_tasks(asked.data, asked.tiny), "together": asked.together, "say": say,
+        "out": asked.out, "tasks": list_tasks(asked.data, asked.tiny, asked.scale), "together": asked.together, "say": say,
     }  # fmt: skip
     if asked.stage == "plan":
         rows, notes = plan_comparison(families, texts, **common, **settings)
