@@ -116,9 +116,8 @@ def main() -> None:
 
     families = asked.families or list(TINY_FAMILIES if asked.tiny else FAMILIES)
     texts = [asked.corpora / f"{name}.train.txt.xz" for name in TEXTS]
-    common = {
-        "out": asked.out, "tasks": list_tasks(asked.data, asked.tiny, asked.scale), "together": asked.together, "say": say,
-    }  # fmt: skip
+    tasks = list_tasks(asked.data, asked.tiny, asked.scale)
+    common = {"out": asked.out, "tasks": tasks, "together": asked.together, "say": say}
     if asked.stage == "plan":
         rows, notes = plan_comparison(families, texts, **common, **settings)
         for row in (PLAN_COLUMNS, *rows):

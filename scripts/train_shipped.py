@@ -133,6 +133,7 @@ class Plan:
     limits: str
     validation: tuple[str, ...] = ("wikipedia", "bills", "reviews")
     tuning: JSONObject | None = None  # settings of fine-tuning on bills and their titles, after pretraining
+    tuning_share: float = 0.5  # of the time; 1: the model learns from titles alone, without pretraining
 
 
 PLANS = {
@@ -172,7 +173,8 @@ PLANS = {
         ("ko",),
         "Titles the reasons of a Korean bill; other text gets a title of a law too. Laws that are rare, or newer than "
         "August 2025, are not among its titles.",
-        validation=("bills",), tuning={"batch_size": 96, "seq_length": 512, "train.compile": "blocks"},
+        validation=("bills",),
+        tuning={"batch_size": 96, "seq_length": 512, "optimizer": "rms-adamw", "lr": 3e-3, "train.compile": "blocks"},
     ),
 }  # fmt: skip
 SMALL_TRAIN: JSONObject = {"precision": "bf16", "compile": False, "workers": 1, "eval_every": 1000, "save_every": 500}
@@ -195,8 +197,11 @@ SMALL_PLANS = {  # for an hour of two CPU cores: fewer layers, shorter texts, a 
     ),
     "titler": replace(
         PLANS["titler"],
-        train={**PLANS["titler"].train, **SMALL_TRAIN, "batch_tokens": 6144, "seq_length": 128, "warmup_steps": 100},
-        tuning={"batch_size": 32, "seq_length": 160, "train.compile": False, "train.precision": "bf16"},
+        model={**PLANS["titler"].model, "layers": 2, "dropout": 0.0},
+        train={**PLANS["titler"].train, **SMALL_TRAIN},
+        tuning={"batch_size": 32, "seq_length": 96, "optimizer": "adamw", "lr": 1e-3, "train.compile": False,
+                "train.warmup_steps": 200},
+        tuning_share=1.0,
     ),
 }  # fmt: skip
 TINY_MODEL = {"dim": 64, "layers": 1, "heads": 2, "ff": 128}
@@ -401,21 +406,68 @@ def pretrain_one(
     """Pretrain one of the models within a time, fine-tune the titler, and write what is brought back."""
     plan, deadline = PLANS[name], Deadline(seconds)
     signal.signal(signal.SIGTERM, deadline.end_early)  # where no run is under way, which has its own way to stop
-    folder, held = work / name, work / f"{name}-held"
-    rest = 0.5 * seconds if plan.tuning else 0.0  # for fine-tuning
+    rest = plan.tuning_share * seconds if plan.tuning else 0.0  # for fine-tuning
     deadline.seconds -= rest
+    if plan.tuning and plan.tuning_share == 1.0:
+        former = build_untrained(plan, load_tokenizer((work if tiny else corpora) / "tokenizers" / name), tiny)
+        record: JSONObject = {"name": plan.title, "stage": "pretrain"}
+    else:
+        former, record = run_pretraining(name, corpora, work, deadline, init, tiny)
+    if plan.tuning:
+        deadline.seconds += 0.0 if deadline.is_short else rest
+        save(former, work / f"{name}-base", overwrite=True)
+        save(former, work / "base" / plan.title, storage="bf16", overwrite=True)
+        out.mkdir(parents=True, exist_ok=True)
+        write_archive(work / "base" / plan.title, out, f"{name}-base")  # what is left if the time runs out
+        former, more = finetune_titler(work / f"{name}-base", corpora, work, deadline, tiny)
+        record |= {key: value for key, value in more.items() if key not in record}
+    record |= {
+        "seconds": round(max(time.perf_counter() - deadline.began, record.get("seconds", 0.0)), 1),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "parameters": former.num_parameters,
+    }  # fmt: skip
+    former = former.to("cpu")
+    if not plan.tuning:
+        former.training_info = {"objective": plan.objective["name"], "steps": record["steps"]}
+    save(former, work / "full" / plan.title, overwrite=True)
+    save(former, work / "shipped" / plan.title, storage="int8", overwrite=True)
+    save(former, work / "bf16" / plan.title, storage="bf16", overwrite=True)
+    write_record(out, f"{name}.pretrain.json", record)
+    write_archive(work / "bf16" / plan.title, out, name)
+    for path in out.glob(f"{name}-base.tar.*"):
+        path.unlink()
+    print(f"{name}: done after {record['steps']:,} steps, {deadline.left:.0f} s left", flush=True)
+
+
+def get_model_settings(plan: Plan, tiny: bool) -> JSONObject:
+    """Return the settings of a plan's model, small ones if `tiny`."""
+    return {**plan.model, **({k: v for k, v in TINY_MODEL.items() if k in plan.model} if tiny else {})}
+
+
+def build_untrained(plan: Plan, tokenizer: Tokenizer, tiny: bool) -> formers.Former:
+    """Build a model of the plan's shape with new weights."""
+    former = formers.build(plan.family, head="lm", seed=1, vocab=len(tokenizer), **get_model_settings(plan, tiny))
+    former.tokenizer = tokenizer
+    return former
+
+
+def run_pretraining(
+    name: str, corpora: Path, work: Path, deadline: Deadline, init: Path | None, tiny: bool
+) -> tuple[formers.Former, JSONObject]:
+    """Pretrain a model until the deadline: at the full rate, then with a falling one; return it with its record."""
+    plan = PLANS[name]
+    folder, held = work / name, work / f"{name}-held"
     text, validation = (Store.open(where) for where in prepare_stores(name, corpora, work, tiny))
     print(f"{name}: {len(text.tokens):,} tokens an epoch after {deadline.seconds - deadline.left:.0f} s", flush=True)
     if held.is_dir():  # an earlier call: from where its rate began to fall
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(held, folder)
-    model = {**plan.model, **({k: v for k, v in TINY_MODEL.items() if k in plan.model} if tiny else {})}
     train: JSONObject = {
         "compile": True,  # the same in both parts, whose steps differ: the second finds it compiled
         **plan.train, **(TINY_TRAIN if tiny else {}), "schedule": "wsd", "workers": 0 if tiny else 2, "samples": 0,
         "eval_every": 20 if tiny else 4000, "save_every": 20 if tiny else 4000, "keep_last": 1, "keep_best": 0,
     }  # fmt: skip
-    where: JSONObject = {"init": str(init)} if init else {"model": model}
+    where: JSONObject = {"init": str(init)} if init else {"model": get_model_settings(plan, tiny)}
     common: JSONObject = {
         "valid": validation, "out": folder, "hook": deadline, "objective": plan.objective, **where,
     }  # fmt: skip
@@ -439,34 +491,16 @@ def pretrain_one(
         steps = deadline.step + 1
         last = {**train, "steps": steps, "compile": False}
         result = formers.pretrain(plan.family, text, resume=True, train=last, **common)
-    former, history = result.former, result.history
+    history = result.history
     record: JSONObject = {
         "name": plan.title, "stage": "pretrain", "steps": steps,
         "tokens_seen": max((row.get("tokens", 0) for row in history), default=0),
-        "seconds": round(max(time.perf_counter() - deadline.began, *(row.get("seconds", 0.0) for row in history)), 1),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "seconds": max((row.get("seconds", 0.0) for row in history), default=0.0),
         "validation_loss": result.score and result.score.loss, "unigram_loss": result.baseline and result.baseline.loss,
-        "validation_accuracy": result.score and result.score.accuracy, "parameters": former.num_parameters,
+        "validation_accuracy": result.score and result.score.accuracy,
         "curve": [[row["step"], row["valid"]["loss"]] for row in history if "valid" in row],
     }  # fmt: skip
-    if plan.tuning:
-        deadline.seconds += 0.0 if deadline.is_short else rest
-        save(former, work / f"{name}-base", overwrite=True)
-        save(former, work / "base" / plan.title, storage="bf16", overwrite=True)
-        out.mkdir(parents=True, exist_ok=True)
-        write_archive(work / "base" / plan.title, out, f"{name}-base")  # what is left if the time runs out
-        former, more = finetune_titler(work / f"{name}-base", corpora, work, deadline, tiny)
-        record |= more
-    former = former.to("cpu")
-    former.training_info = {"objective": plan.objective["name"], "steps": steps}
-    save(former, work / "full" / plan.title, overwrite=True)
-    save(former, work / "shipped" / plan.title, storage="int8", overwrite=True)
-    save(former, work / "bf16" / plan.title, storage="bf16", overwrite=True)
-    write_record(out, f"{name}.pretrain.json", record)
-    write_archive(work / "bf16" / plan.title, out, name)
-    for path in out.glob(f"{name}-base.tar.*"):
-        path.unlink()
-    print(f"{name}: done, {record['validation_loss']} nats, {deadline.left:.0f} s left", flush=True)
+    return result.former, record
 
 
 def write_snapshots(names: list[str], work: Path, out: Path) -> None:
@@ -505,7 +539,7 @@ def finetune_titler(
     common: JSONObject = {
         "task": "summarise", "batch_size": settings.pop("batch_size"), "seq_length": settings.pop("seq_length"),
         "long_texts": "cut", "baseline": False, "max_output_tokens": 40, "evals_per_epoch": 0.5, "hook": deadline,
-        "optimizer": "rms-adamw", "lr": 3e-3,
+        "optimizer": settings.pop("optimizer"), "lr": settings.pop("lr"),
     }  # fmt: skip
     # one short run says how long an epoch takes
     began, small = time.perf_counter(), rows["train"][: len(rows["train"]) // 12]
@@ -531,7 +565,9 @@ def finetune_titler(
         steps = {"train.steps": deadline.step + 1, "train.compile": False}
         run = formers.finetune(base, *examples, resume=True, overrides={**settings, **steps}, **common)
     deadline.seconds -= 120
-    return run.former, {"finetune_epochs": epochs, "finetune_valid": run.valid}
+    history = [row for row in run.history if "tokens" in row]
+    record = {"finetune_epochs": epochs, "finetune_valid": run.valid}
+    return run.former, {**record, "steps": history[-1]["step"], "tokens_seen": history[-1]["tokens"]}
 
 
 def write_record(out: Path, name: str, record: JSONObject) -> None:

@@ -44,21 +44,27 @@ def test_the_jobs_of_the_race(race):
     assert counts["search"] == 2 * len(race.FAMILIES)
     assert counts["speed"] == 0, "each would hold up the others"
     CompareConfig.from_dict({"families": race.TINY_FAMILIES, "tasks": tasks, **race.TINY})
+    small = CompareConfig.from_dict({"families": race.FAMILIES, "tasks": tasks, **race.SMALL})
+    assert Counter(job.kind for job in list_jobs(small)) == counts, "the same race, with smaller models"
 
 
 def test_validation_examples_are_not_learned(race, tmp_path):
     for place, name, parts in (("classify", "sst2", ("train", "dev", "test")), ("classify", "trec", ("train", "test")),
                                ("pair", "snli", ("train", "test"))):  # fmt: skip
         for part in parts:
-            rows = [(f"{name} {part} {n}", str(n % 2)) for n in range(2500)]
+            rows = [(f"{name} {part} {n}", str(n % 2)) for n in range(3500)]
             write_table(tmp_path / place / f"{name}.{part}.tsv.xz", ("text", "label"), rows)
     tasks = race.list_tasks(tmp_path, tiny=False)
     assert {name: {part: len(rows) for part, rows in parts.items()} for name, parts in tasks.items()} == {
-        "sst2": {"train": 2500, "valid": 2500, "test": 2000},
-        "trec": {"train": 2188, "valid": 312, "test": 2000},
-        "snli": {"train": 2188, "valid": 312, "test": 2000},
+        "sst2": {"train": 3500, "valid": 3500, "test": 2000},
+        "trec": {"train": 3063, "valid": 437, "test": 2000},
+        "snli": {"train": 3063, "valid": 437, "test": 2000},
     }
     for parts in tasks.values():
         texts = {part: {row["text"] for row in rows} for part, rows in parts.items()}
         assert not texts["train"] & texts["valid"]
         assert not texts["train"] & texts["test"]
+    small = race.list_tasks(tmp_path, tiny=False, scale="cpu")
+    assert {name: [len(parts[part]) for part in ("train", "valid", "test")] for name, parts in small.items()} == {
+        "sst2": [3000, 3500, 2000], "trec": [3000, 437, 2000],
+    }  # fmt: skip
