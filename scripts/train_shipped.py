@@ -199,7 +199,7 @@ SMALL_PLANS = {  # for an hour of two CPU cores: fewer layers, shorter texts, a 
         PLANS["titler"],
         model={**PLANS["titler"].model, "layers": 2, "dropout": 0.0},
         train={**PLANS["titler"].train, **SMALL_TRAIN},
-        tuning={"batch_size": 32, "seq_length": 96, "optimizer": "adamw", "lr": 1e-3, "train.compile": False,
+        tuning={"batch_size": 32, "seq_length": 96, "optimizer": "rms-adamw", "lr": 1e-2, "train.compile": False,
                 "train.warmup_steps": 200},
         tuning_share=1.0,
     ),
