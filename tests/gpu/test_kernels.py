@@ -55,7 +55,7 @@ def test_every_path_agrees(kind, shape, dtype):
     tensors = [torch.randn(n, H, D, device="cuda") for _ in range(3)]
     pull = torch.randn(n, H, D, device="cuda")
     want = run_kernel("dense", shape, kind, torch.float64, tensors, pull)
-    paths = ["dense", "per_document", *(["flex"] if shape == "ragged" else [])]  # compiling it takes a while
+    paths = ["dense", "by_length", *(["flex"] if shape == "ragged" else [])]  # compiling it takes a while
     if kind in ("nothing", "causal", "window") and dtype == torch.bfloat16:
         paths.append("varlen")
     if kind != "window" and dtype == torch.bfloat16:

@@ -222,10 +222,10 @@ def test_capture_changes_nothing_on_any_kernel(name, head):
     if inputs.batch.ids.ndim == 1 and inputs.batch.segments is None and inputs.batch.source is None:
         batches.append(Batch.from_rows([inputs.batch.ids.tolist(), rows.batch.ids.tolist()]))  # ragged rows
     for batch in batches:
-        for kernel in (None, "dense", "per_document", "sdpa"):
+        for kernel in (None, "dense", "by_length", "sdpa"):
             has_relative = any(getattr(m, "relative", None) is not None for m in f.model.body.modules())
             is_plain = isinstance(f.model.body, TransformerBody) and f.model.body.bias is None
-            if kernel == "per_document" and has_relative:
+            if kernel == "by_length" and has_relative:
                 continue
             if kernel == "sdpa" and not (is_plain and len(batch.starts) == 2 and name not in ("gpt3", "gpt_neo")):
                 continue

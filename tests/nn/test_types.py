@@ -50,7 +50,7 @@ def test_activations_work_in_bf16_under_its_autocast_only():
         assert to_autocast_dtype(x) is x
 
 
-@pytest.mark.parametrize("path", ["dense", "per_document"])
+@pytest.mark.parametrize("path", ["dense", "by_length"])
 def test_a_bias_in_fp32_goes_with_queries_in_bf16(path):
     here = make_layout([4, 2, 3])
     q, k, v = (torch.randn(9, 2, 8) for _ in range(3))

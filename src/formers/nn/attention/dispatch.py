@@ -458,7 +458,7 @@ def _select_kept(bias: Tensor, kept_heads: KeptHeads | None) -> Tensor:
 
 def order_tokens(layout: Layout, rows: list[int]) -> Tensor:
     """Return the slots of all tokens in another order of the documents."""
-    rank = torch.tensor(rows).argsort()
+    rank = torch.tensor(rows, device=layout.starts.device).argsort()
     return torch.argsort(rank[layout.document_ids], stable=True)
 
 
