@@ -186,8 +186,8 @@ def test_training_in_bf16_on_a_cpu(kind, lengths, monkeypatch):
     extra = [bias.weight] if isinstance(bias, BucketBias) else []
     want = [expected, *torch.autograd.grad(expected, [q, k, v, *extra], pull)]
     errors = []
-    for limit in (0, dispatch.MAX_TRAINED_SQUARE):  # by SDPA, by products
-        monkeypatch.setattr(dispatch, "MAX_TRAINED_SQUARE", limit)
+    for limit in (0, dispatch.MAX_PRODUCT_KEYS):  # by SDPA, by products
+        monkeypatch.setattr(dispatch, "MAX_PRODUCT_KEYS", limit)
         if limit:
             monkeypatch.setattr(F, "scaled_dot_product_attention", None)
         leaves = [x.detach().bfloat16().requires_grad_() for x in (q, k, v)]
