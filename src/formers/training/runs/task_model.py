@@ -370,7 +370,7 @@ def find_unused_settings(settings: FinetuneSettings, task: Task) -> Iterator[tup
     for key in SAMPLING_OPTIONS:
         is_given = vars(t.sampling)[key] != vars(ONLY_TARGET)[key]  # dynamic: a table names them
         fix = f"leave out tune.{key}"
-        untrained = f"tune.{key} does not apply to {name}, for which nothing is written"
+        untrained = f"tune.{key} does not apply to {name}: the model writes no text for it"
         yield is_given and task.kind != "text", untrained, fix
         feeds = f"tune.{key} does not apply to {settings.family}: {ONLY_RECURRENT}"
         recurrent = find_family(settings.family).definition.has_recurrent_decoder
