@@ -239,8 +239,8 @@ def _attend_rows(
     if bias is None:
         return F.dropout(scores.softmax(-1), call.dropout) @ v
     scores = scores + bias if bias.dtype != torch.bool else scores.masked_fill(~bias, -math.inf)
-    sees_nothing = (scores == -math.inf).all(-1, keepdim=True)
-    weights = scores.masked_fill(sees_nothing, 0).softmax(-1).masked_fill(sees_nothing, 0)
+    is_blind = (scores == -math.inf).all(-1, keepdim=True)
+    weights = scores.masked_fill(is_blind, 0).softmax(-1).masked_fill(is_blind, 0)
     return F.dropout(weights, call.dropout) @ v
 
 
