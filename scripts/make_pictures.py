@@ -354,7 +354,7 @@ def draw_idea(family: str, language: str) -> Drawing:
     if family == "transformer":
         waves = draw_matrix(
             SinusoidalPositions(32)(torch.arange(24)),
-            say("sinusoidal positions", "사인파 위치 임베딩"),
+            say("sinusoidal positions", "사인 함수 위치 임베딩"),
             say("position", "위치"),
             say("dimension", "차원"),
             8,

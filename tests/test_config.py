@@ -71,7 +71,7 @@ def test_build():
         ({"ids": 3}, "setting 'ids' must be tuple"),
         ({"ids": [1, "2"]}, "setting 'ids' must be int, not '2'"),
         ({"kind": "c"}, "setting 'kind' cannot be 'c'. Choose one of: a, b"),
-        ({"mode": "c"}, "setting 'mode' cannot be 'c'. Choose one of: x, y, None"),
+        ({"mode": "c"}, "setting 'mode' cannot be 'c'. Choose one of: x, y, null"),
         ({"inner": {"siz": 1}}, "inner: unknown setting 'siz'. Did you mean 'size'?"),
         ({"name": ["very long"] * 50}, "..."),
     ],

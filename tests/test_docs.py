@@ -171,6 +171,7 @@ def test_settings_and_options_in_prose_exist():
     settings = {f"{table}.{field.name}" for table, kinds in configs.items() for kind in kinds for field in fields(kind)}
     options = list_options(app) | {"--help"}
     options |= {"--kill-on-bad-exit", "--shutdown-timeout", "--signal"}  # of srun, torchrun and sbatch
+    options |= {"--scale"}  # of scripts/train_shipped.py
     missing = []
     for page in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]:
         text = BLOCK.sub("", page.read_text(encoding="utf-8"))

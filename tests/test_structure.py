@@ -131,6 +131,7 @@ NO_MODULE = {
     "interop/test_every_export.py": "every family, from pretraining to other programs and back",
     "models/test_family.py": "every family, by being registered",
     "models/test_toy_member.py": "a family that lies outside of the package",
+    "nn/attention/kernels/test_triton_interpreter.py": "all kernels, by triton's own interpreter",
     "nn/test_types.py": "precision and defaults of all layers",
     "objectives/test_every_family.py": "every family with its own objective",
     "objectives/test_frozen.py": "the batches of every objective, kept from version to version",

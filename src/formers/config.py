@@ -80,7 +80,8 @@ def coerce_value(value: object, kind: Any, key: str, where: object = None) -> An
             except Error:
                 continue
         if all(choices := [get_choices(option) for option in typing.get_args(kind)]):
-            raise_choice_error(value, [str(one) for group in choices for one in group], key, where)
+            words = ["null" if one is None else str(one) for group in choices for one in group]  # as YAML writes them
+            raise_choice_error(value, words, key, where)
     elif origin is tuple:
         item = typing.get_args(kind)[0]
         if isinstance(value, list | tuple):

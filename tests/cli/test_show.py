@@ -156,6 +156,6 @@ def test_the_tasks_of_continual_pretraining_ask_for_classes(capsys):
     assert "«[PAD]»" not in said
     tasks = {line.split()[1] for line in said.splitlines() if line.startswith("  task ")}
     assert {"capital", "document"} & tasks, tasks
-    assert "(capitalised)" in said or "(not capitalised)" in said or "(only here)" in said or "(elsewhere too)" in said
+    assert "(capitalised)" in said or "(not capitalised)" in said or "(occurs once)" in said or "(occurs again)" in said
     assert {"reorder", "distance", "relevance"} & tasks, tasks
     assert "  answer " in said

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from formers.experiments.layers import choose_asked, fit_mix, fit_probe, make_token_labels, make_word_tasks
+from formers.experiments.layers import choose_word_questions, fit_mix, fit_probe, make_token_labels, make_word_tasks
 
 
 def test_a_probe_reads_what_is_there_and_nothing_else():
@@ -30,7 +30,7 @@ def test_labels_are_neighbours():
     assert labels["after"][:-1].tolist() == labels["token"][1:].tolist()
     assert labels["before"][0] == labels["after"][-1] == -1
     words = ["the", "cats", "the", "dogs", "the", "men"]
-    assert choose_asked([*words, ",", ",", ",", ","]) == ("e", "the"), "no mark is asked for"
+    assert choose_word_questions([*words, ",", ",", ",", ","]) == ("e", "the"), "no mark is asked for"
     tasks = make_word_tasks(words)
     assert tasks["next word"].tolist() == [0, 1, 0, 1, 0, 0]
     assert tasks["word before"].tolist() == [0, 1, 0, 1, 0, 1]

@@ -106,4 +106,4 @@ def test_bars_of_several_pictures_can_have_one_scale():
         ]
 
     assert measure_widths() == [380, 190]
-    assert measure_widths(full=1.0) == [190, 95]
+    assert measure_widths(limit=1.0) == [190, 95]

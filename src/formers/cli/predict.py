@@ -473,9 +473,9 @@ def run_suite(
     if result.average is not None:
         done = len({one.group for one in result.scores})
         kind = (
-            f"PARTIAL average of {done} tasks, not comparable with published ones"
+            f"PARTIAL average of {count_noun(done, 'task')}, not comparable with published ones"
             if result.is_partial
-            else f"average of {done} tasks"
+            else f"average of {count_noun(done, 'task')}"
         )
         console.print(f"{kind}: {result.average:.4f}")
     for path in result.files:

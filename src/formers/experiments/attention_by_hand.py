@@ -147,13 +147,13 @@ def choose_row(tokens: Sequence[Token]) -> int:
         if not token.is_special and not token.is_joined and any(map(str.isalnum, token.text))
         and not (i + 1 < len(tokens) and tokens[i + 1].is_joined)
     ]  # fmt: skip
-    words = [i for i in whole if begins_word(tokens, i) and (i + 1 == len(tokens) or begins_word(tokens, i + 1))]
+    words = [i for i in whole if is_word_start(tokens, i) and (i + 1 == len(tokens) or is_word_start(tokens, i + 1))]
     if words and 2 * words[-1] >= len(tokens):
         return words[-1]
     return whole[-1] if whole else len(tokens) - 1
 
 
-def begins_word(tokens: Sequence[Token], at: int) -> bool:
+def is_word_start(tokens: Sequence[Token], at: int) -> bool:
     """Return whether a token begins a word or stands between words: after a space, at the beginning, or no letter."""
     text, before = tokens[at].text, tokens[at - 1] if at else None
     if before is None or before.is_special or not any(map(str.isalnum, text)) or text[0].isspace():

@@ -119,7 +119,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     if len(texts) < 2 or not all(texts) or len(choices) < 2 or not all(choices):
         raise Error("a row has two texts, and a question two choices or more", fix='--text "one text | another"')
     page.add_note(local("Special tokens are blue, the second text or the choice is orange.",
-                        "특수 토큰은 파란색, 두 번째 글이나 선택지는 주황색입니다."))  # fmt: skip
+                        "특수 토큰은 파란색, 두 번째 텍스트나 선택지는 주황색입니다."))  # fmt: skip
     rows, counts = [], {}
     for family in ("gpt", "bert"):
         page.tell("tokenizer", 0, 1, family)

@@ -100,7 +100,7 @@ def probe_layers(
     return accuracies, chance
 
 
-def choose_asked(words: list[str]) -> tuple[str, str]:
+def choose_word_questions(words: list[str]) -> tuple[str, str]:
     """Choose what the tasks over words ask for: the letter that most words end in, and the most frequent word."""
     words = [word for word in words if any(map(str.isalnum, word))] or words  # a comma is a word here
     last = max(
@@ -111,7 +111,7 @@ def choose_asked(words: list[str]) -> tuple[str, str]:
 
 def make_word_tasks(words: list[str]) -> dict[str, Tensor]:
     """Make tasks over words, yes or no: the last letter (form alone), and the words around it (context)."""
-    last, common = choose_asked(words)
+    last, common = choose_word_questions(words)
     marks = {
         "last letter": [word[-1] == last for word in words],
         "next word": [follower == common for follower in [*words[1:], ""]],
@@ -217,12 +217,12 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     }
     results = {name: fit_mix(states, labels, s.mix_steps) for name, labels in tasks.items()}
     parts = [local("characters", "문자 CNN"), *(f"LSTM {i + 1}" for i in range(len(states) - 1))]
-    letter, word = choose_asked(words)
+    letter, word = choose_word_questions(words)
     page.add_note(local(f"ELMo's tasks, yes or no: does the word end in “{letter}”, and is the next word or the word before “{word}”? A guess has a balanced accuracy of 50%.",
                         f"ELMo의 과제(예/아니요): 단어가 “{letter}”(으)로 끝나는지, 다음 단어 또는 앞 단어가 “{word}”인지 묻습니다. 찍을 때의 균형 정확도는 50%입니다."), shown=True)  # fmt: skip
     page.add_table(local("Shares of ELMo's layers by task", "과제별 ELMo 레이어 비율"), (local("task", "과제"), *parts, local("balanced accuracy", "균형 정확도")),
                    [(names[n], *(f"{x:.0%}" for x in shares), f"{right:.0%}") for n, (shares, right) in results.items()])  # fmt: skip
     for name, (shares, _) in results.items():
-        page.add_picture(draw_bars(dict(zip(parts, shares, strict=True)), names[name], 2, full=1.0))
+        page.add_picture(draw_bars(dict(zip(parts, shares, strict=True)), names[name], 2, limit=1.0))
     return {**{f"{n} {i}": v for n, values in probes.items() for i, v in enumerate(values)},
             **{f"mix {n}": shares[0] for n, (shares, _) in results.items()}}  # fmt: skip

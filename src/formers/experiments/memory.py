@@ -130,7 +130,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     head = (
         local("memory", "메모리"),
         local("loss", "손실"),
-        local(f"first {first} of {s.segment} tokens", f"조각의 토큰 {s.segment}개 중 앞 {first}개"),
+        local(f"first {first} of {s.segment} tokens", f"세그먼트의 토큰 {s.segment}개 중 앞 {first}개"),
         local(f"last {first} tokens", f"뒤 {first}개"),
     )
     page.add_table(local("Loss on validation text", "검증 텍스트의 손실"), head, rows)

@@ -209,7 +209,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
                 "거짓인 쌍보다 단어를 더 많이 공유하는 참인 쌍의 비율(%)",
             ),
             1,
-            full=100.0,
+            limit=100.0,
         )
     )
     return {"objectives": len(names), "static": shares["static"][-1], "dynamic": shares["dynamic"][-1],

@@ -170,7 +170,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
             sinusoids,
             local(
                 "sinusoids: positions down, dimensions across; blue is positive, orange negative",
-                "사인파: 행은 위치, 열은 차원. 파란색은 양수, 주황색은 음수입니다",
+                "사인 함수: 행은 위치, 열은 차원. 파란색은 양수, 주황색은 음수입니다",
             ),
             cell=6,
         ),

@@ -120,16 +120,19 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     )
     query, content = measure_leak(former, ids, order)
     page.add_table(local("Leaks: the largest change of a stream at a token that is replaced", "누출: 토큰을 바꿀 때 그 자리에서 스트림의 최대 변화"), (local("stream", "스트림"), local("change", "변화")),
-                   [(local("query", "쿼리"), query), (local("content", "콘텐츠"), content)])  # fmt: skip
+                   [(local("query", "쿼리"), query), (local("content", "내용"), content)])  # fmt: skip
     page.add_picture(
         draw_matrix(
             streams["content"].any(0).float(),
-            local("content stream: what each token (row) reads", "콘텐츠 스트림의 가시성"),
+            local("content stream: what each token (row) reads", "내용 스트림: 각 토큰(행)이 읽는 토큰"),
             names,
             names,
         ),
         draw_matrix(
-            query_seen.float(), local("query stream: what each token (row) reads", "쿼리 스트림의 가시성"), names, names
+            query_seen.float(),
+            local("query stream: what each token (row) reads", "쿼리 스트림: 각 토큰(행)이 읽는 토큰"),
+            names,
+            names,
         ),
     )
     totals = torch.zeros(len(ids))

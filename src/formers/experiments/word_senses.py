@@ -175,7 +175,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     names = [sense for sense, _ in tests]
     by_layer = [collect_vectors(former, tests, word, layer) for layer in layers]
     accuracy = [measure_separation(vectors, names) for vectors in by_layer]
-    for layer, title in ((0, local("embeddings; equal points of several senses show as rings", "임베딩. 여러 뜻의 같은 점은 겹친 고리로 보입니다")),
+    for layer, title in ((0, local("embeddings; equal points of several senses show as rings", "임베딩. 뜻이 다른 점들이 겹치면 고리로 보입니다")),
                          (len(by_layer) - 1, local("last layer", "마지막 레이어"))):  # fmt: skip
         groups: dict[str, list[tuple[float, float, str]]] = {}
         for (sense, sentence), (x, y) in zip(tests, project(by_layer[layer]).tolist(), strict=True):

@@ -53,11 +53,11 @@ NUM_CLASSES = {
 }  # fmt: skip
 # What the classes of each task mean, in words.
 CLASS_NAMES = {
-    "capital": ("not capitalised", "capitalised"), "document": ("only here", "elsewhere too"),
+    "capital": ("not capitalised", "capitalised"), "document": ("occurs once", "occurs again"),
     "reorder": tuple(f"order {' '.join(str(i + 1) for i in order)}" for order in ORDERS),
-    "distance": ("adjacent", "of one document", "of two documents"),
+    "distance": ("adjacent", "apart in one document", "from two documents"),
     "discourse": tuple(" / ".join(words) for words in CONNECTIVES),
-    "relevance": ("the beginning of its document", "a later part", "another document's"),
+    "relevance": ("the beginning of its document", "a later part of its document", "from another document"),
 }  # fmt: skip
 TASK_DRAW, KIND_DRAW, ORDER_DRAW, OTHER_DRAW, WHERE_DRAW, SHUFFLE_DRAW = range(150, 156)  # what a random number is for
 

@@ -180,11 +180,11 @@ def write_power(value: float) -> str:
     return ten if first == "1" else f"{first}·{ten}"
 
 
-def draw_bars(values: Mapping[str, float], label: str, digits: int = 3, full: float | None = None) -> str:
-    """Draw a bar for each name, with its number; `full` is the number of the longest bar there can be, by default the
+def draw_bars(values: Mapping[str, float], label: str, digits: int = 3, limit: float | None = None) -> str:
+    """Draw a bar for each name, with its number; `limit` is the number of the longest bar there can be, by default the
     largest of these."""
     room, height = 190, 24
-    largest = full or max((abs(v) for v in values.values() if math.isfinite(v)), default=1.0) or 1.0
+    largest = limit or max((abs(v) for v in values.values() if math.isfinite(v)), default=1.0) or 1.0
     parts = []
     for i, (name, value) in enumerate(values.items()):
         long = 380 * abs(value) / largest if math.isfinite(value) else 0.0

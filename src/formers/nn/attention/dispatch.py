@@ -23,7 +23,7 @@ from .kv_cache import is_decode_step
 from .masks import AlibiBias, DistanceBias, RowMask, causal, get_window_bounds, get_window_width, split_mask
 from .positions import DistanceTerms
 
-MAX_TRAINED_SQUARE = 1024  # keys of a text whose attention weights are kept for a backward pass on a CPU
+MAX_PRODUCT_KEYS = 1024  # of a text: up to here, bf16 training on a CPU keeps the attention weights
 KeptHeads = tuple[int, tuple[int, ...]]  # how many heads there were, and which of them are left
 
 
@@ -228,7 +228,7 @@ def _attend_rows(
     """Attend by SDPA, or by plain products where torch's kernel is slow: trained in bf16 on a CPU, forward and backward
     take 14 ms by products and 32 by SDPA (8 rows, 4 heads, 256 tokens), 1.0 and 4.7 with 20 rows of 20 tokens."""
     is_trained = torch.is_grad_enabled() and q.requires_grad and not torch.compiler.is_compiling()
-    if q.device.type != "cpu" or q.dtype != torch.bfloat16 or not is_trained or k.shape[2] > MAX_TRAINED_SQUARE:
+    if q.device.type != "cpu" or q.dtype != torch.bfloat16 or not is_trained or k.shape[2] > MAX_PRODUCT_KEYS:
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=bias, dropout_p=call.dropout, is_causal=is_causal, scale=call.scale
         )
@@ -239,8 +239,8 @@ def _attend_rows(
     if bias is None:
         return F.dropout(scores.softmax(-1), call.dropout) @ v
     scores = scores + bias if bias.dtype != torch.bool else scores.masked_fill(~bias, -math.inf)
-    sees_nothing = (scores == -math.inf).all(-1, keepdim=True)
-    weights = scores.masked_fill(sees_nothing, 0).softmax(-1).masked_fill(sees_nothing, 0)
+    is_blind = (scores == -math.inf).all(-1, keepdim=True)
+    weights = scores.masked_fill(is_blind, 0).softmax(-1).masked_fill(is_blind, 0)
     return F.dropout(weights, call.dropout) @ v
 
 
@@ -252,10 +252,11 @@ def attend_by_length(call: AttentionCall) -> Tensor:
     if not is_causal:
         bias = _cast_bias(select_dense_bias(context, call.q.shape[1], call.kept_heads, padded=False), call.q.dtype)
     q_lengths, k_lengths = (layout.lengths.tolist() for layout in (context.query_layout, context.key_layout))
-    ranks = sorted(range(len(q_lengths)), key=lambda row: (q_lengths[row], k_lengths[row]))
-    q_order = order_tokens(context.query_layout, ranks)
-    k_order = q_order if is_self else order_tokens(context.key_layout, ranks)
-    groups = [(*lengths, len(list(rows))) for lengths, rows in groupby((q_lengths[r], k_lengths[r]) for r in ranks)]
+    pairs = [*zip(q_lengths, k_lengths, strict=True)]
+    documents = sorted(range(len(pairs)), key=pairs.__getitem__)
+    q_order = order_tokens(context.query_layout, documents)
+    k_order = q_order if is_self else order_tokens(context.key_layout, documents)
+    groups = [(*pair, len(list(same))) for pair, same in groupby(pairs[document] for document in documents)]
     # `split` and not slices: the gradient of a slice is a tensor as large as the whole batch, filled with zeros.
     queries = call.q[q_order].split([rows * width for width, _, rows in groups])
     keys, values = (x[k_order].split([rows * width for _, width, rows in groups]) for x in (call.k, call.v))
@@ -456,9 +457,9 @@ def _select_kept(bias: Tensor, kept_heads: KeptHeads | None) -> Tensor:
     return bias if kept_heads is None else bias[list(kept_heads[1])]
 
 
-def order_tokens(layout: Layout, rows: list[int]) -> Tensor:
+def order_tokens(layout: Layout, documents: list[int]) -> Tensor:
     """Return the slots of all tokens in another order of the documents."""
-    rank = torch.tensor(rows).argsort()
+    rank = torch.tensor(documents, device=layout.starts.device).argsort()
     return torch.argsort(rank[layout.document_ids], stable=True)
 
 

@@ -362,22 +362,21 @@ def find_unused_settings(settings: FinetuneSettings, task: Task) -> Iterator[tup
     yield t.pool is not None and task.kind not in TEXT_LEVEL_KINDS, pools, "leave tune.pool out"
     writes = f"tune.head {t.head} does not apply to {name}, whose answer the decoder writes"
     yield t.head != "linear" and task.kind == "text", writes, "leave tune.head out"
-    spoken = f"tune.target_language does not apply to {name}, for which nothing is written"
-    yield t.target_language is not None and task.kind != "text", spoken, "leave tune.target_language out"
+    no_text = f"does not apply to {name}: the model writes no text for it"
+    is_given = t.target_language is not None and task.kind != "text"
+    yield is_given, f"tune.target_language {no_text}", "leave tune.target_language out"
     sees = f"the first token of a {settings.family} sees none of the text after it"
     is_causal = find_family(settings.family).definition.objective == "causal"
     yield t.pool == "first" and t.head != "bilstm" and is_causal, sees, "take tune.pool last, mean, max or attention"
+    has_recurrent_decoder = find_family(settings.family).definition.has_recurrent_decoder
     for key in SAMPLING_OPTIONS:
-        is_given = vars(t.sampling)[key] != vars(ONLY_TARGET)[key]  # dynamic: a table names them
-        fix = f"leave out tune.{key}"
-        untrained = f"tune.{key} does not apply to {name}, for which nothing is written"
-        yield is_given and task.kind != "text", untrained, fix
-        feeds = f"tune.{key} does not apply to {settings.family}: {ONLY_RECURRENT}"
-        recurrent = find_family(settings.family).definition.has_recurrent_decoder
-        yield is_given and not recurrent, feeds, f"{fix}, or train seq2seq or gnmt"
-    target = "tune.sampled_token has no effect where the decoder reads the target alone"
-    reads_target = t.sampled_token != ONLY_TARGET.sampled_token and not t.should_sample_inputs
-    yield reads_target, target, "give tune.teacher_forcing 0.8 too, or a tune.sampling_schedule"
+        is_given, fix = vars(t.sampling)[key] != vars(ONLY_TARGET)[key], f"leave out tune.{key}"  # dynamic: by name
+        yield is_given and task.kind != "text", f"tune.{key} {no_text}", fix
+        what = f"tune.{key} does not apply to {settings.family}: {ONLY_RECURRENT}"
+        yield is_given and not has_recurrent_decoder, what, f"{fix}, or train seq2seq or gnmt"
+    is_unused = t.sampled_token != ONLY_TARGET.sampled_token and not t.should_sample_inputs
+    what = "tune.sampled_token has no effect where the decoder reads the target alone"
+    yield is_unused, what, "give tune.teacher_forcing 0.8 too, or a tune.sampling_schedule"
     if t.lm_loss_weight:
         who = f"{settings.family} is not a left-to-right language model"
         yield not is_causal, f"{who}: tune.lm_loss_weight would teach it to copy", "leave tune.lm_loss_weight out"

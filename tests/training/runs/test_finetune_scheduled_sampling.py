@@ -92,7 +92,7 @@ def test_the_tasks_of_a_mixture_are_learned_so_too(tmp_path):
     ("given", "message"),
     [
         ({"family": "bert", "teacher_forcing": 0.5},
-         "tune.teacher_forcing does not apply to classify, for which nothing"),
+         "tune.teacher_forcing does not apply to classify: the model writes no text"),
         ({"family": "transformer", "teacher_forcing": 0.5},
          "tune.teacher_forcing does not apply to transformer: only a recurrent decoder can be trained on its own "
          "predictions. Leave out tune.teacher_forcing, or train seq2seq or gnmt"),
