@@ -45,13 +45,13 @@ The plan, for one H200 that is lent for half an hour, in calls of ten minutes:
   54), batches are larger, and blocks are compiled, which makes a step one launch. 52,000 steps in 14 processes, each of
   which takes run after run: 3 minutes if a step takes 2.5 ms, 6 uncompiled (--eager).
 
-On two CPU cores, each stage with --scale cpu: an hour for the encoder on one core, half an hour for the decoder and an
-hour for the titler on the other. In bf16 a core with AVX512-BF16 reads 3,000 to 4,700 tokens a second through 4 layers of
-256, so that about 14 million tokens of the encoder and 7 of the decoder fit: wide models would not leave the plateau at
-the beginning. A quarter of the tokens is hidden, there is no dropout, and reviews are half of the encoder's text, for
-its tasks are about them. The titler learns from titles alone, of the first 95 tokens of a bill: a title has 7 tokens,
-so that it takes an epoch (48,000 bills) to learn titles as such, and only then the bill begins to count. After 12
-minutes of spans and 12 of titles it wrote the same few titles whatever the bill.
+On two CPU cores, each stage with --scale cpu: an hour for the encoder on one core, half an hour for the decoder and
+an hour for the titler on the other. In bf16 a core with AVX512-BF16 reads 3,000 to 4,700 tokens a second through 4
+layers of 256, so that about 14 million tokens of the encoder and 7 of the decoder fit: wide models would not leave
+the plateau at the beginning. A quarter of the tokens is hidden, there is no dropout, and reviews are half of the
+encoder's text, for its tasks are about them. The titler learns from titles alone, and reads the first 95 tokens of a
+bill: a title has 7 tokens, so that it takes an epoch (48,000 bills) to learn titles as such, and only then the bill
+begins to count. After 12 minutes of spans and 12 of titles it wrote the same few titles whatever the bill.
 
 One command starts both stages in a session of its own, so that they outlive the call; later calls look on, take
 snapshots and fetch OUT:
