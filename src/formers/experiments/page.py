@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .. import __version__
 from ..config import ProgressCallback
@@ -126,6 +128,19 @@ class Page:
         top = [STYLE, f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(about[0].upper() + about[1:])}.</p>"]
         look = f"<h2>{self.localise(*LOOK)}</h2><ol>{looks}</ol>"
         return render_page(title, [*top, look, *self.body, f'<p class="soft">{end}</p>'], self.language)
+
+
+def check_settings(settings: Any) -> None:  # dynamic: settings of any experiment
+    """Refuse settings of an experiment that are numbers below 1, or below 0 where the default is 0."""
+    for setting in dataclasses.fields(settings):
+        given, usual = getattr(settings, setting.name), setting.default  # dynamic: the settings of the experiment
+        least = 0 if usual == 0 or (isinstance(usual, tuple) and 0 in usual) else 1
+        for value in given if isinstance(given, tuple) else (given,):
+            if isinstance(value, int) and value < least:
+                option = f"--{setting.name.replace('_', '-')}"
+                raise Error(
+                    f"{option} must be at least {least}, got {value}", fix=f"leave {option} out for the default"
+                )
 
 
 def format_cell(value: object) -> str:
