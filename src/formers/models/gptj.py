@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, ConfigMap, check_sizes
+from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, ConfigMap, Settings, check_sizes
 from ..errors import Error
 from ..family import CheckpointFormat, Family, Head, ModelConfig, PaperRecipe, Presets, cite_batch
 from ..keymap import KeyMap
@@ -56,6 +56,15 @@ class GPTJConfig(ModelConfig):
             what = f"{self.rotary_dim} of a head's {width} numbers cannot be turned in pairs"
             raise Error(what, fix=f"set rotary to an even number up to {width}")
         get_activation(self.act)
+
+    @classmethod
+    def fit_recipe_sizes(cls, sizes: Settings, given: Settings) -> Settings:
+        """Return fewer numbers to turn where the heads that were given are narrower than the recipe has them."""
+        dim, heads, rotary = (sizes.get(name, usual) for name, usual in
+                              (("dim", cls.dim), ("heads", cls.heads), ("rotary", cls.rotary)))  # fmt: skip
+        is_bounded = {"dim", "heads"} & {*given} and "rotary" not in given
+        is_known = all(isinstance(n, int) and n > 0 for n in (dim, heads, rotary)) and dim > heads
+        return {"rotary": min(rotary, dim // heads // 2 * 2)} if is_bounded and is_known else {}
 
     @property
     def rotary_dim(self) -> int:
