@@ -51,7 +51,7 @@ def test_shots(capsys, folder):
     words = ("--shots", "0,2", "--label-words", "0=bad,1=good", "--draws", 2, "--template", "{text}\\nso: {answer}")
     _, out, _ = run(capsys, "evaluate", folder / "gpt2", data, *words)
     lines = out.splitlines()
-    assert lines[0].startswith("classify, 6 examples (classify: text = column 'text'")
+    assert lines[0].startswith("classify, 6 examples (text = column 'text'")
     assert lines[1:4] == ["a prompt:", "  | the cat sat", "  | so: "]
     assert lines[4].split() == ["shots", "draws", "accuracy", "f1_macro", "accuracy_token", "accuracy_ratio"]
     assert lines[5].split()[:2] == ["0", "1"]
