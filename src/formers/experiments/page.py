@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import __version__
-from ..config import ProgressCallback
+from ..config import ProgressCallback, count_noun
 from ..data.preparation.corpus_filters import hold_out_documents
 from ..data.readers import load_bundled_corpus
 from ..errors import Error
@@ -87,8 +87,9 @@ class Page:
                 pieces.append(piece)
                 piece = ""
         pieces += [piece] if piece else []
+        pieces = taken if len(pieces) < MIN_DOCUMENTS else pieces  # of a few lines each is a piece
         if len(pieces) < MIN_DOCUMENTS:
-            what = f"the text has {len(pieces)} parts, and {MIN_DOCUMENTS} are needed"
+            what = f"the text has {count_noun(len(pieces), 'line')}, and {MIN_DOCUMENTS} are needed"
             raise Error(what, fix=f"give a file of at least {MIN_DOCUMENTS} lines")
         return hold_out_documents(pieces)
 
