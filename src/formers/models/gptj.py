@@ -60,11 +60,13 @@ class GPTJConfig(ModelConfig):
     @classmethod
     def fit_recipe_sizes(cls, sizes: Settings, given: Settings) -> Settings:
         """Return fewer numbers to turn where the heads that were given are narrower than the recipe has them."""
-        dim, heads, rotary = (sizes.get(name, usual) for name, usual in
-                              (("dim", cls.dim), ("heads", cls.heads), ("rotary", cls.rotary)))  # fmt: skip
-        is_bounded = {"dim", "heads"} & {*given} and "rotary" not in given
-        is_known = all(isinstance(n, int) and n > 0 for n in (dim, heads, rotary)) and dim > heads
-        return {"rotary": min(rotary, dim // heads // 2 * 2)} if is_bounded and is_known else {}
+        dim, heads = sizes.get("dim", cls.dim), sizes.get("heads", cls.heads)
+        rotary = sizes.get("rotary", cls.rotary)
+        if "rotary" in given or not {"dim", "heads"} & {*given}:
+            return {}
+        if not (isinstance(dim, int) and isinstance(heads, int) and isinstance(rotary, int) and dim > heads > 0):
+            return {}  # None, or words, which an error follows for
+        return {"rotary": min(rotary, dim // heads // 2 * 2)}
 
     @property
     def rotary_dim(self) -> int:
