@@ -134,9 +134,9 @@ class Page:
 def check_settings(settings: Any) -> None:  # dynamic: settings of any experiment
     """Refuse settings of an experiment that are numbers below 1, or below 0 where the default is 0."""
     for setting in dataclasses.fields(settings):
-        given, usual = getattr(settings, setting.name), setting.default  # dynamic: the settings of the experiment
+        setting_value, usual = getattr(settings, setting.name), setting.default  # dynamic: the caller's settings
         least = 0 if usual == 0 or (isinstance(usual, tuple) and 0 in usual) else 1
-        for value in given if isinstance(given, tuple) else (given,):
+        for value in setting_value if isinstance(setting_value, tuple) else (setting_value,):
             if isinstance(value, int) and value < least:
                 option = f"--{setting.name.replace('_', '-')}"
                 raise Error(

@@ -134,13 +134,13 @@ class ContinualTasks(UnitMaskedLM, NextSentence):
     def find_capitalised(self, plan: Plan, store: Store) -> np.ndarray:
         """Return the numbers of the examples in which a piece is capitalised: only these have a question about it."""
         assert self.capitals is not None
-        found = []
+        numbers = [np.empty(0, np.int64)]
         for low in range(0, len(plan), EXAMPLES_AT_ONCE):
             part = plan.slice_examples(low, low + EXAMPLES_AT_ONCE)
             tokens = np.asarray(store.tokens[expand_ranges(part.begin, part.end - part.begin)]).astype(np.int64)
             counts = np.diff(compute_starts(self.capitals[tokens])[compute_starts(part.lengths)])
-            found.append(low + np.flatnonzero(counts))
-        return np.concatenate([np.empty(0, np.int64), *found])
+            numbers.append(low + np.flatnonzero(counts))
+        return np.concatenate(numbers)
 
     def cut_spans(self, book: SentenceTable, sentences: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
         """Return where sentences begin and end, each cut after so many tokens."""

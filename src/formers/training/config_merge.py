@@ -738,8 +738,8 @@ def derive_config(settings: FinetuneSettings, sizes: np.ndarray, dim: int, proce
     each = t["batch_tokens"] if "batch_tokens" in explicit else each
     tokens = max(each, longest)
     values = {"seq_length": longest, "accumulate": batches, "batch_tokens": tokens}
-    given = {name: t[name] for name in explicit if name in t}
-    values |= derive_step_settings(tune, max(1.0, epoch_tokens / (tokens * batches)), given)
+    explicit_values = {name: t[name] for name in explicit if name in t}
+    values |= derive_step_settings(tune, max(1.0, epoch_tokens / (tokens * batches)), explicit_values)
     if has_own_warmup := t["schedule"] in WARMUP_SCALED_SCHEDULES:
         del values["warmup_steps"]
     free = {k: v for k, v in values.items() if k not in explicit or k == "seq_length"}
@@ -748,7 +748,7 @@ def derive_config(settings: FinetuneSettings, sizes: np.ndarray, dim: int, proce
         free["lr"] = LR_TIMES_DIM / dim * (10 if tune.lora or tune.features != "no" or tune.freeze < 0 else 1)
     train = build_config(TrainConfig, {**t, **free}, where="train")
     if train.warmup_steps > train.steps and not has_own_warmup:
-        raise make_warmup_error(train.warmup_steps, train.steps, "--train.steps" if "steps" in given else "--epochs")
+        raise make_warmup_error(train.warmup_steps, train.steps, "--train.steps" if "steps" in explicit else "--epochs")
     return FinetuneConfig(**vars(settings), train=train)  # dynamic: FinetuneConfig is its class with one field more
 
 
