@@ -131,9 +131,11 @@ NO_MODULE = {
     "interop/test_every_export.py": "every family, from pretraining to other programs and back",
     "models/test_family.py": "every family, by being registered",
     "models/test_toy_member.py": "a family that lies outside of the package",
+    "nn/attention/kernels/test_interpreted.py": "every fused kernel of its folder, by triton's interpreter",
     "nn/test_types.py": "precision and defaults of all layers",
     "objectives/test_every_family.py": "every family with its own objective",
     "objectives/test_frozen.py": "the batches of every objective, kept from version to version",
+    "training/runs/test_scheduled_sampling.py": "scheduled sampling in fine-tuning, from its settings to the batch",
     "training/test_every_family.py": "every family, trained with its own objective",
     "serving/test_clients.py": "real clients against the whole server",
 }
