@@ -222,8 +222,17 @@ def test_python_names_ours_before_the_nearest_spelling(known):
         said = suggest_name(name, known)
         if own := [target.rpartition(".")[2] for target in list_paths(name) if target.rpartition(".")[2] in known]:
             assert said.startswith(f"formers calls it {own[0]!r}"), name
-        elif any("." in target for target in list_paths(name)) or option_aliases.SENTENCES.get(name):
+        elif {target for target in list_paths(name) if "." in target} - {f"model.{name}"} or SENTENCES.get(name):
             assert "did you mean" not in said, name
+
+
+def test_no_name_is_explained_by_itself():
+    """--model.heads of a model without heads: "formers calls it model.heads"."""
+    with pytest.raises(Error, match="unknown setting 'heads'. Known: attention, "):
+        formers.build("seq2seq", heads=2)
+    with pytest.raises(Error, match="unknown setting 'heads'. Known: attention, "):
+        configure_pretraining("seq2seq", None, {"model.heads": 2})
+    assert suggest_name("heads", ["data", "model", "train"]) == "formers calls it model.heads"
 
 
 @pytest.mark.parametrize(("name", "ours"), [
@@ -307,6 +316,7 @@ def test_words_of_a_command(words, expected):
     (["embed", "m", "--outt", "x"], "unknown option --outt. did you mean --out?"),
     (["evaluate", "m", "--data", "x", "--kind", "pears"], "--kind has no choice 'pears'. choose from perplexity"),
     (["finetune", "bert", "--features", "cat4"], "did you mean concat4?"),
+    (["finetune", "seq2seq", "--preset", "luong-local"], "a preset is named in MODEL's place"),
 ])  # fmt: skip
 def test_one_line_names_ours(words, message, capsys):
     with pytest.raises(SystemExit) as end:

@@ -234,6 +234,7 @@ save_safetensors safe_serialization > leave it out: weights are always written a
   dataloader_multiprocessing_context dataloader_in_order
 > the model comes first, as in: formers finetune MODEL --train FILE
   model_name_or_path checkpoint_dir model_name base_model
+preset > a preset is named in MODEL's place, as in: formers finetune bert-mini --train FILE
 pretrained_model_name_or_path model_id model_path > the model comes first, as in: formers generate MODEL PROMPT
 arch > the family comes first, as in: formers pretrain transformer --data FILE
 config_name config_overrides model_config > a size has a name, --preset; single settings are --model.NAME
@@ -441,6 +442,8 @@ def explain_name(name: str, known: Collection[str], tables: Collection[str] = ()
             return f"formers calls it {bare!r}" + (f", with the value {value!r}" if value else "")
     if (sentence := SENTENCES.get(name)) is not None:
         return sentence
+    if "dim" in known:  # of a model's own settings, which has none of this name
+        targets = tuple(target for target in targets if target != f"model.{name}")
     dotted = (target for target in targets if "." in target and (not tables or target.partition(".")[0] in tables))
     return next((f"formers calls it {target}" for target in dotted), None)
 

@@ -83,12 +83,13 @@ def can_fill(former: LoadedModel) -> bool:
     return former.head in ("mlm", "pretraining")
 
 
-SPAN_OBJECTIVES = ("span-corruption", "denoising")  # pretraining that writes what blanks of any length hid
+SENTINEL_OBJECTIVES = ("span-corruption", "switch")  # pretraining that writes spans after sentinels
+SPAN_OBJECTIVES = (*SENTINEL_OBJECTIVES, "denoising")  # pretraining that writes what blanks of any length hid
 
 
 def can_fill_spans(former: LoadedModel) -> bool:
     """Return whether a model writes what a blank hides, of any number of tokens: an encoder-decoder that was pretrained
-    to (T5, BART) and not fine-tuned to another task."""
+    to (T5, Switch, BART) and not fine-tuned to another task."""
     declared = former.definition
     is_two_sided = declared.is_encoder_decoder and former.model.body.encoder is not None
     return (

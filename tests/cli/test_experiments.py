@@ -46,6 +46,27 @@ def test_what_is_wrong_is_said_in_one_line(words, tmp_path, monkeypatch, capsys)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["decoding", "--top", "0"], "--top must be at least 1, got 0"),
+        (["complexity", "--texts", "0"], "--texts must be at least 1, got 0"),
+        (["complexity", "--longest", "1"], "--longest must be at least 32, got 1"),
+        (["memory", "--memories", "8", "--memories", "-8"], "--memories must be at least 0, got -8"),
+        (["masks", "--seed", "-1"], "--seed must be at least 0, got -1"),
+        (["size-and-quality", "--dims", "64"], "a line through the sizes needs two widths"),
+        (["why-attention", "--longest", "1"], "--longest must be at least 2, got 1"),
+    ],
+)
+def test_settings_that_show_nothing_are_refused_at_once(words, message, tmp_path, monkeypatch, capsys):
+    """They ended in a traceback, some after minutes of training."""
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run_command(capsys, "try", *words)
+    assert code == 2
+    assert message in err
+    assert not list(tmp_path.iterdir())
+
+
 def test_ctrl_c_leaves_no_page(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 

@@ -51,7 +51,7 @@ def test_shots(capsys, folder):
     words = ("--shots", "0,2", "--label-words", "0=bad,1=good", "--draws", 2, "--template", "{text}\\nso: {answer}")
     _, out, _ = run(capsys, "evaluate", folder / "gpt2", data, *words)
     lines = out.splitlines()
-    assert lines[0].startswith("classify, 6 examples (classify: text = column 'text'")
+    assert lines[0].startswith("classify, 6 examples (text = column 'text'")
     assert lines[1:4] == ["a prompt:", "  | the cat sat", "  | so: "]
     assert lines[4].split() == ["shots", "draws", "accuracy", "f1_macro", "accuracy_token", "accuracy_ratio"]
     assert lines[5].split()[:2] == ["0", "1"]
@@ -76,6 +76,9 @@ def test_shots(capsys, folder):
         (["--shots", "9", "--label-words", "0=a,1=b"], "5 examples to draw 9 shots from"),
         (["--tasks", "CoLA"], "--tasks goes with --suite"),
         (["--suite", "glue", "--shots", "1"], "--suite knows its tasks and columns"),
+        (["--suite", "glue", "--stride", "4"], "--suite reads its files and texts in its own way"),
+        (["--suite", "glue", "--encoding", "cp949"], "--suite reads its files and texts in its own way"),
+        (["--shots", "1", "--stride", "4"], "--stride and --memory-length are for texts"),
         (["--suite", "glue"], "this is one model, and glue needs one for each task"),
     ],
 )
@@ -92,7 +95,7 @@ def test_a_suite(capsys, folder, tmp_path):
     assert lines[0].split() == ["task", "examples", "score", "metrics"]
     assert lines[1].split()[:2] == ["CoLA", "6"]
     assert "missing: RTE (no file RTE/dev.tsv)" in lines
-    assert lines[-2].startswith("PARTIAL average of 1 tasks")
+    assert lines[-2].startswith("PARTIAL average of 1 task, not")
     assert (tmp_path / "out" / "CoLA.tsv").read_text().count("\n") == 7
     words = ("--suite", "glue", "--tasks", "cola", "--as-json")
     _, out, _ = run(capsys, "evaluate", folder / "glue" / "cola", folder / "files", *words)

@@ -36,6 +36,7 @@ def test_bert_has_segments_and_gpt_has_none():
     assert list_sequences(gpt, encode_task(gpt, "entail", TEXTS, CHOICES))[0].segments == ""
 
 
-def test_a_row_without_a_second_text_is_refused(run_experiment):
+@pytest.mark.parametrize("text", ["only one", "one | two | a third, which was ignored"])
+def test_a_row_that_is_no_pair_is_refused(text, run_experiment):
     with pytest.raises(formers.Error, match="two texts"):
-        run_experiment("input-transformations", text="only one")
+        run_experiment("input-transformations", text=text)

@@ -1,8 +1,19 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
-from formers.experiments.layers import choose_word_questions, fit_mix, fit_probe, make_token_labels, make_word_tasks
+import formers
+from formers.experiments.layers import (
+    Settings,
+    choose_word_questions,
+    fit_mix,
+    fit_probe,
+    make_token_labels,
+    make_word_tasks,
+    run,
+)
+from formers.experiments.page import Page
 
 
 def test_a_probe_reads_what_is_there_and_nothing_else():
@@ -43,3 +54,11 @@ def test_both_models_are_probed(run_experiment):
     assert len(page.tables[1].rows) == 3
     assert any("most frequent tokens" in note for note in page.notes), "what the probes are asked"
     assert any("does the word end in" in note for note in page.notes), "what the mixes are asked"
+
+
+def test_text_too_short_for_the_probes_is_refused_before_training(monkeypatch):
+    monkeypatch.setattr("formers.experiments.layers.train_small", None)
+    short = Page(documents=["\n".join(f"line number {i}" for i in range(20))])
+    for page, settings in ((short, Settings()), (Page(), Settings(tokens=95, characters=60_000))):
+        with pytest.raises(formers.Error, match="and 96 are needed. Give a longer file, and no smaller --tokens"):
+            run(page, settings)

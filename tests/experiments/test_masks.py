@@ -16,6 +16,11 @@ def test_masks_are_those_of_the_models(run_experiment):
     assert turns[0] == words[int(order.argmin())], "the first predicted"
 
 
+def test_a_text_that_is_cut_is_said(run_experiment):
+    page, _ = run_experiment("masks", "ko", text="하나 둘 셋 넷 " * 5)
+    assert page.notes[0] == "단어 20개 가운데 앞의 16개로 만든 마스크입니다."
+
+
 def test_matrices_have_the_shapes_of_the_papers():
     masks = {name: matrix for name, (matrix, _) in list_masks(7, Settings(window=2, prefix=3)).items()}
     lower = torch.ones(7, 7).tril().bool()

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
-from formers.experiments.memory import measure_losses, shift_streams
+import formers
+from formers.experiments.memory import Settings, measure_losses, run, shift_streams
 from formers.experiments.page import Page
 from formers.experiments.small_models import prepare_bundled_corpus, train_small
 
@@ -14,6 +16,13 @@ def test_memory_reaches_further_by_its_length_in_every_layer(run_experiment):
     assert "2 layers" in page.notes[0]
     assert found["reach 8"] == 7 + 2 * 8
     assert found["reach 16"] == 7 + 2 * 16
+
+
+def test_a_text_too_short_for_the_segments_is_refused_before_training(monkeypatch):
+    monkeypatch.setattr("formers.experiments.memory.train_small", None)
+    page = Page(documents=["\n".join(f"line number {i}" for i in range(20))])
+    with pytest.raises(formers.Error, match="and 49 are needed. Give a longer file, or a smaller --segment"):
+        run(page, Settings())
 
 
 def test_every_token_stands_at_every_place_of_a_segment():

@@ -57,6 +57,13 @@ def test_a_short_training_text_is_refused():
         Page(documents=["one line\nand another"]).load_documents(1000)
 
 
+def test_twenty_lines_of_any_length_are_enough():
+    """Short lines were joined first: "the text has 17 parts … give a file of at least 20 lines"."""
+    lines = [f"{i} {'a longer line of words ' * (i % 4)}" for i in range(20)]
+    train, valid = Page(documents=["\n".join(lines)]).load_documents(10_000)
+    assert (len(train), len(valid)) == (19, 1)
+
+
 def test_own_text_is_taken_and_held_out():
     lines = [f"line number {i} of a text that is long enough to be cut into parts" for i in range(100)]
     train, valid = Page(documents=["\n".join(lines)]).load_documents(10_000)

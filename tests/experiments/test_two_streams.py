@@ -16,8 +16,14 @@ def test_the_query_stream_does_not_see_its_token(run_experiment):
 def test_letters_of_ones_own_text_are_known(run_experiment):
     page, _ = run_experiment("two-streams", "ko", "뷁스러운 고양이가 꾸벅꾸벅 졸았다", orders=1)
     names = [row[1] for row in page.tables[0].rows]
+    assert not page.notes
     assert "<unk>" not in names
     assert "뷁" in "".join(names)
+
+
+def test_a_long_sentence_says_where_it_was_cut(run_experiment):
+    page, _ = run_experiment("two-streams", orders=1, text="The law of the land is the will of the people. " * 6)
+    assert page.notes[0].startswith("The sentence was cut to the first 24 of its ")
 
 
 def test_a_model_of_one_stream_is_refused(run_experiment, monkeypatch):

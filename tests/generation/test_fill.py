@@ -81,13 +81,15 @@ def build_span_model(family):
     f = formers.build(family, head="lm", vocab=len(tokenizer), dim=16, layers=1, heads=2, ff=20, init=0.3, seed=3,
                       pad=tokenizer.id("pad"), eos=tokenizer.id("eos"),
                       **({"context": 40, "bos": tokenizer.id("bos"), "start": tokenizer.id("eos")}
-                         if family == "bart" else {"head_dim": 8, "start": tokenizer.id("pad")}))  # fmt: skip
+                         if family == "bart" else {"head_dim": 8, "start": tokenizer.id("pad")}),
+                      **({"sparse": 1, "decoder_sparse": 1, "experts": 2} if family == "switch" else {}))  # fmt: skip
     f.tokenizer = tokenizer
     return f
 
 
-def test_t5_fills_a_blank_with_several_pieces():
-    f = build_span_model("t5")
+@pytest.mark.parametrize("family", ["t5", "mt5", "switch"])
+def test_t5_fills_a_blank_with_several_pieces(family):
+    f = build_span_model(family)
     guesses = f.fill("the cat ___ the mat", top_k=3)
     assert len(guesses) == 3
     assert guesses[0].probability >= guesses[1].probability >= guesses[2].probability > 0
@@ -114,11 +116,11 @@ def test_bart_fills_a_blank_where_the_text_continues():
     assert first[0].text == second[0].text == f"the {first[0].token} sat on {second[0].token}"
 
 
-@pytest.mark.parametrize("family", ["t5", "bart"])
+@pytest.mark.parametrize("family", ["t5", "switch", "bart"])
 def test_a_span_of_several_pieces_ends_where_the_text_continues(family):
     """A model that has learned a text by heart restores what is hidden, and nothing more."""
     f = build_span_model(family)
-    if family == "t5":
+    if family != "bart":
         source, target = (f.tokenizer.encode(text) for text in
                           ("a <extra_id_0> sat", "<extra_id_0> cat and a dog<extra_id_1>"))  # fmt: skip
         asked = slice(1, -1)  # after the sentinel, with the next one

@@ -98,6 +98,19 @@ def test_relevance_is_by_document():
             assert second[0] == BOOK.begin[int(np.searchsorted(BOOK.begin, first[0])) + 1]
 
 
+def test_capitals_are_asked_for_only_where_there_are_some():
+    """In Korean, and with a lower-casing tokenizer, the task had one answer for every token."""
+    texts = ["그는 어제 서울에 갔다. 그리고 책을 샀다. 오늘은 집에 있다.", "They saw Anna. She went home. It rained."]
+    store = formers.Store.from_documents(texts * 5, TOKENIZER, sentences="rules")
+    masking, capital = (GOAL.plan_tasks(store, 1, 0)[TASKS.index(name)] for name in ("masking", "capital"))
+    assert 0 < len(capital) < len(masking)
+    for begin, end in zip(capital.begin.tolist(), capital.end.tolist(), strict=True):
+        assert any(TOKENIZER.decode([int(token)]).strip()[:1].isupper() for token in store.tokens[begin:end])
+    korean = formers.Store.from_documents(texts[:1] * 5, TOKENIZER, sentences="rules")
+    assert not len(GOAL.plan_tasks(korean, 1, 0)[TASKS.index("capital")])
+    assert not (find_tasks(GOAL.plan(korean, 1, 0).label) == TASKS.index("capital")).any()
+
+
 def test_labels_belong_to_the_task_of_their_example():
     plan, raw, batch = toys.make_examples(GOAL, STORE)
     task = batch.tasks[batch.starts[:-1]]

@@ -154,6 +154,10 @@ def test_what_follows_from_the_examples_is_not_there_before_them():
     made, config = derive_config(given, sizes, 32), derive_config(settings, sizes, 32).train
     assert (made.train.steps, made.train.seq_length, made.to_dict()["train"]["steps"]) == (7, 9, 7)
     assert (config.seq_length, config.batch_tokens, config.steps) == (9, 224, 10)
+    assert (made.train.warmup_steps, config.warmup_steps) == (1, 1)
+    for steps, warmup in ((3, 0), (40, 4)):  # "a warmup of 10 steps is longer than the run" blamed what nobody had set
+        few = configure_finetuning(ModelChoice("bert"), "classify", None, {"train.steps": steps, "tune.epochs": 100})
+        assert derive_config(few, sizes, 32).train.warmup_steps == warmup
     data, tune = read_known_settings(ModelChoice("bert"), None, {"data.column": "text", "tune.lora": 4})
     assert (data.column, tune.lora) == ("text", 4)
     wrong = {"train.lr": -1, "train.optimizer": "x", "tune.lora": -1, "model.dims": 3, "train.parallel": "fsdp"}

@@ -272,6 +272,8 @@ def test_a_preset_whose_paper_has_another_objective_takes_it():
 def test_a_smaller_model_and_a_shorter_run_keep_the_shape():
     small = configure_pretraining("transformer", None, {"model.dim": 256, "model.heads": 4}, recipe="paper").train
     assert small.lr == pytest.approx((256 * small.warmup_steps) ** -0.5), "equation 3 with its own width"
+    narrow = configure_pretraining("gptj", None, {"model.dim": 96}, recipe="paper").model
+    assert narrow["rotary"] == 6, "all of a head of 96 / 16, where an error was about a rotary that nobody had set"
     short = configure_pretraining("gnmt", None, {"train.steps": 2_000}, recipe="paper").train
     assert (short.switch_step, short.decay_start, short.decay_every) == (60, 1_200, 200)
     kept = configure_pretraining("gnmt", None, {"train.steps": 2_000, "train.switch_step": 7}, recipe="paper").train

@@ -96,7 +96,7 @@ def build_command(entry: ExperimentEntry) -> Callable[..., None]:
         out: Path | None = None, overwrite: OverwriteFlag = False, settings: Any = None,  # dynamic: of its own class
     ) -> None:  # fmt: skip
         from ..atomic_files import write_atomically
-        from ..experiments.page import Page
+        from ..experiments.page import Page, check_settings
 
         where = Path(f"formers-try-{entry.name}.html") if out is None else out
         if where.suffix != ".html":
@@ -105,12 +105,14 @@ def build_command(entry: ExperimentEntry) -> Callable[..., None]:
             if value is not None and not is_taken:
                 raise Error(f"{entry.name} reads no --{option}", fix=f"leave it out; formers try {entry.name} --help")
         common.check_output_file(where, overwrite or out is None)
+        settings = module.Settings() if settings is None else settings
+        check_settings(settings)
         documents = None if file is None else [read_own_file(file, entry)]
         language = language or choose_language(text, documents)
         with show_progress(SafeConsole(stderr=True), entry.name, delay_seconds=1) as tell, common.summarise_warnings():
             page = Page(language, text, documents, tell)
-            module.run(page, module.Settings() if settings is None else settings)
-        command = describe_command(entry.name, module.Settings, text, file, language, settings, out)
+            module.run(page, settings)
+        command = describe_command(entry.name, text, file, language, settings, out)
         write_atomically(where, page.render(entry, module.EXPLANATION, command))  # before a closed pipe can end this
         for block in page.tables:
             print_table(block.rows, block.head, caption=block.title)
@@ -144,14 +146,14 @@ def read_own_file(file: Path, entry: ExperimentEntry) -> str:
 
 
 def describe_command(
-    name: str, settings_class: type, text: str | None, file: Path | None, language: str, settings: object,
+    name: str, text: str | None, file: Path | None, language: str, settings: Any,  # dynamic: of its own class
     out: Path | None = None,
 ) -> str:  # fmt: skip
     """Return the command that makes the same page again, with all that differs from the defaults."""
     words = ["formers", "try", name]
     for option, value in (("text", text), ("file", file), ("language", language if language != "en" else None)):
         words += [] if value is None else [f"--{option}", str(value)]
-    for field in dataclasses.fields(settings_class) if settings is not None else ():
+    for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)  # dynamic: the settings of the experiment
         if value != field.default:
             several = value if isinstance(value, tuple) else (value,)

@@ -364,7 +364,13 @@ def evaluate(
     if suites.suite is not None:
         if shot_settings or any(option is not None for option in (kind, task, columns)):
             raise Error("--suite knows its tasks and columns", fix="leave --shots, --kind, --task and --columns out")
+        if any(option is not None for option in (stride, memory_length, reading)):
+            what = "--suite reads its files and texts in its own way"
+            raise Error(what, fix="leave --stride, --memory-length and options of reading such as --encoding out")
         return run_suite(model, data, suites, limit, as_json, placement)
+    if shot_settings and not (stride is None and memory_length is None):
+        what = "--stride and --memory-length are for texts, and --shots makes prompts, which are read whole"
+        raise Error(what, fix="leave them out")
     options: JSONObject = {"batch_size": batch_size, "limit": limit, **shot_settings}
     if not shot_settings:
         options |= {"stride": stride, "memory_length": memory_length}
@@ -471,12 +477,8 @@ def run_suite(
     for name, why in result.missing.items():
         console.print(f"missing: {name} ({why})")
     if result.average is not None:
-        done = len({one.group for one in result.scores})
-        kind = (
-            f"PARTIAL average of {count_noun(done, 'task')}, not comparable with published ones"
-            if result.is_partial
-            else f"average of {count_noun(done, 'task')}"
-        )
+        kind = f"average of {count_noun(len({one.group for one in result.scores}), 'task')}"
+        kind = f"PARTIAL {kind}, not comparable with published ones" if result.is_partial else kind
         console.print(f"{kind}: {result.average:.4f}")
     for path in result.files:
         console.print(f"written: {escape_line(path)}")

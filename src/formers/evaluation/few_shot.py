@@ -216,7 +216,8 @@ def evaluate_shots(
         majority = run_majority_baseline(*labels)["accuracy"]
     for note in notes:
         warnings.warn(note, stacklevel=2)
-    return FewShotResult(task, len(kept), examples.summary, shown, scores, majority, notes)
+    summary = examples.summary.removeprefix(f"{examples.task}: ")  # which is another one of `complete`
+    return FewShotResult(task, len(kept), summary, shown, scores, majority, notes)
 
 
 def describe_short_context(context: int | None, num_rows: int, num_kept: int, scores: list[ShotScores]) -> list[str]:

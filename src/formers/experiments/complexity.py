@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..batch import Batch
+from ..errors import Error
 from ..nn.attention.attention import Attention
 from ..nn.attention.context import AttentionContext
 from ..nn.recurrent.rnn import PackedSteps, RecurrentLayer
@@ -33,6 +34,7 @@ EXPLANATION = (
      "서로 기다려야 하는 단계는 순환이 n개, 어텐션이 1개입니다. 텍스트 하나만 읽으면 그 차이가 드러나고, 단계마다 텍스트를 모두 함께 계산하는 --texts 64에서는 가려집니다."),
 )  # fmt: skip
 KERNEL_WIDTH = 3
+SHORTEST = 32
 Layer = Callable[[Tensor, Batch], Tensor]
 
 
@@ -123,7 +125,11 @@ def fit_slope(line: list[tuple[float, float]]) -> float:
 def run(page: Page, settings: Settings) -> dict[str, float]:
     """Measure the layers over the lengths."""
     local, s = page.localise, settings
-    lengths = [2**power for power in range(5, int(math.log2(s.longest)) + 1)]
+    if s.longest < SHORTEST:
+        raise Error(
+            f"--longest must be at least {SHORTEST}, got {s.longest}", fix="leave --longest out for the default"
+        )
+    lengths = [2**power for power in range(int(math.log2(SHORTEST)), int(math.log2(s.longest)) + 1)]
     layers = build_layers(s.dim)
     shown = {"attention (fused)": local("attention, fused", "어텐션(융합)"), "attention (weights kept)": local("attention, weights kept", "어텐션(가중치 저장)"),
              "LSTM": "LSTM", "convolution": local("convolution", "합성곱")}  # fmt: skip

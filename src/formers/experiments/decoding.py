@@ -180,8 +180,9 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     assert former.tokenizer is not None
     tokenizer, prompt = former.tokenizer, list(encode_prompt(former, cut_to_context(former, text, s.tokens + 2)))
     ids, rows = list(prompt), []
+    top = min(s.top, former.output_vocab)
     for step in range(s.tokens):
-        probabilities, tokens = compute_next(former, ids).exp().topk(s.top)
+        probabilities, tokens = compute_next(former, ids).exp().topk(top)
         words = [name_next(tokenizer, ids, int(t)) for t in tokens]
         rows.append((step + 1, *(f"{word} {p:.1%}" for word, p in zip(words, probabilities.tolist(), strict=True))))
         ids.append(int(tokens[0]))
@@ -192,7 +193,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
                             f"작은 GPT-2이며 {'지정한 파일' if own else '내장 말뭉치'}만 읽었으므로, 생성하는 글도 그 말투를 따릅니다."), shown=True)  # fmt: skip
     page.add_table(
         local("The likeliest tokens of each step", "단계별로 확률이 높은 토큰"),
-        (local("step", "단계"), *(f"{i + 1}." for i in range(s.top))),
+        (local("step", "단계"), *(f"{i + 1}." for i in range(top))),
         rows,
     )
     if any("…" in str(cell) for row in rows for cell in row[1:]):
@@ -251,7 +252,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     targets = {rate: build_target(vocab, right, rate) for rate in SMOOTHING_RATES}
     rows = [
         (name_next(tokenizer, prompt, int(t)), float(logs[t].exp()), *(float(target[t]) for target in targets.values()))
-        for t in logs.topk(s.top).indices
+        for t in logs.topk(top).indices
     ]
     head = (local("token", "토큰"), local("model", "모델"), *(f"ε = {rate:g}" for rate in SMOOTHING_RATES))
     page.add_table(

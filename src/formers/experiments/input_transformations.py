@@ -116,7 +116,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     local = page.localise
     texts = [normalise(t).strip() for t in page.choose_text(*(ROWS[name][0] for name in ("en", "ko"))).split("|")]
     choices = [normalise(t).strip() for t in (settings.choices or ROWS[page.language][1]).split("|")]
-    if len(texts) < 2 or not all(texts) or len(choices) < 2 or not all(choices):
+    if len(texts) != 2 or not all(texts) or len(choices) < 2 or not all(choices):
         raise Error("a row has two texts, and a question two choices or more", fix='--text "one text | another"')
     page.add_note(local("Special tokens are blue, the second text or the choice is orange.",
                         "특수 토큰은 파란색, 두 번째 텍스트나 선택지는 주황색입니다."))  # fmt: skip

@@ -34,6 +34,7 @@ EXPLANATION = (
 )  # fmt: skip
 CLASSES = 30  # of tokens: the most frequent ones
 BERT_VOCAB_SIZE, WINDOW = 512, 32  # few tokens, and short texts: a small BERT leaves their frequencies sooner
+MIN_WINDOWS = 3
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,14 @@ def make_token_labels(rows: Tensor) -> dict[str, tuple[Tensor, int]]:
     place = (torch.arange(length) * 8 // length).expand_as(rows)
     return {"token": (own.flatten(), CLASSES), "before": (before.flatten(), CLASSES), "after": (after.flatten(), CLASSES),
             "position": (place.flatten(), 8)}  # fmt: skip
+
+
+def check_tokens(store: Store, tokens: int) -> None:
+    """Refuse validation text, or a number of its tokens, that is too short for windows to learn from and to test on."""
+    needed, usable = MIN_WINDOWS * WINDOW, min(tokens, len(store.tokens))
+    if usable < needed:
+        what = f"the probes would have {usable} tokens of validation text, and {needed} are needed"
+        raise Error(what, fix="give a longer file, and no smaller --tokens")
 
 
 @torch.no_grad()
@@ -161,6 +170,8 @@ def compute_word_states(elmo: SmallModel, sentences: list[list[str]]) -> list[Te
 def train_bert(page: Page, settings: Settings) -> Former:
     """Train a small BERT; it masks 30%, for more labels in a short training."""
     data = prepare_corpus(page, "bert", BERT_VOCAB_SIZE, settings.characters)
+    assert data.valid_store is not None
+    check_tokens(data.valid_store, settings.tokens)
     objective, sizes = {"name": "mlm", "mask_rate": 0.3}, {**SMALL_SIZES, "context": 64}
     return train_small(
         page, "bert", data, settings.steps, model=sizes, objective=objective, train={"seq_length": WINDOW}
@@ -180,6 +191,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
                         f"프로브마다 질문이 하나입니다. 이 토큰, 앞 토큰, 뒤 토큰이 가장 흔한 토큰 {CLASSES}개 중 무엇인지, "
                         f"또는 토큰 {WINDOW}개를 여덟 구간으로 나누었을 때 몇 번째 구간에 있는지를 묻습니다."), shown=True)  # fmt: skip
     store = Store.from_documents(page.load_documents(s.characters)[1], former.tokenizer)
+    check_tokens(store, s.tokens)
     probes, chance = probe_layers(former, store, s.tokens)
     titles = {
         "token": local("the token itself", "토큰 자체"),

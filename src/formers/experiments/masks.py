@@ -132,6 +132,7 @@ def capture_streams(length: int, order: Tensor) -> dict[str, Tensor]:
 def run(page: Page, settings: Settings) -> dict[str, float]:
     """Draw every mask over the text's words."""
     text = page.choose_text("The cat sat on the mat and slept", "고양이가 따뜻한 방석 위에 앉아서 잠을 잤다")
+    num_words = len(text.split())
     words = text.split()[:MAX_TOKENS]
     words += [f"·{i}" for i in range(max(0, 5 - len(words)))]
     local = page.localise
@@ -160,6 +161,9 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         local("same as in a model", "모델과 일치"),
     )
     page.add_table(local("The masks", "마스크"), head, rows)
+    if num_words > MAX_TOKENS:
+        page.add_note(local(f"The masks are those of the first {MAX_TOKENS} of {num_words} words.",
+                            f"단어 {num_words}개 가운데 앞의 {MAX_TOKENS}개로 만든 마스크입니다."), shown=True)  # fmt: skip
     page.add_picture(*pictures)
     turns = ", ".join(words[at] for at in draw_order(len(words), settings.seed).argsort().tolist())
     page.add_note(

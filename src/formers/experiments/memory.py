@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch import Batch
+from ..errors import Error
 from ..former import Former
 from ..nn.attention.segment_memory import SegmentMemory
 from ..reports.pictures import draw_curves
@@ -109,9 +110,13 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         "memory": 2 * s.segment,
         "same_length": False,
     }
-    trained_model = train_small(page, "transformer_xl", data, s.steps, model=sizes, train={"seq_length": s.segment})
     stream = torch.as_tensor(np.asarray(data.valid_store.tokens).astype(np.int64))
-    tokens = shift_streams(stream, s.rows, s.segment)
+    needed = 3 * s.segment + 1  # the shift, a first segment, which does not count, and another
+    if len(stream) < needed:
+        what = f"the validation text has {len(stream)} tokens, and {needed} are needed"
+        raise Error(what, fix="give a longer file, or a smaller --segment")
+    tokens = shift_streams(stream, min(s.rows, len(stream) // needed), s.segment)
+    trained_model = train_small(page, "transformer_xl", data, s.steps, model=sizes, train={"seq_length": s.segment})
     by_place = {m: measure_losses(trained_model.former, tokens, s.segment, m) for m in s.memories}
     reach = {
         m: measure_reach(trained_model.former, tokens[:1, : 10 * s.segment], s.segment, m)

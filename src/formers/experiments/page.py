@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .. import __version__
-from ..config import ProgressCallback
+from ..config import ProgressCallback, count_noun
 from ..data.preparation.corpus_filters import hold_out_documents
 from ..data.readers import load_bundled_corpus
 from ..errors import Error
@@ -85,8 +87,9 @@ class Page:
                 pieces.append(piece)
                 piece = ""
         pieces += [piece] if piece else []
+        pieces = taken if len(pieces) < MIN_DOCUMENTS else pieces  # of a few lines each is a piece
         if len(pieces) < MIN_DOCUMENTS:
-            what = f"the text has {len(pieces)} parts, and {MIN_DOCUMENTS} are needed"
+            what = f"the text has {count_noun(len(pieces), 'line')}, and {MIN_DOCUMENTS} are needed"
             raise Error(what, fix=f"give a file of at least {MIN_DOCUMENTS} lines")
         return hold_out_documents(pieces)
 
@@ -126,6 +129,19 @@ class Page:
         top = [STYLE, f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(about[0].upper() + about[1:])}.</p>"]
         look = f"<h2>{self.localise(*LOOK)}</h2><ol>{looks}</ol>"
         return render_page(title, [*top, look, *self.body, f'<p class="soft">{end}</p>'], self.language)
+
+
+def check_settings(settings: Any) -> None:  # dynamic: settings of any experiment
+    """Refuse settings of an experiment that are numbers below 1, or below 0 where the default is 0."""
+    for setting in dataclasses.fields(settings):
+        setting_value, usual = getattr(settings, setting.name), setting.default  # dynamic: the caller's settings
+        least = 0 if usual == 0 or (isinstance(usual, tuple) and 0 in usual) else 1
+        for value in setting_value if isinstance(setting_value, tuple) else (setting_value,):
+            if isinstance(value, int) and value < least:
+                option = f"--{setting.name.replace('_', '-')}"
+                raise Error(
+                    f"{option} must be at least {least}, got {value}", fix=f"leave {option} out for the default"
+                )
 
 
 def format_cell(value: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..errors import Error
 from ..former import count_trainable
 from ..model import estimate_flops_per_token
 from ..reports.pictures import draw_curves
@@ -59,11 +60,13 @@ def smooth_curve(curve: list[tuple[float, float]], window: int) -> list[tuple[fl
 def run(page: Page, settings: Settings) -> dict[str, float]:
     """Train the sizes, and fit a line."""
     local, s = page.localise, settings
+    if len(set(s.dims)) < 2:
+        raise Error("a line through the sizes needs two widths", fix="--dims 32 --dims 64")
     data = prepare_corpus(page, "gpt2", max_characters=s.characters)
     rows, points, by_compute = [], [], {}
     tokens = 1024 * s.steps
     for dim in s.dims:
-        heads = max(1, dim // 32)
+        heads = max(n for n in range(1, max(1, dim // 32) + 1) if dim % n == 0)
         trained_model = train_small(
             page,
             "gpt2",

@@ -29,6 +29,7 @@ EXPLANATION = (
     ("The later a token's turn, the more it may read: see whether its loss falls on average.",
      "차례가 늦을수록 읽을 수 있는 토큰이 많습니다. 평균 손실이 낮아지는지 보십시오."),
 )  # fmt: skip
+MAX_TOKENS = 24
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,11 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     former = load_or_train(page, s.model, "xlnet", s.steps)
     if not former.is_two_stream or former.tokenizer is None or former.head != "lm":
         raise Error(f"{former.family} has one stream", fix="give an XLNet with head lm, or leave model out")
-    ids = torch.tensor(former.tokenizer.encode(text, special=False)[:24])
+    tokens = former.tokenizer.encode(text, special=False)
+    ids = torch.tensor(tokens[:MAX_TOKENS])
+    if len(tokens) > MAX_TOKENS:
+        page.add_note(local(f"The sentence was cut to the first {MAX_TOKENS} of its {len(tokens)} tokens.",
+                            f"문장은 토큰 {len(tokens)}개 가운데 앞의 {MAX_TOKENS}개로 잘랐습니다."), shown=True)  # fmt: skip
     draw = np.random.default_rng(s.seed)
     order = torch.as_tensor(draw.permutation(len(ids)))
     names = TokenNames(former.tokenizer).name_all(ids.tolist())

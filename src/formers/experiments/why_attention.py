@@ -185,6 +185,8 @@ def format_gradient(share: float) -> str:
 def run(page: Page, settings: Settings) -> dict[str, float]:
     """Train every task without and with attention, and measure by length."""
     local, s, draw = page.localise, settings, random.Random(settings.seed)
+    if s.longest < 2:
+        raise Error(f"--longest must be at least 2, got {s.longest}", fix="leave --longest out for the default")
     kinds = {"none": local("without attention", "어텐션 없음"), "dot": local("with attention", "어텐션 있음")}
     tasks = {
         "copy": local("copy", "복사"),

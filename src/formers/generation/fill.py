@@ -23,7 +23,7 @@ from ..inputs import check_length, list_texts
 from ..text.normalise import normalise
 from ..text.tokenizer import Tokenizer
 from ..text.word_level import WORD_PATTERN
-from ..verbs import BLANK, can_fill, can_fill_spans, check_verb
+from ..verbs import BLANK, SENTINEL_OBJECTIVES, can_fill, can_fill_spans, check_verb
 from .decoding import DecodingBatch, check_prompts, decode_batch
 from .logits_processors import build_constraints, get_end_ids
 from .options import Options
@@ -144,7 +144,7 @@ def fill_blanks(between: Sequence[str], words: Sequence[tuple[str, bool]]) -> st
 
 def fill_spans(former: Former, text: str, top: int) -> list[list[Guess]]:
     """Make up to `top` guesses for each blank of a text with an encoder-decoder."""
-    tokenizer, uses_sentinels = former.tokenizer, former.definition.objective == "span-corruption"
+    tokenizer, uses_sentinels = former.tokenizer, former.definition.objective in SENTINEL_OBJECTIVES
     if tokenizer is None:
         raise Error(f"this {former.family} has no tokenizer", fix="load it with its tokenizer")
     if uses_sentinels:

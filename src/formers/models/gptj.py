@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, ConfigMap, check_sizes
+from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, ConfigMap, Settings, check_sizes
 from ..errors import Error
 from ..family import CheckpointFormat, Family, Head, ModelConfig, PaperRecipe, Presets, cite_batch
 from ..keymap import KeyMap
@@ -56,6 +56,17 @@ class GPTJConfig(ModelConfig):
             what = f"{self.rotary_dim} of a head's {width} numbers cannot be turned in pairs"
             raise Error(what, fix=f"set rotary to an even number up to {width}")
         get_activation(self.act)
+
+    @classmethod
+    def fit_recipe_sizes(cls, sizes: Settings, given: Settings) -> Settings:
+        """Return fewer numbers to turn where the heads that were given are narrower than the recipe has them."""
+        dim, heads = sizes.get("dim", cls.dim), sizes.get("heads", cls.heads)
+        rotary = sizes.get("rotary", cls.rotary)
+        if "rotary" in given or not {"dim", "heads"} & {*given}:
+            return {}
+        if not (isinstance(dim, int) and isinstance(heads, int) and isinstance(rotary, int) and dim > heads > 0):
+            return {}  # None, or words, which an error follows for
+        return {"rotary": min(rotary, dim // heads // 2 * 2)}
 
     @property
     def rotary_dim(self) -> int:

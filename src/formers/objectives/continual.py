@@ -4,7 +4,8 @@ other, and those before them continue. Every example belongs to one task, whose 
 All tasks are made of text alone. What differs from the paper, which had other data for some of them:
 
 masking     knowledge masking, as `ernie-units`
-capital     is a word capitalised? The paper reads lower-cased text; here the words that are asked for are hidden
+capital     is a word capitalised? The paper reads lower-cased text; here the words that are asked for are hidden, and
+            examples without a capital letter (Korean, a lower-casing tokenizer) are left out
 document    does a token occur elsewhere? In the paper in other segments of its document; here the token is hidden, and
             the question is whether its example has it again
 reorder     2 or 3 sentences in random order: which order is it? (paper: paragraphs in up to m segments)
@@ -59,6 +60,7 @@ CLASS_NAMES = {
     "discourse": tuple(" / ".join(words) for words in CONNECTIVES),
     "relevance": ("the beginning of its document", "a later part of its document", "from another document"),
 }  # fmt: skip
+EXAMPLES_AT_ONCE = 1 << 14  # whose tokens are looked at together
 TASK_DRAW, KIND_DRAW, ORDER_DRAW, OTHER_DRAW, WHERE_DRAW, SHUFFLE_DRAW = range(150, 156)  # what a random number is for
 
 
@@ -117,7 +119,8 @@ class ContinualTasks(UnitMaskedLM, NextSentence):
         """Plan all examples of each task; a label is FIRST_LABELS of the task and the class."""
         book = SentenceTable.from_store(store, self.eos)
         windows = plans.plan_texts(store, self.eos, self.length - 2, seed, epoch)
-        pools = [label_plan(windows, name) for name in ("masking", *TOKEN_TASKS)]
+        capitalised = windows.select_examples(self.find_capitalised(windows, store))
+        pools = [label_plan(windows, "masking"), label_plan(capitalised, "capital"), label_plan(windows, "document")]
         key, owner = (seed, epoch), compute_row_ids(np.append(book.document_begins, len(book.begin)))
         last = book.document_ends[owner] if len(owner) else owner  # of each sentence's document
         every = np.arange(len(owner))
@@ -127,6 +130,17 @@ class ContinualTasks(UnitMaskedLM, NextSentence):
         pools.append(self.plan_discourse(book, store, near))
         pools.append(self.plan_relevance(book, key))
         return pools
+
+    def find_capitalised(self, plan: Plan, store: Store) -> np.ndarray:
+        """Return the numbers of the examples in which a piece is capitalised: only these have a question about it."""
+        assert self.capitals is not None
+        numbers = [np.empty(0, np.int64)]
+        for low in range(0, len(plan), EXAMPLES_AT_ONCE):
+            part = plan.slice_examples(low, low + EXAMPLES_AT_ONCE)
+            tokens = np.asarray(store.tokens[expand_ranges(part.begin, part.end - part.begin)]).astype(np.int64)
+            counts = np.diff(compute_starts(self.capitals[tokens])[compute_starts(part.lengths)])
+            numbers.append(low + np.flatnonzero(counts))
+        return np.concatenate(numbers)
 
     def cut_spans(self, book: SentenceTable, sentences: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
         """Return where sentences begin and end, each cut after so many tokens."""

@@ -716,9 +716,11 @@ def resolve_conflicts(task: str, merged: Tables, given: Tables) -> None:
         tune |= {"seq_length": min(tune["seq_length"], model["context"])} if tune.get("seq_length") else {}
 
 
-def derive_step_settings(tune: TuneConfig, steps_per_epoch: float) -> Settings:
-    """Return the settings of `train` that follow from the epochs: how many steps a run has, and when it evaluates."""
+def derive_step_settings(tune: TuneConfig, steps_per_epoch: float, given: Mapping[str, object]) -> Settings:
+    """Return the settings of `train` that follow from the epochs, or from the steps of the `given` ones: how many steps
+    a run has, how many of them warm up, and when it evaluates."""
     steps = max(1, round(tune.epochs * steps_per_epoch))
+    steps = coerce_value(given.get("steps", steps), int, "train.steps")
     evaluation = max(1, round(steps_per_epoch / tune.evals_per_epoch))
     warmup = round(tune.warmup_ratio * steps)
     return {"steps": steps, "warmup_steps": warmup, "eval_every": evaluation, "save_every": evaluation}
@@ -736,7 +738,8 @@ def derive_config(settings: FinetuneSettings, sizes: np.ndarray, dim: int, proce
     each = t["batch_tokens"] if "batch_tokens" in explicit else each
     tokens = max(each, longest)
     values = {"seq_length": longest, "accumulate": batches, "batch_tokens": tokens}
-    values |= derive_step_settings(tune, max(1.0, epoch_tokens / (tokens * batches)))
+    explicit_values = {name: t[name] for name in explicit if name in t}
+    values |= derive_step_settings(tune, max(1.0, epoch_tokens / (tokens * batches)), explicit_values)
     if has_own_warmup := t["schedule"] in WARMUP_SCALED_SCHEDULES:
         del values["warmup_steps"]
     free = {k: v for k, v in values.items() if k not in explicit or k == "seq_length"}
@@ -745,7 +748,7 @@ def derive_config(settings: FinetuneSettings, sizes: np.ndarray, dim: int, proce
         free["lr"] = LR_TIMES_DIM / dim * (10 if tune.lora or tune.features != "no" or tune.freeze < 0 else 1)
     train = build_config(TrainConfig, {**t, **free}, where="train")
     if train.warmup_steps > train.steps and not has_own_warmup:
-        raise make_warmup_error(train.warmup_steps, train.steps, "--epochs")
+        raise make_warmup_error(train.warmup_steps, train.steps, "--train.steps" if "steps" in explicit else "--epochs")
     return FinetuneConfig(**vars(settings), train=train)  # dynamic: FinetuneConfig is its class with one field more
 
 

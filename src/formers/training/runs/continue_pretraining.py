@@ -133,7 +133,7 @@ class TextRequest(PretrainRequest):
         data = self.prepare_text(settings, folder, self.choose_tokenizer(settings, inputs))
         count = len(data.store.tokens)
         tokens = max(length, min(round(tune.batch_size * length), count // MIN_EPOCH_STEPS))
-        train = derive_step_settings(tune, max(1.0, count / tokens))
+        train = derive_step_settings(tune, max(1.0, count / tokens), settings.given.tables["train"])
         train |= {"seq_length": length, "batch_tokens": tokens, "lr": LR_TIMES_DIM / inputs.config.dim}
         tables = {"train": {**train, "schedule": "linear"}}
         config = settings.resolve({**flatten_tables(tables), **choose_objective(inputs)})
