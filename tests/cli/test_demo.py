@@ -202,6 +202,15 @@ def test_demo_says_which_models_are_not_here(capsys, tmp_path, monkeypatch):
     assert "formers demo --train --language" in err
 
 
+def test_demo_shows_whole_words_in_a_blank():
+    from formers.cli.shipped_demo import format_words
+    from formers.generation.fill import Guess
+
+    tokens = ["states", "##0s", "kingdom", "##le", "nations", "arab", "press"]
+    guesses = [Guess(token, 0.5 / number, "") for number, token in enumerate(tokens, 1)]
+    assert format_words(guesses) == "states 50%, kingdom 17%, nations 10%, arab 8%"
+
+
 def test_demo_with_models_of_the_package(capsys, tmp_path, monkeypatch):
     from formers.interop import shipped_models
     from tests.small_models import build_language_model

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -16,10 +17,14 @@ from ..former import Former
 from ..interop.shipped_models import SHIPPED_PREFIX, list_shipped_models
 from .terminal import SafeConsole, escape_line, show_progress
 
+if TYPE_CHECKING:
+    from ..generation.fill import Guess
+
 ENCODER, DECODER, TITLER, VECTORS = (
     f"{SHIPPED_PREFIX}{name}" for name in ("bert-mini", "gpt2-mini", "t5-bill-titles", "word-vectors")
 )
 BLANKS = ("The president of the United ___ spoke to Congress.", "배우들의 연기가 정말 ___ .")
+GUESSES, WORDS_SHOWN = 20, 4  # of a blank: asked for, and shown
 STORIES = ("The old man looked at the sea and", "이 영화는")
 BILL = (
     "현행법은 어린이 보호구역에서 자동차의 통행속도를 시속 30킬로미터 이내로 제한할 수 있도록 규정하고 있음. "
@@ -78,8 +83,13 @@ def show_blanks(console: SafeConsole, former: Former, where: Path, seed: int) ->
     from ..generation.fill import fill
 
     for text in BLANKS:
-        guesses = ", ".join(f"{guess.token} {guess.probability:.0%}" for guess in fill(former, text, 4))
-        console.print(f"  {text}\n    → {escape_line(guesses)}")
+        console.print(f"  {text}\n    → {escape_line(format_words(fill(former, text, GUESSES)))}")
+
+
+def format_words(guesses: Sequence[Guess]) -> str:
+    """List the likeliest whole words: the blanks stand between spaces, where no piece that continues a word belongs."""
+    words = [guess for guess in guesses if not guess.token.startswith("##")][:WORDS_SHOWN]
+    return ", ".join(f"{guess.token} {guess.probability:.0%}" for guess in words)
 
 
 def show_stories(console: SafeConsole, former: Former, where: Path, seed: int) -> None:
