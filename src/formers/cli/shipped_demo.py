@@ -24,7 +24,8 @@ ENCODER, DECODER, TITLER, VECTORS = (
     f"{SHIPPED_PREFIX}{name}" for name in ("bert-mini", "gpt2-mini", "t5-bill-titles", "word-vectors")
 )
 BLANKS = ("The president of the United ___ spoke to Congress.", "배우들의 연기가 정말 ___ .")
-GUESSES, WORDS_SHOWN = 20, 4  # of a blank: asked for, and shown
+GUESSES, WORDS_SHOWN = 20, 4  # of a blank: asked for, and shown at most
+MIN_SHOWN = 0.01  # the probability of a shown word
 STORIES = ("The old man looked at the sea and", "이 영화는")
 BILL = (
     "현행법은 어린이 보호구역에서 자동차의 통행속도를 시속 30킬로미터 이내로 제한할 수 있도록 규정하고 있음. "
@@ -87,9 +88,10 @@ def show_blanks(console: SafeConsole, former: Former, where: Path, seed: int) ->
 
 
 def format_words(guesses: Sequence[Guess]) -> str:
-    """List the likeliest whole words: the blanks stand between spaces, where no piece that continues a word belongs."""
-    words = [guess for guess in guesses if not guess.token.startswith("##")][:WORDS_SHOWN]
-    return ", ".join(f"{guess.token} {guess.probability:.0%}" for guess in words)
+    """List the likeliest words: the blanks stand between spaces, where neither a piece (##ing) nor a mark belongs."""
+    words = [guess for guess in guesses if guess.token.isalnum()]
+    likely = [guess for guess in words if guess.probability >= MIN_SHOWN] or words[:1]
+    return ", ".join(f"{guess.token} {guess.probability:.0%}" for guess in likely[:WORDS_SHOWN])
 
 
 def show_stories(console: SafeConsole, former: Former, where: Path, seed: int) -> None:
@@ -98,7 +100,7 @@ def show_stories(console: SafeConsole, former: Former, where: Path, seed: int) -
 
     for prompt in STORIES:
         text = generate(former, prompt, 48, temperature=0.7, top_k=40, seed=seed)
-        console.print(f"  {prompt}{escape_line(text)}")
+        console.print(f"  {escape_line(' '.join(f'{prompt}{text}'.split()))}")
 
 
 def show_title(console: SafeConsole, former: Former, where: Path, seed: int) -> None:

@@ -116,7 +116,7 @@ def expand_path(name: str) -> list[Path]:
     else:
         inside, what = [Path(p) for p in glob.glob(name, recursive=True)], "by this name"
         if not inside and not glob.has_magic(name):
-            fix = "look at the path"
+            fix = "check the path"
             if path.as_posix().startswith("formers/"):
                 fix = f"the texts that come with formers are {' and '.join(BUNDLED_CORPORA)}"
             raise Error("there is no such file", where=name, fix=fix)
