@@ -66,7 +66,7 @@ def show_shipped_models(console: SafeConsole, where: Path, seed: int) -> None:
         console.print(f"{name} does not come with this package; left out: it {', '.join(titles)}")
     if not formers_by_name:
         raise Error("no model comes with this package", fix="formers demo --train trains two small ones in two minutes")
-    console.print(f"\n{time.perf_counter() - began:.0f} s. More: formers models lists the models of the package;")
+    console.print(f"\n{time.perf_counter() - began:.0f} s after torch was loaded. formers models lists these models;")
     console.print("formers demo --train trains a GPT-2 and a BERT on this machine in two minutes")
 
 
