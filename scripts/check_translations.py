@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
 RECORD = DOCS / "ko" / "sources.json"
+PLACE = re.compile(r"<!-- place -->.*?<!-- end of place -->", re.DOTALL)  # a family's place in the race
 GENERATED = {"claims", "family", "recipes"}  # written in both languages by scripts
 
 
@@ -26,11 +28,12 @@ def list_pages() -> list[str]:
 
 
 def compute_sums(page: str) -> dict[str, str]:
-    """Compute the sums of a page in both languages, spaces and line breaks apart."""
+    """Compute the sums of a page in both languages, spaces, line breaks and the place in the race apart."""
     sums = {}
     for language in ("en", "ko"):
         path = DOCS / language / f"{page}.md"
-        words = " ".join(path.read_text(encoding="utf-8").split()) if path.exists() else ""
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        words = " ".join(PLACE.sub("", text).split())
         sums[language] = hashlib.sha256(words.encode()).hexdigest()[:16]
     return sums
 

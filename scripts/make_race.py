@@ -1,4 +1,4 @@
-"""Fill the results into docs/en/race.md and docs/ko/race.md out of records: python scripts/make_race.py [FOLDER …]
+"""Fill the results into docs/*/race.md, and its place into each family's page: python scripts/make_race.py [FOLDER …]
 
 With folders of comparisons, their records are first gathered in docs/race/records.jsonl. Without any, the pages are
 made anew from that file; where it has no records, the pages say so."""
@@ -53,10 +53,45 @@ def make_page(language: str, records: list[Record]) -> str:
     """Return a page with its marked places filled."""
     report = ComparisonReport(records, "ko" if language == "ko" else "en")
     text = (DOCS / language / "race.md").read_text(encoding="utf-8")
-    for name, content in (("hypotheses", make_hypotheses(report)), ("results", make_results(report))):
-        marked = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- end of {name} -->)", re.DOTALL)
-        text = marked.sub(lambda found, content=content: found[1] + content + found[2], text)
-    return text
+    return fill_marked(fill_marked(text, "hypotheses", make_hypotheses(report)), "results", make_results(report))
+
+
+def fill_marked(text: str, name: str, content: str) -> str:
+    """Replace what stands between two marks of a page."""
+    marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
+    return marked.sub(lambda found: f"{found[1]}{content}\n{found[2]}" if content else found[1] + found[2], text)
+
+
+def make_place(report: ComparisonReport, family: str) -> str:
+    """Make the table of a family's ranks under each budget; nothing while it has no scores."""
+    lines, name, local = list[str](), report.name_family(family), report.localise
+    for budget in report.measures.budgets:
+        cells = [report.name_budget(budget)]
+        for table in (report.build_task_table(budget), report.build_likelihood_table(budget)):
+            ranked = [row for row in table.rows if row[0].isdigit()]
+            row = next((row for row in ranked if row[1] == name), None)
+            rank = "–" if row is None else local(f"{row[0]} of {len(ranked)}", f"{len(ranked)}개 중 {row[0]}위")
+            cells += [rank, "–" if row is None else row[2]]
+        if set(cells[1:]) != {"–"}:
+            lines.append(f"| {' | '.join(cells)} |")
+    if not lines:
+        return ""
+    head = local(
+        "| budget | rank by fine-tuning | mean score | rank among causal models | bits per byte |",
+        "| 예산 | 미세 조정 순위 | 평균 점수 | 인과 언어 모델 중 순위 | 바이트당 비트 수 |",
+    )
+    return "\n".join([head, "|---|---|---|---|---|", *lines])
+
+
+def make_family_pages(language: str, records: list[Record]) -> dict[Path, str]:
+    """Return the pages of the families that can take part, with their places filled."""
+    report = ComparisonReport(records, "ko" if language == "ko" else "en")
+    pages = {}
+    for path in sorted((DOCS / language / "family").glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if "<!-- place -->" in text:
+            pages[path] = fill_marked(text, "place", make_place(report, path.stem))
+    return pages
 
 
 def gather(folders: list[Path]) -> None:
@@ -77,6 +112,8 @@ if __name__ == "__main__":
     for page_language in NOT_RUN:
         page = make_page(page_language, gathered)
         (DOCS / page_language / "race.md").write_text(page, encoding="utf-8")
+        for family_page, family_text in make_family_pages(page_language, gathered).items():
+            family_page.write_text(family_text, encoding="utf-8")
         made = ComparisonReport(gathered, "ko" if page_language == "ko" else "en")
         for race_budget in made.measures.budgets:
             for picture_name, picture in made.draw_pictures(race_budget).items():

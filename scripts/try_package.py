@@ -41,7 +41,6 @@ def fetch_page(model: str) -> str:
 def main() -> None:
     """Run the commands."""
     import formers
-    from formers.data.readers import load_bundled_corpus
 
     home = Path(formers.__file__).resolve()
     if "site-packages" not in home.parts:
@@ -54,9 +53,8 @@ def main() -> None:
         assert "formers/word-vectors" in run_command("models")
         assert "queen" in run_command("neighbours", "formers/word-vectors", "king")
         assert "compare" in run_command("compare", "--help")
-        text = "\n\n".join(load_bundled_corpus("ko")[0][:40])
-        Path("my.txt").write_text(text, encoding="utf-8")
-        run_command("pretrain", "bert", "--data", "my.txt", "--out", "run", "--train.steps", "3")
+        assert "inside.html" in run_command("demo")
+        run_command("pretrain", "bert", "--data", "formers/corpus-ko", "--out", "run", "--train.steps", "3")
         assert run_command("fill", "run/model", "현행법은 ___ 하고 있음")
         run_command("inspect", "run/model", "현행법은 그렇다", "--out", "view.html")
         assert "<script" in Path("view.html").read_text(encoding="utf-8")

@@ -121,6 +121,17 @@ def test_the_order_of_the_book_names_every_page():
     assert {f"family/{name}" for name in FAMILIES} <= set(listed)
 
 
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_every_family_page_has_the_same_sections(language):
+    headings = {
+        path.stem: re.findall(r"^## (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        for path in sorted((ROOT / "docs" / language / "family").glob("*.md"))
+    }
+    assert set(headings) == set(FAMILIES)
+    assert len(headings["bert"]) == 9
+    assert [name for name, found in headings.items() if found != headings["bert"]] == []
+
+
 def test_a_tutorial_becomes_an_executed_notebook(tmp_path, monkeypatch):
     pytest.importorskip("nbclient")
     script = load_script("make_notebooks")

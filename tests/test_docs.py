@@ -25,6 +25,7 @@ from formers.training.config_merge import FinetuneDataConfig, PretrainDataConfig
 from formers.training.recipes import get_recipe
 from formers.training.train_config import TrainConfig
 from formers.training.word_vectors.word2vec import VectorTrainConfig
+from tests.comparison.toy_records import make_race
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/RESULTS.md")]
@@ -71,6 +72,9 @@ def trained_models(tmp_path_factory):
 def test_python(text, trained_models, monkeypatch, tmp_path, capsys):
     for part in trained_models.iterdir():
         (tmp_path / part.name).symlink_to(part)
+    if '"runs/first/model"' in text:  # the quick start trains it
+        (tmp_path / "runs" / "first").mkdir(parents=True)
+        (tmp_path / "runs" / "first" / "model").symlink_to(trained_models / "my-bert")
     monkeypatch.chdir(tmp_path)
     exec(compile(text, "docs", "exec"), {})
     assert "�" not in capsys.readouterr().out
@@ -217,6 +221,19 @@ def test_the_race_pages_are_up_to_date():
         page = script.DOCS / language / "race.md"
         want = script.make_page(language, records)
         assert page.read_text(encoding="utf-8") == want, "run python scripts/make_race.py"
+        for page, want in script.make_family_pages(language, records).items():
+            assert page.read_text(encoding="utf-8") == want, "run python scripts/make_race.py"
+
+
+def test_a_family_page_says_its_place_in_the_race():
+    script = load_script("make_race")
+    records = make_race({"bert": [0.70, 0.74], "gpt2": [0.80], "bloom": [0.60]}, bert=1.1, gpt2=2.2, bloom=2.1)
+    pages = {page.stem: text for page, text in script.make_family_pages("en", records).items()}
+    assert "| Budget A: 10 epochs | 1 of 3 | 80.00 | 2 of 2 | 2.2000 |" in pages["gpt2"]
+    assert "| Budget A: 10 epochs | 2 of 3 | 72.00 ± 2.83 (2) | – | – |" in pages["bert"], "masked: not ranked by bits"
+    assert "Budget A" not in pages["t5"], "it has no records"
+    pages = {page.stem: text for page, text in script.make_family_pages("ko", records).items()}
+    assert "| 예산 A: 10 에포크 | 3개 중 1위 | 80.00 | 2개 중 2위 | 2.2000 |" in pages["gpt2"]
 
 
 def test_the_picture_of_the_rooms_is_up_to_date():

@@ -220,10 +220,13 @@ def test_cards_hold_what_the_record_says(tmp_path):
     write_shipped_card(tmp_path / "m", former, record, "int8")
     page = (tmp_path / "m" / "README.md").read_text(encoding="utf-8")
     assert "license: cc-by-sa-3.0" in page
+    assert "comes with formers, for English and Korean." in page
     assert "| nsmc accuracy, 3 seeds | 87.0 | same shape from scratch 85.00 |" in page
     assert "1,234 tokens in 5 steps" in page
     assert "CC BY 4.0" in page
-    assert "측정값" in (tmp_path / "m" / "README.ko.md").read_text(encoding="utf-8")
+    korean = (tmp_path / "m" / "README.ko.md").read_text(encoding="utf-8")
+    assert "측정값" in korean
+    assert "언어: 영어, 한국어." in korean
     assert json.loads((tmp_path / "m" / "card.json").read_text())["parameters"] == former.num_parameters
     formers.load(tmp_path / "m")  # the checksums do not cover the cards
 

@@ -135,7 +135,6 @@ NO_MODULE = {
     "nn/test_types.py": "precision and defaults of all layers",
     "objectives/test_every_family.py": "every family with its own objective",
     "objectives/test_frozen.py": "the batches of every objective, kept from version to version",
-    "training/runs/test_scheduled_sampling.py": "scheduled sampling in fine-tuning, from its settings to the batch",
     "training/test_every_family.py": "every family, trained with its own objective",
     "serving/test_clients.py": "real clients against the whole server",
 }

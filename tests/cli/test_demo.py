@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import time
@@ -202,6 +203,18 @@ def test_demo_says_which_models_are_not_here(capsys, tmp_path, monkeypatch):
     assert "formers demo --train --language" in err
 
 
+def test_demo_shows_whole_words_in_a_blank():
+    from formers.cli.shipped_demo import format_words
+    from formers.generation.fill import Guess
+
+    tokens = ["states", "##0s", "kingdom", ",", "nations", "arab", "영화"]
+    guesses = [Guess(token, 0.5 / number, "") for number, token in enumerate(tokens, 1)]
+    assert format_words(guesses) == "states 50%, kingdom 17%, nations 10%, arab 8%"
+    guesses = [Guess("states", 0.9, ""), Guess("##0s", 0.02, ""), Guess("kingdom", 0.004, "")]
+    assert format_words(guesses) == "states 90%", "what would be shown as 0%"
+    assert format_words(guesses[2:]) == "kingdom 0%"
+
+
 def test_demo_with_models_of_the_package(capsys, tmp_path, monkeypatch):
     from formers.interop import shipped_models
     from tests.small_models import build_language_model
@@ -216,6 +229,12 @@ def test_demo_with_models_of_the_package(capsys, tmp_path, monkeypatch):
     assert text.count("→") == 3
     assert "formers/word-vectors does not come with this package" in text
     assert (tmp_path / "d" / "inside.html").stat().st_size > 10_000
+    record = {"languages": ["en", "ko"], "license": "cc0-1.0", "family": "bert",
+              "figures": [{"what": "nsmc accuracy", "value": 82.1, "beside": "from scratch 79.7"}]}  # fmt: skip
+    (place / "bert-mini" / "card.json").write_text(json.dumps(record))
     code, text, _ = run_command(capsys, "models")
     assert code == 0
-    assert text.count("formers/") == 3
+    lines = [line.split() for line in text.splitlines()]
+    assert [line[0] for line in lines[1:4]] == ["formers/bert-mini", "formers/gpt2-mini", "formers/t5-bill-titles"]
+    assert lines[1][-3:] == ["en,", "ko", "cc0-1.0"]
+    assert lines[6] == ["formers/bert-mini", "nsmc", "accuracy", "82.1", "from", "scratch", "79.7"]

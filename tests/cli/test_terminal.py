@@ -15,7 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 import formers
-from formers.cli.terminal import SafeConsole, escape_line, print_json, print_table, print_text, show_progress
+from formers.cli.terminal import (
+    SafeConsole,
+    escape_line,
+    pad_cells,
+    print_json,
+    print_table,
+    print_text,
+    show_progress,
+)
 from formers.training.run_folder import RUN_FORMAT
 from tests.command_line import run_command
 
@@ -26,6 +34,10 @@ ABOUT = {
     "data": {"tokens": 1, "documents": 1, "tokenizer": "t", "store": "s"}, "result": {"parameters": 3},
     "machine": dict.fromkeys(("processes", "threads", "name", "device", "formers", "torch", "python"), "x"),
 }  # fmt: skip
+
+
+def test_columns_count_the_width_of_hangul():
+    assert [pad_cells(word, 8) for word in ("good", "좋았다", "좋았습니다")] == ["good    ", "좋았다  ", "좋았습니다"]
 
 
 class Terminal(io.StringIO):

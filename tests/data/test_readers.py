@@ -56,6 +56,17 @@ class TestFind:
         assert find_files(f"{tmp_path}/**/*.csv") == [c]
         assert find_files([c, str(b), tmp_path]) == [a, b, c]
 
+    def test_the_corpora_of_the_package_have_names(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        for language in ("en", "ko"):
+            for name in (f"formers/corpus-{language}", Path(f"formers/corpus-{language}")):
+                assert next(read_documents(name)) == load_bundled_corpus(language)[0][0]
+        with pytest.raises(Error, match="no such file. The texts that come with formers are formers/corpus-en and"):
+            find_files("formers/corpus-fr")
+        (tmp_path / "formers" / "corpus-en").mkdir(parents=True)
+        own = write_file(tmp_path / "formers" / "corpus-en" / "a.txt", "x")
+        assert find_files("formers/corpus-en") == [own.relative_to(tmp_path)], "a folder of that name comes first"
+
     def test_a_file_with_a_star_in_its_name(self, tmp_path):
         assert find_files(write_file(tmp_path / "a[1]*.txt", "x")) == [tmp_path / "a[1]*.txt"]
 

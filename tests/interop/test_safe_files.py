@@ -55,8 +55,15 @@ def write_shards(folder: Path, tensors: dict[str, torch.Tensor], shard: int) -> 
 def test_folder(tmp_path):
     with pytest.raises(Error, match="no such directory.*hub:owner/name"):
         safe_files.find_model_folder(tmp_path / "nothing")
+    with pytest.raises(Error, match="no such directory. The model that comes with formers is formers/word-vectors"):
+        safe_files.find_model_folder("word-vectors")
     with pytest.raises(Error, match="the directory is empty"):
         safe_files.find_model_folder(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    for name in ("run", "run/model"):
+        with pytest.raises(Error, match="this run has made no model yet. Bring it to its end with --resume"):
+            safe_files.find_model_folder(tmp_path / name)
     (tmp_path / "file").write_text("x")
     with pytest.raises(Error, match="not a directory"):
         safe_files.find_model_folder(tmp_path / "file")

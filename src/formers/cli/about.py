@@ -18,7 +18,7 @@ from ..config import JSONObject, Settings
 from ..errors import Error
 from ..registry import FAMILIES, find_family, find_pretrained_family
 from .common import identify_checkpoint
-from .terminal import SafeConsole, print_json, print_table
+from .terminal import SafeConsole, print_json, print_table, print_text
 
 EXTRAS = {
     "hub": (("huggingface_hub",), "models from the Hugging Face hub"),
@@ -82,14 +82,17 @@ def models(*, as_json: bool = False) -> None:
         return
     if not shipped:
         raise Error("this package was built without models", fix="formers demo --train trains two small ones")
-    rows: list[tuple[str | Text, ...]] = []
+    rows, figures = [], []
     for one in shipped:
-        figures = "; ".join(f"{row['what']} {row['value']}" for row in one.card.get("figures", []))
-        languages = ", ".join(one.card.get("languages", []))
-        facts = (f"{one.num_bytes / 1e6:.1f} MB", f"{one.card.get('parameters', 0):,}", languages)
-        rows.append((one.name, *facts, str(one.card.get("license", "")), figures))
-    columns = ("model", "size", "parameters", "languages", "licence", "figures")
+        facts = (str(one.card.get("family", "")), f"{one.num_bytes / 1e6:.1f} MB", f"{one.card.get('parameters', 0):,}")
+        rows.append((one.name, *facts, ", ".join(one.card.get("languages", [])), str(one.card.get("license", ""))))
+        for row in one.card.get("figures", []):
+            figures.append((one.name, str(row["what"]), str(row["value"]), str(row["beside"])))
+    columns = ("model", "family", "size", "parameters", "languages", "licence")
     print_table(rows, columns, no_wrap=("model", "size", "parameters"))
+    if figures:
+        print_text("")
+        print_table(figures, ("model", "figure", "value", "beside it"), no_wrap=("model", "value"))
 
 
 RECIPE_COLUMNS = ("family", "optimizer", "lr", "schedule", "tokens a step", "steps", "vocabulary")

@@ -38,7 +38,10 @@ DtypeName = Literal["float32", "float16", "bfloat16"]
 SettingWords = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
 ModelArgument = Annotated[
     str,
-    Parameter(help="A formers directory, the folder of a training run, a Hugging Face directory or hub:owner/name."),
+    Parameter(
+        help="A model of the package (formers/bert-mini), a formers directory, the folder of a training run, a Hugging "
+        "Face directory or hub:owner/name."
+    ),
 ]
 TextArgument = Annotated[str, Parameter(allow_leading_hyphen=True)]
 FileOption = Annotated[

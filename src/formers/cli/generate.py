@@ -23,7 +23,7 @@ from .common import (
     TaskOption,
     TextFileOptions,
 )
-from .terminal import SafeConsole, escape_line, print_json, print_text, show_progress
+from .terminal import SafeConsole, escape_line, pad_cells, print_json, print_text, show_progress
 
 if TYPE_CHECKING:
     from ..former import Former
@@ -196,7 +196,7 @@ def fill(
             if len(texts) > 1 or len(blanks) > 1:
                 print_text(one + (f"   (blank {number})" if len(blanks) > 1 else ""))
             for guess in blank:
-                print_text(f"  {guess.probability:6.1%}  {guess.token:<16} {guess.text}")
+                print_text(f"  {guess.probability:6.1%}  {pad_cells(guess.token, 16)} {guess.text}")
 
 
 def augment(

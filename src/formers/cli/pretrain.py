@@ -46,6 +46,7 @@ closed terminal, unless nohup was used): saved, can be resumed.
 
 Args:
     data: Files, folders or globs (txt, jsonl, csv, tsv, parquet, also compressed), or a store made by formers prepare.
+        formers/corpus-en and formers/corpus-ko are small texts that come with formers.
     recipe: quick: ours, learns within minutes on a CPU. paper: the paper's optimizer, schedule, batch and dropout,
         scaled to size; formers recipes {name} names the source of each.
     preset: A published size, or a small one of ours: see formers tree {name}.
@@ -176,7 +177,8 @@ closed terminal, unless nohup was used): saved, can be resumed.
 One thread (--train.threads 1) with one seed gives the same vectors again, resumed or not; several do not.
 
 Args:
-    data: Files, folders or globs (txt, jsonl, csv, tsv, parquet, also compressed).
+    data: Files, folders or globs (txt, jsonl, csv, tsv, parquet, also compressed). formers/corpus-en and
+        formers/corpus-ko are small texts that come with formers.
     dim: Dimension of the vectors; 100 by default.
     window: Context words on either side; 5 by default.
     min_count: Words that occur less often are left out; 5 by default.

@@ -68,8 +68,8 @@ def serve(
     SIGTERM finishes the requests in progress and stops the server; SIGHUP reloads the models. Needs formers[serve].
 
     Args:
-        models: Models to serve (directories, runs or hub:owner/name), each called by the last part of its path, or by
-            NAME with NAME=PATH.
+        models: Models to serve (directories, runs, formers/NAME or hub:owner/name), each called by the last part of its
+            path, or by NAME with NAME=PATH.
         host: The address to listen on. Any other than this machine's own needs a token.
         port: The port to listen on; 0 takes one that is free.
         token: A secret that every request must send (Authorization: Bearer …); better set as FORMERS_SERVE_TOKEN.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -16,10 +17,15 @@ from ..former import Former
 from ..interop.shipped_models import SHIPPED_PREFIX, list_shipped_models
 from .terminal import SafeConsole, escape_line, show_progress
 
+if TYPE_CHECKING:
+    from ..generation.fill import Guess
+
 ENCODER, DECODER, TITLER, VECTORS = (
     f"{SHIPPED_PREFIX}{name}" for name in ("bert-mini", "gpt2-mini", "t5-bill-titles", "word-vectors")
 )
 BLANKS = ("The president of the United ___ spoke to Congress.", "배우들의 연기가 정말 ___ .")
+GUESSES, WORDS_SHOWN = 20, 4  # of a blank: asked for, and shown at most
+MIN_SHOWN = 0.01  # the probability of a shown word
 STORIES = ("The old man looked at the sea and", "이 영화는")
 BILL = (
     "현행법은 어린이 보호구역에서 자동차의 통행속도를 시속 30킬로미터 이내로 제한할 수 있도록 규정하고 있음. "
@@ -60,7 +66,7 @@ def show_shipped_models(console: SafeConsole, where: Path, seed: int) -> None:
         console.print(f"{name} does not come with this package; left out: it {', '.join(titles)}")
     if not formers_by_name:
         raise Error("no model comes with this package", fix="formers demo --train trains two small ones in two minutes")
-    console.print(f"\n{time.perf_counter() - began:.0f} s. More: formers models lists the models of the package;")
+    console.print(f"\n{time.perf_counter() - began:.0f} s after torch was loaded. formers models lists these models;")
     console.print("formers demo --train trains a GPT-2 and a BERT on this machine in two minutes")
 
 
@@ -78,8 +84,14 @@ def show_blanks(console: SafeConsole, former: Former, where: Path, seed: int) ->
     from ..generation.fill import fill
 
     for text in BLANKS:
-        guesses = ", ".join(f"{guess.token} {guess.probability:.0%}" for guess in fill(former, text, 4))
-        console.print(f"  {text}\n    → {escape_line(guesses)}")
+        console.print(f"  {text}\n    → {escape_line(format_words(fill(former, text, GUESSES)))}")
+
+
+def format_words(guesses: Sequence[Guess]) -> str:
+    """List the likeliest words: the blanks stand between spaces, where neither a piece (##ing) nor a mark belongs."""
+    words = [guess for guess in guesses if guess.token.isalnum()]
+    likely = [guess for guess in words if guess.probability >= MIN_SHOWN] or words[:1]
+    return ", ".join(f"{guess.token} {guess.probability:.0%}" for guess in likely[:WORDS_SHOWN])
 
 
 def show_stories(console: SafeConsole, former: Former, where: Path, seed: int) -> None:
@@ -88,7 +100,7 @@ def show_stories(console: SafeConsole, former: Former, where: Path, seed: int) -
 
     for prompt in STORIES:
         text = generate(former, prompt, 48, temperature=0.7, top_k=40, seed=seed)
-        console.print(f"  {prompt}{escape_line(text)}")
+        console.print(f"  {escape_line(' '.join(f'{prompt}{text}'.split()))}")
 
 
 def show_title(console: SafeConsole, former: Former, where: Path, seed: int) -> None:

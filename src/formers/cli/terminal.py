@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
@@ -99,6 +100,11 @@ def print_table(
         padded = (cell.plain + " " * (width - cell.cell_len) for cell, width in zip(row, widths, strict=True))
         console.print("  ".join(padded).rstrip())
     return None
+
+
+def pad_cells(text: str, width: int) -> str:
+    """Fill a text up to a number of columns of the terminal, of which a Hangul syllable takes two."""
+    return text + " " * max(0, width - cell_len(text))
 
 
 def print_json(value: object, indent: int | None = None) -> None:

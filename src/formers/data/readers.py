@@ -18,7 +18,6 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +36,7 @@ from .text_files import (
 )
 
 CORPUS_LANGUAGES = ("en", "ko")
+BUNDLED_CORPORA = {f"formers/corpus-{language}": language for language in CORPUS_LANGUAGES}
 DOCUMENT_UNITS = ("auto", "line", "block", "file")
 MAX_DOCUMENT_CHARACTERS = 1_000_000  # characters of a document
 MAX_FILE_BYTES = 1 << 31  # bytes, unpacked, of a text that is read as a whole
@@ -104,8 +104,10 @@ def find_files(inputs: object) -> list[Path]:
 
 
 def expand_path(name: str) -> list[Path]:
-    """Return the files of one path, glob or folder."""
+    """Return the files of one path, glob, folder or bundled corpus; what exists by the name of a corpus comes first."""
     path = Path(name)
+    if path.as_posix() in BUNDLED_CORPORA and not path.exists():
+        return [find_bundled_corpus(BUNDLED_CORPORA[path.as_posix()])]
     if path.is_dir():
         inside = [p for p in path.rglob("*") if not any(part.startswith(".") for part in p.relative_to(path).parts)]
         what = "in this folder"
@@ -114,7 +116,10 @@ def expand_path(name: str) -> list[Path]:
     else:
         inside, what = [Path(p) for p in glob.glob(name, recursive=True)], "by this name"
         if not inside and not glob.has_magic(name):
-            raise Error("there is no such file", where=name, fix="look at the path")
+            fix = "check the path"
+            if path.as_posix().startswith("formers/"):
+                fix = f"the texts that come with formers are {' and '.join(BUNDLED_CORPORA)}"
+            raise Error("there is no such file", where=name, fix=fix)
     if not (files := [check_readable(p) for p in inside if find_suffix(p) and p.is_file() and p.stat().st_size]):
         raise Error(f"there is nothing to read {what}", where=name, fix=f"formers reads {describe_suffixes()}")
     return files
@@ -290,8 +295,12 @@ def load_bundled_corpus(language: Literal["en", "ko"] = "en") -> tuple[list[str]
     """Return the small corpus that comes with formers (data/corpus/README.md names its source and licence)."""
     if language not in CORPUS_LANGUAGES:
         raise Error(f"there is no bundled corpus for {language!r}", fix="choose " + " or ".join(CORPUS_LANGUAGES))
-    packed = resources.files("formers.data").joinpath("corpus", f"{language}.txt.xz").read_bytes()
-    return split_blocks(lzma.decompress(packed).decode("utf-8"))
+    return split_blocks(lzma.decompress(find_bundled_corpus(language).read_bytes()).decode("utf-8"))
+
+
+def find_bundled_corpus(language: str) -> Path:
+    """Return the file of a corpus that comes with formers."""
+    return Path(__file__).parent / "corpus" / f"{language}.txt.xz"
 
 
 def split_blocks(text: str) -> tuple[list[str], CleaningReport]:

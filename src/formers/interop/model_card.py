@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar, cast
@@ -273,6 +274,8 @@ class ShippedCardText:
     compute_row: str
     recipe_row: str
     limits_title: str
+    language_names: Mapping[str, str]
+    language_joiner: str
 
 
 SHIPPED_CARD_TEXTS = {
@@ -281,12 +284,14 @@ SHIPPED_CARD_TEXTS = {
         figures_title="Figures", figure_columns=("what", "this model", "beside it"), training_title="Training",
         data_row="text and its licences", seen_row="seen", tokens_format="{tokens:,} tokens in {steps:,} steps",
         compute_row="compute", recipe_row="recipe", limits_title="Limits",
+        language_names={"en": "English", "ko": "Korean"}, language_joiner=" and ",
     ),
     "ko": ShippedCardText(
         intro="formers에 포함된 작은 {title} 모델입니다. 언어: {languages}. 가중치 저장 형식: {storage}.",
         figures_title="측정값", figure_columns=("항목", "이 모델", "비교 대상"), training_title="학습",
         data_row="학습 텍스트와 라이선스", seen_row="학습량", tokens_format="토큰 {tokens:,}개, {steps:,} 스텝",
         compute_row="연산", recipe_row="재현 명령", limits_title="한계",
+        language_names={"en": "영어", "ko": "한국어"}, language_joiner=", ",
     ),
 }  # fmt: skip
 
@@ -308,7 +313,8 @@ def build_shipped_card(language: str, former: Former, record: JSONObject, storag
     """Build the body of a shipped model's card."""
     words, names = SHIPPED_CARD_TEXTS[language], CARD_TEXTS[language]
     title = find_family(former.family).card.title
-    intro = words.intro.format(title=title, languages=", ".join(record["languages"]), storage=storage)
+    languages = words.language_joiner.join(words.language_names.get(one, one) for one in record["languages"])
+    intro = words.intro.format(title=title, languages=languages, storage=storage)
     facts = {key: value for key, value in collect_facts(names, former, former.dtype).items() if key != "dtype"}
     lines = [f"# formers/{record['title']}", "", intro, "", f"## {words.figures_title}", ""]
     lines += [f"| {' | '.join(words.figure_columns)} |", "|---|---|---|"]

@@ -28,7 +28,7 @@ from ..config import JSONObject, ProgressCallback, format_value, parse_json_obje
 from ..errors import Error, get_reason, is_out_of_memory
 from ..registry import find_published_checkpoint
 from .sandbox import convert_in_sandbox, make_temporary_folder
-from .shipped_models import find_shipped_folder, is_shipped_name
+from .shipped_models import find_shipped_folder, find_shipped_name, is_shipped_name
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -55,6 +55,10 @@ def find_model_folder(path: object) -> Path:
     try:
         where = Path(path).expanduser()
         if not where.exists():
+            if where.name == "model" and has_file(where.parent, "run.json"):
+                raise make_unfinished_error(where.parent)
+            if (shipped := find_shipped_name(str(path))) is not None:
+                raise Error("no such directory", where=where, fix=f"the model that comes with formers is {shipped}")
             place = find_published_checkpoint(str(path)) or "hub:owner/name"
             raise Error("no such directory", where=where, fix=f"check the path; a model on the hub is {place}")
         if not where.is_dir():
@@ -67,8 +71,13 @@ def find_model_folder(path: object) -> Path:
     if not has_file(where, "run.json") or has_file(where, "formers.json"):
         return where
     if not (model := resolve_file(where, "model")).is_dir():
-        raise Error("this run has made no model yet", where=where, fix="bring it to its end with --resume")
+        raise make_unfinished_error(where)
     return model
+
+
+def make_unfinished_error(run: Path) -> Error:
+    """Build the error for a training run that was stopped before it wrote its model."""
+    return Error("this run has made no model yet", where=run, fix="bring it to its end with --resume")
 
 
 def make_read_error(where: object, error: Exception) -> Error:

@@ -49,6 +49,11 @@ def is_shipped_name(source: object) -> bool:
     return isinstance(source, str) and source.startswith(SHIPPED_PREFIX) and not Path(source).exists()
 
 
+def find_shipped_name(short: str) -> str | None:
+    """Return the name of the model of the package that is meant by its last part (bert-mini); None if there is none."""
+    return next((model.name for model in list_shipped_models() if model.folder.name == short), None)
+
+
 def find_shipped_folder(name: str) -> Path:
     """Return the folder of a model of the package; an Error lists those that there are."""
     known = {model.name: model.folder for model in list_shipped_models()}

@@ -192,7 +192,7 @@ def prepare_data(
         text.check_tokenizer(tokenizer)
         return PreparedData(tokenizer, text, prepare_valid(tokenizer))
     if text is None and not data.source:
-        raise Error("there is no text to learn from", fix="give --data FILES, or a store made by formers prepare")
+        raise Error("there is no text to learn from", fix="give --data FILES (formers/corpus-en to try it), or a store")
     first = Path(data.source[0]) if data.source else folder
     if text is None and (first / "store.json").is_file():
         if len(data.source) > 1:
