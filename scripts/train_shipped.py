@@ -7,6 +7,7 @@
     python scripts/train_shipped.py restore OUT --work W                   # elsewhere: models out of archives
     python scripts/train_shipped.py measure CORPORA --work W --out OUT     # bits per byte, ROUGE, minimal pairs
     python scripts/train_shipped.py pack OUT [OUT ...]                     # into src/formers/pretrained, with cards
+    python scripts/train_shipped.py cards                                  # the cards anew, from their records
     python scripts/train_shipped.py check CORPORA --data DATA              # all of it, tiny, on a CPU, in minutes
 
 CORPORA is the folder of scripts/prepare_corpora.py, DATA that of the evaluation sets, W a folder for runs (kept between
@@ -69,6 +70,7 @@ import json
 import lzma
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -118,6 +120,53 @@ SOURCE_LICENCES = {
 }
 
 
+LICENCES_IN_KOREAN = {
+    "wikipedia": "2006년 영어 위키백과(enwik8의 본문), CC BY-SA 3.0",
+    "bills": "2016~2025년 대한민국 국회 법률안의 제안 이유(korean-assembly-bills), CC BY 4.0",
+    "books": "프로젝트 구텐베르크의 영어 소설 아홉 권, 퍼블릭 도메인",
+    "addresses": "미국 대통령이 의회에 보낸 교서, 퍼블릭 도메인",
+    "reviews": "한국어 영화평(NSMC를 만든 사람들의 데이터에서 NSMC 테스트 세트의 글을 뺀 것), CC0 1.0",
+    "help": "LibreOffice의 영어와 한국어 도움말, MPL-2.0",
+}
+LIMITS_IN_KOREAN = {
+    "bert-mini": "소문자만 씁니다. 2006년 위키백과, 법률안과 영화평의 말은 알지만 그 밖에는 거의 모르고, "
+    "믿을 만한 사실을 담고 있지 않습니다. 학습한 글에는 쓴 사람들의 견해와 편견이 들어 있습니다.",
+    "gpt2-mini": "문법에는 맞아도 뜻이 잘 통하지 않는 글을 쓰며, 쓴 내용을 믿어서는 안 됩니다. "
+    "학습한 글에는 쓴 사람들의 견해와 편견이 들어 있습니다.",
+    "t5-bill-titles": "법률안의 제안 이유에 제목을 붙입니다. 다른 글에도 법률 제목을 붙이며, "
+    "드물거나 2025년 8월 뒤에 생긴 법률의 이름은 모릅니다.",
+    "word-vectors": "뜻이 여럿이어도 단어마다 벡터는 하나이며 모두 소문자입니다. 조사가 붙은 한국어 단어는 "
+    "서로 다른 단어로 봅니다. 그 밖의 단어에는 벡터가 없습니다. 학습한 글의 편견이 담겨 있습니다.",
+}
+FIGURES_IN_KOREAN = (  # patterns of what the cards say of figures, and their Korean
+    (r"bits per byte, held-out wikipedia", "바이트당 비트 수, 학습하지 않은 위키백과"),
+    (r"bits per byte, held-out books", "바이트당 비트 수, 학습하지 않은 소설"),
+    (r"bits per byte, held-out bills", "바이트당 비트 수, 학습하지 않은 법률안"),
+    (r"bits per byte, held-out reviews", "바이트당 비트 수, 학습하지 않은 영화평"),
+    (r"minimal pairs \(en\), (\d+) phenomena", r"영어 최소 대립쌍, 현상 \1가지"),
+    (r"minimal pairs \(ko\), (\d+) phenomena", r"한국어 최소 대립쌍, 현상 \1가지"),
+    (r"analogies \(en\), (\d+) questions", r"영어 유추 문항 \1개"),
+    (r"analogies \(ko\), (\d+) questions", r"한국어 유추 문항 \1개"),
+    (r"linear classifier on mean vectors", "벡터의 평균을 읽는 선형 분류기"),
+    (r"random vectors", "무작위 벡터"),
+    (r"chance", "무작위"),
+    (r"(\w+) accuracy", r"\1 정확도"),
+    (r"(\w+) spearman", r"\1 스피어만 상관계수"),
+    (r"(\w+) matthews", r"\1 매슈스 상관계수"),
+    (r"([\d,]+) examples", r"예제 \1개"),
+    (r"(\d+) seeds", r"시드 \1개"),
+    (r"same shape from scratch", "같은 구조를 처음부터 학습하면"),
+    (r"ROUGE-L of titles, 2,000 bills newer than those of training", "새로운 법률안 2,000건의 제목, ROUGE-L"),
+    (r"titles written exactly", "정답과 똑같이 쓴 제목(%)"),
+    (r"copying the beginning", "앞부분을 그대로 쓰면"),
+    (r"the most common title", "가장 흔한 제목을 쓰면"),
+    (r"([\d,]+) s on one CPU core, beside other trainings", r"CPU 코어 하나로 \1초, 다른 학습과 함께"),
+    (r"([\d,]+) s on one (.+), beside other trainings", r"\2 하나로 \1초, 다른 학습과 함께"),
+    (r"([\d,]+) s on two CPU cores, beside other programs", r"CPU 코어 두 개로 \1초, 다른 프로그램과 함께"),
+    (r"([\d,]+) words, (\d+) epochs", r"단어 \1개, \2 에포크"),
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Plan:
     """How one of the models is made: its shape, its tokenizer, its text with the times each source is read in an epoch,
@@ -147,8 +196,8 @@ PLANS = {
         {"batch_tokens": 32_768, "seq_length": 256, "lr": 7e-4, "weight_decay": 0.05, "warmup_steps": 1000,
          "betas": (0.9, 0.98), "eps": 1e-6},
         ("en", "ko"),
-        "Lower case only. Knows Wikipedia of 2006, law-making Korean and film reviews; little else, and no facts to be "
-        "relied on. Its texts hold the views and the prejudices of their authors.",
+        "Lower case only. Knows Wikipedia of 2006, the language of Korean bills and film reviews; little "
+        "else, and no facts to be relied on. Its texts hold the views and the prejudices of their authors.",
     ),
     "decoder": Plan(
         "gpt2", "gpt2-mini",
@@ -160,8 +209,8 @@ PLANS = {
         {"batch_tokens": 32_768, "seq_length": 256, "lr": 1e-3, "weight_decay": 0.1, "warmup_steps": 500,
          "betas": (0.9, 0.95)},
         ("en", "ko"),
-        "Writes grammatical text of little sense; states nothing that can be relied on. Its texts hold the views and "
-        "the prejudices of their authors.",
+        "Writes grammatical text of little sense; states nothing that can be relied on. Its texts hold the "
+        "views and the prejudices of their authors.",
     ),
     "titler": Plan(
         "t5", "t5-bill-titles",
@@ -172,8 +221,8 @@ PLANS = {
         {"batch_tokens": 32_768, "seq_length": 256, "optimizer": "rms-adamw", "lr": 1e-2, "weight_decay": 0.0,
          "warmup_steps": 300, "compile": "blocks"},
         ("ko",),
-        "Titles the reasons of a Korean bill; other text gets a title of a law too. Laws that are rare, or newer than "
-        "August 2025, are not among its titles.",
+        "Titles the reasons of a Korean bill; other text gets a title of a law too. Laws that are rare, or "
+        "newer than August 2025, are not among its titles.",
         validation=("bills",),
         tuning={"batch_size": 96, "seq_length": 512, "optimizer": "rms-adamw", "lr": 3e-3, "train.compile": "blocks"},
     ),
@@ -871,6 +920,10 @@ def summarise_finetuning(work: Path) -> JSONObject:
 
 VECTOR_TITLE = "word-vectors"
 VECTOR_WORDS, VECTOR_DIM = 22_000, 112
+VECTOR_LIMITS = (
+    "One vector for each word in lower case, whatever its sense; Korean words with their particles are words "
+    "of their own. Other words have no vector. They hold the prejudices of their texts."
+)
 ANALOGIES = {  # rows of a kind share a relation: every two rows make a question
     "en": (
         ("man woman", "king queen", "boy girl", "father mother", "son daughter", "brother sister", "husband wife"),
@@ -1002,15 +1055,14 @@ def pack_vectors(work: Path, out: Path, target: Path) -> None:
     former = load(work / "shipped" / VECTOR_TITLE)
     former.training_info = {"objective": "skip-gram"}
     save(former, place, storage="int8", overwrite=place.exists())
-    record = {
+    record = add_korean({
         "title": VECTOR_TITLE, "languages": ["en", "ko"], "license": "cc-by-sa-3.0", "figures": figures,
         "data": [SOURCE_LICENCES[source] for source in PLANS["encoder"].sources],
         "seen": f"{made['words']:,} words, {made['epochs']} epochs",
         "compute": f"{made['seconds']} s on two CPU cores, beside other programs",
         "recipe": "python scripts/train_shipped.py vectors CORPORA --work W",
-        "limits": "One vector for each word in lower case, whatever its sense; Korean words with their particles are "
-        "words of their own. Other words have no vector. They hold the prejudices of their texts.",
-    }  # fmt: skip
+        "limits": VECTOR_LIMITS,
+    })  # fmt: skip
     write_shipped_card(place, load(place), record, "int8")
     print(f"{VECTOR_TITLE}: {sum(p.stat().st_size for p in place.rglob('*') if p.is_file()) / 1e6:.2f} MB")
 
@@ -1048,6 +1100,17 @@ def pack(folders: list[Path], target: Path) -> None:
         print(f"{plan.title}: {size / 1e6:.2f} MB")
 
 
+def rewrite_cards(target: Path) -> None:
+    """Make the cards of models that are packed anew, from their records (card.json)."""
+    from formers.interop.model_card import write_shipped_card
+
+    limits = {plan.title: plan.limits for plan in PLANS.values()} | {VECTOR_TITLE: VECTOR_LIMITS}
+    for path in sorted(target.glob("*/card.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        record = add_korean({**record, "limits": limits[record["title"]]})
+        write_shipped_card(path.parent, load(path.parent), record, "int8")
+
+
 def build_card(name: str, made: JSONObject, measured: JSONObject, tuned: JSONObject) -> JSONObject:
     """Return the record of a shipped model, from those of its stages."""
     plan, figures = PLANS[name], list[JSONObject]()
@@ -1081,14 +1144,37 @@ def build_card(name: str, made: JSONObject, measured: JSONObject, tuned: JSONObj
             "what": f"minimal pairs ({language}), {len(row) - 1} phenomena", "value": round(100 * row["mean"], 1),
             "beside": "chance 50",
         })  # fmt: skip
-    return {
+    return add_korean({
         "title": plan.title, "languages": list(plan.languages), "limits": plan.limits, "figures": figures,
         "license": "cc-by-sa-3.0" if "wikipedia" in plan.sources else "cc-by-4.0",
         "data": [SOURCE_LICENCES[source] for source in plan.sources],
         "tokens_seen": made["tokens_seen"], "steps": made["steps"],
         "compute": f"{made['seconds']:,.0f} s on one {device}, beside other trainings",
         "recipe": f"python scripts/train_shipped.py pretrain CORPORA --work W --out OUT --only {name}{scale}",
+    })  # fmt: skip
+
+
+def translate_figure(text: str) -> str:
+    """Return in Korean what a card says of a figure."""
+    for pattern, korean in FIGURES_IN_KOREAN:
+        text = re.sub(pattern, korean, text)
+    return text
+
+
+def add_korean(record: JSONObject) -> JSONObject:
+    """Add what the Korean card says to the record of a shipped model."""
+    in_korean = {SOURCE_LICENCES[source]: words for source, words in LICENCES_IN_KOREAN.items()}
+    korean: JSONObject = {
+        "limits": LIMITS_IN_KOREAN[record["title"]], "data": [in_korean[text] for text in record["data"]],
+        "compute": translate_figure(record["compute"]),
+        "figures": [
+            {"what": translate_figure(row["what"]), "value": row["value"], "beside": translate_figure(row["beside"])}
+            for row in record["figures"]
+        ],
     }  # fmt: skip
+    if "seen" in record:
+        korean["seen"] = translate_figure(record["seen"])
+    return {**record, "korean": korean}
 
 
 # ---------------------------------------------------------------------------------------------------- commands
@@ -1139,6 +1225,7 @@ def build_parser() -> argparse.ArgumentParser:
     packing = add("pack")
     packing.add_argument("folders", type=Path, nargs="+")
     packing.add_argument("--target", type=Path, default=SHIPPED_FOLDER)
+    add("cards").add_argument("--target", type=Path, default=SHIPPED_FOLDER)
     add("snapshot", "only", "work", "out")
     add("restore", "work").add_argument("folders", type=Path, nargs="+")
     add("check", "corpora", "data").add_argument("--work", type=Path, default=None)
@@ -1200,6 +1287,8 @@ def main() -> None:
         write_snapshots(asked.only, asked.work, asked.out)
     elif asked.stage == "restore":
         restore(asked.folders, asked.work)
+    elif asked.stage == "cards":
+        rewrite_cards(asked.target)
     elif asked.stage == "pack":
         pack(asked.folders, asked.target)
     else:

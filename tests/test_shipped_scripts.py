@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ import torch
 import formers
 from formers.data.store import Store
 from formers.interop.model_card import write_shipped_card
-from formers.interop.shipped_models import list_shipped_models
+from formers.interop.shipped_models import SHIPPED_FOLDER, list_shipped_models
 from tests.small_models import build_language_model
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -227,6 +228,8 @@ def test_cards_hold_what_the_record_says(tmp_path):
     korean = (tmp_path / "m" / "README.ko.md").read_text(encoding="utf-8")
     assert "측정값" in korean
     assert "언어: 영어, 한국어." in korean
+    assert "| nsmc 정확도, 시드 3개 | 87.0 | 같은 구조를 처음부터 학습하면 85.00 |" in korean
+    assert train.LIMITS_IN_KOREAN["bert-mini"] in korean
     assert json.loads((tmp_path / "m" / "card.json").read_text())["parameters"] == former.num_parameters
     formers.load(tmp_path / "m")  # the checksums do not cover the cards
 
@@ -302,3 +305,16 @@ def test_word_vectors_of_the_package():
     former = formers.load("formers/word-vectors")
     assert "queen" in [word for word, _ in former.neighbours("king", 10)]
     assert "재밌는" in [word for word, _ in former.neighbours("재미있는", 10)]
+
+
+def test_korean_cards_are_in_korean():
+    """Every figure and every fact of the training; commands apart."""
+    cards = sorted(SHIPPED_FOLDER.glob("*/README.ko.md"))
+    assert cards
+    for card in cards:
+        figures, training = card.read_text(encoding="utf-8").split("## ")[1:3]
+        rows = [line for line in (figures + training).splitlines() if re.match(r"\| \w", line)]
+        assert len(rows) > 5
+        for name, *values in (row.strip("| ").split(" | ") for row in rows):
+            assert re.search("[가-힣]", name), (card, name)
+            assert "`" in values[-1] or not re.search(r"[a-z]{3,} [a-z]{3,}", values[-1]), (card, values[-1])

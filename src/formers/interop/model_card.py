@@ -300,7 +300,8 @@ def write_shipped_card(folder: Path, former: Former, record: JSONObject, storage
     """Write the record of a shipped model (card.json) and the cards made of it: README.md and README.ko.md.
 
     A record has title, languages, license, data (a list of texts with their licences), figures (what, value, beside),
-    tokens_seen and steps (or seen, in words), compute, recipe and limits."""
+    tokens_seen and steps (or seen, in words), compute, recipe and limits; `korean` holds what the Korean card says in
+    place of these."""
     write_json(folder / "card.json", record | {"parameters": former.num_parameters, "family": former.family})
     languages = "".join(f"\n- {language}" for language in record["languages"])
     header = f"---\nlanguage:{languages}\nlicense: {record['license']}\nlibrary_name: formers\ntags:\n- formers\n---\n"
@@ -312,6 +313,7 @@ def write_shipped_card(folder: Path, former: Former, record: JSONObject, storage
 def build_shipped_card(language: str, former: Former, record: JSONObject, storage: str) -> str:
     """Build the body of a shipped model's card."""
     words, names = SHIPPED_CARD_TEXTS[language], CARD_TEXTS[language]
+    record = {**record, **record.get("korean", {})} if language == "ko" else record
     title = find_family(former.family).card.title
     languages = words.language_joiner.join(words.language_names.get(one, one) for one in record["languages"])
     intro = words.intro.format(title=title, languages=languages, storage=storage)
