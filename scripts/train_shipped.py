@@ -477,8 +477,7 @@ def pretrain_one(
         "parameters": former.num_parameters,
     }  # fmt: skip
     former = former.to("cpu")
-    if not plan.tuning:
-        former.training_info = {"objective": plan.objective["name"], "steps": record["steps"]}
+    former.training_info = {"steps": record["steps"], **({} if plan.tuning else {"objective": plan.objective["name"]})}
     save(former, work / "full" / plan.title, overwrite=True)
     save(former, work / "shipped" / plan.title, storage="int8", overwrite=True)
     save(former, work / "bf16" / plan.title, storage="bf16", overwrite=True)
@@ -863,6 +862,7 @@ def measure_titler(corpora: Path, work: Path, tiny: bool) -> JSONObject:
         "model": rouge(references, written), "copy": rouge(references, copied),
         "most_common_title": rouge(references, [common] * len(rows)),
         "exact": sum(a == b for a, b in zip(references, written, strict=True)) / len(rows),
+        "most_common_exact": references.count(common) / len(rows),
         "examples": [{"title": a, "written": b} for a, b in list(zip(references, written, strict=True))[:10]],
     }  # fmt: skip
 
@@ -1138,7 +1138,13 @@ def build_card(name: str, made: JSONObject, measured: JSONObject, tuned: JSONObj
             "beside": f"copying the beginning {100 * titles['copy']['rougeL']:.1f}, the most common title "
             f"{100 * titles['most_common_title']['rougeL']:.1f}",
         })  # fmt: skip
-        figures.append({"what": "titles written exactly", "value": round(100 * titles["exact"], 1), "beside": ""})
+        figures.append(
+            {
+                "what": "titles written exactly",
+                "value": round(100 * titles["exact"], 1),
+                "beside": f"the most common title {100 * titles['most_common_exact']:.1f}",
+            }
+        )
     for language, row in measured.get("minimal_pairs", {}).items():
         figures.append({
             "what": f"minimal pairs ({language}), {len(row) - 1} phenomena", "value": round(100 * row["mean"], 1),
