@@ -126,7 +126,7 @@ class XLNet(nn.Module):
             "relative": self.build_relative_inputs(batch, layout, used, x.dtype),
         }  # fmt: skip
         is_even = used == 0 or (memory is not None and memory.has_equal_rows and layout.is_uniform)
-        stream, has_ranks = None, is_even and not self.config.causal and capture is None
+        stream, has_ranks = None, is_even and not self.config.causal
         order = batch.order if has_ranks else None  # the masks as an order, for a kernel that takes some places only
         key_order = None if order is None else prepend_to_rows(order, layout, used, -1)  # all see what is remembered
         if batch.order is not None or targets is not None:

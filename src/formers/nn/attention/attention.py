@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .context import AttentionContext, HeadVectors
-from .dispatch import RelativeHook, attend, compute_attention_weights, to_grid
+from .dispatch import KeptHeads, RelativeHook, attend, compute_attention_weights, to_grid
 from .positions import RotaryEmbedding
 
 
@@ -65,19 +65,27 @@ class Attention(nn.Module):
     ) -> Tensor:  # fmt: skip
         """Attend in all heads, (N, H, D); record the weights if they are captured."""
         dropout = self.dropout if self.training else 0.0
-        kept_heads = None if self.kept_heads is None else (self.original_heads, self.kept_heads)
-        y = attend(q, k, v, attn_context, self.scale, dropout, self.relative, kept_heads, unwritten_kv)  # (N, H, D)
-        if attn_context.capture is not None and attn_context.capture.with_attention:
-            weights = compute_attention_weights(q, k, attn_context, self.scale, self.relative, kept_heads)
-            attn_context.capture.record_attention(attn_context.stack_name, weights)
-            if attn_context.capture.with_vectors:
-                vectors = self.describe_heads(q, k, v, attn_context)
-                attn_context.capture.record_vectors(attn_context.stack_name, vectors)
+        y = attend(q, k, v, attn_context, self.scale, dropout, self.relative, self.get_kept_heads(), unwritten_kv)
+        self.record_heads(q, k, v, attn_context)
         if attn_context.head_mask is None:
             return y
         factors = attn_context.head_mask[layer]
         factors = factors if self.kept_heads is None else factors[list(self.kept_heads)]
         return y * factors.to(y.dtype)[:, None]
+
+    def record_heads(self, q: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext) -> None:
+        """Record the weights of all heads, computed beside the kernel, and what they are made of, if asked to."""
+        capture = attn_context.capture
+        if capture is None or not capture.with_attention:
+            return
+        weights = compute_attention_weights(q, k, attn_context, self.scale, self.relative, self.get_kept_heads())
+        capture.record_attention(attn_context.stack_name, weights)
+        if capture.with_vectors:
+            capture.record_vectors(attn_context.stack_name, self.describe_heads(q, k, v, attn_context))
+
+    def get_kept_heads(self) -> KeptHeads | None:
+        """Return which heads are left and how many there were, if any was pruned."""
+        return None if self.kept_heads is None else (self.original_heads, self.kept_heads)
 
     def describe_heads(self, q: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext) -> HeadVectors:
         """Lay out queries and keys as grids, and measure the values after the output projection."""

@@ -92,7 +92,7 @@ class QueryStream:
         self.target_context = AttentionContext(
             Layout(starts, layout.longest, at.shape[0]), context.get_packed_key_layout(), mask=context.mask,
             mask_ranks=(order[at] - 1, key_order), relative=relative, query_places=layout.positions[at],
-            head_mask=context.head_mask, capture=context.capture, stack_name="query",
+            head_mask=context.head_mask, stack_name="query",
         )  # fmt: skip
 
     def scatter_targets(self, x: Tensor) -> Tensor:
@@ -125,6 +125,7 @@ class TwoStreamAttention(Attention):
                 == "biased_flash"
             ):
                 z = self.attend_heads(q, packed_k, packed_v, targets, layer)
+                self.record_heads(stream.scatter_targets(q), k, v, stream.context)  # weights stand for all places
             else:
                 z = self.attend_heads(stream.scatter_targets(q), k, v, stream.context, layer)
                 z = z.masked_fill(stream.blind_queries, 0.0)
