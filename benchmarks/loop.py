@@ -43,6 +43,7 @@ from benchmarks.gpu_works import IS_DRY_RUN, TRAINING_CASES, choose_size
 from benchmarks.harness import describe_machine, run_in_turns, synchronise_gpu, time_median, wait_for_turn
 from formers.inspection.objective_steps import build_pair_store
 from formers.registry import train_tokenizer
+from formers.training.checkpoint.local import BackgroundWriter
 from formers.training.executor import Executor, GraphedStep, StepValues
 
 WARMUP_STEPS = choose_size(20, 2)
@@ -106,7 +107,7 @@ LOOP_CASES = {
         model={"dim": 512, "embed": 512, "layers": 12, "heads": 8, "head_dim": 64, "ff": 2048, "memory": 512,
                "cutoffs": (), "same_length": False, "clamp": None, "order": "pre"},
     ),
-    "gpt2-saving": LoopCase("gpt2", 50257, 1024, 32, "gpt2", train={"save_every": 30}),  # longest_ms: does a save wait?
+    "gpt2-saving": LoopCase("gpt2", 50257, 1024, 32, "gpt2", train={"save_every": 30}),  # how long does a save wait?
     "gpt2-peer": LoopCase("gpt2", 50257, 1024, 32, "gpt2", model=NO_DROPOUT),
     "bert-peer": LoopCase(
         "bert", 30522, 512, 64, "bert-base", by_paragraph=True, model={"attention_dropout": 0.0},
@@ -150,13 +151,17 @@ class Finished(Exception):
 
 
 class HostClock:
-    """Adds up what the main thread spends in some calls: where it waits for a batch, launches a step and waits for the
-    values of the one before. What is left of a step's time is its own work."""
+    """Adds up what the main thread spends in some calls: where it waits for a batch, launches a step, waits for the
+    values of the one before and hands a checkpoint over. What is left of a step's time is its own work."""
 
-    CALLS = ((queue.Queue, "get", "batch"), (Executor, "start_step", "launch"), (StepValues, "read", "values"))
+    CALLS = (
+        (queue.Queue, "get", "batch"), (Executor, "start_step", "launch"), (StepValues, "read", "values"),
+        (BackgroundWriter, "save", "save"),
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys((name for _, _, name in self.CALLS), 0.0)
+        self.longest = dict(self.seconds)  # of a single call
         for owner, method, name in self.CALLS:
             self.wrap_call(owner, method, name)
 
@@ -170,7 +175,9 @@ class HostClock:
                 return original(*arguments, **options)
             finally:
                 if threading.current_thread() is threading.main_thread():
-                    self.seconds[name] += time.perf_counter() - began
+                    spent = time.perf_counter() - began
+                    self.seconds[name] += spent
+                    self.longest[name] = max(self.longest[name], spent)
 
         setattr(owner, method, call)
 
@@ -211,6 +218,8 @@ class StepClock:
         found["longest_ms"] = round(max(b - a for a, b in itertools.pairwise(times)) * 1e3, 2)
         spent = {name: end - self.host_at_start[name] for name, end in self.host_at_end.items()}
         found["host_ms"] = {name: round(seconds / (last - first) * 1e3, 2) for name, seconds in spent.items()}
+        if self.host.longest["save"]:  # what a checkpoint holds a step up; a step that saves is evaluated too
+            found["longest_save_ms"] = round(self.host.longest["save"] * 1e3, 2)
         found["first_step_s"] = round(self.rows[0][2], 1)  # from raw text on
         if self.bare_step_ms is not None:
             found |= {"bare_step_ms": round(self.bare_step_ms, 2), "step_in_loop": round(self.bare_step_ms / ms, 3)}

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import torch
 
 from formers import Error
 from formers.atomic_files import to_checked_json
+from formers.training.checkpoint import local
 from formers.training.checkpoint.local import TEMPORARY_PREFIX, BackgroundWriter, Checkpoints, FileSystem
 
 
@@ -270,6 +272,36 @@ def test_in_the_background(tmp_path):
         writer.wait()
     assert kept.load_newest()[0] == 4
     writer.wait()
+
+
+def test_two_in_the_background_are_written_in_turn(tmp_path, monkeypatch):
+    """As on a GPU: the copies lie in one block, and a second save does not wait for the first."""
+    monkeypatch.setattr(local, "is_packed", lambda tensor: tensor.numel() > 0)
+    kept, started, go = Checkpoints(tmp_path), threading.Event(), threading.Event()
+    real = kept.file_system.make_folder
+
+    def make_folder(path):
+        started.set()
+        go.wait(60)
+        real(path)
+
+    kept.file_system.make_folder = make_folder
+    writer = BackgroundWriter(kept)
+    monkeypatch.setattr(local, "has_room_for_copy", lambda groups: True)
+    contents = {step: make_content(step) for step in (4, 5)}
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "wait", lambda most: None)
+        for step, (groups, state) in contents.items():
+            writer.save(step, groups, state)
+            for part in groups.values():
+                for tensor in part.values():
+                    tensor.zero_()
+    assert started.wait(60)
+    assert kept.list_steps() == []
+    go.set()
+    writer.wait()
+    for step in contents:
+        check_content(kept.load(step), step)
 
 
 def test_a_checkpoint_of_an_earlier_format_is_refused_and_left_alone(tmp_path):

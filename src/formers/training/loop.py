@@ -169,8 +169,6 @@ def run_training_loop(
             if losses is not None and log is not None:
                 log.write_row({"step": step, "valid": {name: to_json_number(value) for name, value in losses.items()}})
             if saves:
-                if writer is not None:
-                    writer.wait()  # before another state takes its memory
                 state = trainer.get_state()  # a collective call
                 if writer is not None:
                     score = None if losses is None else to_json_number(losses.get("cost", losses["loss"]))

@@ -27,7 +27,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -45,6 +44,8 @@ if TYPE_CHECKING:
 CHECKPOINT_FORMAT = 2  # 2: other names of files and of what is in state.json than before
 TEMPORARY_PREFIX = ".writing-"
 SHARD_FOLDER = "shards"
+STAGING_BYTES = 2**25  # of pinned memory through which a copy on a GPU is read: 32 MiB are allocated at once
+SNAPSHOT_ALIGNMENT = 512  # bytes, for every dtype and for fast copies
 SHARDED_GROUPS = ("model", "optimizer", "ema")  # the files that the folder of shards stands for
 Tensors = dict[str, Tensor]
 TensorGroups = Mapping[str, Mapping[str, Tensor]]  # file name → tensors
@@ -120,9 +121,30 @@ def stream_safetensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memory
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
     yield struct.pack("<Q", len(head)) + head
+    staging = allocate_staging() if any(t.is_cuda for t in tensors.values()) else None
     for t in tensors.values():
         if t.numel():
-            yield t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+            yield from stream_bytes(t.detach().contiguous().reshape(-1).view(torch.uint8), staging)
+
+
+def stream_bytes(content: Tensor, staging: Tensor | None) -> Iterator[memoryview]:
+    """Yield the bytes of a flat tensor; from a GPU in pieces through pinned memory, each of which the next overwrites.
+    Only the calling thread waits for the device."""
+    if staging is None or not content.is_cuda:
+        yield content.cpu().numpy().data
+        return
+    for piece in content.split(len(staging)):
+        part = staging[: len(piece)]
+        part.copy_(piece, non_blocking=True)
+        copied = torch.cuda.Event(blocking=True)
+        copied.record()
+        copied.synchronize()
+        yield part.numpy().data
+
+
+def allocate_staging() -> Tensor:
+    """Return pinned memory for pieces of a file: torch keeps what was freed, so only the first call takes long."""
+    return torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True)
 
 
 @dataclass
@@ -308,48 +330,87 @@ class Checkpoints:
 
 
 class BackgroundWriter:
-    """Saves in the background: the state is copied on its device, then moved to the host and written in a thread."""
+    """Saves in the background: the state is copied on its device, and a thread writes it from there. A checkpoint waits
+    for the one before in its own thread; training goes on meanwhile, while there is memory for both copies."""
 
     def __init__(self, checkpoints: Checkpoints, sharded_writer: ShardedWriter | None = None):
         self.checkpoints, self.sharded_writer = checkpoints, sharded_writer
-        self.thread: threading.Thread | None = None
+        self.threads: list[threading.Thread] = []  # oldest first; each waits for the one before it
         self.error: BaseException | None = None
+        if torch.cuda.is_initialized():
+            allocate_staging()  # before the first step, not while one is launched
 
     def save(self, step: int, groups: TensorGroups, state: Mapping[str, object], score: float | None = None) -> None:
         """Copy the state now, and write it as soon as the previous checkpoint is written."""
-        self.wait()
+        is_on_gpu = any(t.is_cuda for part in groups.values() for t in part.values())
+        self.wait(most=int(is_on_gpu and self.sharded_writer is None and has_room_for_copy(groups)))
         # Without memory for a copy it is moved to the host at once, and the device waits.
-        copy = torch.Tensor.clone if has_room_for_copy(groups) else partial(torch.Tensor.to, device="cpu", copy=True)
-        snapshot = {n: {k: copy(t.detach()) for k, t in part.items()} for n, part in groups.items()}
+        snapshot = copy_tensors(groups) if has_room_for_copy(groups) else copy_to_host(groups)
         copied = torch.cuda.Event() if torch.cuda.is_available() else None
         if copied is not None:
             copied.record()
         plain = json.loads(json.dumps(state))
-        self.thread = threading.Thread(target=self.write_checkpoint, args=(copied, step, snapshot, plain, score))
-        self.thread.start()
+        previous = self.threads[-1] if self.threads else None
+        arguments = (previous, copied, step, snapshot, plain, score)
+        self.threads.append(threading.Thread(target=self.write_checkpoint, args=arguments))
+        self.threads[-1].start()
 
     def write_checkpoint(
-        self, copied: torch.cuda.Event | None, step: int, groups: TensorGroups, state: Mapping[str, object],
-        score: float | None,
+        self, previous: threading.Thread | None, copied: torch.cuda.Event | None, step: int, groups: TensorGroups,
+        state: Mapping[str, object], score: float | None,
     ) -> None:  # fmt: skip
-        """Write in the thread; the next call of `wait` raises an error."""
+        """Write in the thread, unless the checkpoint before failed; the next call of `wait` raises an error."""
         try:
+            if previous is not None:
+                previous.join()
+            if self.error is not None:
+                return
             with torch.cuda.stream(None if copied is None else torch.cuda.Stream()):
                 if copied is not None:
                     torch.cuda.current_stream().wait_event(copied)
-                host = {n: {k: t.to("cpu") for k, t in part.items()} for n, part in groups.items()}
-            self.checkpoints.save(step, host, state, score, self.sharded_writer)
+                if self.sharded_writer is not None:  # torch writes shards from the host
+                    groups = {n: {k: t.to("cpu") for k, t in part.items()} for n, part in groups.items()}
+                self.checkpoints.save(step, groups, state, score, self.sharded_writer)
         except BaseException as error:
             self.error = error
 
-    def wait(self) -> None:
-        """Wait until the checkpoint is on the disk; raise the error of its thread."""
-        if self.thread is not None:
-            self.thread.join()
-            self.thread = None
+    def wait(self, most: int = 0) -> None:
+        """Wait until all checkpoints but the newest `most` are on the disk; raise the error of a thread."""
+        while len(self.threads) > most:
+            self.threads[0].join()
+            del self.threads[0]
         if self.error is not None:
+            for thread in self.threads:
+                thread.join()
+            self.threads.clear()
             error, self.error = self.error, None
             raise error
+
+
+def copy_tensors(groups: TensorGroups) -> dict[str, Tensors]:
+    """Copy tensors on their device; those of a GPU into one block of its memory, which is allocated at once."""
+    plain = [t for part in groups.values() for t in part.values() if is_packed(t)]
+    sizes = [-(-t.nbytes // SNAPSHOT_ALIGNMENT) * SNAPSHOT_ALIGNMENT for t in plain]
+    block = torch.empty(sum(sizes), dtype=torch.uint8, device=plain[0].device) if plain else torch.empty(0)
+    places = iter(block.split(sizes) if plain else ())
+
+    def copy(tensor: Tensor) -> Tensor:
+        if not is_packed(tensor):
+            return tensor.detach().clone()
+        place = next(places)[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        return place.copy_(tensor.detach())
+
+    return {name: {key: copy(t) for key, t in part.items()} for name, part in groups.items()}
+
+
+def is_packed(tensor: Tensor) -> bool:
+    """Return whether a tensor is copied into a block with others: a plain one on a GPU, not a shard."""
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.is_cuda and tensor.numel() > 0
+
+
+def copy_to_host(groups: TensorGroups) -> dict[str, Tensors]:
+    """Copy tensors to the host, waiting for the device."""
+    return {n: {k: t.detach().to("cpu", copy=True) for k, t in part.items()} for n, part in groups.items()}
 
 
 def has_room_for_copy(groups: TensorGroups) -> bool:
