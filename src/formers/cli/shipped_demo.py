@@ -26,7 +26,8 @@ ENCODER, DECODER, TITLER, VECTORS = (
 BLANKS = ("The president of the United ___ spoke to Congress.", "배우들의 연기가 정말 ___ .")
 GUESSES, WORDS_SHOWN = 20, 4  # of a blank: asked for, and shown at most
 MIN_SHOWN = 0.01  # the probability of a shown word
-STORIES = ("The old man looked at the sea and", "이 영화는")
+STORIES = ("The old man looked at the sea and", "오랜만에")
+STORY_TOKENS = 48
 BILL = (
     "현행법은 어린이 보호구역에서 자동차의 통행속도를 시속 30킬로미터 이내로 제한할 수 있도록 규정하고 있음. "
     "그런데 보호구역의 안전시설이 부족하여 어린이 교통사고가 계속 발생하고 있다는 지적이 있음. "
@@ -99,7 +100,11 @@ def show_stories(console: SafeConsole, former: Former, where: Path, seed: int) -
     from ..generation.api import generate
 
     for prompt in STORIES:
-        text = generate(former, prompt, 48, temperature=0.7, top_k=40, seed=seed)
+        text = generate(former, prompt, STORY_TOKENS, temperature=0.7, top_k=40, seed=seed)
+        assert former.tokenizer is not None
+        is_cut = len(former.tokenizer.encode(text, special=False)) >= STORY_TOKENS - 2  # another split may be shorter
+        if is_cut and " " in text and not text.endswith((".", "!", "?")):
+            text = f"{text.rpartition(' ')[0]} …"
         console.print(f"  {escape_line(' '.join(f'{prompt}{text}'.split()))}")
 
 
