@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import warnings
 
 import pytest
@@ -316,3 +317,38 @@ def test_a_memory_that_fills_up_is_compiled_once(monkeypatch):
         fillings += [memory.is_filling for memory in t.carried_states.active.values()]
     assert not all(fillings), "the memory never filled up: nothing is seen"
     assert len(graphs) == 1
+
+
+def train_with_spoilt_steps(bad, late, monkeypatch):
+    """Train a Transformer-XL whose loss is not finite at some steps; with `late` their outcomes are read a step later,
+    where that can be done. Return the trainer, and for each step whether that was so."""
+    t = build_family_trainer("transformer_xl")
+    skip_on_device(t, monkeypatch)
+    if not late:
+        monkeypatch.setattr(Trainer, "reads_late", False)
+    real, read_late = type(t.objectives[0]).loss, [True] * t.config.steps
+
+    def loss(self, model, batch):
+        read_late[t.step] &= t.reads_late
+        found = real(self, model, batch)
+        return {name: (total * math.nan if t.step in bad else total, count) for name, (total, count) in found.items()}
+
+    monkeypatch.setattr(type(t.objectives[0]), "loss", loss)
+    list(t.train(load_family_batches(t)))
+    return t, read_late
+
+
+def test_a_memory_is_taken_back_on_the_device(monkeypatch):
+    """The host need not wait for the outcome of a step of a model with a memory, once every memory is full."""
+    bad = (5, 6, 9)  # counted from 0
+    with monkeypatch.context() as patches:
+        want, read_late = train_with_spoilt_steps(bad, False, patches)
+    assert not any(read_late)
+    got, read_late = train_with_spoilt_steps(bad, True, monkeypatch)
+    assert read_late == [False, *[True] * (len(read_late) - 1)], "memories that fill up change their shapes"
+    assert has_equal_weights(got, want)
+    (found, rest), (kept, same_rest) = got.carried_states.get_state(), want.carried_states.get_state()
+    assert rest == same_rest
+    assert set(found) == set(kept)
+    assert all(torch.equal(found[name], kept[name]) for name in kept)
+    assert got.bad_steps == want.bad_steps == 0

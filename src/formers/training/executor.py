@@ -126,6 +126,23 @@ class CarriedStates:
         """Restore a snapshot, so that a skipped step leaves no trace."""
         self.active, self.restored = before
 
+    @property
+    def can_undo_on_device(self) -> bool:
+        """Whether undo_where can take a step back: states keep their shapes once every group's memory is full. Only
+        true of a process that trains all streams."""
+        known = [*self.active.values(), *self.restored.values()]
+        is_full = all(isinstance(memory, SegmentMemory) and not memory.is_filling for memory in known)
+        return not self.streams or (is_full and len(known) == self.streams // self.rows)
+
+    def undo_where(self, undo: Tensor, before: tuple[dict[int, Memory], dict[int, Memory]]) -> None:
+        """Restore a snapshot if `undo`, a flag on the device, is set."""
+        for group, memory in self.active.items():
+            earlier = before[0].get(group) or before[1][group]
+            assert isinstance(memory, SegmentMemory)
+            assert isinstance(earlier, SegmentMemory)
+            if memory.lengths is not earlier.lengths:  # it was used in this step
+                memory.undo_where(undo, earlier)
+
     def get_state(self) -> tuple[Tensors, object]:
         """Return the tensors of all states as GROUP/NAME, and what else they hold, which is equal for all."""
         tensors: Tensors = {}
@@ -312,6 +329,11 @@ class Executor:
             self.optimizer.found_inf = (~values.sum().isfinite()).float()  # type: ignore[attr-defined]
             self.optimizer.step()
         return names, values
+
+    def get_skip_flag(self) -> Tensor:
+        """Return, on the device, whether the optimizer has skipped the last step itself."""
+        flag: Tensor = self.optimizer.found_inf  # type: ignore[attr-defined]
+        return flag.bool()
 
     def finish_step(self, skip: bool) -> None:
         """Apply the gradients unless the step is skipped, and clear them."""

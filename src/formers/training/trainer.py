@@ -222,7 +222,7 @@ class Trainer:
     @property
     def reads_late(self) -> bool:
         """Whether a step's outcome may be read after the next step was launched."""
-        return self.executor.skips_on_device and not self.carried_states.streams
+        return self.executor.skips_on_device and self.carried_states.can_undo_on_device
 
     def train_step(self, batches: Sequence[Batch], objective: Objective) -> StepResult:
         """Take one step: gradients of all batches, divided by the number of labels of all, then the weights."""
@@ -234,12 +234,14 @@ class Trainer:
         if isinstance(optimizer := self.executor.optimizer, AdamThenSGD):
             optimizer.choose_method(self.config.uses_sgd(self.step))
         weights = {name: self.world.size / max(1.0, count) for name, count in counts.items()}
-        before = self.carried_states.snapshot()
+        before, reads_late = self.carried_states.snapshot(), self.reads_late
         batches = [objective.prepare_step_batch(batch, self.step) for batch in batches]
         values = self.executor.start_step(batches, self.carried_states, objective, weights, lr)
         result = StepResult(self.step, lr, self.tokens, lambda: self.compute_outcome(values, counts))
-        skip = not self.reads_late and result.is_skipped
+        skip = not reads_late and result.is_skipped
         self.executor.finish_step(skip)
+        if reads_late and self.carried_states.streams:
+            self.carried_states.undo_where(self.executor.get_skip_flag(), before)
         if skip:
             self.carried_states.roll_back(before)
         else:

@@ -88,6 +88,15 @@ class SegmentMemory(CarriedState):
         new.hidden_states, new._new_states = dict(self.hidden_states), {}
         return new
 
+    def undo_where(self, undo: Tensor, before: SegmentMemory) -> None:
+        """Go back to a copy made before the last batch if `undo`, a flag on the device, is set: the host need not know.
+        Both must be full, so that they have the same shapes."""
+        assert self.lengths is not None
+        assert before.lengths is not None
+        self.lengths = torch.where(undo, before.lengths, self.lengths)
+        old = before.hidden_states
+        self.hidden_states = {layer: torch.where(undo, old[layer], x) for layer, x in self.hidden_states.items()}
+
     def get_state(self) -> MemoryState:
         """Return what a checkpoint keeps of this memory."""
         return {
