@@ -68,7 +68,7 @@ prefix-spans 2c3dcdb7973b
 deshuffle 239e42030d2b
 ernie-units 3412cc00c815
 ernie-units all f58864350fb6
-continual a741c1459cc6
+continual b004c1b100ea
 ernie-units phrase ed72d0aef5a5
 ernie-units entity f75d0f4aaeaa
 unit-pairs f564f35228dc

@@ -54,6 +54,18 @@ class AttentionCall(NamedTuple):
 
 
 _forced_kernel: str | None = None
+_allow_plain_products = True
+
+
+@contextlib.contextmanager
+def forbid_plain_products() -> Iterator[None]:
+    """Make bf16 training on a CPU call SDPA too, which keeps no attention weights: for counting what a GPU keeps."""
+    global _allow_plain_products
+    before, _allow_plain_products = _allow_plain_products, False
+    try:
+        yield
+    finally:
+        _allow_plain_products = before
 
 
 @contextlib.contextmanager
@@ -228,7 +240,8 @@ def _attend_rows(
     """Attend by SDPA, or by plain products where torch's kernel is slow: trained in bf16 on a CPU, forward and backward
     take 14 ms by products and 32 by SDPA (8 rows, 4 heads, 256 tokens), 1.0 and 4.7 with 20 rows of 20 tokens."""
     is_trained = torch.is_grad_enabled() and q.requires_grad and not torch.compiler.is_compiling()
-    if q.device.type != "cpu" or q.dtype != torch.bfloat16 or not is_trained or k.shape[2] > MAX_PRODUCT_KEYS:
+    is_slow = q.device.type == "cpu" and q.dtype == torch.bfloat16 and is_trained and k.shape[2] <= MAX_PRODUCT_KEYS
+    if not (is_slow and _allow_plain_products):
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=bias, dropout_p=call.dropout, is_causal=is_causal, scale=call.scale
         )

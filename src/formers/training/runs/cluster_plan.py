@@ -21,6 +21,7 @@ from ...data.readers import load_bundled_corpus
 from ...errors import Error
 from ...former import build_empty, count_trainable
 from ...model import Model, estimate_flops_per_token
+from ...nn.attention.dispatch import forbid_plain_products
 from ...nn.block import Block
 from ...nn.encoder_decoder import EncoderDecoder
 from ...nn.experts import Experts
@@ -369,7 +370,8 @@ def measure_batch(config: PretrainConfig, data: PreparedData) -> tuple[float, fl
         return tensor
 
     step.train()
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16):
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with hooks, torch.autocast("cpu", torch.bfloat16), forbid_plain_products():
         losses = step(batch)
     saved = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
     kept.clear()
