@@ -132,7 +132,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     page.add_table(
         local(f"Rise of the loss, removed one at a time and together (loss with all heads: {measured.baseline:.3f} bits)",
               f"하나씩 또는 함께 제거할 때의 손실 증가(모든 헤드가 있을 때의 손실: {measured.baseline:.3f}비트)"),
-        (local("heads", "헤드"), local("number", "수"), local("sum of the single costs", "개별 비용의 합"), local("together", "함께")), rows,
+        (local("removed heads", "제거한 헤드"), local("number (each layer keeps one)", "수(레이어마다 하나는 남김)"), local("sum of the single costs", "개별 비용의 합"), local("together", "함께")), rows,
     )  # fmt: skip
     page.add_picture(draw_matrix(costs, local("cost of each head", "헤드별 비용"), layers, heads, 52, True))
     page.add_picture(
