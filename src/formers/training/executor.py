@@ -143,11 +143,12 @@ class CarriedStates:
             if memory.lengths is not earlier.lengths:  # it was used in this step
                 memory.undo_where(undo, earlier)
 
-    def get_state(self) -> tuple[Tensors, object]:
-        """Return the tensors of all states as GROUP/NAME, and what else they hold, which is equal for all."""
+    def get_state(self, include_restored: bool = True) -> tuple[Tensors, object]:
+        """Return the tensors of all states as GROUP/NAME, and what else they hold, which is equal for all. Restored
+        states whose streams were not trained since are among them, if `include_restored`."""
         tensors: Tensors = {}
         rest: object = {}
-        for group, memory in self.active.items():
+        for group, memory in ({**self.restored, **self.active} if include_restored else self.active).items():
             memory_tensors, rest = flatten_state(memory.get_state())
             tensors |= {f"{group}/{name}": tensor for name, tensor in memory_tensors.items()}
         return tensors, rest

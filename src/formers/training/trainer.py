@@ -288,7 +288,8 @@ class Trainer:
         if self.last_result is not None:
             _ = self.last_result.outcome  # it counts the steps that were not finite
         moments, optimizer = flatten_state(self.executor.optimizer.state_dict())
-        memories, carried = self.carried_states.get_state()
+        # Each process has restored all states: where another one has trained a state, that one replaces the main one's.
+        memories, carried = self.carried_states.get_state(include_restored=self.world.is_main)
         groups = {
             "model": get_weights(self.model),
             "optimizer": moments,
