@@ -29,8 +29,8 @@ class SegmentMemory(CarriedState):
     nothing new). It starts empty, as in the paper, or with `zeros`: `length` zero vectors that are attended like any
     other state, as transformers does it. Rows may have seen different numbers of tokens: `lengths` (rows,) counts the
     states held, which lie at the right end of the `used_slots` of `hidden_states` (rows, used_slots, dim);
-    `has_equal_rows` says that all rows hold `used_slots` of them; once they are full, they stay so. With `reuse`, only the first `reuse` tokens of
-    each segment are remembered (XLNet)."""
+    `has_equal_rows` says that all rows hold `used_slots` of them; once they are full, they stay so. With `reuse`, only
+    the first `reuse` tokens of each segment are remembered (XLNet)."""
 
     forward_argument = "memory"
 
