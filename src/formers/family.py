@@ -220,8 +220,8 @@ TRANSLATION_TUNE = {
 
 @dataclass(frozen=True)
 class GpuSpeed:
-    """Tokens a second that training reached on one H200 (benchmarks/RESULTS.md), from which plans for other sizes and
-    GPUs follow."""
+    """Tokens a second of a whole training run on one H200, from which plans for other sizes and GPUs follow: the column
+    "loop, tokens/s" of "The whole loop on a GPU" in benchmarks/RESULTS.md, with the published dropout."""
 
     model: str | Mapping[str, object]  # a preset, or its settings
     tokens_per_second: int  # of both sides of an encoder-decoder

@@ -131,11 +131,10 @@ AnySource = ExampleSource[Any]  # dynamic: the class of its plans, which nobody 
 
 
 class Listener(Protocol):
-    """What follows the weights in training, such as their moving average or a rule of the family's."""
+    """What follows the weights in training, such as a rule of the family's."""
 
     def on_update(self, step: int) -> None:
-        """Act after a step has changed the weights; `step` were done before it. Skipped steps are not reported, unless
-        the device itself skipped them: they left the weights as they were."""
+        """Act after a step has changed the weights; `step` were done before it. Skipped steps are not reported."""
 
 
 class RunRecords(Protocol):

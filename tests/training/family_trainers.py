@@ -30,8 +30,8 @@ TEXT = build_learnable_store(0, 60, lambda r: r.integers(1, 12))
 PAIRS = build_learnable_store(1, 60, lambda r: 2)
 
 
-def build_family_trainer(name):
-    """Build a trainer of a family with its own objective."""
+def build_family_trainer(name, **settings):
+    """Build a trainer of a family with its own objective; `settings` are more of TrainConfig."""
     family = FAMILIES[name].definition
     sizes = select_sizes(name, vocab=80, context=24, pad=TOKENIZER.id("pad"), memory=12)
     f = formers.build(name, head=family.pretraining_head, seed=0, **sizes)
@@ -40,9 +40,8 @@ def build_family_trainer(name):
     if family.has_carried_state and "num_streams" in known:
         options |= {"num_streams": 8, "streams_per_batch": 4}
     goal = build_objective(family.objective, TOKENIZER, 24, **options)
-    return Trainer(
-        f.model, [goal], TrainConfig(steps=STEPS, batch_tokens=96, accumulate=2, seq_length=24, lr=1e-2, warmup_steps=2)
-    )
+    base = {"steps": STEPS, "batch_tokens": 96, "accumulate": 2, "seq_length": 24, "lr": 1e-2, "warmup_steps": 2}
+    return Trainer(f.model, [goal], TrainConfig(**{**base, **settings}))
 
 
 def load_family_batches(t):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import types
 import warnings
 
 import pytest
@@ -17,6 +18,8 @@ from torch._dynamo.backends.debugging import aot_eager
 import formers
 from formers import Error
 from formers.batch import Batch
+from formers.data.loader import load_batches
+from formers.data.plans import TokenSource
 from formers.nn.block import Block
 from formers.objectives.causal import CausalLM
 from formers.training.config_merge import configure_pretraining
@@ -30,11 +33,21 @@ from formers.training.executor import (
     list_tensors,
     select_compiled_modules,
 )
+from formers.training.optimizer import DEVICE_SKIPPING_OPTIMIZERS
 from formers.training.train_config import TrainConfig
 from formers.training.trainer import Diverged, Trainer
 from tests.training import family_trainers
 from tests.training.family_trainers import build_family_trainer, load_family_batches
-from tests.training.toy_trainer import build_toy_trainer, has_equal_weights, load_toy_batches, train_to_end
+from tests.training.toy_trainer import (
+    OBJECTIVE,
+    STORE,
+    NonFiniteObjective,
+    build_toy_model,
+    build_toy_trainer,
+    has_equal_weights,
+    load_toy_batches,
+    train_to_end,
+)
 
 
 class Graph:
@@ -125,7 +138,7 @@ def test_recorded_steps_train_as_others(monkeypatch):
 def skip_on_device(t, monkeypatch):
     """Let a trainer on a CPU leave it to the optimizer to skip steps, as on a GPU."""
     for group in t.executor.optimizer.param_groups:
-        group.update(fused=True, foreach=False)
+        group.update({name: value for name, value in (("fused", True), ("foreach", False)) if name in group})
     t.executor.skips_on_device = True
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
@@ -322,7 +335,7 @@ def test_a_memory_that_fills_up_is_compiled_once(monkeypatch):
 def train_with_spoilt_steps(bad, late, monkeypatch):
     """Train a Transformer-XL whose loss is not finite at some steps; with `late` their outcomes are read a step later,
     where that can be done. Return the trainer, and for each step whether that was so."""
-    t = build_family_trainer("transformer_xl")
+    t = build_family_trainer("transformer_xl", ema=0.5)
     skip_on_device(t, monkeypatch)
     if not late:
         monkeypatch.setattr(Trainer, "reads_late", False)
@@ -347,8 +360,70 @@ def test_a_memory_is_taken_back_on_the_device(monkeypatch):
     got, read_late = train_with_spoilt_steps(bad, True, monkeypatch)
     assert read_late == [False, *[True] * (len(read_late) - 1)], "memories that fill up change their shapes"
     assert has_equal_weights(got, want)
+    assert all(torch.equal(got.ema.weights[name], average) for name, average in want.ema.weights.items())
     (found, rest), (kept, same_rest) = got.carried_states.get_state(), want.carried_states.get_state()
     assert rest == same_rest
     assert set(found) == set(kept)
     assert all(torch.equal(found[name], kept[name]) for name in kept)
     assert got.bad_steps == want.bad_steps == 0
+
+
+@pytest.mark.parametrize("name", sorted(DEVICE_SKIPPING_OPTIMIZERS))
+def test_what_the_device_skips_leaves_no_trace(name, monkeypatch):
+    """Weights, moments and averages are those of a run that waits for each step and then decides."""
+    trained = []
+    for skips in (False, True):
+        config = TrainConfig(steps=12, batch_tokens=128, seq_length=16, ema=0.5, optimizer=name, lr=1e-3)
+        t = Trainer(build_toy_model(dropout=0.0), [NonFiniteObjective({0, 4, 5, 9})], config)
+        if skips:
+            skip_on_device(t, monkeypatch)
+            assert t.reads_late
+        results = list(t.train(lambda phase, at: load_batches(TokenSource(STORE, OBJECTIVE), 128, 0, at)))
+        assert [r.step for r in results if r.is_skipped] == [1, 5, 6, 10]
+        trained.append(t)
+    want, got = trained
+    assert has_equal_weights(got, want)
+    assert all(torch.equal(got.ema.weights[key], average) for key, average in want.ema.weights.items())
+    found, kept = (one.get_state()[0].get("optimizer", {}) for one in trained)
+    assert set(found) == set(kept)
+    assert all(torch.equal(moment, kept[key]) for key, moment in found.items())
+
+
+def test_a_skip_is_read_from_the_step_itself(monkeypatch):
+    """A graph that is replayed leaves its flag in its values; the optimizer has that of the graph recorded last."""
+    t = build_toy_trainer(steps=2, dropout=0.0, ema=0.5)
+    skip_on_device(t, monkeypatch)
+    train_to_end(t)
+    t.executor.optimizer.found_inf = torch.ones(())
+    assert not t.executor.get_skip_flag()
+    t.executor.step_values = torch.tensor([math.nan, 1.0])
+    assert t.executor.get_skip_flag()
+
+
+def test_listeners_make_a_run_wait(monkeypatch):
+    """What a listener does need not leave the weights of a skipped step as they are."""
+    t, steps = build_toy_trainer(steps=2), []
+    skip_on_device(t, monkeypatch)
+    assert t.reads_late
+    t.listeners = [types.SimpleNamespace(on_update=steps.append)]
+    assert not t.reads_late
+
+
+def test_only_updates_that_can_be_recorded_are(monkeypatch):
+    """Other optimizers follow a recorded gradient, and their outcome is read late nevertheless."""
+    t = build_toy_trainer(steps=9, dropout=0.0, optimizer="rms-adamw", lr=1e-3)
+    plain = build_toy_trainer(steps=9, dropout=0.0, optimizer="rms-adamw", lr=1e-3)
+    skip_on_device(t, monkeypatch)
+
+    @contextlib.contextmanager
+    def capture(graph, capture_error_mode):
+        before = [None if p.grad is None else p.grad.clone() for p in t.model.parameters()]
+        yield
+        for p, grad in zip(t.model.parameters(), before, strict=True):
+            p.grad = grad
+
+    use_graphs(t, monkeypatch, capture)
+    assert t.reads_late
+    assert [r.losses for r in train_to_end(t)] == [r.losses for r in train_to_end(plain)]
+    assert [key[0] for key in t.executor.cuda_graphs] == ["gradient"]
+    assert has_equal_weights(t, plain)

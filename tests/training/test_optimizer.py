@@ -12,7 +12,14 @@ from torch import nn
 
 import formers
 from formers import Error
-from formers.training.optimizer import OPTIMIZERS, SCHEDULES, build_optimizer, build_param_groups, build_schedule
+from formers.training.optimizer import (
+    DEVICE_SKIPPING_OPTIMIZERS,
+    OPTIMIZERS,
+    SCHEDULES,
+    build_optimizer,
+    build_param_groups,
+    build_schedule,
+)
 
 
 def build_layer(seed=0):
@@ -249,3 +256,57 @@ def test_adam_gives_way_to_sgd():
     chosen.step()
     assert torch.equal(model.weight, before - 0.5 * model.weight.grad)
     assert not chosen.state
+
+
+def run_with_spoilt_gradients(name, bad, is_told, as_tensor, steps=6):
+    """Train weights of several shapes with given gradients, of which some entries are not finite at the steps `bad`.
+    The optimizer is told so on the device, or those steps are left out. Return weights and state after each step."""
+    torch.manual_seed(0)
+    model = nn.ParameterList([torch.randn(130, 150), torch.randn(70, 90), torch.randn(9)])
+    chosen = build_optimizer(name, model, 0.05, weight_decay=0.1, betas=(0.8, 0.9))
+    if as_tensor:
+        for group in chosen.param_groups:
+            group["lr"] = torch.tensor(group["lr"])
+    history = []
+    for step in range(steps):
+        g = torch.Generator().manual_seed(step)
+        for p in model:
+            p.grad = torch.randn(p.shape, generator=g)
+            if step in bad:
+                p.grad[0], p.grad[-1] = math.nan, math.inf
+        if is_told:
+            chosen.found_inf = torch.tensor(float(step in bad))
+        if is_told or step not in bad:
+            chosen.step()
+        states = [{n: t.clone() for n, t in chosen.state[p].items()} if p in chosen.state else {} for p in model]
+        history.append(([p.detach().clone() for p in model], states))
+    return history
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+@pytest.mark.parametrize("bad", [(), (2, 3), (0, 4)])
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name not in ("adagrad", "adadelta", "sgd")])
+def test_steps_are_skipped_on_the_device(name, bad, as_tensor):
+    """A gradient that is not finite moves no weight, no moment and no counter, and later steps do not see it. Other
+    steps are those of an optimizer that is told nothing, to the last bit."""
+    assert name in DEVICE_SKIPPING_OPTIMIZERS
+    if as_tensor and name in ("adam", "adamw"):
+        pytest.skip("torch's own take a tensor on a GPU")
+    got, want = (run_with_spoilt_gradients(name, bad, is_told, as_tensor) for is_told in (True, False))
+    for step, ((weights, states), (want_weights, want_states)) in enumerate(zip(got, want, strict=True)):
+        assert all(torch.equal(a, b) for a, b in zip(weights, want_weights, strict=True)), step
+        for state, want_state in zip(states, want_states, strict=True):
+            for key, value in state.items():  # a first step that is skipped leaves an empty state
+                assert torch.equal(value, want_state.get(key, torch.zeros_like(value))), (step, key)
+
+
+def test_a_change_of_method_is_skipped_on_the_device_too():
+    model = nn.Linear(3, 2)
+    chosen = build_optimizer("adam-sgd", model, 0.1)
+    chosen.choose_method(True)
+    before = model.weight.detach().clone()
+    for p in model.parameters():
+        p.grad = torch.full_like(p, math.nan)
+    chosen.found_inf = torch.ones(())
+    chosen.step()
+    assert torch.equal(model.weight, before)

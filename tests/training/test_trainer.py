@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import json
@@ -267,6 +268,26 @@ def test_memories_name_what_they_keep(name):
         memory.reorder_rows(torch.zeros(memory.rows if name != "elmo" else 4, dtype=torch.long))
     again.carried_states.roll_back(before)
     assert all(torch.equal(t, tensors[n]) for n, t in again.carried_states.get_state()[0].items())
+
+
+@pytest.mark.parametrize("name", ["transformer_xl", "elmo"])
+def test_a_resumed_run_keeps_memories_that_it_has_not_used_yet(name):
+    """Saved after a step that trained some of the streams, or none, a run has the memories of the others still."""
+    t = build_family_trainer(name, accumulate=1)
+    list(t.train(load_family_batches(t), 2))
+    groups, state = copy.deepcopy(t.get_state())
+    again = build_family_trainer(name, accumulate=1)
+    again.restore_state(groups, state)
+    restored = again.get_state()[0]["carried_state"]
+    assert {n.split("/")[0] for n in restored} == {"0", "1"}
+    assert all(torch.equal(restored[n], tensor) for n, tensor in groups["carried_state"].items())
+    list(again.train(load_family_batches(again), 3))
+    assert len(again.carried_states.active) == 1, "a step trains half of the streams"
+    last = build_family_trainer(name, accumulate=1)
+    last.restore_state(*again.get_state())
+    found, want = ([r.losses for r in one.train(load_family_batches(one), 6)] for one in (last, t))
+    assert found == want[1:]
+    assert has_equal_weights(last, t)
 
 
 def test_too_many_of_them_end_the_run():

@@ -202,5 +202,5 @@ FAMILY = Family(
         "AlbertForSequenceClassification": "classify", "AlbertForTokenClassification": "tag",
         "AlbertForQuestionAnswering": "answer", "AlbertForMultipleChoice": "choose",
     }, HF_CONFIG, build_key_map),
-    h200_speed=GpuSpeed("albert-base", 711_830, 512),
+    h200_speed=GpuSpeed("albert-base", 652_336, 512),
 )  # fmt: skip

@@ -252,5 +252,5 @@ FAMILY = Family(
         "bart", map_classes("Bart"), HF_CONFIG, build_key_map, adjust_settings, build_architecture_rule("Bart"),
         config_defaults=NO_FORCED_EOS,
     ),
-    h200_speed=GpuSpeed("bart-base", 963_796, 512, target_share=0.2),
+    h200_speed=GpuSpeed("bart-base", 692_152, 512, target_share=0.57),
 )  # fmt: skip

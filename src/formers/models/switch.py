@@ -239,5 +239,5 @@ FAMILY = Family(
         "switch_transformers", HF_CLASSES, HF_CONFIG, build_key_map, adjust_settings,
         t5.build_architecture_rule(HF_PREFIX),
     ),
-    h200_speed=GpuSpeed("switch-base-8", 461_212, 512, target_share=0.2),
+    h200_speed=GpuSpeed({"sparse": 3, "ff": 2048}, 470_249, 512, target_share=0.18),
 )  # fmt: skip

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..config import Settings
 from ..nn.gpu_support import has_triton
+from .skipping_optimizer import SkipMask, SkippingOptimizer
 
 BLOCK_SIZE = 256  # values that share a scale
 MIN_QUANTISED = (
@@ -96,9 +97,10 @@ class StepNumbers(NamedTuple):
     weight_factor: Tensor  # what weight decay leaves
     root_bias: Tensor
     eps: Tensor
+    is_skipped: Tensor  # a bool: nothing may change
 
 
-def compute_step_numbers(step: Tensor, lr: Tensor, group: Settings) -> StepNumbers:
+def compute_step_numbers(step: Tensor, lr: Tensor, group: Settings, mask: SkipMask | None) -> StepNumbers:
     """Compute the numbers of a step, with no copy from the host."""
 
     def fill(value: float) -> Tensor:
@@ -106,30 +108,34 @@ def compute_step_numbers(step: Tensor, lr: Tensor, group: Settings) -> StepNumbe
 
     first, second = group["betas"]
     bias, root_bias = 1 - first**step, (1 - second**step).sqrt()
+    is_skipped = torch.zeros_like(step, dtype=torch.bool) if mask is None else mask.is_skipped
     return StepNumbers(
-        fill(1 - first), fill(1 - second), lr / bias, 1 - lr * group["weight_decay"], root_bias, fill(group["eps"])
-    )
+        fill(1 - first), fill(1 - second), lr / bias, 1 - lr * group["weight_decay"], root_bias, fill(group["eps"]),
+        is_skipped,
+    )  # fmt: skip
 
 
 def update_blocks(
     weight: Tensor, gradient: Tensor, moments: tuple[Tensor, Tensor, Tensor, Tensor], signed: Tensor, unsigned: Tensor,
     step: Tensor, first: int, numbers: StepNumbers,
 ) -> None:  # fmt: skip
-    """Take AdamW's step in (blocks, 256) weights, in place; `moments` are the codes and scales of both."""
+    """Take AdamW's step in (blocks, 256) weights, in place; `moments` are the codes and scales of both. If it is
+    skipped, all stay: codes too, which rounding would change even without a gradient."""
     mean_codes, mean_scales, root_codes, root_scales = moments
     mean = dequantise(mean_codes, mean_scales, signed)
     mean = mean + (gradient - mean) * numbers.mean_share
     square = dequantise(root_codes, root_scales, unsigned).square()
     root = (square + (gradient.square() - square) * numbers.square_share).sqrt()
-    weight.mul_(numbers.weight_factor).sub_(numbers.lr * mean / (root / numbers.root_bias + numbers.eps))
+    moved = weight * numbers.weight_factor - numbers.lr * mean / (root / numbers.root_bias + numbers.eps)
+    weight.copy_(torch.where(numbers.is_skipped, weight, moved))
     for values, levels, codes, scales, salt in (
         (mean, signed, mean_codes, mean_scales, 0), (root, unsigned, root_codes, root_scales, 1),
     ):  # fmt: skip
         new_codes, new_scales = quantise(values, levels, draw_dither(values, first, step, salt))
         if salt:  # a root of zero beside a mean that is not would make the next step endless
             new_codes = new_codes.clamp(min=1)
-        codes.copy_(new_codes)
-        scales.copy_(new_scales)
+        codes.copy_(torch.where(numbers.is_skipped, codes, new_codes))
+        scales.copy_(torch.where(numbers.is_skipped, scales, new_scales))
 
 
 @functools.cache
@@ -155,7 +161,7 @@ def get_update(device_type: str) -> Callable[..., None]:
     return try_compiled
 
 
-class AdamW8bit(torch.optim.Optimizer):
+class AdamW8bit(SkippingOptimizer):
     """AdamW whose moments are kept as codes (uint8) and scales (fp32) of blocks."""
 
     def __init__(self, groups: list[Settings], lr: float, betas: tuple[float, float], eps: float):
@@ -164,6 +170,7 @@ class AdamW8bit(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Take one step without a host sync."""
+        mask = self.build_skip_mask()
         for group in self.param_groups:
             lr = group["lr"]
             if not isinstance(lr, Tensor):  # filled by a kernel: a copy from the host would wait for the device
@@ -174,17 +181,17 @@ class AdamW8bit(torch.optim.Optimizer):
                 state = self.state[p]
                 if not state:
                     state.update(build_moments(p))
-                state["step"] += 1
+                state["step"] += 1 if mask is None else mask.counted
                 if "mean_codes" in state:
-                    self.update_quantised(p, state, lr, group)
+                    self.update_quantised(p, state, lr, group, mask)
                 else:
-                    update_full(p, state, lr, group)
+                    update_full(p, state, lr, group, mask)
 
-    def update_quantised(self, p: Tensor, state: Settings, lr: Tensor, group: Settings) -> None:
+    def update_quantised(self, p: Tensor, state: Settings, lr: Tensor, group: Settings, mask: SkipMask | None) -> None:
         """Update a weight piece by piece; the last block is filled up with zeros."""
         levels = [build_levels(is_signed, p.device) for is_signed in (True, False)]
         weight, gradient, update = p.view(-1), p.grad.reshape(-1), get_update(p.device.type)  # type: ignore[union-attr]
-        numbers = compute_step_numbers(state["step"], lr, group)
+        numbers = compute_step_numbers(state["step"], lr, group, mask)
         moments = [state[name] for name in ("mean_codes", "mean_scales", "root_codes", "root_scales")]
         for first in range(0, p.numel(), PIECE_SIZE):
             piece = weight[first : first + PIECE_SIZE]
@@ -223,11 +230,13 @@ def build_moments(p: Tensor) -> Settings:
     return {"step": step, **codes}
 
 
-def update_full(p: Tensor, state: Settings, lr: Tensor, group: Settings) -> None:
+def update_full(p: Tensor, state: Settings, lr: Tensor, group: Settings, mask: SkipMask | None) -> None:
     """Take AdamW's step with moments in fp32."""
     first, second = group["betas"]
-    mean, square, t = state["exp_avg"], state["exp_avg_sq"], state["step"]
-    mean.lerp_(p.grad, 1 - first)
-    square.mul_(second).addcmul_(p.grad, p.grad, value=1 - second)
-    p.mul_(1 - lr * group["weight_decay"])
-    p.sub_(lr * (mean / (1 - first**t)) / ((square / (1 - second**t)).sqrt() + group["eps"]))
+    mean, square, t, grad = state["exp_avg"], state["exp_avg_sq"], state["step"], p.grad
+    new_mean = torch.lerp(mean, grad, 1 - first)  # type: ignore[arg-type]
+    new_square = (square * second).addcmul_(grad, grad, value=1 - second)
+    new = p * (1 - lr * group["weight_decay"])
+    new.sub_(lr * (new_mean / (1 - first**t)) / ((new_square / (1 - second**t)).sqrt() + group["eps"]))
+    for tensor, changed in ((mean, new_mean), (square, new_square), (p, new)):
+        tensor.copy_(changed if mask is None else torch.where(mask.is_skipped, tensor, changed))

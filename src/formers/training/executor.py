@@ -27,7 +27,7 @@ from ..protocols import Losses, Objective
 from .checkpoint.local import Tensors, flatten_state, unflatten_state
 from .distributed.process_group import ProcessGroup
 from .distributed.strategies import select_strategy
-from .optimizer import DEVICE_SKIPPING_OPTIMIZERS, build_optimizer
+from .optimizer import CAPTURABLE_OPTIMIZERS, DEVICE_SKIPPING_OPTIMIZERS, build_optimizer
 from .train_config import TrainConfig
 
 WARMUP_BATCHES = 3  # batches that run as usual before one is recorded as a CUDA graph
@@ -143,11 +143,12 @@ class CarriedStates:
             if memory.lengths is not earlier.lengths:  # it was used in this step
                 memory.undo_where(undo, earlier)
 
-    def get_state(self) -> tuple[Tensors, object]:
-        """Return the tensors of all states as GROUP/NAME, and what else they hold, which is equal for all."""
+    def get_state(self, include_restored: bool = True) -> tuple[Tensors, object]:
+        """Return the tensors of all states as GROUP/NAME, and what else they hold, which is equal for all. Restored
+        states whose streams were not trained since are among them, if `include_restored`."""
         tensors: Tensors = {}
         rest: object = {}
-        for group, memory in self.active.items():
+        for group, memory in ({**self.restored, **self.active} if include_restored else self.active).items():
             memory_tensors, rest = flatten_state(memory.get_state())
             tensors |= {f"{group}/{name}": tensor for name, tensor in memory_tensors.items()}
         return tensors, rest
@@ -282,11 +283,13 @@ class Executor:
         alone = self.device.type == "cuda" and world.size == 1 and not self.scaler.is_enabled()
         self.skips_on_device = alone and s.optimizer in DEVICE_SKIPPING_OPTIMIZERS and not s.spike_factor
         self.uses_cuda_graphs = alone and self.is_compiled and not s.activation_checkpointing
+        self.can_record_update = s.optimizer in CAPTURABLE_OPTIMIZERS
         # Recorded functions by name, objective and shape. What differs from step to step, a graph reads from here.
         self.cuda_graphs: dict[tuple[str, int, torch.Size], GraphedStep[Any]] = {}  # dynamic: of a batch or a step
         self.graph_weights: dict[str, Tensor] = {}
         self.graph_lrs = [torch.empty((), device=self.device) for _ in self.optimizer.param_groups]
         self.has_accumulated = False
+        self.step_values: Tensor | None = None  # of the last step, on the device
 
     def start_step(
         self, batches: Sequence[Batch], carried_states: CarriedStates, objective: Objective,
@@ -304,9 +307,9 @@ class Executor:
             self.set_graph_weights(loss_weights)
         # Gradients that many batches are added up in must stay where they are; those of one batch need not be kept.
         self.has_accumulated |= len(batches) > 1
-        if recorded and self.skips_on_device and not self.has_accumulated:
-            names, values = self.run_recorded("step", self.take_step, batches[0], objective)
-            return StepValues(names, values)
+        if recorded and self.skips_on_device and self.can_record_update and not self.has_accumulated:
+            names, self.step_values = self.run_recorded("step", self.take_step, batches[0], objective)
+            return StepValues(names, self.step_values)
         sums: dict[str, Tensor] = {}
         for number, (batch, memory) in enumerate(zip(batches, memories, strict=True)):
             with self.strategy.sync_gradients(self.parallel_module, number == len(batches) - 1):
@@ -316,7 +319,8 @@ class Executor:
                     totals = self.compute_gradient(batch.to(self.device), memory, objective, loss_weights)
                 for name, total in totals.items():
                     sums[name] = sums.get(name, torch.zeros_like(total)) + total
-        return StepValues(*self.clip_and_update(sums))
+        names, self.step_values = self.clip_and_update(sums)
+        return StepValues(names, self.step_values)
 
     def clip_and_update(self, sums: Mapping[str, Tensor]) -> tuple[list[str], Tensor]:
         """Clip the gradients and, where steps are skipped on the device, apply them. Return the names of the losses,
@@ -326,14 +330,15 @@ class Executor:
         norm = self.strategy.clip_grad_norm(self.model, self.grad_clip or math.inf)
         values = torch.stack([value.double() for value in (norm, *(sums[name] for name in names))])
         if self.skips_on_device:  # the optimizer leaves non-finite gradients out itself: no host sync is needed
-            self.optimizer.found_inf = (~values.sum().isfinite()).float()  # type: ignore[attr-defined]
+            self.optimizer.found_inf = find_non_finite(values).float()  # type: ignore[attr-defined]
             self.optimizer.step()
         return names, values
 
     def get_skip_flag(self) -> Tensor:
-        """Return, on the device, whether the optimizer has skipped the last step itself."""
-        flag: Tensor = self.optimizer.found_inf  # type: ignore[attr-defined]
-        return flag.bool()
+        """Return, on the device, whether the optimizer has skipped the last step itself. Computed from the step's own
+        values: the optimizer's `found_inf` belongs to the graph that was recorded last, not to the one that ran."""
+        assert self.step_values is not None
+        return find_non_finite(self.step_values)
 
     def finish_step(self, skip: bool) -> None:
         """Apply the gradients unless the step is skipped, and clear them."""
@@ -426,6 +431,11 @@ class Executor:
         """Compute products in the run's dtype within the block."""
         enabled = self.dtype != torch.float32
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+
+def find_non_finite(values: Tensor) -> Tensor:
+    """Return, on the device, whether any of a step's values is not finite."""
+    return ~values.sum().isfinite()
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:

@@ -1,8 +1,9 @@
 """Optimizers and learning-rate schedules by name: fused AdamW and those that single papers ask for.
 
 A new one is an entry of OPTIMIZERS or SCHEDULES, which the settings are checked against; an optimizer that skips
-non-finite gradients on the device (`found_inf`) also of DEVICE_SKIPPING_OPTIMIZERS, a schedule whose warmup is its
-time scale also of WARMUP_SCALED_SCHEDULES, one whose rate does not rise in it also of FLAT_WARMUP_SCHEDULES.
+non-finite gradients on the device (`found_inf`) also of DEVICE_SKIPPING_OPTIMIZERS, one whose step can be recorded as
+part of a CUDA graph also of CAPTURABLE_OPTIMIZERS, a schedule whose warmup is its time scale also of
+WARMUP_SCALED_SCHEDULES, one whose rate does not rise in it also of FLAT_WARMUP_SCHEDULES.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +19,10 @@ from torch import Tensor, nn
 from ..config import Settings, suggest_name
 from ..errors import Error
 from .adamw8bit import AdamW8bit
+from .skipping_optimizer import SkipMask, SkippingOptimizer
 
 
-class ScaledAdam(torch.optim.Optimizer):
+class ScaledAdam(SkippingOptimizer):
     """Adam's direction times `scale(weight, direction)` and the learning rate, with decoupled weight decay."""
 
     def __init__(
@@ -32,26 +35,49 @@ class ScaledAdam(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Take one step without a host sync."""
-        for p, _, group in iterate_gradients(self.param_groups):
-            direction = compute_adam_direction(self.state[p], p, group) + group["weight_decay"] * p
-            p.sub_(direction * (group["lr"] * self.compute_scale(p, direction)))
+        mask = self.build_skip_mask()
+        for group in self.param_groups:
+            factors = compute_moment_factors(group, mask)
+            for p, grad in iterate_gradients(group, mask):
+                direction = compute_adam_direction(self.state[p], p, grad, group, factors) + group["weight_decay"] * p
+                update = direction * (group["lr"] * self.compute_scale(p, direction))
+                p.sub_(update if mask is None else mask.drop(update))
 
 
-def iterate_gradients(groups: list[Settings]) -> Iterator[tuple[Tensor, Tensor, Settings]]:
-    """Yield the weights that have a gradient, each with it and with its group."""
-    return ((p, p.grad, group) for group in groups for p in group["params"] if p.grad is not None)
+def iterate_gradients(group: Settings, mask: SkipMask | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the weights of a group that have a gradient, each with it; in a skipped step the gradients are zero."""
+    for p in group["params"]:
+        if p.grad is not None:
+            yield p, p.grad if mask is None else mask.drop(p.grad)
 
 
-def compute_adam_direction(state: Settings, p: Tensor, group: Settings) -> Tensor:
+class MomentFactors(NamedTuple):
+    """By how much a step moves Adam's moments: numbers, or tensors that are neutral if the device skips it."""
+
+    counted: float | Tensor  # by which the number of steps grows
+    mean_share: float | Tensor  # of the gradient in the first moment
+    square_factor: float | Tensor  # what is left of the second moment
+
+
+def compute_moment_factors(group: Settings, mask: SkipMask | None) -> MomentFactors:
+    """Compute the factors of a step, once for all weights of a group."""
+    first, second = group["betas"]
+    if mask is None:
+        return MomentFactors(1, 1 - first, second)
+    skipped = mask.is_skipped
+    return MomentFactors(mask.counted, torch.where(skipped, 0.0, 1 - first), torch.where(skipped, 1.0, second))
+
+
+def compute_adam_direction(state: Settings, p: Tensor, grad: Tensor, group: Settings, factors: MomentFactors) -> Tensor:
     """Update a weight's moments by its gradient, and return Adam's direction m / (√v + ε), both without their bias."""
     first, second = group["betas"]
     if not state:
         state["step"] = torch.zeros((), device=p.device)
         state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
-    state["step"] += 1
+    state["step"] += factors.counted
     mean, square, t = state["exp_avg"], state["exp_avg_sq"], state["step"]
-    mean.lerp_(p.grad, 1 - first)
-    square.mul_(second).addcmul_(p.grad, p.grad, value=1 - second)
+    mean.lerp_(grad, factors.mean_share)
+    square.mul_(factors.square_factor).addcmul_(grad, grad, value=1 - second)
     return (mean / (1 - first**t)) / ((square / (1 - second**t)).sqrt() + group["eps"])
 
 
@@ -80,7 +106,7 @@ def build_param_groups(model: nn.Module, decay: float, lr_scales: Mapping[str, f
     ]
 
 
-class Adafactor(torch.optim.Optimizer):
+class Adafactor(SkippingOptimizer):
     """Adafactor (Shazeer & Stern 2018, algorithm 4) as T5 was trained with it: no momentum, β₂ = 1 - t^-0.8, updates
     clipped at RMS 1 and scaled by RMS(w). The squared gradients of a matrix are kept as the means of its rows and
     columns if both of its largest axes have at least 128 entries, as in Mesh TensorFlow; smaller ones are kept whole.
@@ -92,26 +118,34 @@ class Adafactor(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Take one step without a host sync."""
-        for p, grad, group in iterate_gradients(self.param_groups):
-            state, axes = self.state[p], find_factored_axes(p)
-            squares = grad.square() + 1e-30
-            if not state:
-                state["step"] = torch.zeros((), device=p.device)
-                means = {"row_mean": squares.mean(axes[1]), "column_mean": squares.mean(axes[0])} if axes else {}
-                state |= {n: torch.zeros_like(t) for n, t in (means or {"square_mean": squares}).items()}
-            state["step"] += 1
-            share = state["step"] ** -0.8  # of the new squares: 1 - β₂
-            if axes:
-                rows = move_mean(state["row_mean"], squares.mean(axes[1]), share)
-                columns = move_mean(state["column_mean"], squares.mean(axes[0]), share)
-                axis = axes[0] - (axes[1] < axes[0])  # of the rows' means, which have lost the other axis
-                factor = (rows / rows.mean(axis, keepdim=True)).rsqrt().unsqueeze(axes[1])
-                update = grad * factor * columns.rsqrt().unsqueeze(axes[0])
-            else:
-                update = grad * move_mean(state["square_mean"], squares, share).rsqrt()
-            update = update / (update.norm() / math.sqrt(update.numel())).clamp(min=1.0)
-            update = update * scale_by_rms(p, update) + group["weight_decay"] * p
-            p.sub_(update * group["lr"])
+        mask = self.build_skip_mask()
+        for group in self.param_groups:
+            for p, grad in iterate_gradients(group, mask):
+                direction = compute_adafactor_direction(self.state[p], p, grad, mask)
+                update = (direction * scale_by_rms(p, direction) + group["weight_decay"] * p) * group["lr"]
+                p.sub_(update if mask is None else mask.drop(update))
+
+
+def compute_adafactor_direction(state: Settings, p: Tensor, grad: Tensor, mask: SkipMask | None) -> Tensor:
+    """Update a weight's means of squared gradients, and return the gradient over their root, clipped at RMS 1."""
+    axes, squares = find_factored_axes(p), grad.square() + 1e-30
+    if not state:
+        state["step"] = torch.zeros((), device=p.device)
+        means = {"row_mean": squares.mean(axes[1]), "column_mean": squares.mean(axes[0])} if axes else {}
+        state |= {n: torch.zeros_like(t) for n, t in (means or {"square_mean": squares}).items()}
+    state["step"] += 1 if mask is None else mask.counted
+    share = state["step"] ** -0.8  # of the new squares: 1 - β₂
+    if mask is not None:
+        share = mask.drop(share)
+    if axes:
+        rows = move_mean(state["row_mean"], squares.mean(axes[1]), share)
+        columns = move_mean(state["column_mean"], squares.mean(axes[0]), share)
+        axis = axes[0] - (axes[1] < axes[0])  # of the rows' means, which have lost the other axis
+        factor = (rows / rows.mean(axis, keepdim=True)).rsqrt().unsqueeze(axes[1])
+        update = grad * factor * columns.rsqrt().unsqueeze(axes[0])
+    else:
+        update = grad * move_mean(state["square_mean"], squares, share).rsqrt()
+    return update / (update.norm() / math.sqrt(update.numel())).clamp(min=1.0)
 
 
 def move_mean(mean: Tensor, new: Tensor, share: Tensor) -> Tensor:
@@ -125,7 +159,7 @@ def find_factored_axes(weight: Tensor) -> tuple[int, int] | None:
     return (order[0], order[1]) if len(order) == 2 and weight.shape[order[0]] >= 128 else None
 
 
-class AdamThenSGD(torch.optim.Optimizer):
+class AdamThenSGD(SkippingOptimizer):
     """Adam without decay, and from some step on plain SGD (Wu et al. 2016, §8.3). The trainer says by `uses_sgd` which
     of the two a step takes, since the learning rate changes with it."""
 
@@ -142,9 +176,15 @@ class AdamThenSGD(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Take one step without a host sync."""
-        for p, grad, group in iterate_gradients(self.param_groups):
-            direction = grad if group["uses_sgd"] else compute_adam_direction(self.state[p], p, group)
-            p.sub_((direction + group["weight_decay"] * p) * group["lr"])
+        mask = self.build_skip_mask()
+        for group in self.param_groups:
+            factors = compute_moment_factors(group, mask)
+            for p, grad in iterate_gradients(group, mask):
+                direction = grad
+                if not group["uses_sgd"]:
+                    direction = compute_adam_direction(self.state[p], p, grad, group, factors)
+                update = (direction + group["weight_decay"] * p) * group["lr"]
+                p.sub_(update if mask is None else mask.drop(update))
 
 
 OptimizerFactory = Callable[[list[Settings], float, tuple[float, float], float], torch.optim.Optimizer]
@@ -161,7 +201,8 @@ OPTIMIZERS: dict[str, OptimizerFactory] = {
     "adam-sgd": lambda groups, lr, betas, eps: AdamThenSGD(groups, lr, betas, eps),  # for GNMT
     "sgd": lambda groups, lr, betas, eps: torch.optim.SGD(groups, lr=lr, momentum=betas[0]),
 }
-DEVICE_SKIPPING_OPTIMIZERS = {"adam", "adamw"}
+DEVICE_SKIPPING_OPTIMIZERS = {"adam", "adamw", "adamw8bit", "adafactor", "rms-adamw", "lamb", "adam-sgd"}
+CAPTURABLE_OPTIMIZERS = {"adam", "adamw"}  # torch's own; the others have not been recorded on a GPU
 
 
 def build_optimizer(

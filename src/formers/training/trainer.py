@@ -111,14 +111,21 @@ class WeightAverage:
 
     def __init__(self, model: nn.Module, decay: float):
         self.model, self.decay = model, decay
-        self.weights = {name: tensor.detach().clone() for name, tensor in get_weights(model).items()}
+        own = get_weights(model)
+        self.weights = {name: tensor.detach().clone() for name, tensor in own.items()}
+        moved = [(self.weights[name], tensor) for name, tensor in own.items() if tensor.is_floating_point()]
+        self.averages, self.tensors = [average for average, _ in moved], [tensor for _, tensor in moved]
 
     @torch.no_grad()
-    def on_update(self, step: int) -> None:
-        """Move the average towards the weights; fast at first, so that it does not stay where it began."""
+    def update(self, step: int, is_skipped: Tensor | None = None) -> None:
+        """Move the average towards the weights, `step` steps having been done before; fast at first, so that it leaves
+        the point where it began. It stays if `is_skipped`, a flag on the device, is set: the host need not know."""
         share = 1 - min(self.decay, (1 + step) / (10 + step))
-        moved = [(self.weights[n], t) for n, t in get_weights(self.model).items() if t.is_floating_point()]
-        torch._foreach_lerp_([average for average, _ in moved], [tensor for _, tensor in moved], share)
+        if is_skipped is None:
+            torch._foreach_lerp_(self.averages, self.tensors, share)
+        else:  # moved by 0 it keeps its values: the weights of a skipped step are finite
+            own_share = torch.where(is_skipped, 0.0, share)
+            torch._foreach_lerp_(self.averages, self.tensors, [own_share] * len(self.averages))
 
     @contextlib.contextmanager
     def use_weights(self) -> Iterator[None]:
@@ -162,7 +169,6 @@ class Trainer:
             decay_start=s.decay_start, decay_every=s.decay_every,
         )  # fmt: skip
         self.ema = WeightAverage(self.model, s.ema) if s.ema else None
-        self.listeners = (*self.listeners, *([self.ema] if self.ema else []))
         self.carried_states = CarriedStates(self.model, self.objectives[-1], s.carry_memory)
         self.rng_states: Tensors | None = None  # None before the first step
         self.last_result: StepResult | None = None  # whose outcome may not have been read yet
@@ -174,7 +180,9 @@ class Trainer:
 
     @contextlib.contextmanager
     def use_run_rng(self) -> Iterator[None]:
-        """Draw dropout from the run's own generators within the block; the caller's stay where they were."""
+        """Draw dropout from the run's own generators within the block; the caller's stay where they were. Entered for
+        each step, not once for `train`: what is drawn between two steps (samples, an evaluation, the caller's own
+        numbers) must neither depend on the run nor change it. On a CPU that costs 3 microseconds a step."""
         before = get_rng_state()
         if self.rng_states is None:
             torch.manual_seed(self.config.seed + 1_000_003 * self.world.rank)
@@ -221,8 +229,9 @@ class Trainer:
 
     @property
     def reads_late(self) -> bool:
-        """Whether a step's outcome may be read after the next step was launched."""
-        return self.executor.skips_on_device and self.carried_states.can_undo_on_device
+        """Whether a step's outcome may be read after the next step was launched. Listeners are not told of skipped
+        steps, so where there are any, the outcome is read before."""
+        return self.executor.skips_on_device and self.carried_states.can_undo_on_device and not self.listeners
 
     def train_step(self, batches: Sequence[Batch], objective: Objective) -> StepResult:
         """Take one step: gradients of all batches, divided by the number of labels of all, then the weights."""
@@ -244,9 +253,11 @@ class Trainer:
             self.carried_states.undo_where(self.executor.get_skip_flag(), before)
         if skip:
             self.carried_states.roll_back(before)
-        else:
-            for listener in self.listeners:
-                listener.on_update(self.step)
+            return result
+        for listener in self.listeners:
+            listener.on_update(self.step)
+        if self.ema is not None:
+            self.ema.update(self.step, self.executor.get_skip_flag() if self.executor.skips_on_device else None)
         return result
 
     def compute_outcome(self, values: StepValues, counts: Mapping[str, float]) -> StepOutcome:
@@ -288,7 +299,8 @@ class Trainer:
         if self.last_result is not None:
             _ = self.last_result.outcome  # it counts the steps that were not finite
         moments, optimizer = flatten_state(self.executor.optimizer.state_dict())
-        memories, carried = self.carried_states.get_state()
+        # Each process has restored all states: where another one has trained a state, that one replaces the main one's.
+        memories, carried = self.carried_states.get_state(include_restored=self.world.is_main)
         groups = {
             "model": get_weights(self.model),
             "optimizer": moments,

@@ -187,3 +187,61 @@ def test_a_memory_of_another_family_is_refused():
     xlnet = formers.build("xlnet", vocab=50, dim=16, layers=2, heads=2, ff=24)
     with pytest.raises(Error, match="of a model with family transformer_xl, not of one with family xlnet"):
         xlnet.logits(ids, memory=memory)
+
+
+def read_ragged(model, memory, lengths, seed):
+    """Read a batch of rows of these lengths."""
+    torch.manual_seed(seed)
+    model(pack_rows([torch.randint(0, 50, (n,)).tolist() for n in lengths]), memory=memory)
+
+
+@torch.no_grad()
+def test_a_full_memory_has_equal_rows_whatever_it_reads():
+    """Each row drops as many states as it takes in, so that nothing of a batch is left when it is undone."""
+    f, memory = build_model(), SegmentMemory(2, 4)
+    read_ragged(f.model, memory, (5, 5), 0)
+    assert memory.has_equal_rows
+    before = memory.copy()
+    read_ragged(f.model, memory, (3, 6), 1)
+    assert memory.has_equal_rows
+    assert memory.lengths.tolist() == [4, 4]
+    memory.undo_where(torch.tensor(True), before)
+    state, want = memory.get_state(), before.get_state()
+    assert state["has_equal_rows"] == want["has_equal_rows"]
+    assert torch.equal(state["lengths"], want["lengths"])
+    assert all(torch.equal(x, want["hidden_states"][n]) for n, x in state["hidden_states"].items())
+    read_ragged(f.model, memory, (2, 5), 2)
+    read_ragged(f.model, before, (2, 5), 2)
+    assert all(torch.equal(x, before.hidden_states[n]) for n, x in memory.hidden_states.items())
+    filling = SegmentMemory(2, 4)
+    read_ragged(f.model, filling, (2, 5), 0)
+    assert not filling.has_equal_rows
+
+
+@torch.no_grad()
+def test_undoing_a_batch_keeps_its_dtype():
+    """A memory that was restored in fp32 is carried on in the run's dtype, undone or not."""
+    f, memory = build_model(), SegmentMemory(2, 4)
+    read_ragged(f.model, memory, (5, 5), 0)
+    before = memory.copy()
+    memory.hidden_states = {n: (x + 1).bfloat16() for n, x in memory.hidden_states.items()}
+    for undo in (False, True):
+        undone = memory.copy()
+        undone.undo_where(torch.tensor(undo), before)
+        want = before if undo else memory
+        for n, x in undone.hidden_states.items():
+            assert x.dtype == torch.bfloat16
+            assert torch.equal(x, want.hidden_states[n].bfloat16())
+
+
+def test_a_state_of_another_size_is_restored_by_its_tensors():
+    """Groups of streams that have read more or less share in a checkpoint what is no tensor."""
+    f, short, long = build_model(), SegmentMemory(2, 8), SegmentMemory(2, 8)
+    with torch.no_grad():
+        read_ragged(f.model, short, (2, 3), 0)
+        for seed in range(2):
+            read_ragged(f.model, long, (3, 3), seed)
+    again = SegmentMemory(2, 8)
+    again.restore_state({**long.get_state(), **{n: short.get_state()[n] for n in ("lengths", "hidden_states")}})
+    assert again.used_slots == short.used_slots == 3
+    assert not again.has_equal_rows

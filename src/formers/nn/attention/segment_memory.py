@@ -29,8 +29,8 @@ class SegmentMemory(CarriedState):
     nothing new). It starts empty, as in the paper, or with `zeros`: `length` zero vectors that are attended like any
     other state, as transformers does it. Rows may have seen different numbers of tokens: `lengths` (rows,) counts the
     states held, which lie at the right end of the `used_slots` of `hidden_states` (rows, used_slots, dim);
-    `has_equal_rows` says that all rows hold `used_slots` of them. With `reuse`, only the first `reuse` tokens of
-    each segment are remembered (XLNet)."""
+    `has_equal_rows` says that all rows hold `used_slots` of them; once they are full, they stay so. With `reuse`, only
+    the first `reuse` tokens of each segment are remembered (XLNet)."""
 
     forward_argument = "memory"
 
@@ -90,12 +90,17 @@ class SegmentMemory(CarriedState):
 
     def undo_where(self, undo: Tensor, before: SegmentMemory) -> None:
         """Go back to a copy made before the last batch if `undo`, a flag on the device, is set: the host need not know.
-        Both must be full, so that they have the same shapes."""
+        Both must be full: they have the same shapes, and no batch changes `has_equal_rows` any more. States keep the
+        dtype of the last batch, in which the next one would read them anyway."""
         assert self.lengths is not None
         assert before.lengths is not None
+        assert not before.is_filling
         self.lengths = torch.where(undo, before.lengths, self.lengths)
         old = before.hidden_states
-        self.hidden_states = {layer: torch.where(undo, old[layer], x) for layer, x in self.hidden_states.items()}
+        self.hidden_states = {
+            layer: torch.where(undo, old[layer].to(x.dtype) if layer in old else torch.zeros_like(x), x)
+            for layer, x in self.hidden_states.items()
+        }
 
     def get_state(self) -> MemoryState:
         """Return what a checkpoint keeps of this memory."""
@@ -108,6 +113,11 @@ class SegmentMemory(CarriedState):
         """Restore the state that get_state returned of a memory of this size."""
         self.used_slots, self.has_equal_rows = state["used_slots"], state["has_equal_rows"]
         self.lengths, self.hidden_states = state["lengths"], state["hidden_states"]
+        # What is no tensor may be of another group of streams, which has read more or less than this one.
+        for states in self.hidden_states.values():
+            self.used_slots = states.shape[1]
+        if self.lengths is not None:
+            self.has_equal_rows &= bool((self.lengths == self.used_slots).all())
 
     def merge_new_states(self, other: SegmentMemory) -> None:
         """Take the new states that the layers gave to a copy."""
@@ -130,5 +140,6 @@ class SegmentMemory(CarriedState):
                 slots = torch.arange(kept, device=x.device) + (self.used_slots - kept + lengths)[:, None]
                 self.hidden_states[layer] = both.gather(1, slots.clamp(min=0)[:, :, None].expand(-1, -1, x.shape[-1]))
         self.lengths = (self.lengths + lengths).clamp(max=self.length)
-        self.has_equal_rows = self.has_equal_rows and layout.is_uniform
+        is_full = self.used_slots == self.length  # each row then drops as many states as it takes in
+        self.has_equal_rows = self.has_equal_rows and (layout.is_uniform or is_full)
         self.used_slots, self._new_states = kept, {}
