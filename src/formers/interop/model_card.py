@@ -339,22 +339,26 @@ class ShippedCardText:
     limits_title: str
     language_names: Mapping[str, str]
     language_joiner: str
+    model_title: str
+    vectors_title: str
 
 
 SHIPPED_CARD_TEXTS = {
     "en": ShippedCardText(
-        intro="A small {title} model that comes with formers, for {languages}. Weights are stored as {storage}.",
-        figures_title="Figures", figure_columns=("what", "this model", "beside it"), training_title="Training",
+        intro="{title} for {languages}, bundled with formers. Weights are stored as {storage}.",
+        figures_title="Figures", figure_columns=("what", "this model", "compared with"), training_title="Training",
         data_row="text and its licences", seen_row="seen", tokens_format="{tokens:,} tokens in {steps:,} steps",
         compute_row="compute", recipe_row="recipe", limits_title="Limits",
         language_names={"en": "English", "ko": "Korean"}, language_joiner=" and ",
+        model_title="A small {title} model", vectors_title="Small skip-gram (word2vec) vectors",
     ),
     "ko": ShippedCardText(
-        intro="formers에 포함된 작은 {title} 모델입니다. 언어: {languages}. 가중치 저장 형식: {storage}.",
+        intro="formers에 포함된 {title}입니다. 언어: {languages}. 가중치 저장 형식: {storage}.",
         figures_title="측정값", figure_columns=("항목", "이 모델", "비교 대상"), training_title="학습",
         data_row="학습 텍스트와 라이선스", seen_row="학습량", tokens_format="토큰 {tokens:,}개, {steps:,} 스텝",
         compute_row="연산", recipe_row="재현 명령", limits_title="한계",
         language_names={"en": "영어", "ko": "한국어"}, language_joiner=", ",
+        model_title="작은 {title} 모델", vectors_title="작은 skip-gram(word2vec) 단어 벡터",
     ),
 }  # fmt: skip
 
@@ -377,7 +381,9 @@ def build_shipped_card(language: str, former: Former, record: JSONObject, storag
     """Build the body of a shipped model's card."""
     words, names = SHIPPED_CARD_TEXTS[language], CARD_TEXTS[language]
     record = {**record, **record.get("korean", {})} if language == "ko" else record
-    title = find_family(former.family).card.title
+    title = words.model_title.format(title=find_family(former.family).card.title)
+    if former.definition.is_static:
+        title = words.vectors_title
     languages = words.language_joiner.join(words.language_names.get(one, one) for one in record["languages"])
     intro = words.intro.format(title=title, languages=languages, storage=storage)
     facts = {key: value for key, value in collect_facts(names, former, former.dtype).items() if key != "dtype"}
@@ -395,6 +401,7 @@ def build_shipped_card(language: str, former: Former, record: JSONObject, storag
     lines += [f"| {key} | {' '.join(value.split())} |" for key, value in training.items()]
     lines += ["", f"## {names.facts_title}", "", "| | |", "|---|---|"]
     lines += [f"| {names.row_titles[key]} | {escape_cell(value)} |" for key, value in facts.items()]
-    lines += ["", f"## {words.limits_title}", "", record["limits"], "", f"## {names.loading_title}", ""]
+    lines += ["", f"## {names.licence_title}", "", format_licence(record["license"]), ""]
+    lines += [f"## {words.limits_title}", "", record["limits"], "", f"## {names.loading_title}", ""]
     lines += [FORMERS_EXAMPLE.format(name=record["title"]).replace("path/to/", "formers/"), ""]
     return "\n".join(lines)
