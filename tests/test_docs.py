@@ -52,17 +52,11 @@ def list_python():
 
 @pytest.fixture(scope="module")
 def trained_models(tmp_path_factory):
-    """What the pages take for granted: the demo's models (untrained here), and one called my-bert."""
+    """What the pages take for granted beside the bundled models: one called my-bert (untrained here)."""
     folder = tmp_path_factory.mktemp("docs")
-    for language in ("en", "ko"):
-        tokenizer = train_tokenizer("wordpiece", load_bundled_corpus(language)[0][:200], 1024)
-        f = formers.build("bert", head="mlm", vocab=len(tokenizer), **get_recipe("bert").model)
-        f.tokenizer = tokenizer
-        formers.save(f, folder / f"formers-demo-{language}" / "bert")
-        pieces = train_tokenizer("bpe", load_bundled_corpus(language)[0][:40], 512)
-        gpt2 = formers.build("gpt2", vocab=len(pieces), **get_recipe("gpt2").model)
-        gpt2.tokenizer = pieces
-        formers.save(gpt2, folder / f"formers-demo-{language}" / "gpt2")
+    tokenizer = train_tokenizer("wordpiece", load_bundled_corpus("ko")[0][:200], 1024)
+    f = formers.build("bert", head="mlm", vocab=len(tokenizer), **get_recipe("bert").model)
+    f.tokenizer = tokenizer
     formers.save(f, folder / "my-bert")
     return folder
 
