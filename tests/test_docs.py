@@ -92,6 +92,7 @@ def test_commands_exist(words):
     elif words and words[0] == "pip":
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         assert set(re.findall(r"\[(\w+)\]", words[-1])) <= set(extras)
+        assert not words[-1].startswith("formers"), "no index has formers: install it from a clone"
     elif words[:2] == ["serve", "run"]:  # Ray's own command, with a builder of ours and its options
         module, _, builder = words[2].partition(":")
         assert builder in list_definitions(ROOT / "src" / (module.replace(".", "/") + ".py"))
