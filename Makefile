@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 .PHONY: demo test test-avx2 browser chromium lint format docs notebooks package bench gpu faults clients ray mutation golden clean
 
-demo: $(VENV)/core ## what the models of the package can do; ARGS=--train trains two small ones
+demo: $(VENV)/core ## what the bundled models can do; ARGS=--train trains two small ones
 	$(BIN)/formers demo $(ARGS)
 
 test: $(VENV)/dev ## the whole suite, under ten minutes on two cores

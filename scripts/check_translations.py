@@ -17,7 +17,9 @@ from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
 RECORD = DOCS / "ko" / "sources.json"
-PLACE = re.compile(r"<!-- place -->.*?<!-- end of place -->", re.DOTALL)  # a family's place in the race
+# What scripts/make_race.py writes: a family's place in the race; the hypotheses with their answers, and the results.
+FILLED_IN = ("place", "hypotheses", "results")
+MADE = re.compile(rf"<!-- ({'|'.join(FILLED_IN)}) -->.*?<!-- end of \1 -->", re.DOTALL)
 GENERATED = {"claims", "family", "recipes"}  # written in both languages by scripts
 
 
@@ -28,12 +30,12 @@ def list_pages() -> list[str]:
 
 
 def compute_sums(page: str) -> dict[str, str]:
-    """Compute the sums of a page in both languages, spaces, line breaks and the place in the race apart."""
+    """Compute the sums of a page in both languages, without spaces, line breaks and what the race fills in."""
     sums = {}
     for language in ("en", "ko"):
         path = DOCS / language / f"{page}.md"
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        words = " ".join(PLACE.sub("", text).split())
+        words = " ".join(MADE.sub("", text).split())
         sums[language] = hashlib.sha256(words.encode()).hexdigest()[:16]
     return sums
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import yaml
+
 import formers
 from formers.registry import FAMILIES
 
@@ -15,9 +17,12 @@ NOTES = {
     "en": "Who descends from whom, then one section for each family: its paper, what was new, shapes, where this"
     " implementation differs from the reference, and the published sizes. A name in the tree leads to the page that"
     " explains the model.",
-    "ko": "어느 모델이 어느 모델에서 나왔는지, 그리고 모델 계열마다 논문, 새로운 점, 공개된 크기를 정리했습니다."
-    " 이름을 누르면 그 모델을 설명하는 페이지로 갑니다. 텐서의 모양과 참조 구현과의 차이는"
-    " [영어 페이지](../en/family.md)에 있습니다.",
+    "ko": "어느 모델이 어느 모델에서 나왔는지, 그리고 모델 계열마다 논문, 새로운 점, 텐서의 모양, 참조 구현과의 차이,"
+    " 공개된 크기를 정리했습니다. 이름을 누르면 그 모델을 설명하는 페이지로 갑니다.",
+}
+DIFFERENCES = {  # of the model files, in Korean
+    one["en"]: one["ko"]
+    for one in yaml.safe_load((Path(__file__).parent / "differences_ko.yaml").read_text(encoding="utf-8"))
 }
 NO_PARENT = "–"
 ROOTS = {  # what the first ones of a line descend from, which is not a family here
@@ -38,7 +43,8 @@ def make_page(language: str) -> str:
         if name == NO_PARENT:
             depth -= 1
         else:
-            label = f"[{row['title']}](family/{name}.md) ({row['year']})" if row else name_root(name, language)
+            title = localise_title(row["title"], language) if row else ""
+            label = f"[{title}](family/{name}.md) ({row['year']})" if row else name_root(name, language)
             lines.append(f"{'  ' * depth}- {label}")
         for child in sorted((r for r in members.values() if r["parent"] == name), key=lambda r: (r["year"], r["name"])):
             add_branch(child["name"], depth + 1)
@@ -81,10 +87,19 @@ def describe_in_english(row: dict[str, str]) -> list[str]:
 
 
 def describe_in_korean(row: dict[str, str]) -> list[str]:
-    """A member's paper, parent and summary."""
-    parent = name_parent(row, "ko")
-    link = f"[원리](family/{row['name']}.md)"
-    return [f"**{row['title']}** ({row['paper']}). 부모: {parent}. {link}.", "", FAMILIES[row["name"]].card.korean, ""]
+    """A member's paper, parent, summary and differences."""
+    parent, title = name_parent(row, "ko"), localise_title(row["title"], "ko")
+    shapes = re.sub(r"^as (\w+)", lambda same: f"{FAMILIES[same[1]].card.title}와 같음", row["shapes"])
+    return [
+        f"**{title}** ({row['paper']}). 부모: {parent}. [원리](family/{row['name']}.md).", "",
+        FAMILIES[row["name"]].card.korean, "", f"모양: {shapes}", "",
+        f"참조 구현과의 차이: {DIFFERENCES[row['differs']]}.", "",
+    ]  # fmt: skip
+
+
+def localise_title(title: str, language: str) -> str:
+    """Return a family's title: as it is, or in Korean without the English "and"."""
+    return title.replace(" and ", ", ") if language == "ko" else title
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Turn the tutorials into executed notebooks in build/notebooks: python scripts/make_notebooks.py [PAGE …]
 
-A page's Python becomes cells that are run one after the other in one kernel, in a directory with the small models that
+A page's Python becomes cells that are run one after the other in one kernel, in a directory with the small model that
 the pages take for granted; commands of the shell and prose stay text. A cell that fails ends the program.
 """
 
@@ -23,21 +23,14 @@ from formers.training.recipes import get_recipe
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "build" / "notebooks"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FAMILIES = {"bert": ("wordpiece", 1024, 200), "gpt2": ("bpe", 512, 40)}  # tokenizer, pieces, documents
 
 
-def build_sample_models(folder: Path) -> None:
-    """Save untrained models under the names that the pages use: those of the demo, and one called my-bert."""
-    for language in ("en", "ko"):
-        texts = load_bundled_corpus(language)[0]
-        for family, (kind, size, documents) in FAMILIES.items():
-            tokenizer = train_tokenizer(kind, texts[:documents], size)
-            head = {"head": "mlm"} if family == "bert" else {}
-            former = formers.build(family, vocab=len(tokenizer), **head, **get_recipe(family).model)
-            former.tokenizer = tokenizer
-            formers.save(former, folder / f"formers-demo-{language}" / family)
-            if family == "bert":
-                formers.save(former, folder / "my-bert", overwrite=language == "ko")
+def build_sample_model(folder: Path) -> None:
+    """Save an untrained model under the name that the pages use: my-bert."""
+    tokenizer = train_tokenizer("wordpiece", load_bundled_corpus("ko")[0][:200], 1024)
+    former = formers.build("bert", head="mlm", vocab=len(tokenizer), **get_recipe("bert").model)
+    former.tokenizer = tokenizer
+    formers.save(former, folder / "my-bert")
 
 
 def make_notebook(text: str) -> nbformat.NotebookNode:
@@ -73,7 +66,7 @@ def main() -> None:
                 continue
             with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                build_sample_models(Path(folder))
+                build_sample_model(Path(folder))
                 notebook = execute_page(page, Path(folder))
             path = NOTEBOOKS / language / f"{name}.ipynb"
             path.parent.mkdir(parents=True, exist_ok=True)

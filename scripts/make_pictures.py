@@ -619,7 +619,9 @@ def draw_family(family: str, language: str) -> str:
     x, y = (structure[1] + 40, 0.0) if beside else (0.0, structure[2] + 26)
     width = (x + idea[1] if beside else max(structure[1], idea[1])) + 2 * margin
     height = (max(structure[2], idea[2]) if beside else y + idea[2]) + 2 * margin
-    title = f"{FAMILIES[family].card.title}: {localise(language, 'its blocks, and what is new', '구조와 새로운 점')}"
+    name = FAMILIES[family].card.title
+    name = name.replace(" and ", ", ") if language == "ko" else name
+    title = f"{name}: {localise(language, 'its blocks, and what is new', '구조와 새로운 점')}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {width:.0f} {height:.0f}"'
         f' width="{width:.0f}" role="img" aria-label="{escape(title)}"><style>{STYLE}</style>'

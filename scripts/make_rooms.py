@@ -123,7 +123,7 @@ def draw() -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" font-size="14"'
         ' font-family="ui-monospace, monospace">',
-        "<title>The rooms of formers: a room imports those that its lines lead down to</title>",
+        "<title>The modules of formers: a module imports those that its lines lead down to</title>",
         f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
     ]
     for upper, lower in edges:

@@ -118,7 +118,7 @@ SPARE_SECONDS = 30.0  # after its time, before a process is killed
 SOURCE_LICENCES = {
     "wikipedia": "English Wikipedia of 2006 (prose of enwik8), CC BY-SA 3.0",
     "bills": "reasons for bills of the National Assembly of Korea 2016-2025 (korean-assembly-bills), CC BY 4.0",
-    "books": "nine English novels from Project Gutenberg, public domain",
+    "books": "nine books of English fiction from Project Gutenberg, public domain",
     "addresses": "messages of US presidents to Congress, public domain",
     "reviews": "Korean film reviews (NSMC's authors; texts of NSMC's test set left out), CC0 1.0",
     "help": "LibreOffice's help in English and Korean, MPL-2.0",
@@ -128,15 +128,17 @@ SOURCE_LICENCES = {
 LICENCES_IN_KOREAN = {
     "wikipedia": "2006년 영어 위키백과(enwik8의 본문), CC BY-SA 3.0",
     "bills": "2016~2025년 대한민국 국회 법률안의 제안 이유(korean-assembly-bills), CC BY 4.0",
-    "books": "프로젝트 구텐베르크의 영어 소설 아홉 권, 퍼블릭 도메인",
+    "books": "프로젝트 구텐베르크의 영어 소설책 아홉 권, 퍼블릭 도메인",
     "addresses": "미국 대통령이 의회에 보낸 교서, 퍼블릭 도메인",
-    "reviews": "한국어 영화평(NSMC를 만든 사람들의 데이터에서 NSMC 테스트 세트의 글을 뺀 것), CC0 1.0",
+    "reviews": "한국어 영화 리뷰(NSMC를 만든 사람들의 데이터에서 NSMC 테스트 세트의 글을 뺀 것), CC0 1.0",
     "help": "LibreOffice의 영어와 한국어 도움말, MPL-2.0",
 }
 LIMITS_IN_KOREAN = {
-    "bert-mini": "소문자만 씁니다. 2006년 위키백과, 법률안과 영화평의 말은 알지만 그 밖에는 거의 모르고, "
+    "bert-mini": "영어 대소문자를 구분하지 않습니다(모두 소문자로 바꿉니다). "
+    "2006년 위키백과, 법률안과 영화 리뷰의 말은 알지만 그 밖에는 거의 모르고, "
     "믿을 만한 사실을 담고 있지 않습니다. 학습한 글에는 쓴 사람들의 견해와 편견이 들어 있습니다.",
-    "gpt2-mini": "문법에는 맞아도 뜻이 잘 통하지 않는 글을 쓰며, 쓴 내용을 믿어서는 안 됩니다. "
+    "gpt2-mini": "문법에는 대체로 맞아도 앞뒤가 이어지지 않는 글을 쓰며, 쓴 내용을 믿어서는 안 됩니다. "
+    "한국어 최소 대립쌍 가운데 높임, 분류사, 시제는 무작위와 거의 같습니다(52~53%). "
     "학습한 글에는 쓴 사람들의 견해와 편견이 들어 있습니다.",
     "t5-bill-titles": "법률안의 제안 이유에 제목을 붙입니다. 다른 글에도 법률 제목을 붙이며, "
     "드물거나 2025년 8월 뒤에 생긴 법률의 이름은 모릅니다.",
@@ -147,7 +149,7 @@ FIGURES_IN_KOREAN = (  # patterns of what the cards say of figures, and their Ko
     (r"bits per byte, held-out wikipedia", "바이트당 비트 수, 학습하지 않은 위키백과"),
     (r"bits per byte, held-out books", "바이트당 비트 수, 학습하지 않은 소설"),
     (r"bits per byte, held-out bills", "바이트당 비트 수, 학습하지 않은 법률안"),
-    (r"bits per byte, held-out reviews", "바이트당 비트 수, 학습하지 않은 영화평"),
+    (r"bits per byte, held-out reviews", "바이트당 비트 수, 학습하지 않은 영화 리뷰"),
     (r"minimal pairs \(en\), (\d+) phenomena", r"영어 최소 대립쌍, 현상 \1가지"),
     (r"minimal pairs \(ko\), (\d+) phenomena", r"한국어 최소 대립쌍, 현상 \1가지"),
     (r"analogies \(en\), (\d+) questions", r"영어 유추 문항 \1개"),
@@ -155,9 +157,9 @@ FIGURES_IN_KOREAN = (  # patterns of what the cards say of figures, and their Ko
     (r"linear classifier on mean vectors", "벡터의 평균을 읽는 선형 분류기"),
     (r"random vectors", "무작위 벡터"),
     (r"chance", "무작위"),
-    (r"(\w+) accuracy", r"\1 정확도"),
-    (r"(\w+) spearman", r"\1 스피어만 상관계수"),
-    (r"(\w+) matthews", r"\1 매슈스 상관계수"),
+    (r"\baccuracy\b", "정확도"),
+    (r"Spearman correlation", "스피어만 상관계수"),
+    (r"Matthews correlation", "매슈스 상관계수"),
     (r"([\d,]+) examples", r"예제 \1개"),
     (r"(\d+) seeds", r"시드 \1개"),
     (r"same shape from scratch", "같은 구조를 처음부터 학습하면"),
@@ -165,11 +167,21 @@ FIGURES_IN_KOREAN = (  # patterns of what the cards say of figures, and their Ko
     (r"titles written exactly", "정답과 똑같이 쓴 제목(%)"),
     (r"copying the beginning", "앞부분을 그대로 쓰면"),
     (r"the most common title", "가장 흔한 제목을 쓰면"),
-    (r"([\d,]+) s on one CPU core, beside other trainings", r"CPU 코어 하나로 \1초, 다른 학습과 함께"),
-    (r"([\d,]+) s on one (.+), beside other trainings", r"\2 하나로 \1초, 다른 학습과 함께"),
-    (r"([\d,]+) s on two CPU cores, beside other programs", r"CPU 코어 두 개로 \1초, 다른 프로그램과 함께"),
+    (r"([\d,]+) s on one CPU core", r"CPU 코어 하나로 \1초"),
+    (r"([\d,]+) s on two CPU cores", r"CPU 코어 두 개로 \1초"),
+    (r"([\d,]+) s on one (.+) \(", r"\2 하나로 \1초 ("),
+    (r" \(machine shared with other runs\)", "(다른 학습과 컴퓨터를 나누어 사용)"),
+    (r" \(GPU shared with other runs\)", "(다른 학습과 GPU를 나누어 사용)"),
+    (r" \(machine shared with other programs\)", "(다른 프로그램과 컴퓨터를 나누어 사용)"),
     (r"([\d,]+) words, (\d+) epochs", r"단어 \1개, \2 에포크"),
 )  # fmt: skip
+TASK_TITLES = {"nsmc": "NSMC", "korsts": "KorSTS", "cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC"}
+METRIC_TITLES = {"accuracy": "accuracy", "spearman": "Spearman correlation", "matthews": "Matthews correlation"}
+CPU_LIMITS = {  # of a model that was trained with --scale cpu: in English and in Korean
+    "t5-bill-titles": (
+        "Trained on a CPU, on the first 95 tokens of a bill.", "CPU에서, 법률안의 처음 95토큰으로 학습했습니다.",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -201,8 +213,9 @@ PLANS = {
         {"batch_tokens": 32_768, "seq_length": 256, "lr": 7e-4, "weight_decay": 0.05, "warmup_steps": 1000,
          "betas": (0.9, 0.98), "eps": 1e-6},
         ("en", "ko"),
-        "Lower case only. Knows Wikipedia of 2006, the language of Korean bills and film reviews; little "
-        "else, and no facts to be relied on. Its texts hold the views and the prejudices of their authors.",
+        "Uncased: all text is lower-cased. Knows Wikipedia of 2006, the language of Korean bills and film "
+        "reviews; little else, and no facts to be relied on. Its texts hold the views and the prejudices of their "
+        "authors.",
     ),
     "decoder": Plan(
         "gpt2", "gpt2-mini",
@@ -214,8 +227,9 @@ PLANS = {
         {"batch_tokens": 32_768, "seq_length": 256, "lr": 1e-3, "weight_decay": 0.1, "warmup_steps": 500,
          "betas": (0.9, 0.95)},
         ("en", "ko"),
-        "Writes grammatical text of little sense; states nothing that can be relied on. Its texts hold the "
-        "views and the prejudices of their authors.",
+        "Writes mostly grammatical but incoherent text; do not rely on anything it states. Korean minimal pairs of "
+        "honorifics, counters and tense are near chance (52-53 %). Its texts hold the views and the prejudices of "
+        "their authors.",
     ),
     "titler": Plan(
         "t5", "t5-bill-titles",
@@ -226,7 +240,7 @@ PLANS = {
         {"batch_tokens": 32_768, "seq_length": 256, "optimizer": "rms-adamw", "lr": 1e-2, "weight_decay": 0.0,
          "warmup_steps": 300, "compile": "blocks"},
         ("ko",),
-        "Titles the reasons of a Korean bill; other text gets a title of a law too. Laws that are rare, or "
+        "Writes a title for the reasons of a Korean bill; other text gets a title of a law too. Laws that are rare, or "
         "newer than August 2025, are not among its titles.",
         validation=("bills",),
         tuning={"batch_size": 96, "seq_length": 512, "optimizer": "rms-adamw", "lr": 3e-3, "train.compile": "blocks"},
@@ -1052,7 +1066,7 @@ def pack_vectors(work: Path, out: Path, target: Path) -> None:
          "beside": "chance 0.0"}
         for language, row in measured["analogies"].items()
     ] + [
-        {"what": f"linear classifier on mean vectors, {task}, {row['train']:,} examples",
+        {"what": f"linear classifier on mean vectors, {TASK_TITLES[task]}, {row['train']:,} examples",
          "value": round(100 * row["vectors"], 2), "beside": f"random vectors {100 * row['random']:.2f}"}
         for task, row in measured["tasks"].items()
     ]  # fmt: skip
@@ -1064,7 +1078,7 @@ def pack_vectors(work: Path, out: Path, target: Path) -> None:
         "title": VECTOR_TITLE, "languages": ["en", "ko"], "license": "cc-by-sa-3.0", "figures": figures,
         "data": [SOURCE_LICENCES[source] for source in PLANS["encoder"].sources],
         "seen": f"{made['words']:,} words, {made['epochs']} epochs",
-        "compute": f"{made['seconds']} s on two CPU cores, beside other programs",
+        "compute": f"{made['seconds']} s on two CPU cores (machine shared with other programs)",
         "recipe": "python scripts/train_shipped.py vectors CORPORA --work W",
         "limits": VECTOR_LIMITS,
     })  # fmt: skip
@@ -1120,13 +1134,13 @@ def build_card(name: str, made: JSONObject, measured: JSONObject, tuned: JSONObj
     """Return the record of a shipped model, from those of its stages."""
     plan, figures = PLANS[name], list[JSONObject]()
     on_cpu = made["device"] == "CPU"
-    device, scale = ("CPU core", " --scale cpu") if on_cpu else (made["device"], "")
+    device, scale, shared = ("CPU core", " --scale cpu", "machine") if on_cpu else (made["device"], "", "GPU")
     for task, row in tuned.items():
         unit = 100.0
         pretrained, scratch = row.get("pretrained", {}), row.get("scratch", {})
         few = f", {row['examples']:,} examples" if row.get("examples") else ""
         figures.append({
-            "what": f"{task} {row['metric']}{few}, {pretrained.get('seeds', 0)} seeds",
+            "what": f"{TASK_TITLES[task]}, {METRIC_TITLES[row['metric']]}{few}, {pretrained.get('seeds', 0)} seeds",
             "value": round(unit * pretrained.get("mean", math.nan), 2),
             "beside": f"same shape from scratch {unit * scratch.get('mean', math.nan):.2f}",
         })  # fmt: skip
@@ -1160,7 +1174,7 @@ def build_card(name: str, made: JSONObject, measured: JSONObject, tuned: JSONObj
         "license": "cc-by-sa-3.0" if "wikipedia" in plan.sources else "cc-by-4.0",
         "data": [SOURCE_LICENCES[source] for source in plan.sources],
         "tokens_seen": made["tokens_seen"], "steps": made["steps"],
-        "compute": f"{made['seconds']:,.0f} s on one {device}, beside other trainings",
+        "compute": f"{made['seconds']:,.0f} s on one {device} ({shared} shared with other runs)",
         "recipe": f"python scripts/train_shipped.py pretrain CORPORA --work W --out OUT --only {name}{scale}",
     })  # fmt: skip
 
@@ -1175,8 +1189,12 @@ def translate_figure(text: str) -> str:
 def add_korean(record: JSONObject) -> JSONObject:
     """Add what the Korean card says to the record of a shipped model."""
     in_korean = {SOURCE_LICENCES[source]: words for source, words in LICENCES_IN_KOREAN.items()}
+    cpu_limits = CPU_LIMITS.get(record["title"]) if "--scale cpu" in record["recipe"] else None
+    limits, korean_limits = record["limits"], LIMITS_IN_KOREAN[record["title"]]
+    if cpu_limits is not None:
+        limits, korean_limits = f"{limits} {cpu_limits[0]}", f"{korean_limits} {cpu_limits[1]}"
     korean: JSONObject = {
-        "limits": LIMITS_IN_KOREAN[record["title"]], "data": [in_korean[text] for text in record["data"]],
+        "limits": korean_limits, "data": [in_korean[text] for text in record["data"]],
         "compute": translate_figure(record["compute"]),
         "figures": [
             {"what": translate_figure(row["what"]), "value": row["value"], "beside": translate_figure(row["beside"])}
@@ -1185,7 +1203,7 @@ def add_korean(record: JSONObject) -> JSONObject:
     }  # fmt: skip
     if "seen" in record:
         korean["seen"] = translate_figure(record["seen"])
-    return {**record, "korean": korean}
+    return {**record, "limits": limits, "korean": korean}
 
 
 # ---------------------------------------------------------------------------------------------------- commands

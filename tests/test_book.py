@@ -62,6 +62,21 @@ def test_a_translation_is_recorded_only_if_it_changed_with_its_source(tmp_path, 
     assert json.loads(script.RECORD.read_text(encoding="utf-8"))["page"] == script.compute_sums("page")
 
 
+def test_what_the_race_fills_in_makes_no_page_older(tmp_path, monkeypatch):
+    script = load_script("check_translations")
+    monkeypatch.setattr(script, "DOCS", tmp_path)
+    monkeypatch.setattr(script, "RECORD", tmp_path / "ko" / "sources.json")
+    page = "# {0}\n" + "".join(f"<!-- {one} -->\n{{1}}\n<!-- end of {one} -->\n{{0}}\n" for one in script.FILLED_IN)
+    for language in ("en", "ko"):
+        (tmp_path / language).mkdir()
+        (tmp_path / language / "page.md").write_text(page.format("words", "not run"))
+    script.update_record(["page"], is_unchanged=False)
+    (tmp_path / "en" / "page.md").write_text(page.format("words", "| 1 | BERT |"))
+    assert script.find_stale_pages(script.read_record()) == []
+    (tmp_path / "en" / "page.md").write_text(page.format("other words", "not run"))
+    assert script.find_stale_pages(script.read_record()) == ["page"]
+
+
 def test_the_check_of_the_site_finds_broken_links_and_foreign_files(tmp_path, monkeypatch):
     script = load_script("build_docs")
     monkeypatch.setattr(script, "SITE", tmp_path)

@@ -226,7 +226,7 @@ def test_python_names_ours_before_the_nearest_spelling(known):
             assert "did you mean" not in said, name
 
 
-def test_no_name_is_explained_by_itself():
+def test_no_name_is_explained_with_the_same_name():
     """--model.heads of a model without heads: "formers calls it model.heads"."""
     with pytest.raises(Error, match="unknown setting 'heads'. Known: attention, "):
         formers.build("seq2seq", heads=2)

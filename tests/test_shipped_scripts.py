@@ -221,15 +221,18 @@ def test_cards_hold_what_the_record_says(tmp_path):
     write_shipped_card(tmp_path / "m", former, record, "int8")
     page = (tmp_path / "m" / "README.md").read_text(encoding="utf-8")
     assert "license: cc-by-sa-3.0" in page
-    assert "comes with formers, for English and Korean." in page
-    assert "| nsmc accuracy, 3 seeds | 87.0 | same shape from scratch 85.00 |" in page
+    assert "A small BERT model for English and Korean, bundled with formers." in page
+    assert "| NSMC, accuracy, 3 seeds | 87.0 | same shape from scratch 85.00 |" in page
     assert "1,234 tokens in 5 steps" in page
+    assert "[CC BY-SA 3.0](https://creativecommons.org/licenses/by-sa/3.0/)" in page
+    assert "60 s on one H200 (GPU shared with other runs)" in page
     assert "CC BY 4.0" in page
     korean = (tmp_path / "m" / "README.ko.md").read_text(encoding="utf-8")
     assert "측정값" in korean
     assert "언어: 영어, 한국어." in korean
-    assert "| nsmc 정확도, 시드 3개 | 87.0 | 같은 구조를 처음부터 학습하면 85.00 |" in korean
+    assert "| NSMC, 정확도, 시드 3개 | 87.0 | 같은 구조를 처음부터 학습하면 85.00 |" in korean
     assert train.LIMITS_IN_KOREAN["bert-mini"] in korean
+    assert "H200 하나로 60초(다른 학습과 GPU를 나누어 사용)" in korean
     assert json.loads((tmp_path / "m" / "card.json").read_text())["parameters"] == former.num_parameters
     formers.load(tmp_path / "m")  # the checksums do not cover the cards
 

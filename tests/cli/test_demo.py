@@ -193,7 +193,7 @@ def test_demo_says_which_models_are_not_here(capsys, tmp_path, monkeypatch):
     code, text, err = run_command(capsys, "demo", "--out", str(tmp_path / "d"))
     assert code == 2
     text = " ".join(text.split())
-    assert "formers/bert-mini does not come with this package; left out: it fills blanks, shows its inside" in text
+    assert "formers/bert-mini does not come with this package; left out: fills blanks, from the inside" in text
     assert "formers demo --train trains two small ones" in err
     code, _, err = run_command(capsys, "models")
     assert code == 2

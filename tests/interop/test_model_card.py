@@ -11,7 +11,7 @@ import yaml
 import formers
 from formers import Error
 from formers.cli.main import main
-from formers.interop.model_card import CARD_TEXTS, detect_language
+from formers.interop.model_card import CARD_TEXTS, detect_language, write_licence_note
 from formers.registry import train_tokenizer
 
 ENGLISH = ["The cat sat on the mat.", "It was seven o'clock, and nobody came."]
@@ -131,3 +131,76 @@ def test_the_card_of_a_sentence_encoder(tmp_path):
     front, body = read_card(tmp_path / "st")
     assert (front["library_name"], front["pipeline_tag"]) == ("sentence-transformers", "sentence-similarity")
     assert 'SentenceTransformer("path/to/st")' in body
+
+
+def shrink_shipped_models(monkeypatch, tmp_path):
+    """Put a small model under the name formers/bert-mini, with the record of the shipped one."""
+    from formers.interop import shipped_models
+
+    record = json.loads((shipped_models.SHIPPED_FOLDER / "bert-mini" / "card.json").read_text(encoding="utf-8"))
+    place = tmp_path / "pretrained"
+    place.mkdir()
+    f = build_model(head="mlm")
+    f.training_info = {"steps": 7, "objective": "mlm"}
+    formers.save(f, place / "bert-mini", storage="int8")
+    (place / "bert-mini" / "card.json").write_text(json.dumps(record), encoding="utf-8")
+    monkeypatch.setattr(shipped_models, "SHIPPED_FOLDER", place)
+    return record
+
+
+def test_a_shipped_model_keeps_its_licence(tmp_path, monkeypatch):
+    """The licence, the languages and the texts survive loading, saving, and an export of the copy."""
+    record = shrink_shipped_models(monkeypatch, tmp_path)
+    formers.save(formers.load("formers/bert-mini"), tmp_path / "copy")
+    for number, source in enumerate(("formers/bert-mini", tmp_path / "copy")):
+        formers.export(formers.load(source), tmp_path / f"hf{number}")
+        front, body = read_card(tmp_path / f"hf{number}")
+        assert front["license"] == "cc-by-sa-3.0"
+        assert front["language"] == ["en", "ko"]
+        assert "formers/bert-mini, which comes with formers, under [CC BY-SA 3.0](https://creativecommons.org" in body
+        assert record["data"][0] in body
+        assert "`license` above" not in body
+        korean = (tmp_path / f"hf{number}" / "README.ko.md").read_text(encoding="utf-8")
+        assert record["korean"]["data"][0] in korean
+
+
+@pytest.mark.filterwarnings("ignore:new, untrained")
+def test_what_is_trained_from_a_shipped_model_says_so(tmp_path, monkeypatch):
+    shrink_shipped_models(monkeypatch, tmp_path)
+    rows = [{"text": "the cat sat" if n % 2 else "nobody came", "label": str(n % 2)} for n in range(20)]
+    run = {"tune": {"epochs": 1.0}, "device": "cpu"}
+    formers.finetune("formers/bert-mini", rows, out=tmp_path / "a", **run)
+    formers.finetune(tmp_path / "a" / "model", rows, out=tmp_path / "b", **run)  # of that again
+    for name, base in (("a", "formers/bert-mini"), ("b", "model")):
+        formers.export(formers.load(tmp_path / name / "model"), tmp_path / f"hf-{name}")
+        front, body = read_card(tmp_path / f"hf-{name}")
+        assert (front["license"], front["language"]) == ("cc-by-sa-3.0", ["en", "ko"])
+        assert "Derived from formers/bert-mini" in body
+        assert "same or a compatible licence" in body
+        assert f"| started from | {base} |" in body
+    formers.pretrain(text=ENGLISH * 20, family="bert", init="formers/bert-mini", out=tmp_path / "c",
+                     train={"steps": 1, "seq_length": 16})  # fmt: skip
+    assert formers.load(tmp_path / "c" / "model").training_info["origins"][0]["changed"] is True
+
+
+def test_damaged_origins_do_no_harm(tmp_path, monkeypatch):
+    shrink_shipped_models(monkeypatch, tmp_path)
+    card = tmp_path / "pretrained" / "bert-mini" / "card.json"
+    for text in ("{", "[]", '{"license": 3}', '{"license": "x: y\\n- z", "title": "t"}', '{"license": "mit"}'):
+        card.write_text(text)
+        assert "origins" not in formers.load(card.parent).training_info
+    card.write_text('{"license": "mit", "title": "t|<b>", "languages": ["en", "x]\\n"], "data": "no", "korean": 3}')
+    formers.export(formers.load(card.parent), tmp_path / "hf")
+    front, body = read_card(tmp_path / "hf")
+    assert (front["license"], front["language"]) == ("mit", "en")
+    assert "formers/t\\|&lt;b>" in body
+
+
+def test_a_new_head_and_other_exports_keep_the_licence(tmp_path, monkeypatch):
+    shrink_shipped_models(monkeypatch, tmp_path)
+    with pytest.warns(UserWarning, match="new, untrained"):
+        f = formers.load("formers/bert-mini", head="classify", labels=["a", "b"])
+    formers.export(f, tmp_path / "st", to="sentence-transformers")
+    assert read_card(tmp_path / "st")[0]["license"] == "cc-by-sa-3.0"
+    write_licence_note(tmp_path, f)
+    assert "CC BY-SA 3.0" in (tmp_path / "LICENCE.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""formers tree, formers models, formers recipes, formers doctor: the family at a glance, the models of the package,
+"""formers tree, formers models, formers recipes, formers doctor: the family at a glance, the bundled models,
 what the papers trained with, and what this machine has and lacks for it."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def models(*, as_json: bool = False) -> None:
     """List the models that come with formers: size, languages, licence and figures.
 
     formers models
-    formers fill formers/bert-mini "The capital of France is ___."
+    formers fill formers/bert-mini "The president of the United ___ spoke to Congress."
 
     They need no network; a name works wherever a model's directory does, in Python too:
     formers.load("formers/bert-mini").
@@ -92,7 +92,7 @@ def models(*, as_json: bool = False) -> None:
     print_table(rows, columns, no_wrap=("model", "size", "parameters"))
     if figures:
         print_text("")
-        print_table(figures, ("model", "figure", "value", "beside it"), no_wrap=("model", "value"))
+        print_table(figures, ("model", "figure", "value", "compared with"), no_wrap=("model", "value"))
 
 
 RECIPE_COLUMNS = ("family", "optimizer", "lr", "schedule", "tokens a step", "steps", "vocabulary")

@@ -39,7 +39,7 @@ SettingWords = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
 ModelArgument = Annotated[
     str,
     Parameter(
-        help="A model of the package (formers/bert-mini), a formers directory, the folder of a training run, a Hugging "
+        help="A bundled model (formers/bert-mini), a formers directory, the folder of a training run, a Hugging "
         "Face directory or hub:owner/name."
     ),
 ]

@@ -1,4 +1,4 @@
-"""formers demo: the models of the package (shipped_demo.py), and with --train the main job on a small scale."""
+"""formers demo: the bundled models (shipped_demo.py), and with --train the main job on a small scale."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def demo(
     seed: int = 0,
     resume: Annotated[bool | None, Parameter(negative="--no-resume")] = None,
 ) -> None:
-    """Show what the models of the package can do; with --train, train two small ones in two minutes.
+    """Show what the bundled models can do; with --train, train two small ones in two minutes.
 
-    Needs no network. The models that come with formers fill an English and a Korean blank, continue a text, title a
-    bill, find alike words, and one is looked into. With --train, a small GPT-2 and a small BERT are trained with their
-    own tokenizers and objectives on a small bundled corpus, compared with a unigram model on validation text, and write
-    a text and a report. A few steps are timed first, so that the number of steps fits the speed of this machine. After
-    Ctrl-C, the same command continues where it stopped.
+    Needs no network. The models that come with formers fill an English and a Korean blank, continue a text, write a
+    title for a bill and find similar words, and one is looked into. With --train, a small GPT-2 and a small BERT are
+    trained with their own tokenizers and objectives on a small bundled corpus, compared with a unigram model on
+    validation text, and write a text and a report. A few steps are timed first, so that the number of steps fits the
+    speed of this machine. After Ctrl-C, the same command continues where it stopped.
 
     formers demo
     formers demo --train
     formers demo --train --language ko --out my-demo
 
     Args:
-        train: Train two models here, instead of showing those of the package.
+        train: Train two models here, instead of showing the bundled ones.
         language: With --train. en: messages of US presidents; ko: reasons for bills of the National Assembly.
         out: The folder of what is written; formers-demo, or with --train formers-demo-LANGUAGE by default.
         seed: Random seed: of the text that is written, with --train of the weights.

@@ -64,7 +64,7 @@ def show_shipped_models(console: SafeConsole, where: Path, seed: int) -> None:
     if missing:
         console.print()
     for name, titles in missing.items():
-        console.print(f"{name} does not come with this package; left out: it {', '.join(titles)}")
+        console.print(f"{name} does not come with this package; left out: {', '.join(titles)}")
     if not formers_by_name:
         raise Error("no model comes with this package", fix="formers demo --train trains two small ones in two minutes")
     console.print(f"\n{time.perf_counter() - began:.0f} s after torch was loaded. formers models lists these models;")
@@ -109,7 +109,7 @@ def show_stories(console: SafeConsole, former: Former, where: Path, seed: int) -
 
 
 def show_title(console: SafeConsole, former: Former, where: Path, seed: int) -> None:
-    """Title a bill."""
+    """Write a title for a bill."""
     from ..generation.translate import summarise
 
     console.print(f"  {BILL}\n    → {escape_line(summarise(former, BILL, max_new_tokens=40))}")
@@ -140,7 +140,7 @@ def show_inside(console: SafeConsole, former: Former, where: Path, seed: int) ->
 DEMO_PARTS = (
     DemoPart((ENCODER,), "fills blanks", show_blanks),
     DemoPart((DECODER,), "continues texts", show_stories),
-    DemoPart((TITLER,), "titles a bill of the National Assembly of Korea", show_title),
-    DemoPart((VECTORS,), "knows which words are alike", show_neighbours),
-    DemoPart((ENCODER,), "shows its inside", show_inside),
+    DemoPart((TITLER,), "writes a title for a bill of the National Assembly of Korea", show_title),
+    DemoPart((VECTORS,), "finds similar words", show_neighbours),
+    DemoPart((ENCODER,), "from the inside", show_inside),
 )

@@ -16,6 +16,7 @@ from ..errors import Error
 from ..former import Former, count_trainable
 from ..registry import find_family
 from ..text.tokenizer import Tokenizer
+from .origins import ORIGINS_KEY, format_licence, is_share_alike, parse_origins
 from .safe_files import write_json
 
 JSONType = TypeVar("JSONType")
@@ -64,6 +65,12 @@ class CardText:
     loading_title: str
     formers_intro: str
     author_notice: str
+    licence_title: str
+    unchanged_origin: str
+    derived_origin: str
+    share_alike: str
+    attribution: str
+    licence_notice: str  # what the author has still to fill in, the licence known
     sample_texts: str
     trained_suffix: str  # after the title
     amount_format: str  # of tokens, documents or examples
@@ -79,17 +86,25 @@ class CardText:
 CARD_TEXTS = {
     "en": CardText(
         intro="A {title} model{trained}, exported from formers.",
-        facts_title="What is known",
+        facts_title="Model details",
         row_titles={
             "family": "family", "head": "head", "parameters": "parameters", "dtype": "weights",
             "context": "longest input", "vocab": "vocabulary", "labels": "labels", "base": "started from",
             "objective": "objective", "task": "task", "data": "training data", "steps": "training steps",
-            "validation": "validation",
+            "validation": "validation", "origin_data": "training data of {model}",
         },
         loading_title="How to load it",
         formers_intro="or in formers:",
         author_notice="To be filled in by the author: `license` above, intended use, limitations, where the data comes "
         "from.",
+        licence_title="Licence",
+        unchanged_origin="These are the weights of {model}, which comes with formers, under {licence}.",
+        derived_origin="Derived from {model}, which comes with formers, by further training. That model is under "
+        "{licence}.",
+        share_alike="Whoever passes this model on must name its origin and license it under the same or a compatible "
+        "licence.",
+        attribution="Whoever passes this model on must name its origin and link the licence.",
+        licence_notice="To be filled in by the author: intended use, limitations, where data of your own comes from.",
         sample_texts='["a sentence", "another one"]',
         trained_suffix=", trained for {steps:,} steps",
         amount_format="{count:,} {unit}",
@@ -101,11 +116,18 @@ CARD_TEXTS = {
             "family": "모델 계열", "head": "헤드", "parameters": "파라미터 수", "dtype": "가중치 자료형",
             "context": "최대 입력 길이", "vocab": "어휘 크기", "labels": "레이블", "base": "시작 체크포인트",
             "objective": "학습 목표", "task": "과제", "data": "학습 데이터", "steps": "학습 스텝",
-            "validation": "검증 결과",
+            "validation": "검증 결과", "origin_data": "{model} 모델의 학습 데이터",
         },
         loading_title="불러오는 방법",
         formers_intro="formers에서는 다음과 같이 불러옵니다.",
         author_notice="작성자가 채울 항목: README.md의 `license`, 용도, 한계, 데이터 출처.",
+        licence_title="라이선스",
+        unchanged_origin="formers에 포함된 {model} 모델의 가중치이며, 라이선스는 {licence}입니다.",
+        derived_origin="formers에 포함된 {model} 모델을 더 학습하여 만든 파생 모델입니다. "
+        "원래 모델의 라이선스는 {licence}입니다.",
+        share_alike="이 모델을 배포할 때에는 출처를 밝히고, 같거나 호환되는 라이선스를 적용해야 합니다.",
+        attribution="이 모델을 배포할 때에는 출처를 밝히고 라이선스 링크를 붙여야 합니다.",
+        licence_notice="작성자가 채울 항목: 용도, 한계, 직접 사용한 데이터의 출처.",
         sample_texts='["첫 번째 문장", "두 번째 문장"]',
         trained_suffix="({steps:,} 스텝 학습)",
         amount_format="{unit} {count:,}개",
@@ -148,7 +170,9 @@ def write_model_card(
     formers.json holds from the run that made the model."""
     if language not in (None, *CARD_LANGUAGES):
         raise Error(f"there is no model card in {language!r}", fix="choose " + " or ".join(CARD_LANGUAGES))
-    language = language or detect_language(former.tokenizer)
+    origins = get_origins(former)
+    if language is None:
+        language = "ko" if any("ko" in one["languages"] for one in origins) else detect_language(former.tokenizer)
     header = build_front_matter(former, architecture, language, for_sentences)
     # the name of the directory to be: the staged one has a dot before it and a random part after it
     name = folder.name.removeprefix(".").rpartition(".")[0] or folder.name
@@ -174,13 +198,21 @@ def detect_language(tokenizer: Tokenizer | None) -> str:
 
 
 def build_front_matter(former: Former, architecture: str, language: str, sentences: bool) -> str:
-    """Build the YAML at the top of a card, which the hub reads; the licence is the author's to fill in."""
+    """Build the YAML at the top of a card, which the hub reads. The licence is that of the shipped models that it was
+    made of, or else the author's to fill in."""
+    origins = get_origins(former)
+    languages = list(dict.fromkeys(code for one in origins for code in one["languages"])) or [language]
+    licences = list(dict.fromkeys(one["license"] for one in origins)) or [" # fill in: apache-2.0, cc-by-4.0, …"]
+
+    def format_list(values: list[str]) -> str:
+        return values[0] if len(values) == 1 else f"[{', '.join(values)}]"
+
     library = "sentence-transformers" if sentences else "transformers" if architecture else "formers"
     pipeline = "sentence-similarity" if sentences else PIPELINE_TAGS.get(former.head)
     if former.head == "lm":
         pipeline = former.definition.hub_tag
     rows = [
-        "---", f"language: {language}", "license:  # fill in: apache-2.0, cc-by-4.0, …", f"library_name: {library}",
+        "---", f"language: {format_list(languages)}", f"license: {format_list(licences)}", f"library_name: {library}",
         *([f"pipeline_tag: {pipeline}"] if pipeline else []), "tags:", "- formers", f"- {former.family}",
         *(["- sentence-transformers"] if sentences else []), "---", "",
     ]  # fmt: skip
@@ -198,6 +230,10 @@ def build_card_body(
     lines = [f"# {escape_cell(name)}", "", intro, "", f"## {words.facts_title}", "", "| | |", "|---|---|"]
     facts = collect_facts(words, former, dtype)
     lines += [f"| {words.row_titles[key]} | {escape_cell(value)} |" for key, value in facts.items()]
+    for one in get_origins(former):
+        if data := (one["data_ko"] if words is CARD_TEXTS["ko"] else []) or one["data"]:
+            title = words.row_titles["origin_data"].format(model=escape_cell(one["model"]))
+            lines.append(f"| {title} | {'; '.join(' '.join(text.split()).replace('|', ' ') for text in data)} |")
     if former.head == "none" and sentences:
         example = SENTENCE_TRANSFORMERS_EXAMPLE.format(name=name, texts=words.sample_texts)
     elif architecture:
@@ -210,8 +246,35 @@ def build_card_body(
         example = ""
     lines += ["", f"## {words.loading_title}", ""]
     lines += [example, "", words.formers_intro, ""] if example else []
-    lines += [FORMERS_EXAMPLE.format(name=name), "", words.author_notice, ""]
+    lines += [FORMERS_EXAMPLE.format(name=name), ""]
+    lines += build_licence_section(words, former)
+    lines += [words.licence_notice if get_origins(former) else words.author_notice, ""]
     return "\n".join(lines)
+
+
+def get_origins(former: Former) -> list[JSONObject]:
+    """Return the shipped models that a model is, or was trained from."""
+    return parse_origins(former.training_info.get(ORIGINS_KEY))
+
+
+def build_licence_section(words: CardText, former: Former) -> list[str]:
+    """Build the lines that say which shipped models a model is made of, and what their licences ask for; none where it
+    is not."""
+    origins = get_origins(former)
+    if not origins:
+        return []
+    lines = [f"## {words.licence_title}", ""]
+    for one in origins:
+        sentence = words.derived_origin if one.get("changed") else words.unchanged_origin
+        lines += [sentence.format(model=escape_cell(one["model"]), licence=format_licence(one["license"])), ""]
+    shared = any(is_share_alike(one["license"]) for one in origins)
+    return [*lines, words.share_alike if shared else words.attribution, ""]
+
+
+def write_licence_note(folder: Path, former: Former) -> None:
+    """Write LICENCE.md beside an export that has no model card, for a model made of shipped ones."""
+    if lines := build_licence_section(CARD_TEXTS["en"], former):
+        (folder / "LICENCE.md").write_text("\n".join(lines).lstrip("#").strip() + "\n", encoding="utf-8")
 
 
 def collect_facts(words: CardText, former: Former, dtype: torch.dtype) -> dict[str, str]:
@@ -276,22 +339,26 @@ class ShippedCardText:
     limits_title: str
     language_names: Mapping[str, str]
     language_joiner: str
+    model_title: str
+    vectors_title: str
 
 
 SHIPPED_CARD_TEXTS = {
     "en": ShippedCardText(
-        intro="A small {title} model that comes with formers, for {languages}. Weights are stored as {storage}.",
-        figures_title="Figures", figure_columns=("what", "this model", "beside it"), training_title="Training",
+        intro="{title} for {languages}, bundled with formers. Weights are stored as {storage}.",
+        figures_title="Figures", figure_columns=("what", "this model", "compared with"), training_title="Training",
         data_row="text and its licences", seen_row="seen", tokens_format="{tokens:,} tokens in {steps:,} steps",
         compute_row="compute", recipe_row="recipe", limits_title="Limits",
         language_names={"en": "English", "ko": "Korean"}, language_joiner=" and ",
+        model_title="A small {title} model", vectors_title="Small skip-gram (word2vec) vectors",
     ),
     "ko": ShippedCardText(
-        intro="formers에 포함된 작은 {title} 모델입니다. 언어: {languages}. 가중치 저장 형식: {storage}.",
+        intro="formers에 포함된 {title}입니다. 언어: {languages}. 가중치 저장 형식: {storage}.",
         figures_title="측정값", figure_columns=("항목", "이 모델", "비교 대상"), training_title="학습",
         data_row="학습 텍스트와 라이선스", seen_row="학습량", tokens_format="토큰 {tokens:,}개, {steps:,} 스텝",
         compute_row="연산", recipe_row="재현 명령", limits_title="한계",
         language_names={"en": "영어", "ko": "한국어"}, language_joiner=", ",
+        model_title="작은 {title} 모델", vectors_title="작은 skip-gram(word2vec) 단어 벡터",
     ),
 }  # fmt: skip
 
@@ -314,7 +381,9 @@ def build_shipped_card(language: str, former: Former, record: JSONObject, storag
     """Build the body of a shipped model's card."""
     words, names = SHIPPED_CARD_TEXTS[language], CARD_TEXTS[language]
     record = {**record, **record.get("korean", {})} if language == "ko" else record
-    title = find_family(former.family).card.title
+    title = words.model_title.format(title=find_family(former.family).card.title)
+    if former.definition.is_static:
+        title = words.vectors_title
     languages = words.language_joiner.join(words.language_names.get(one, one) for one in record["languages"])
     intro = words.intro.format(title=title, languages=languages, storage=storage)
     facts = {key: value for key, value in collect_facts(names, former, former.dtype).items() if key != "dtype"}
@@ -332,6 +401,7 @@ def build_shipped_card(language: str, former: Former, record: JSONObject, storag
     lines += [f"| {key} | {' '.join(value.split())} |" for key, value in training.items()]
     lines += ["", f"## {names.facts_title}", "", "| | |", "|---|---|"]
     lines += [f"| {names.row_titles[key]} | {escape_cell(value)} |" for key, value in facts.items()]
-    lines += ["", f"## {words.limits_title}", "", record["limits"], "", f"## {names.loading_title}", ""]
+    lines += ["", f"## {names.licence_title}", "", format_licence(record["license"]), ""]
+    lines += [f"## {words.limits_title}", "", record["limits"], "", f"## {names.loading_title}", ""]
     lines += [FORMERS_EXAMPLE.format(name=record["title"]).replace("path/to/", "formers/"), ""]
     return "\n".join(lines)

@@ -41,6 +41,7 @@ from ..registry import find_family
 from ..task import Task, read_mixture_tasks
 from . import bilm, huggingface, safe_files
 from .compact_weights import STORAGES, Storage, compress_tensor, open_stored_weights
+from .origins import ORIGINS_KEY, read_origins
 from .released_checkpoints import find_release, open_release
 from .safe_files import Weights, check_has_weights, open_hdf5, open_weights, write_weights
 from .serving_targets import SERVING_TARGETS, write_serving_export
@@ -197,6 +198,8 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
     if head in ("auto", about["head"]):
         former.tasks = read_mixture_tasks(about.get("tasks", {}), path)
     former.training_info = settings.coerce_value(about.get("training", {}), dict, "training", path)
+    if origins := read_origins(where, former.training_info):
+        former.training_info = {**former.training_info, ORIGINS_KEY: origins}
     if safe_files.has_file(where, "tokenizer.json"):
         limit = safe_files.MAX_VOCAB_BYTES if one.definition.is_static else safe_files.MAX_FILE_BYTES
         former.tokenizer = load_own_tokenizer(where, about["special"], limit)

@@ -25,6 +25,7 @@ from ..former import Former
 from ..nn.attention.dispatch import force_kernel
 from . import safe_files
 from .huggingface import build_tokenizer_config, prepare_for_export
+from .model_card import write_licence_note
 from .safe_files import check_has_weights
 
 ONNX_FILE, ABOUT_FILE = "model.onnx", "onnx.json"
@@ -188,6 +189,7 @@ def write_onnx(former: Former, out: Path, dtype: torch.dtype | None = None) -> N
         "context": former.context, "padding": "right", "labels": list(former.labels),
     }  # fmt: skip
     with stage_directory(out) as folder:
+        write_licence_note(folder, former)
         program.save(str(folder / ONNX_FILE), external_data=True)
         safe_files.write_json(folder / ABOUT_FILE, about)
         if former.tokenizer is not None:

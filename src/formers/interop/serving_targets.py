@@ -19,6 +19,7 @@ from ..former import Former
 from ..registry import FAMILIES, FamilyEntry, find_family
 from . import huggingface
 from .huggingface import build_hf_config, check_expressible, extract_encoder, find_architecture, find_format
+from .model_card import write_licence_note
 from .onnx_export import check_onnx_support, write_onnx
 from .reader_process import READER_NAMES, run_worker
 from .sandbox import make_temporary_folder
@@ -221,3 +222,4 @@ def write_ctranslate2(former: Former, out: Path, **how: Any) -> None:  # dynamic
             run_worker("ctranslate2-converter", place / "transformers", [case], place)
             assert former.tokenizer is not None
             former.tokenizer.save(folder / "tokenizer.json")
+            write_licence_note(folder, former)

@@ -19,7 +19,7 @@ CARD_FILE = "card.json"
 
 @dataclass(frozen=True)
 class ShippedModel:
-    """A model of the package: its name, its folder, and what its record says."""
+    """A bundled model: its name, its folder, and what its record says."""
 
     name: str
     folder: Path
@@ -32,7 +32,7 @@ class ShippedModel:
 
 
 def list_shipped_models() -> list[ShippedModel]:
-    """List the models of the package by name."""
+    """List the bundled models by name."""
     if not SHIPPED_FOLDER.is_dir():
         return []
     folders = [path for path in sorted(SHIPPED_FOLDER.iterdir()) if (path / "formers.json").is_file()]
@@ -45,17 +45,17 @@ def list_shipped_models() -> list[ShippedModel]:
 
 
 def is_shipped_name(source: object) -> bool:
-    """Return whether a source names a model of the package; a folder that exists under this path comes first."""
+    """Return whether a source names a bundled model; a folder that exists under this path comes first."""
     return isinstance(source, str) and source.startswith(SHIPPED_PREFIX) and not Path(source).exists()
 
 
 def find_shipped_name(short: str) -> str | None:
-    """Return the name of the model of the package that is meant by its last part (bert-mini); None if there is none."""
+    """Return the name of the bundled model that is meant by its last part (bert-mini); None if there is none."""
     return next((model.name for model in list_shipped_models() if model.folder.name == short), None)
 
 
 def find_shipped_folder(name: str) -> Path:
-    """Return the folder of a model of the package; an Error lists those that there are."""
+    """Return the folder of a bundled model; an Error lists those that there are."""
     known = {model.name: model.folder for model in list_shipped_models()}
     if name in known:
         return known[name]

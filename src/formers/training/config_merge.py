@@ -753,7 +753,7 @@ def derive_config(settings: FinetuneSettings, sizes: np.ndarray, dim: int, proce
 
 
 def resolve_model(model: str) -> tuple[str, str | None, str | None]:
-    """Return (family, checkpoint, preset) of MODEL: a folder, a hub: name or a model of the package is a checkpoint,
+    """Return (family, checkpoint, preset) of MODEL: a folder, a hub: name or a bundled model is a checkpoint,
     else it is a family or preset."""
     if model.startswith("hub:") or is_shipped_name(model) or Path(model).is_dir():
         return "", model, None

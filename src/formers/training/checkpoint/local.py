@@ -331,7 +331,7 @@ class Checkpoints:
 
 class BackgroundWriter:
     """Saves in the background: the state is copied on its device, and a thread writes it from there. A checkpoint waits
-    for the one before in its own thread; training goes on meanwhile, while there is memory for both copies."""
+    for the one before in its own thread; training continues meanwhile, while there is memory for both copies."""
 
     def __init__(self, checkpoints: Checkpoints, sharded_writer: ShardedWriter | None = None):
         self.checkpoints, self.sharded_writer = checkpoints, sharded_writer

@@ -28,6 +28,8 @@ from ...data.loader import load_batches
 from ...errors import Error
 from ...former import Former, build, count_trainable
 from ...interop.model_directory import save
+from ...interop.origins import ORIGINS_KEY, find_origins
+from ...interop.shipped_models import is_shipped_name
 from ...model import estimate_flops_per_token
 from ...protocols import AnySource
 from ...reports.run_report import write_report
@@ -433,6 +435,8 @@ def carry_out(request: RunRequest[SettingsT, InputT, ReadyT, DataT]) -> tuple[Pa
             check_disk_space(path, run.config.train, count_trainable(run.former.model))  # now its size is known
             facts, known = run.record(), folder.read_info() if has_run(path) else {}
             about = {**facts, "machine": describe_hardware(world), **known}
+            if not known and (origins := find_origins(list_checkpoints(run.config.to_dict()))):
+                about[ORIGINS_KEY] = origins
             folder.write_info({**about, "config": run.config.to_dict(), "data": facts["data"]})  # as it is asked now
             for remove in remove_replaced:
                 remove()
@@ -553,7 +557,7 @@ def collect_training_facts(folder: RunFolder, step: int) -> JSONObject:
     sources = [config["data"].get(name) or () for name in ("source", "train")]
     sources += [task["train"] for task in (config.get("mixture") or {}).get("tasks", {}).values() if "train" in task]
     base = config.get("init") or config.get("source")
-    base = base if base is None or base.startswith("hub:") else Path(base).name
+    base = base if base is None or base.startswith("hub:") or is_shipped_name(base) else Path(base).name
     names = [Path(str(one)).name for value in sources for one in ([value] if isinstance(value, str) else value)]
     counts = {key: data[key] for key in ("tokens", "documents", "examples") if isinstance(data.get(key), int)}
     facts = {
@@ -561,7 +565,13 @@ def collect_training_facts(folder: RunFolder, step: int) -> JSONObject:
         "init": base, "data": {"sources": names, **counts},
         "validation": {key: value for key, value in seen.items() if value is not None},
     }  # fmt: skip
-    return {key: value for key, value in facts.items() if isinstance(value, str | int | dict)}
+    origins: JSONObject = {ORIGINS_KEY: about[ORIGINS_KEY]} if about.get(ORIGINS_KEY) else {}
+    return {key: value for key, value in facts.items() if isinstance(value, str | int | dict)} | origins
+
+
+def list_checkpoints(config: JSONObject) -> list[str | None]:
+    """List the checkpoints that the settings of a run start from: the model's, and its word vectors'."""
+    return [config.get("init"), config.get("source"), (config.get("tune") or {}).get("vectors")]
 
 
 def save_best_model(folder: RunFolder, run: AnyRun) -> tuple[Former, int]:
