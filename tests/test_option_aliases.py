@@ -233,6 +233,9 @@ def test_no_name_is_explained_with_the_same_name():
     with pytest.raises(Error, match="unknown setting 'heads'. Known: attention, "):
         configure_pretraining("seq2seq", None, {"model.heads": 2})
     assert suggest_name("heads", ["data", "model", "train"]) == "formers calls it model.heads"
+    of_vectors = ["column", "encoding", "skip", "source", "unit"]  # whose size is that of the counted words
+    assert suggest_name("vocab_size", of_vectors) == "known: column, encoding, skip, source, unit"
+    assert suggest_name("vocab_size", ["data", "model", "train"]) == "formers calls it data.vocab_size"
 
 
 @pytest.mark.parametrize(("name", "ours"), [

@@ -442,8 +442,8 @@ def explain_name(name: str, known: Collection[str], tables: Collection[str] = ()
             return f"formers calls it {bare!r}" + (f", with the value {value!r}" if value else "")
     if (sentence := SENTENCES.get(name)) is not None:
         return sentence
-    if "dim" in known:  # of a model's own settings, which has none of this name
-        targets = tuple(target for target in targets if target != f"model.{name}")
+    own_table = "model" if "dim" in known else "data" if "source" in known else None  # which has none of this name
+    targets = tuple(target for target in targets if target != f"{own_table}.{name}")
     dotted = (target for target in targets if "." in target and (not tables or target.partition(".")[0] in tables))
     return next((f"formers calls it {target}" for target in dotted), None)
 
