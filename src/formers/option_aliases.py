@@ -442,8 +442,9 @@ def explain_name(name: str, known: Collection[str], tables: Collection[str] = ()
             return f"formers calls it {bare!r}" + (f", with the value {value!r}" if value else "")
     if (sentence := SENTENCES.get(name)) is not None:
         return sentence
-    own_table = "model" if "dim" in known else "data" if "source" in known else None  # which has none of this name
-    targets = tuple(target for target in targets if target != f"{own_table}.{name}")
+    own_table = "model" if "dim" in known else "data" if "source" in known else None
+    if f"{own_table}.{name}" in targets:  # its own name, which other families have
+        return None
     dotted = (target for target in targets if "." in target and (not tables or target.partition(".")[0] in tables))
     return next((f"formers calls it {target}" for target in dotted), None)
 
