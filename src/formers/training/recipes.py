@@ -97,7 +97,9 @@ def list_recipe_rows(family: str, name: str = "paper", preset: str | None = None
         if not (cited := member.definition.paper_recipe.select(preset)):
             fix = "formers recipes lists the families that have one"
             raise Error(f"there is no paper recipe for {member.name}", fix=fix)
-        return [(dotted, value, source) for dotted, (value, source) in cited.items()]
+        own = {f"model.{name}": (value, "ours: of this preset") for name, value in (sizes if preset else {}).items()}
+        differing = {name: own[name] for name, (value, _) in cited.items() if own.get(name, (value,))[0] != value}
+        return [(dotted, value, source) for dotted, (value, source) in {**cited, **differing}.items()]
     quick = get_recipe(member.name, name, sizes if preset else None, preset=preset)
     objective: Settings = {"name": member.definition.objective, **quick.objective}
     tables = {"objective": objective, "train": quick.train, "model": quick.model, "data": quick.data}
