@@ -19,6 +19,7 @@ from tests.command_line import run_command
 PAPERS = [name for name, member in FAMILIES.items() if member.definition.paper_recipe.settings]
 PRETRAINED = [name for name in PAPERS if FAMILIES[name].definition.objective]
 PRESETS = [(name, preset) for name in PRETRAINED for preset in FAMILIES[name].definition.presets]
+SETTINGS_OF = {name: FAMILIES[name].definition.config_class.__dataclass_fields__ for name in PRETRAINED}
 STATED = (
     "objective.name", "train.optimizer", "train.lr", "train.weight_decay", "train.schedule", "train.warmup_steps",
     "train.steps", "train.seq_length", "train.batch_tokens", "train.accumulate", "train.grad_clip", "data.vocab_size",
@@ -313,13 +314,30 @@ def test_a_smaller_model_and_a_shorter_run_keep_the_shape():
     small = configure_pretraining("transformer", None, {"model.dim": 256, "model.heads": 4}, recipe="paper").train
     assert small.lr == pytest.approx((256 * small.warmup_steps) ** -0.5), "equation 3 with its own width"
     narrow = configure_pretraining("gptj", None, {"model.dim": 96}, recipe="paper").model
-    assert narrow["rotary"] == 6, "all of a head of 96 / 16, where an error was about a rotary that nobody had set"
+    assert narrow["rotary"] == 24, "all of a head of 96 / 4, where an error was about a rotary that nobody had set"
     short = configure_pretraining("gnmt", None, {"train.steps": 2_000}, recipe="paper").train
     assert (short.switch_step, short.decay_start, short.decay_every) == (60, 1_200, 200)
     kept = configure_pretraining("gnmt", None, {"train.steps": 2_000, "train.switch_step": 7}, recipe="paper").train
     assert kept.switch_step == 7
     other = configure_pretraining("bert", None, {"objective.name": "causal"}, recipe="paper")
     assert other.objective == {"name": "causal"}, "what the paper says of next sentences belongs to another objective"
+
+
+@pytest.mark.parametrize("dim", [64, 100, 192])
+@pytest.mark.parametrize("name", [name for name in PRETRAINED if "heads" in SETTINGS_OF[name]])
+def test_a_width_alone_is_enough(name, dim):
+    """'12 heads do not divide dim 64' blamed heads that nobody had set; the feed-forward stayed 3,072 wide."""
+    family = FAMILIES[name].definition
+    first = next(iter(family.presets))
+    for recipe, preset in (("paper", None), ("paper", first), ("quick", first)):
+        published = build_config(family.config_class, {} if preset is None else family.presets[preset])
+        asked = configure_pretraining(name, None, {"model.dim": dim}, recipe=recipe, preset=preset).model
+        config = build_config(family.config_class, asked)
+        assert "head_dim" in SETTINGS_OF[name] or dim % config.heads == 0
+        if "ff" in SETTINGS_OF[name] and published.ff is not None:
+            assert config.ff == round(published.ff * dim / published.dim)
+    kept = configure_pretraining("bert", None, {"model.dim": 192, "model.ff": 99}, recipe="paper").model
+    assert (kept["ff"], kept.get("heads", 12)) == (99, 12)
 
 
 TEXT = [" ".join(f"{w} goes to {v}." for v in ("town", "sea", "bed")) for w in "abcdefghijklmnopqrst"]

@@ -9,17 +9,19 @@ import platform
 import shutil
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.text import Text
 from rich.tree import Tree
 
 from ..config import JSONObject, Settings
 from ..errors import Error
-from ..family import Family
 from ..registry import FAMILIES, find_family, find_pretrained_family
 from .common import identify_checkpoint
 from .terminal import SafeConsole, print_json, print_table, print_text
+
+if TYPE_CHECKING:
+    from ..family import Family
 
 EXTRAS = {
     "hub": (("huggingface_hub",), "models from the Hugging Face hub"),
