@@ -296,7 +296,7 @@ def describe_models_and_pairs(page: Page, settings: Settings) -> str:
     )
     if page.documents is not None:
         return models
-    words = sum(map(len, (SUBJECTS, VERBS, ADJECTIVES, NOUNS, PLACES, TIMES)))
+    words = len(SUBJECTS) + len(VERBS) + len(ADJECTIVES) + len(NOUNS) + len(PLACES) + len(TIMES)
     return models + page.localise(
         f" The English and Korean pairs are no real translations: a template makes them of {words} words and phrases, so "
         "they show the difference in word order only. Real pairs: --file pairs.tsv (source, tab, target).",
