@@ -136,8 +136,8 @@ def fit_published_sizes(published: Mapping[str, SettingValue], given: Mapping[st
     own: Settings = {}
     if is_positive_int(ff) and "ff" not in given:
         own["ff"] = max(1, round(ff * dim / published["dim"]))
-    is_free = is_positive_int(heads) and "heads" not in given and published.get("head_dim") is None
-    if is_free and (dim % heads or dim // heads < 8):
+    is_free = "heads" not in given and published.get("head_dim") is None
+    if is_free and is_positive_int(heads) and (dim % heads or dim // heads < 8):
         most = min(heads, max(SMALL_MODEL["heads"], dim // 64))
         own["heads"] = next(n for n in range(most, 0, -1) if dim % n == 0)
     return own
