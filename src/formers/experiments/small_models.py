@@ -99,7 +99,7 @@ def train_small(
             page.tell(title or family, result.step, steps, f"loss {result.loss:.2f}")
     run.former.model.eval()
     trained_model = SmallModel(run.former, curve, run.evaluate())
-    if change_objective is None:  # an objective that is learnt by heart is what the experiment shows
+    if change_objective is None:  # an objective that is learned by heart is what the experiment shows
         note_overfitting(page, trained_model)
     return trained_model
 
