@@ -23,8 +23,9 @@ Made from the model files by `python scripts/make_recipes.py`; do not edit.
 `formers pretrain FAMILY --recipe paper` trains with what the paper trained with. Each setting is listed with its
 source: a section or table of the paper (a bare § is of the family's own paper), or a file of the released code. What is
 stated nowhere is marked as ours. The values are those of the published size; a smaller model gets a smaller batch,
-fewer steps and, with Adam, a higher rate. A preset with a table of its own has its own values. `--recipe quick`, the
-default, is ours: a small model and settings that train within minutes on a CPU.
+fewer steps and, with Adam, a higher rate, and heads and a feed-forward that fit a `--model.dim` of yours. A preset with
+a table of its own has its own values. `--recipe quick`, the default, is ours: a small model and settings that train
+within minutes on a CPU.
 
 COMMANDS
 
@@ -40,8 +41,9 @@ mBART keep their dropout to the end.
 `formers pretrain FAMILY --recipe paper`는 논문의 설정으로 학습합니다. 아래 표에 설정마다 출처를 적었습니다.
 출처는 논문의 절이나 표(§만 있으면 그 모델 계열의 논문), 또는 공개된 코드의 파일입니다. 출처 칸의 설명은 영어이며,
 ours는 어디에도 나와 있지 않아 formers가 정한 값이라는 뜻입니다. 표의 값은 공개된 크기에 씁니다. 더 작은 모델은
-배치와 스텝 수를 줄이고, Adam이면 학습률을 높입니다. 표가 따로 있는 프리셋은 고유한 값을 씁니다. 기본값인
-`--recipe quick`은 formers가 정한 것으로, CPU에서 몇 분이면 학습되는 작은 모델과 설정입니다.
+배치와 스텝 수를 줄이고, Adam이면 학습률을 높입니다. `--model.dim`만 정하면 헤드 수와 피드포워드 너비를 그에 맞춥니다.
+표가 따로 있는 프리셋은 고유한 값을 씁니다. 기본값인 `--recipe quick`은 formers가 정한 것으로, CPU에서 몇 분이면
+학습되는 작은 모델과 설정입니다.
 
 COMMANDS
 

@@ -96,6 +96,18 @@ def test_tree():
     assert not any("other" in size["parts"] for size in every)
 
 
+def test_parameters_of_recurrent_decoders_by_part():
+    """Cho's decoder has no attention: its parts besides the recurrent layers were listed as an alignment of 4.1 M."""
+    presets = formers.tree("seq2seq")[0]["presets"]
+    cho, luong = presets["cho-2014"]["parts"], presets["luong-global"]["parts"]
+    made = {"context vector": 1_001_000, "initial state": 1_001_000, "readout": 2_101_000}
+    assert {
+        part: count for part, count in cho.items() if part not in ("embeddings", "recurrent layers", "output")
+    } == made
+    assert (luong["alignment"], luong["readout"]) == (1_000_000, 2_000_000), "equations 5 and 8: W_c reads [c; h]"
+    assert "alignment" not in presets["sutskever-2014"]["parts"]
+
+
 def test_parameters_by_part():
     """BERT-base and ALBERT-base by the sizes of their papers, and the experts of a Switch."""
     d, ff, heads_and_output = 768, 3072, 4 * (768 * 768 + 768)

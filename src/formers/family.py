@@ -212,6 +212,16 @@ def cite_batch(sequences: int, length: int, source: str) -> CitedSettings:
     }  # fmt: skip
 
 
+def count_growing_steps(batches: float, start: int, end: int, growing: int) -> int:
+    """Count the steps that read so many batches, where their number in a step grows over `growing` steps from `start`
+    to `end`, rounded down."""
+    steps = read = 0
+    while read < batches:
+        read += start + (end - start) * steps // growing
+        steps += 1
+    return steps
+
+
 # How an encoder-decoder learns to translate from random weights.
 TRANSLATION_TUNE = {
     "epochs": 30, "batch_size": 128, "label_smoothing": 0.1, "patience": 5, "seq_length": 128, "warmup_ratio": 0.0,

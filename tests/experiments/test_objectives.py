@@ -3,9 +3,11 @@ from __future__ import annotations
 import functools
 import random
 
+import numpy as np
 import pytest
 
-from formers.experiments.objectives import measure_hidden_share, measure_overlap
+from formers.data.plans import gather_examples
+from formers.experiments.objectives import make_static, measure_hidden_share, measure_overlap
 from formers.experiments.small_models import encode_corpus, prepare_bundled_corpus
 from formers.inspection.objective_steps import SHOWN_OBJECTIVES, explain_objectives
 from formers.objectives.registry import build_objective
@@ -22,6 +24,9 @@ def test_one_sentence_gets_every_objective_that_its_tokenizer_allows(run_experim
     assert any("[MASK]" in part for part in page.body)
     assert any("are the two texts swapped?" in part for part in page.body), "a question comes with its answer"
     assert 4 < found["frequency"] < 7, "nats of a guess by frequency"
+    assert found["static loss"] > 0 < found["dynamic loss"]
+    assert found["static loss"] != found["dynamic loss"]
+    assert any("validation loss after" in table.title for table in page.tables), "coverage alone was shown"
 
 
 def test_static_masks_stay_and_dynamic_masks_move():
@@ -33,6 +38,22 @@ def test_static_masks_stay_and_dynamic_masks_move():
     assert dynamic[0] == static[0]
     assert dynamic == sorted(set(dynamic))
     assert static[0] == pytest.approx(0.15, abs=0.02)
+
+
+def test_a_model_is_trained_with_masks_that_stay():
+    """The same example hides the same tokens whatever its number, and others than another example does."""
+    data = prepare_bundled_corpus("en", "bert", 1024, 60_000)
+    moving = build_objective("mlm", data.tokenizer, 64, across_documents=True, whole_sentences=True)
+    staying, plan = make_static(moving), moving.plan(data.store, 0, 0)
+    numbers = np.arange(8)
+
+    def hide(objective, epoch):
+        return objective.corrupt(gather_examples(data.store, plan, numbers, numbers + epoch * len(plan)), 0).ids
+
+    assert (hide(staying, 0) == hide(staying, 3)).all()
+    assert not (hide(moving, 0) == hide(moving, 3)).all()
+    later = moving.plan(data.store, 0, 1)
+    assert sorted(zip(plan.begin, plan.end, strict=True)) == sorted(zip(later.begin, later.end, strict=True))
 
 
 def test_shared_words_answer_nsp_and_not_sop():

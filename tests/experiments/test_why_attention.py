@@ -29,7 +29,8 @@ def test_pairs_of_ones_own_are_translated():
     module, page = find_experiment("why-attention").load(), Page(documents=["\n".join(lines)])
     settings = module.Settings(steps=1, translation_steps=1, pairs=100, tests=2, longest=4, dim=16)
     module.run(page, settings)
-    assert page.tables[0].rows[-1][0] == "translation"
+    assert page.tables[0].rows[-1][0] == "translation of your pairs"
+    assert "template" not in page.notes[0]
 
 
 def test_gradients_fade_in_recurrence_and_not_in_attention():
@@ -44,10 +45,21 @@ def test_both_models_learn_every_task(run_experiment):
     assert len(page.tables[0].rows) == 6
     assert page.tables[0].rows[0][5:] == ("–", "–", "–"), "there are no tests as long as this"
     assert "trained with 2 to 4" in page.tables[0].title
+    assert page.tables[0].rows[-1][0] == "translation of made sentences"
+    assert "no real translations: a template makes them of 39 words" in page.notes[0], "nothing said so"
+    assert "GRU layer each of width 16" in page.notes[0]
+    assert "new, untrained layers" in page.tables[1].title
     rows = re.findall(r'text-anchor="end" class="small">([^<]*)<', "".join(page.body))
     assert "&lt;s&gt;" not in rows, "a row is the word being written"
     assert "&lt;/s&gt;" in rows
     assert {f"{task} {kind}" for task in ("copy", "reverse", "translate") for kind in ("none", "dot")} <= set(found)
+
+
+def test_the_cell_is_a_choice(run_experiment):
+    sizes = {"steps": 1, "translation_steps": 1, "pairs": 100, "tests": 2, "longest": 4, "dim": 16}
+    page, found = run_experiment("why-attention", cell="lstm", dropout=0.3, **sizes)
+    assert "LSTM layer each" in page.notes[0]
+    assert found["gradient LSTM"] < found["gradient Transformer"]
 
 
 def test_few_pairs_of_ones_own_are_refused():

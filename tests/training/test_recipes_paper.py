@@ -3,12 +3,14 @@ trains and resumes."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 
 import pytest
 
 import formers
+from formers.config import build_config
 from formers.registry import FAMILIES
 from formers.training.config_merge import configure_pretraining
 from formers.training.recipes import list_recipe_rows
@@ -17,6 +19,7 @@ from tests.command_line import run_command
 PAPERS = [name for name, member in FAMILIES.items() if member.definition.paper_recipe.settings]
 PRETRAINED = [name for name in PAPERS if FAMILIES[name].definition.objective]
 PRESETS = [(name, preset) for name in PRETRAINED for preset in FAMILIES[name].definition.presets]
+SETTINGS_OF = {name: FAMILIES[name].definition.config_class.__dataclass_fields__ for name in PRETRAINED}
 STATED = (
     "objective.name", "train.optimizer", "train.lr", "train.weight_decay", "train.schedule", "train.warmup_steps",
     "train.steps", "train.seq_length", "train.batch_tokens", "train.accumulate", "train.grad_clip", "data.vocab_size",
@@ -42,20 +45,22 @@ VALUES = {
     "openai-gpt": ("adamw", 2.5e-4, "cosine", 0.0, 2_000, 2_441_406, 64 * 512, 1.0, 40_000),
     "gpt2": ("adamw", 6e-4, "cosine", 0.1, 715, 600_000, 512 * 1024, 1.0, 50_257),
     "gpt2-xl": ("adamw", 2e-4, "cosine", 0.1, 715, 600_000, 512 * 1024, 1.0, 50_257),
-    "gpt3-small": ("adamw", 6e-4, "cosine", 0.1, 4_022, 579_834, 256 * 2048, 1.0, 50_257),
-    "gpt3-175b": ("adamw", 0.6e-4, "cosine", 0.1, 745, 94_667, 1568 * 2048, 1.0, 50_257),
+    "gpt3-small": ("adamw", 6e-4, "cosine", 0.1, 3_952, 579_834, 256 * 2048, 1.0, 50_257),
+    "gpt3-175b": ("adamw", 0.6e-4, "cosine", 0.1, 746, 94_667, 1568 * 2048, 1.0, 50_257),
     "gpt-neo-1.3b": ("adamw", 2e-4, "cosine", 0.1, 3_000, 362_000, 512 * 2048, 1.0, 50_257),
     "gpt-neo-125m": ("adamw", 6e-4, "cosine", 0.1, 3_000, 572_300, 256 * 2048, 1.0, 50_257),
     "gpt-j-6b": ("adamw", 1.2e-4, "cosine", 0.1, 3_000, 383_500, 512 * 2048, 1.0, 50_257),
     "gpt-neox-20b": ("adamw", 0.97e-4, "cosine", 0.1, 1_500, 150_000, 1536 * 2048, 1.0, 50_257),
     "pythia-160m": ("adamw", 6e-4, "cosine", 0.1, 1_430, 143_000, 1024 * 2048, 1.0, 50_257),
     "transfo-xl-wt103": ("adam", 2.5e-4, "cosine", 0.0, 16_000, 4_000_000, 128 * 384, 0.25, 267_735),
-    "bloom-560m": ("adamw", 3e-4, "cosine", 1 / 30, 715, 650_406, 256 * 2048, 1.0, 250_680),
-    "bloom": ("adamw", 6e-5, "cosine", 0.1, 89, 87_261, 2048 * 2048, 1.0, 250_680),
+    "bloom-560m": ("adamw", 3e-4, "cosine", 1 / 30, 954, 659_209, 256 * 2048, 1.0, 250_680),
+    "bloom": ("adamw", 6e-5, "cosine", 0.1, 726, 91_339, 2048 * 2048, 1.0, 250_680),
     "xlnet-large": ("adamw", 4e-4, "linear", 0.1, 40_000, 500_000, 8192 * 512, 1.0, 32_000),
     "bart-large": ("adamw", 4e-4, "linear", 0.1, 30_000, 500_000, 8000 * 512, 0.0, 50_257),
     "mbart-large-cc25": ("adamw", 4e-4, "linear", 0.1, 30_000, 500_000, 8000 * 512, 0.0, 250_000),
-    "t5-base": ("adafactor", 1e-2, "rsqrt", 0.1, 10_000, 524_288, 128 * 512, 0.0, 32_000),
+    "t5-small": ("adafactor", 1e-2, "rsqrt", 0.1, 10_000, 1_000_000, 2048 * 512, 0.0, 32_000),
+    "t5-11b": ("adafactor", 1e-2, "rsqrt", 0.1, 10_000, 1_000_000, 2048 * 512, 0.0, 32_000),
+    "t5-v1_1-base": ("adafactor", 1e-2, "rsqrt", 0.1, 10_000, 1_000_000, 2048 * 512, 0.0, 32_000),
     "mt5-small": ("adafactor", 1e-2, "rsqrt", 0.1, 10_000, 1_000_000, 1024 * 1024, 0.0, 250_000),
     "switch-base-8": ("adafactor", 1e-2, "rsqrt", 0.1, 10_000, 550_000, 2**20, 0.0, 32_000),
 }
@@ -72,7 +77,7 @@ SIZES = {
 OTHER_VALUES = {
     "seq2seq": {
         "objective.name": "seq2seq", "train.betas": (0.0, 0.95), "train.eps": 1e-06, "train.weight_decay": 0.0,
-        "train.seq_length": 50,
+        "train.seq_length": 50, "model.dropout": 0.0,
     },
     "gnmt": {
         "objective.name": "seq2seq", "train.betas": (0.9, 0.999), "train.eps": 1e-08, "train.switch_step": 60_000,
@@ -90,7 +95,8 @@ OTHER_VALUES = {
     },
     "transformer": {
         "objective.name": "seq2seq", "objective.label_smoothing": 0.1, "train.betas": (0.9, 0.98), "train.eps": 1e-09,
-        "train.weight_decay": 0.0, "train.seq_length": 256, "model.dropout": 0.1,
+        "train.weight_decay": 0.0, "train.seq_length": 256, "model.dropout": 0.1, "model.attention_dropout": 0.0,
+        "model.act_dropout": 0.0,
     },
     "bert": {
         "objective.name": "nsp", "objective.mask_rate": 0.15, "objective.short_seq_prob": 0.1,
@@ -134,7 +140,7 @@ OTHER_VALUES = {
     "gptj": {
         "objective.name": "causal", "objective.across_documents": True, "train.betas": (0.9, 0.999),
         "train.eps": 1e-08, "train.weight_decay": 0.1, "train.decay_steps": 303000, "train.seq_length": 2048,
-        "model.dropout": 0.0, "model.attention_dropout": 0.0,
+        "model.dropout": 0.0, "model.embed_dropout": 0.0, "model.attention_dropout": 0.0,
     },
     "gpt_neox": {
         "objective.name": "causal", "objective.across_documents": True, "train.betas": (0.9, 0.95),
@@ -149,7 +155,8 @@ OTHER_VALUES = {
     "bloom": {
         "objective.name": "causal", "objective.across_documents": True, "train.betas": (0.9, 0.95),
         "train.eps": 1e-08, "train.weight_decay": 0.1, "model.dropout": 0.0, "model.attention_dropout": 0.0,
-        "train.seq_length": 2048, "train.decay_steps": 782013,
+        "train.seq_length": 2048, "train.decay_steps": 790816, "train.batch_rampup_start": 6,
+        "train.batch_rampup_steps": 46950,
     },
     "xlnet": {
         "objective.name": "plm", "objective.target_ratio": 85 / 512, "objective.max_ngram": 5,
@@ -159,12 +166,12 @@ OTHER_VALUES = {
     "bart": {
         "objective.name": "denoising", "objective.infill_ratio": 0.3, "objective.mean_span_length": 3.0,
         "objective.permute_ratio": 1.0, "train.betas": (0.9, 0.98), "train.eps": 1e-06, "train.weight_decay": 0.01,
-        "train.seq_length": 512, "model.dropout": 0.1,
+        "train.seq_length": 512, "model.dropout": 0.1, "model.attention_dropout": 0.0, "model.act_dropout": 0.0,
     },
     "mbart": {
         "objective.name": "denoising", "objective.infill_ratio": 0.35, "objective.mean_span_length": 3.5,
         "objective.permute_ratio": 1.0, "train.betas": (0.9, 0.98), "train.eps": 1e-06, "train.weight_decay": 0.01,
-        "train.seq_length": 512, "model.dropout": 0.1,
+        "train.seq_length": 512, "model.dropout": 0.1, "model.attention_dropout": 0.0, "model.act_dropout": 0.0,
     },
     "t5": {
         "objective.name": "span-corruption", "objective.noise_density": 0.15, "objective.mean_span_length": 3.0,
@@ -237,6 +244,32 @@ def test_every_preset_has_a_run(name, preset):
             assert found[key] == (pytest.approx(value) if isinstance(value, float) else value), field
 
 
+# Rates of heads that are fine-tuned: no pretraining run reads them.
+FINETUNING_DROPOUT = ("head_dropout", "summary_dropout", "expert_dropout")
+ALL_PRESETS = [(name, preset) for name in PAPERS for preset in (None, *FAMILIES[name].definition.presets)]
+
+
+@pytest.mark.parametrize(("name", "preset"), ALL_PRESETS, ids=str)
+def test_every_dropout_and_the_end_of_every_cosine_are_stated(name, preset):
+    declared = FAMILIES[name].definition
+    rows = {field: value for field, value, _ in list_recipe_rows(name, "paper", preset)}
+    if declared.objective:
+        asked = configure_pretraining(name, recipe="paper", preset=preset)
+        model = build_config(declared.config_class, asked.model)
+        if rows["train.schedule"] == "cosine":
+            assert rows["train.min_lr_ratio"] == pytest.approx(asked.train.min_lr_ratio)
+    else:
+        model = build_config(declared.config_class, {} if preset is None else declared.presets[preset])
+    names = {field.name for field in dataclasses.fields(declared.config_class)}
+    rates = {name for name in names if name.endswith("dropout") and name not in FINETUNING_DROPOUT}
+    assert {name: rows.get(f"model.{name}") for name in rates} == {name: getattr(model, name) for name in rates}
+
+
+def test_the_baseline_of_t5_differs_from_the_published_sizes():
+    baseline = configure_pretraining("t5", recipe="paper").train
+    assert (baseline.steps, baseline.batch_tokens * baseline.accumulate) == (524_288, 128 * 512)
+
+
 def test_single_facts_of_single_papers():
     assert configure_pretraining("roberta", recipe="paper").objective["across_documents"], "§4.2: FULL-SENTENCES"
     albert = configure_pretraining("albert", recipe="paper")
@@ -253,8 +286,16 @@ def test_single_facts_of_single_papers():
     gpt3 = configure_pretraining("gpt3", recipe="paper").train
     tokens = gpt3.batch_tokens * gpt3.count_batches_between(0, gpt3.steps)
     assert tokens == pytest.approx(300e9, rel=0.01), "table 2.1"
-    assert gpt3.batch_tokens * gpt3.count_batches_between(0, gpt3.warmup_steps) == pytest.approx(375e6, rel=0.08)
+    assert gpt3.batch_tokens * gpt3.count_batches_between(0, gpt3.warmup_steps) == pytest.approx(375e6, rel=0.01)
     assert gpt3.batch_tokens * gpt3.count_batches_between(0, gpt3.decay_steps) == pytest.approx(260e9, rel=0.01)
+    for preset, tokens in (("bloom-560m", 341e9), ("bloom-1b7", 341e9), ("bloom", 366e9)):
+        bloom = configure_pretraining("bloom", recipe="paper", preset=preset).train
+        assert bloom.batch_tokens * bloom.count_batches(0) == 192 * 2048, "released scripts: rampup-batch-size 192"
+        growing = bloom.count_batches_between(0, bloom.batch_rampup_steps)
+        assert bloom.batch_tokens * growing == pytest.approx(9_765_625 * 2048, rel=0.02), "of so many sequences"
+        steps = {tokens: bloom.steps, 410e9: bloom.decay_steps, 375e6: bloom.warmup_steps}
+        for total, count in steps.items():
+            assert bloom.batch_tokens * bloom.count_batches_between(0, count) == pytest.approx(total, rel=0.02), preset
     assert configure_pretraining("mt5", recipe="paper").model["dropout"] == 0.0
 
 
@@ -273,13 +314,30 @@ def test_a_smaller_model_and_a_shorter_run_keep_the_shape():
     small = configure_pretraining("transformer", None, {"model.dim": 256, "model.heads": 4}, recipe="paper").train
     assert small.lr == pytest.approx((256 * small.warmup_steps) ** -0.5), "equation 3 with its own width"
     narrow = configure_pretraining("gptj", None, {"model.dim": 96}, recipe="paper").model
-    assert narrow["rotary"] == 6, "all of a head of 96 / 16, where an error was about a rotary that nobody had set"
+    assert narrow["rotary"] == 24, "all of a head of 96 / 4, where an error was about a rotary that nobody had set"
     short = configure_pretraining("gnmt", None, {"train.steps": 2_000}, recipe="paper").train
     assert (short.switch_step, short.decay_start, short.decay_every) == (60, 1_200, 200)
     kept = configure_pretraining("gnmt", None, {"train.steps": 2_000, "train.switch_step": 7}, recipe="paper").train
     assert kept.switch_step == 7
     other = configure_pretraining("bert", None, {"objective.name": "causal"}, recipe="paper")
     assert other.objective == {"name": "causal"}, "what the paper says of next sentences belongs to another objective"
+
+
+@pytest.mark.parametrize("dim", [64, 100, 192])
+@pytest.mark.parametrize("name", [name for name in PRETRAINED if "heads" in SETTINGS_OF[name]])
+def test_a_width_alone_is_enough(name, dim):
+    """'12 heads do not divide dim 64' blamed heads that nobody had set; the feed-forward stayed 3,072 wide."""
+    family = FAMILIES[name].definition
+    first = next(iter(family.presets))
+    for recipe, preset in (("paper", None), ("paper", first), ("quick", first)):
+        published = build_config(family.config_class, {} if preset is None else family.presets[preset])
+        asked = configure_pretraining(name, None, {"model.dim": dim}, recipe=recipe, preset=preset).model
+        config = build_config(family.config_class, asked)
+        assert "head_dim" in SETTINGS_OF[name] or dim % config.heads == 0
+        if "ff" in SETTINGS_OF[name] and published.ff is not None:
+            assert config.ff == round(published.ff * dim / published.dim)
+    kept = configure_pretraining("bert", None, {"model.dim": 192, "model.ff": 99}, recipe="paper").model
+    assert (kept["ff"], kept.get("heads", 12)) == (99, 12)
 
 
 TEXT = [" ".join(f"{w} goes to {v}." for v in ("town", "sea", "bed")) for w in "abcdefghijklmnopqrst"]
@@ -328,7 +386,10 @@ def test_the_papers_run_resumes_bit_for_bit(name, tmp_path):
 
 def test_the_command_lists_recipes_with_their_sources(capsys):
     _, said, _ = run_command(capsys, "recipes")
-    assert all(name in said for name in PRETRAINED)
+    assert all(name in said for name in PAPERS), "textcnn, which is not pretrained, was left out"
+    assert "25 epochs" in said
+    _, said, _ = run_command(capsys, "recipes", "--recipe", "quick")
+    assert "textcnn" not in said
     _, said, _ = run_command(capsys, "recipes", "roberta", "--preset", "roberta-large")
     assert "train.lr" in said
     assert "table 9: large" in said

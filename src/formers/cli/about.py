@@ -9,7 +9,7 @@ import platform
 import shutil
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.text import Text
 from rich.tree import Tree
@@ -19,6 +19,9 @@ from ..errors import Error
 from ..registry import FAMILIES, find_family, find_pretrained_family
 from .common import identify_checkpoint
 from .terminal import SafeConsole, print_json, print_table, print_text
+
+if TYPE_CHECKING:
+    from ..family import Family
 
 EXTRAS = {
     "hub": (("huggingface_hub",), "models from the Hugging Face hub"),
@@ -132,7 +135,7 @@ def recipes(
         return
     if preset is not None:
         raise Error("a preset belongs to a family", fix=f"formers recipes FAMILY --preset {preset}")
-    members = [m for m in FAMILIES.values() if m.definition.objective]
+    members = [m for m in FAMILIES.values() if has_recipe(m.definition, recipe)]
     values_by_family = {m.name: {name: value for name, value, _ in list_recipe_rows(m.name, recipe)} for m in members}
     if as_json:
         print_json(values_by_family, indent=2)
@@ -141,11 +144,19 @@ def recipes(
     print_table(lines, RECIPE_COLUMNS)
 
 
+def has_recipe(declared: Family, recipe: str) -> bool:
+    """Return whether a family has a recipe of that name; TextCNN's paper trains on a task, without pretraining."""
+    return bool(declared.paper_recipe.settings if recipe == "paper" else declared.objective)
+
+
 def summarise_recipe(values: Settings) -> tuple[object, ...]:
     """Return the values of a recipe for RECIPE_COLUMNS, but for the family."""
-    tokens = values["train.batch_tokens"] * values.get("train.accumulate", 1)
     named = (values.get(f"train.{name}", "adamw") for name in ("optimizer", "lr", "schedule"))
-    return *named, tokens, values["train.steps"], values["data.vocab_size"]
+    if "train.steps" not in values:  # of training on a task
+        size = (f"{values['tune.batch_size']} texts", f"{values['tune.epochs']} epochs")
+    else:
+        size = (values["train.batch_tokens"] * values.get("train.accumulate", 1), values["train.steps"])
+    return *named, *size, values["data.vocab_size"]
 
 
 def reject_checkpoint(name: str) -> None:

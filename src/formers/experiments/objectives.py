@@ -5,17 +5,19 @@ from __future__ import annotations
 import html
 import itertools
 import math
+import zlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from ..batch import IGNORE_INDEX
+from ..batch import IGNORE_INDEX, Batch
 from ..data.loader import load_batches
-from ..data.plans import TextObjective, TokenSource, gather_examples
+from ..data.plans import RawExamples, TextObjective, TokenSource, gather_examples
 from ..data.store import Store
 from ..inspection.objective_steps import explain_objectives
 from ..inspection.objective_words import KOREAN_HELP
+from ..objectives.masking import MaskedLM
 from ..objectives.registry import OBJECTIVES, build_objective
 from ..reports.pictures import draw_bars, draw_curves
 from ..training.runs.prepare_data import PreparedData
@@ -30,8 +32,8 @@ EXPLANATION = (
      "인과 모델은 모든 토큰에서 학습하고, 마스크 모델은 15%에서만 학습하지만 양쪽을 모두 봅니다."),
     ("Few masks give few labels to learn from, many leave little to read: look for the rate from which the loss hardly falls any more.",
      "마스크가 적으면 학습할 레이블이 적고, 많으면 읽을 문맥이 적습니다. 어느 비율부터 손실이 거의 줄지 않는지 찾아보십시오."),
-    ("Static masks hide the same tokens in every epoch, dynamic masks draw anew: compare how many tokens each has hidden after ten.",
-     "정적 마스크는 에포크마다 같은 토큰을 가리고, 동적 마스크는 매번 새로 뽑습니다. 열 에포크 뒤 가려진 토큰의 비율을 비교하십시오."),
+    ("Static masks hide the same tokens in every epoch, dynamic masks draw anew: compare how many tokens each has hidden after ten, and the losses of a model trained with each.",
+     "정적 마스크는 에포크마다 같은 토큰을 가리고, 동적 마스크는 매번 새로 뽑습니다. 열 에포크 뒤 가려진 토큰의 비율과, 각각으로 학습한 모델의 손실을 비교하십시오."),
     ("A swapped text (SOP) has the same words, so that shared words cannot tell it; see how far above chance they tell a random next text (NSP).",
      "순서가 바뀐 텍스트(SOP)는 단어가 같으므로 공통 단어로는 알아낼 수 없습니다. 무작위로 고른 다음 텍스트(NSP)는 공통 단어로 우연보다 얼마나 잘 알아내는지 보십시오."),
 )  # fmt: skip
@@ -46,7 +48,7 @@ class Settings:
     """Settings of this experiment.
 
     Attributes:
-        steps: Training steps of the model of each mask rate.
+        steps: Training steps of the model of each mask rate, and of each kind of masks.
         rates: Mask rates that are compared.
         epochs: Epochs over which static and dynamic masks are compared.
         pairs: Pairs of texts that NSP and SOP are compared on.
@@ -81,6 +83,23 @@ def show_objectives(page: Page, text: str, seed: int) -> list[str]:
             title, note = page.localise(step.title, step.korean_title), page.localise(step.note, step.korean_note)
             page.body.append(f"<p class='soft'>{html.escape(f'{title}: {note}')}</p>{chips}")
     return names
+
+
+@dataclass(frozen=True)
+class StaticMaskedLM(MaskedLM):
+    """Hide the same tokens of an example in every epoch: its draws follow from its tokens, not from its number."""
+
+    def corrupt(self, raw: RawExamples, seed: int) -> Batch:
+        """Hide tokens by the checksum of each example."""
+        rows = (raw.ids[low:high] for low, high in itertools.pairwise(raw.starts.tolist()))
+        return super().corrupt(replace(raw, sample=np.array([zlib.crc32(row.tobytes()) for row in rows])), seed)
+
+
+def make_static(objective: TextObjective) -> TextObjective:
+    """Return a masked language model's objective with static masks."""
+    assert isinstance(objective, MaskedLM)
+    settings = {one.name: getattr(objective, one.name) for one in fields(objective)}  # dynamic: its own fields
+    return StaticMaskedLM(**settings)
 
 
 def measure_hidden_share(
@@ -132,14 +151,35 @@ def measure_frequency_loss(data: PreparedData) -> float:
     return float(-np.log(counts / counts.sum())[valid].mean())
 
 
-def compare_rates(page: Page, data: PreparedData, settings: Settings) -> dict[float, float]:
-    """Train a small BERT with each mask rate; return the loss of each on validation text with 15% masked."""
+def load_judge(data: PreparedData) -> tuple[TextObjective, list[Batch]]:
+    """Load what all mask rates are compared on: validation text with 15% masked."""
     assert data.valid_store is not None
     judge = build_objective("mlm", data.tokenizer, LENGTH)
-    batches = [
-        batch
-        for batch, _ in itertools.islice(load_batches(TokenSource(data.valid_store, judge), 2048, 1, epochs=1), 12)
-    ]
+    batches = load_batches(TokenSource(data.valid_store, judge), 2048, 1, epochs=1)
+    return judge, [batch for batch, _ in itertools.islice(batches, 12)]
+
+
+def compare_masks(page: Page, data: PreparedData, settings: Settings) -> dict[str, float]:
+    """Train a small BERT with static and with dynamic masks of the same examples, which every epoch has; return the
+    loss of each on validation text."""
+    objective = {"name": "mlm", "across_documents": True, "whole_sentences": True}
+    names = {
+        "static": page.localise("static masks", "정적 마스크"),
+        "dynamic": page.localise("dynamic masks", "동적 마스크"),
+    }
+    losses = {}
+    for kind, title in names.items():
+        change = make_static if kind == "static" else None
+        trained_model = train_small(
+            page, "bert", data, settings.steps, title=title, model=SIZES, objective=objective, change_objective=change
+        )
+        losses[kind] = trained_model.loss
+    return losses
+
+
+def compare_rates(page: Page, data: PreparedData, settings: Settings) -> dict[float, float]:
+    """Train a small BERT with each mask rate; return the loss of each on validation text with 15% masked."""
+    judge, batches = load_judge(data)
     losses = {}
     for rate in settings.rates:
         objective = {"name": "mlm", "mask_rate": rate}
@@ -171,6 +211,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     }
     overlap = {name: measure_overlap(name, data, s.pairs) for name in ("nsp", "sop")}
     losses, frequency = compare_rates(page, data, s), measure_frequency_loss(data)
+    by_kind, epochs = compare_masks(page, data, s), s.steps * 1024 / len(data.store.tokens)
     page.add_heading(local("Compared on the whole text", "전체 텍스트에서의 비교"))
     page.add_table(
         local("Mask rates: validation loss, always with 15% masked", "마스크 비율: 항상 15%를 가린 검증 텍스트의 손실"), (local("rate", "비율"), local("loss", "손실")),
@@ -198,6 +239,10 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         )
     )
     page.add_table(
+        local(f"Static and dynamic masks: validation loss after {epochs:.0f} epochs of the text", f"정적·동적 마스크: 텍스트를 {epochs:.0f} 에포크 학습한 뒤의 검증 손실"), (local("masks", "마스크"), local("loss", "손실")),
+        [(local("static", "정적"), by_kind["static"]), (local("dynamic", "동적"), by_kind["dynamic"])],
+    )  # fmt: skip
+    page.add_table(
         local("How often a true pair shares more words than a false one (50% is chance)", "참인 쌍이 거짓인 쌍보다 단어를 더 많이 공유하는 비율(50%가 우연)"), (local("question", "질문"), local("share", "비율"), local("pairs", "쌍의 수")),
         [(name.upper(), f"{gain:.1%}", count) for name, (gain, count) in overlap.items()],
     )  # fmt: skip
@@ -213,4 +258,4 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         )
     )
     return {"objectives": len(names), "static": shares["static"][-1], "dynamic": shares["dynamic"][-1],
-            "frequency": frequency, "nsp": overlap["nsp"][0], "sop": overlap["sop"][0], **{f"rate {r:g}": v for r, v in losses.items()}}  # fmt: skip
+            "static loss": by_kind["static"], "dynamic loss": by_kind["dynamic"], "frequency": frequency, "nsp": overlap["nsp"][0], "sop": overlap["sop"][0], **{f"rate {r:g}": v for r, v in losses.items()}}  # fmt: skip

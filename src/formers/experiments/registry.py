@@ -110,7 +110,7 @@ ENTRIES = (
         ("Why attention", "어텐션이 필요한 이유"),
         ("an RNN without and with attention by length (copy, reversal, translation), its alignment, gradients over distance",
          "복사, 뒤집기, 번역에서 어텐션이 없는 RNN과 있는 RNN을 길이별로 비교하고, 학습된 정렬과 거리별 기울기를 봅니다"),
-        "formers try why-attention --file pairs.tsv --translation-steps 800",
+        "formers try why-attention --file pairs.tsv --translation-steps 600 --dropout 0.3",
         "source, tab, target",
     ),
     ExperimentEntry(

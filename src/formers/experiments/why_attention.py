@@ -37,8 +37,8 @@ EXPLANATION = (
      "정렬 그림에서 행은 쓰고 있는 단어, 열은 읽은 단어이며 진할수록 많이 본 것입니다. 복사를 학습하면 대각선이, 뒤집기를 학습하면 반대 방향 대각선이 나타납니다."),
     ("In a translation the marks jump where the order of words differs, as a Korean verb comes last: no example says where to look, the alignment follows from the loss alone.",
      "한국어에서 동사가 마지막에 오듯이 어순이 다른 곳에서는 번역의 정렬이 건너뜁니다. 어디를 볼지는 학습 데이터에 없으며, 정렬은 손실만으로 학습됩니다."),
-    ("The gradient of a recurrent layer fades with the distance, most quickly in a plain RNN; in attention any two tokens are one step apart.",
-     "순환 레이어의 기울기는 거리에 따라 사라지며 단순 RNN에서 가장 빠릅니다. 어텐션에서는 어느 두 토큰이든 한 단계 거리입니다."),
+    ("The gradients are those of new, untrained layers: in a recurrent one they fade with the distance, most quickly in a plain RNN; in attention any two tokens are one step apart.",
+     "기울기는 학습하지 않은 새 레이어에서 잰 것입니다. 순환 레이어에서는 거리에 따라 사라지며 단순 RNN에서 가장 빠릅니다. 어텐션에서는 어느 두 토큰이든 한 단계 거리입니다."),
 )  # fmt: skip
 SYMBOLS = "abcdefghij"
 SHOWN_LENGTHS = (2, 6, 10, 14, 20)
@@ -78,13 +78,16 @@ TIMES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of this experiment. --file gives pairs of your own: source, a tab and target in each line.
+    """Settings of this experiment. The pairs that are translated are made by a template; --file gives real ones: source, a
+    tab and target in each line.
 
     Attributes:
         steps: Training steps of each model that copies or reverses.
         translation_steps: Training steps of each model that translates; real pairs need more.
         longest: Symbols of the longest training example; tests have up to one and a half times as many.
         dim: Width of the recurrent layers.
+        cell: Their cell.
+        dropout: Dropout of the models that translate; a few thousand real pairs need about 0.3.
         pairs: Training pairs.
         tests: Test pairs of each length.
         seed: Random seed of the pairs.
@@ -94,6 +97,8 @@ class Settings:
     translation_steps: int = 500
     longest: int = 10
     dim: int = 64
+    cell: CellKind = "gru"
+    dropout: float = 0.0
     pairs: int = 8000
     tests: int = 40
     seed: int = 0
@@ -191,8 +196,11 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     tasks = {
         "copy": local("copy", "복사"),
         "reverse": local("reversal", "뒤집기"),
-        "translate": local("translation", "번역") if page.documents else local("English to Korean", "영어→한국어"),
+        "translate": local("translation of your pairs", "지정한 문장 쌍의 번역")
+        if page.documents
+        else local("translation of made sentences", "만든 문장의 번역"),
     }
+    page.add_note(describe_models_and_pairs(page, s), shown=True)
     lengths = sorted({2, *range(4, int(1.5 * s.longest) + 1, 2)})
     results: dict[str, float] = {}
     rows: list[tuple[object, ...]] = []
@@ -208,8 +216,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         data = encode_pairs(pairs[s.tests :], pairs[: s.tests], vocab_size)
         lines = {}
         for kind, name in kinds.items():
-            sizes = {"attention": kind, "cell": "gru", "bidirectional": False, "dim": s.dim, "embed": s.dim}
-            sizes["init"] = INIT
+            sizes = {"attention": kind, "cell": s.cell, "bidirectional": False, "dim": s.dim, "embed": s.dim}
+            sizes |= {"init": INIT, "dropout": s.dropout if task == "translate" else 0.0}
             train = {"lr": 1e-2, "batch_tokens": 512}
             trained_model = train_small(
                 page, "seq2seq", data, steps, title=f"{title}, {name}", model=sizes, train=train
@@ -258,7 +266,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
               f"기호 또는 단어 수별 정답 토큰 비율(복사와 뒤집기의 학습 길이는 2~{s.longest})"), head, rows,
     )  # fmt: skip
     far = (1, 8, 16, 48)
-    page.add_table(local("Gradient of a token, by how many places before it stands", "앞선 거리별 토큰의 기울기"), (local("layer", "레이어"), *(str(d) for d in far)),
+    page.add_table(local("Gradient of a token in new, untrained layers, by how many places before it stands", "학습하지 않은 새 레이어에서 앞선 거리별 토큰의 기울기"), (local("layer", "레이어"), *(str(d) for d in far)),
                    [(name, *(format_gradient(line[d - 1][1]) for d in far)) for name, line in gradients.items()])  # fmt: skip
     for title, some in pictures:
         page.add_heading(title[0].upper() + title[1:])
@@ -269,14 +277,32 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         draw_curves(
             gradients,
             local(
-                "gradient by distance, as a share of the last token's (10⁻¹²: this or less)",
-                "거리별 기울기(마지막 토큰 대비, 10⁻¹²는 그 이하)",
+                "gradient in new, untrained layers by distance, as a share of the last token's (10⁻¹²: this or less)",
+                "학습하지 않은 새 레이어의 거리별 기울기(마지막 토큰 대비, 10⁻¹²는 그 이하)",
             ),
             local("distance", "거리"),
             log_y=True,
         )
     )
     return results | {f"gradient {name}": line[-1][1] for name, line in measured.items()}
+
+
+def describe_models_and_pairs(page: Page, settings: Settings) -> str:
+    """Say in a note which cell the models have, and where the pairs that they translate come from."""
+    cell = settings.cell.upper()
+    models = page.localise(
+        f"Encoder and decoder are one {cell} layer each of width {settings.dim} (--cell takes another).",
+        f"인코더와 디코더는 각각 너비 {settings.dim}인 {cell} 레이어 하나입니다(--cell로 바꿉니다).",
+    )
+    if page.documents is not None:
+        return models
+    words = len(SUBJECTS) + len(VERBS) + len(ADJECTIVES) + len(NOUNS) + len(PLACES) + len(TIMES)
+    return models + page.localise(
+        f" The English and Korean pairs are no real translations: a template makes them of {words} words and phrases, so "
+        "they show the difference in word order only. Real pairs: --file pairs.tsv (source, tab, target).",
+        f" 영어와 한국어 문장 쌍은 실제 번역이 아니라 단어와 구 {words}개를 템플릿에 넣어 만든 것이므로, 어순의 차이만 보여 줍니다. "
+        "실제 문장 쌍은 --file pairs.tsv(원문, 탭, 번역문)로 지정하십시오.",
+    )
 
 
 def make_translation_pairs(

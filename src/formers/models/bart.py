@@ -219,6 +219,7 @@ NO_FORCED_EOS = {"forced_eos_token_id": None}  # their classes end every text of
 PRESETS = {"bart-base": {"dim": 768, "layers": 6, "heads": 12, "ff": 3072}, "bart-large": {}}
 
 BORROWED = "not stated; RoBERTa's, table 9: large"
+INNER_DROPOUT = "not stated; released models/bart/model.py: default of bart_large; 0.1 in the published config.json"
 PAPER = PaperRecipe(
     {
         "objective.name": ("denoising", "§2.2"),
@@ -239,6 +240,8 @@ PAPER = PaperRecipe(
             0.1,
             "§5.1: none in the last tenth of the steps, which is left out here; the rate is RoBERTa's",
         ),
+        "model.attention_dropout": (0.0, INNER_DROPOUT),
+        "model.act_dropout": (0.0, INNER_DROPOUT),
         "data.vocab_size": (50_257, "§5.1: as GPT-2"),
     }
 )

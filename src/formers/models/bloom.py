@@ -15,7 +15,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import HF_TOKEN_ROWS, ConfigMap
-from ..family import CheckpointFormat, CitedSettings, Family, GpuSpeed, ModelConfig, PaperRecipe, Presets, cite_batch
+from ..family import (
+    CheckpointFormat,
+    CitedSettings,
+    Family,
+    GpuSpeed,
+    ModelConfig,
+    PaperRecipe,
+    Presets,
+    cite_batch,
+    count_growing_steps,
+)
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_alibi, causal
@@ -120,22 +130,26 @@ STYLE = TokenizerStyle("bloom", SPECIAL_TOKENS, tuple(SPECIAL_TOKENS.values()))
 
 SCRIPT = "released bigscience, train/tr11-176B-ml/tr11-176B-ml.slurm"
 DROPOUT = "§3.5: no dropout, as in the published config.json; the released scripts leave Megatron's default of 0.1"
-GROWTH = "; the released scripts begin with 192 and grow for 20 billion tokens, which is left out here"
+GROWTH = "released scripts, rampup-batch-size: from 192 sequences, over 20 billion tokens"
 
 
 def cite_size(lr: float, sequences: int, least: float = 1e-5, tokens: float = 341e9) -> CitedSettings:
-    """Return what differs by size in table 3: rate, batch, and tokens as steps."""
+    """Return what differs by size in table 3: rate, batch, and tokens as steps. The batch grows over the first 20
+    billion tokens, so that the first steps have fewer tokens than the rest."""
     step, source = sequences * 2048, "table 3"
     batch = cite_batch(sequences, 2048, source)
-    tokens_of_batch, stated = batch["train.batch_tokens"]
+    each, pieces = (int(str(batch[f"train.{name}"][0])) for name in ("batch_tokens", "accumulate"))
+    start = 192 * 2048 // each
+    growing = round(20e9 / (each * (start + pieces - 1) / 2))  # steps; the number of batches is rounded down
     return {
         **batch,
-        "train.batch_tokens": (tokens_of_batch, stated + GROWTH),
+        "train.batch_rampup_start": (start, GROWTH),
+        "train.batch_rampup_steps": (growing, f"{GROWTH}; evenly over the steps, not over the sequences: ours"),
         "train.lr": (lr, source),
         "train.min_lr_ratio": (least / lr, f"{source}: {least:g}"),
-        "train.warmup_steps": (round(375e6 / step), f"{source}: 375 M tokens"),
-        "train.decay_steps": (round(410e9 / step), f"{source}: 410 billion tokens"),
-        "train.steps": (round(tokens / step), f"{source}: {tokens / 1e9:.0f} billion tokens"),
+        "train.warmup_steps": (count_growing_steps(375e6 / each, start, pieces, growing), f"{source}: 375 M tokens"),
+        "train.decay_steps": (growing + round(390e9 / step), f"{source}: 410 billion tokens"),
+        "train.steps": (growing + round((tokens - 20e9) / step), f"{source}: {tokens / 1e9:.0f} billion tokens"),
     }
 
 

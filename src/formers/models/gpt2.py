@@ -136,6 +136,7 @@ PAPER = PaperRecipe(
         "train.eps": (1e-8, BORROWED),
         "train.weight_decay": (0.1, BORROWED),
         "train.schedule": ("cosine", BORROWED),
+        "train.min_lr_ratio": (0.1, f"{BORROWED}, appendix B"),
         "train.warmup_steps": (715, f"{BORROWED}: 375 M tokens"),
         "train.steps": (600_000, OURS),
         **cite_batch(512, 1024, "§2.3"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import check_sizes
-from ..family import CitedSettings, Family, PaperRecipe, Presets, cite_batch
+from ..family import CitedSettings, Family, PaperRecipe, Presets, cite_batch, count_growing_steps
 from ..nn.attention.masks import build_layer_masks
 from . import gpt2
 
@@ -61,7 +61,6 @@ def cite_size(lr: float, sequences: int) -> CitedSettings:
     batch = cite_batch(sequences, 2048, f"table 2.1: {stated} tokens")
     tokens, pieces = (int(str(batch[f"train.{name}"][0])) for name in ("batch_tokens", "accumulate"))
     growing = round(4e9 / (tokens * pieces / 2))  # steps
-    slope, warmup_batches = (pieces - 1) / growing, 375e6 / tokens
     return {
         **batch,
         "train.seq_length": (2048, "§2.1: n_ctx"),
@@ -70,11 +69,7 @@ def cite_size(lr: float, sequences: int) -> CitedSettings:
             growing,
             "appendix B: from 32k tokens, over 4 to 12 billion; from a single batch, over 4 billion: ours",
         ),
-        # After n steps there were about n / 2 + slope · n² / 2 batches: their number is rounded down.
-        "train.warmup_steps": (
-            round(((0.25 + 2 * slope * warmup_batches) ** 0.5 - 0.5) / slope),
-            "appendix B: 375 M tokens",
-        ),
+        "train.warmup_steps": (count_growing_steps(375e6 / tokens, 1, pieces, growing), "appendix B: 375 M tokens"),
         "train.decay_steps": (growing + round(256e9 / (tokens * pieces)), "appendix B: 260 billion tokens"),
         "train.steps": (growing + round(296e9 / (tokens * pieces)), "table 2.1: 300 billion tokens"),
     }

@@ -159,6 +159,7 @@ PAPER = PaperRecipe(
         **cite_batch(512, 2048, f"{CODE}: 32 replicas × 16"),
         "train.grad_clip": (1.0, "released device_train.py"),
         "model.dropout": (0.0, "published config.json"),
+        "model.embed_dropout": (0.0, "published config.json"),
         "model.attention_dropout": (0.0, "published config.json"),
         "data.vocab_size": (50_257, "model card of gpt-j-6b: GPT-2's tokenizer"),
     }

@@ -36,6 +36,7 @@ HF_CONFIG = ConfigMap(
     irrelevant_keys=bart.IRRELEVANT_KEYS, defaults={"vocab_size": 50265, "scale_embedding": False},
 )  # fmt: skip
 
+INNER_DROPOUT = "not stated; released models/bart/model.py: default of mbart_large"
 PAPER = PaperRecipe(
     {
         **bart.PAPER.settings,
@@ -51,6 +52,8 @@ PAPER = PaperRecipe(
             8000, 512, "§2.2: 'matching BART'; its 128K tokens on each of 256 GPUs would be eight times as many"
         ),
         "model.dropout": (0.1, "§2.2: 0.05 after 250,000 steps and 0 after 400,000, which is left out here"),
+        "model.attention_dropout": (0.0, INNER_DROPOUT),
+        "model.act_dropout": (0.0, INNER_DROPOUT),
         "data.vocab_size": (250_000, "§2.1"),
     }
 )

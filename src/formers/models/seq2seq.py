@@ -282,6 +282,7 @@ LUONG_RUN: CitedSettings = {
     "train.decay_every": (35_156, "Luong et al. 2015, §4.1: every epoch"),
     "train.seq_length": (50, "Luong et al. 2015, §4.1: pairs of up to 50 words"),
     "train.batch_tokens": (3_840, f"Luong et al. 2015, §4.1: 128 sentences{WORDS}"),
+    "model.dropout": (0.2, "Luong et al. 2015, §4.1"),
     "data.vocab_size": (50_000, "Luong et al. 2015, §4.1: words of each language; here pieces of both"),
 }
 PAPER = PaperRecipe(  # Bahdanau's RNNsearch-50
@@ -299,6 +300,7 @@ PAPER = PaperRecipe(  # Bahdanau's RNNsearch-50
         "train.batch_tokens": (2_400, f"Bahdanau et al. 2015, §4.2: 80 sentences{WORDS}"),
         "train.accumulate": (1, OURS),
         "train.grad_clip": (1.0, "Bahdanau et al. 2015, §B.2"),
+        "model.dropout": (0.0, "none stated"),
         "data.vocab_size": (30_000, "Bahdanau et al. 2015, §4.1: words of each language; here pieces of both"),
     },
     {

@@ -21,6 +21,7 @@ from ..config import HF_ACT_ROW, HF_TOKEN_ROWS, MAX_SIZE, ConfigMap, KeyRule, Se
 from ..errors import Error
 from ..family import (
     CheckpointFormat,
+    CitedSettings,
     Family,
     GpuSpeed,
     Head,
@@ -268,6 +269,16 @@ PRESETS: Presets = {
 # The initial weights are a share of 1/√fan_in: with the init of others it would begin, and step, 20 times too small.
 QUICK_MODEL = {"layers": 2, "init": 1.0}
 SCRATCH_TRAIN = {"optimizer": "rms-adamw", "lr": 1e-2}
+ALIKE = "released released_checkpoints.md: T5.1.1 is similar to the paper's models, §3.7"
+PAPER_V1_0: CitedSettings = {  # of the published sizes; the others' is the baseline's
+    "train.steps": (1_000_000, "§3.7; without its supervised tasks, which are mixed in there"),
+    **cite_batch(2048, 512, "§3.7: 2¹¹ sequences"),
+}
+PAPER_V1_1: CitedSettings = {
+    "train.steps": (1_000_000, "T5X, docs/models.md, released as checkpoint_1000000"),
+    **cite_batch(2048, 512, ALIKE),
+    "model.dropout": (0.0, "released released_checkpoints.md: T5.1.1 without dropout in pretraining"),
+}
 PAPER = PaperRecipe(
     {
         "objective.name": ("span-corruption", "§3.3.4"),
@@ -285,8 +296,10 @@ PAPER = PaperRecipe(
         "model.dropout": (0.1, "§3.1.1"),
         "data.vocab_size": (32_000, "§3.1.3"),
     },
-    {name: {"model.dropout": (0.0, "released released_checkpoints.md: T5.1.1 without dropout in pretraining")}
-     for name in PRESETS if name.startswith("t5-v1_1")},
+    {
+        **{f"t5-{size}": PAPER_V1_0 for size in SIZES_V1_0},
+        **{f"t5-v1_1-{size}": PAPER_V1_1 for size in SIZES_V1_1},
+    },
 )  # fmt: skip
 
 SPECIAL_TOKENS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}

@@ -149,6 +149,7 @@ def compute_noam_lr(dim: int, warmup: int) -> float:
     return float((dim * max(1, warmup)) ** -0.5)
 
 
+INNER_DROPOUT = "none stated; tensor2tensor, models/transformer.py: transformer_base_v1 (0.1 in later versions)"
 PAPER = PaperRecipe(
     {
         "objective.name": ("seq2seq", "§3.1"),
@@ -166,6 +167,8 @@ PAPER = PaperRecipe(
         "train.accumulate": (1, OURS),
         "train.grad_clip": (0.0, "tensor2tensor, models/transformer.py: clip_grad_norm"),
         "model.dropout": (0.1, "§5.4: base models"),
+        "model.attention_dropout": (0.0, INNER_DROPOUT),
+        "model.act_dropout": (0.0, INNER_DROPOUT),
         "data.vocab_size": (37_000, "§5.1: English and German share them"),
     },
     {"transformer-big": {

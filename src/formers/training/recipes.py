@@ -41,14 +41,15 @@ def get_recipe(
     declared = entry.definition
     if not declared.objective:
         raise Error(f"{entry.name} is not pretrained", fix="formers finetune trains it from scratch on a task")
+    fitting = fit_published_sizes({**get_published_sizes(declared), **(sizes or {})}, overrides)
     if name == "paper":
-        return build_paper_recipe(entry.name, declared, {**(sizes or {}), **overrides}, preset)
+        return build_paper_recipe(entry.name, declared, {**(sizes or {}), **fitting, **overrides}, preset)
     if name != "quick":
         raise Error(f"there is no recipe {name!r}", fix=suggest_name(name, ("quick", "paper")))
     quick = declared.quick_recipe
     published = get_published_sizes(declared)
     small = {key: value for key, value in {**SMALL_MODEL, **quick.model}.items() if key in published}
-    own = fit_sizes(small, overrides) if sizes is None else dict(sizes)
+    own = fit_sizes(small, overrides) if sizes is None else {**sizes, **fitting}
     train = scale_training({**QUICK_TRAIN, **quick.train}, {**published, **own, **overrides}, declared)
     return Recipe(train, own, data={"vocab_size": 1024})
 
@@ -97,7 +98,9 @@ def list_recipe_rows(family: str, name: str = "paper", preset: str | None = None
         if not (cited := member.definition.paper_recipe.select(preset)):
             fix = "formers recipes lists the families that have one"
             raise Error(f"there is no paper recipe for {member.name}", fix=fix)
-        return [(dotted, value, source) for dotted, (value, source) in cited.items()]
+        own = {f"model.{name}": (value, "ours: of this preset") for name, value in (sizes if preset else {}).items()}
+        differing = {name: own[name] for name, (value, _) in cited.items() if own.get(name, (value,))[0] != value}
+        return [(dotted, value, source) for dotted, (value, source) in {**cited, **differing}.items()]
     quick = get_recipe(member.name, name, sizes if preset else None, preset=preset)
     objective: Settings = {"name": member.definition.objective, **quick.objective}
     tables = {"objective": objective, "train": quick.train, "model": quick.model, "data": quick.data}
@@ -121,6 +124,22 @@ def fit_sizes(small: Mapping[str, SettingValue], given: Mapping[str, SettingValu
         heads = given.get("heads") or next(n for n in range(most, 0, -1) if dim % n == 0)
         fitting = {"head_dim": dim // heads, "rotary": max(2, dim // heads // 4 * 2)} if dim % heads == 0 else {}
         own |= {"heads": heads, **{key: size for key, size in fitting.items() if key in own}}
+    return own
+
+
+def fit_published_sizes(published: Mapping[str, SettingValue], given: Mapping[str, SettingValue]) -> Settings:
+    """Fit a published model's sizes to a width that the caller chose: the feed-forward grows with it, and heads that do
+    not divide it, or would be narrower than 8, are as many as a small model has, or 64 wide."""
+    dim, heads, ff = given.get("dim"), published.get("heads"), published.get("ff")
+    if not is_positive_int(dim) or dim == published["dim"]:
+        return {}
+    own: Settings = {}
+    if is_positive_int(ff) and "ff" not in given:
+        own["ff"] = max(1, round(ff * dim / published["dim"]))
+    is_free = "heads" not in given and published.get("head_dim") is None
+    if is_free and is_positive_int(heads) and (dim % heads or dim // heads < 8):
+        most = min(heads, max(SMALL_MODEL["heads"], dim // 64))
+        own["heads"] = next(n for n in range(most, 0, -1) if dim % n == 0)
     return own
 
 

@@ -59,7 +59,8 @@ class TrainConfig(LoopConfig):
     steps: int = 1000  # of the optimizer
     batch_tokens: int = 8192  # of a batch, on its larger side
     accumulate: int = 1  # batches of a step, over all processes
-    batch_rampup_steps: int = 0  # steps over which the number of batches grows from 1 to `accumulate`
+    batch_rampup_steps: int = 0  # steps over which the number of batches grows to `accumulate`
+    batch_rampup_start: int = 1  # the number of batches that it grows from
     seq_length: int = 128  # tokens of an example
     short_length: int | None = None  # a shorter length for the first nine tenths of the steps (BERT: 128, then 512)
     carry_memory: bool = True  # of families that have one, keep the memory or state from batch to batch
@@ -132,7 +133,8 @@ class TrainConfig(LoopConfig):
         """Return how many batches a step has; all processes have as many."""
         count = self.accumulate
         if step < self.batch_rampup_steps:
-            count = 1 + (self.accumulate - 1) * step // self.batch_rampup_steps
+            start = min(self.batch_rampup_start, self.accumulate)
+            count = start + (self.accumulate - start) * step // self.batch_rampup_steps
         return -(-count // ranks) * ranks
 
     def count_batches_between(self, low: int, high: int, ranks: int = 1) -> int:
@@ -156,8 +158,8 @@ class TrainConfig(LoopConfig):
 
 
 SIZES = (
-    "steps", "batch_tokens", "accumulate", "seq_length", "short_length", "save_every", "keep_last", "eval_every",
-    "eval_batches", "max_bad_steps", "keep_every", "decay_steps", "decay_every",
+    "steps", "batch_tokens", "accumulate", "batch_rampup_start", "seq_length", "short_length", "save_every",
+    "keep_last", "eval_every", "eval_batches", "max_bad_steps", "keep_every", "decay_steps", "decay_every",
 )  # fmt: skip
 COUNTS = ("decay_start", "switch_step", "batch_rampup_steps", "warmup_steps", "workers", "keep_best", "seed", "samples")
 FACTORS = ("weight_decay", "grad_clip", "spike_factor", "residual_init")
