@@ -288,7 +288,7 @@ def measure_transfer(work: Work) -> dict[str, float]:
     folder = work.name_run("pretrain", *RUN_SETTINGS)  # arms that differ in fine-tuning alone share it
     if not (folder / "model").is_dir():
         work.pretrain(arm["family"], store, "pretrain", steps=arm.get("steps"), longer=work.scale.longer)
-    table = "classify/nsmc" if korean else "classify/sst2"
+    table = arm.get("table", "classify/nsmc" if korean else "classify/sst2")
     parts = [work.read_rows(f"{table}.{one}") for one in ("train", "test")]
     draw = random.Random(0)  # the same rows for every seed and arm
     rows = [

@@ -105,6 +105,7 @@ ACCURACY, ACCURACY_KO = "SST-2 test accuracy, %", "SST-2 테스트 정확도(%)"
 CLASSIFIES = Rule("better", lower=False, floor=55.0)  # of two classes, about as many of each
 RECURRENT = {"layers": 2, "bidirectional": False}
 FROZEN = {"tune.head": "bilstm", "tune.epochs": 6, "train.lr": 3e-3}
+QUESTIONS = {"family": "elmo", "step_share": 0.375, "model": {"layers": 2}, "table": "classify/trec"}
 REVERSER = RECURRENT | {"layers": 1, "cell": "rnn", "init": 0.15}
 CLAIMS = {
     "rnn": Claim(
@@ -140,11 +141,10 @@ CLAIMS = {
         "ELMo", "A learned mix of all layers serves a task better than the last layer alone.",
         "가중치를 학습한 모든 레이어의 가중합이 마지막 레이어만 쓰는 것보다 과제에 더 유용합니다.",
         "Peters et al. 2018, §5.1 and table 2", "transfer",
-        ({"label": "mix of layers", "family": "elmo", "step_share": 0.375, "model": {"layers": 2},
-          "tune": FROZEN | {"tune.features": "mix"}},
-         {"label": "last layer", "family": "elmo", "step_share": 0.375, "model": {"layers": 2},
-          "tune": FROZEN | {"tune.features": "last"}}),
-        ACCURACY, ACCURACY_KO, CLASSIFIES,
+        (QUESTIONS | {"label": "mix of layers", "tune": FROZEN | {"tune.features": "mix"}},
+         QUESTIONS | {"label": "last layer", "tune": FROZEN | {"tune.features": "last"}}),
+        "TREC test accuracy, %", "TREC 테스트 정확도(%)",
+        Rule("better", lower=False, floor=35.0),  # the most frequent of six classes has 27.6 %
     ),
     "gpt": Claim(
         "GPT-1", "Generative pretraining raises the accuracy of a task over training from scratch.",
