@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from benchmarks.claims import CLAIMS, ROOT, Claim, collect_values, format_arm
+from benchmarks.claims import CLAIMS, ROOT, Claim, Measurement, collect_measurement, format_arm
 
 SCALE_NAMES = {
     "gpu": ("GPU (6 layers of 256)", "GPU(256차원, 레이어 6개)"),
@@ -88,37 +88,62 @@ def write_pages(rows: list[dict[str, Any]]) -> None:
 
 
 def render_page(rows: list[dict[str, Any]], korean: bool) -> str:
-    """Render the table of all claims, and how each was tried."""
-    head = ("model", "claim", "first arm", "second arm", "seeds", "scale", "verdict")
-    head_ko = ("모델", "주장", "첫 번째 모델", "두 번째 모델", "시드 수", "규모", "판정")
-    lines = [f"| {' | '.join(head_ko if korean else head)} |", "|---|---|---|---|---|---|---|"]
+    """Render the table of all claims, what a GPU has not run, and how each claim was tried."""
+    head = ("model", "claim", "first arm", "second arm", "seeds", "repeats differ by", "scale", "verdict")
+    head_ko = ("모델", "주장", "첫 번째 모델", "두 번째 모델", "시드 수", "반복 실행의 차이", "규모", "판정")
+    lines = [f"| {' | '.join(head_ko if korean else head)} |", "|---|---|---|---|---|---|---|---|"]
     for name, claim in CLAIMS.items():
         lines += render_rows(name, claim, rows, korean)
+    lines += ["", list_missing_gpu_runs(rows, korean)]
     lines += ["", "## " + ("실행 방법" if korean else "How each was tested"), ""]
     for name, claim in CLAIMS.items():
         lines += describe_claim(name, claim, rows, korean)
     return (KOREAN if korean else ENGLISH) + "\n".join(lines).rstrip() + "\n"
 
 
+def list_missing_gpu_runs(rows: list[dict[str, Any]], korean: bool) -> str:
+    """Say which claims have no verdict from a GPU yet."""
+    counts = {claim.member: len(collect_measurement(rows, name, "gpu").seeds) for name, claim in CLAIMS.items()}
+    none = ", ".join(member for member, count in counts.items() if not count)
+    one = ", ".join(member for member, count in counts.items() if count == 1)
+    if korean:
+        none, one = none or "없음", one or "없음"
+        return f"**GPU에서 두 모델을 모두 실행하지 않은 주장:** {none}. **시드 하나만 실행한 주장:** {one}."
+    return f"**Not yet run on a GPU with both arms:** {none or 'none'}. **With one seed only:** {one or 'none'}."
+
+
 def render_rows(name: str, claim: Claim, rows: list[dict[str, Any]], korean: bool) -> list[str]:
     """Render a row for each scale that a claim was tried at, or one that says that it was not."""
     text, lines = claim.korean if korean else claim.text, []
     for scale, names in SCALE_NAMES.items():
-        first, second, seeds = collect_values(rows, name, scale)
-        if not seeds:
+        found = collect_measurement(rows, name, scale)
+        if not found.seeds:
             continue
-        verdict = claim.rule.judge(first, second) if len(seeds) >= MIN_SEEDS else "one seed: no verdict"
+        verdict = found.judge(claim.rule) if len(found.seeds) >= MIN_SEEDS else "one seed: no verdict"
         shown = KOREAN_VERDICTS[verdict] if korean else verdict
         values = [
-            f"{label}: {format_arm(some)}"
-            for label, some in zip(name_arms(claim, korean), (first, second), strict=True)
+            f"{label}: {format_arm(found.average(arm))}{render_details(claim, found, arm, korean)}"
+            for arm, label in enumerate(name_arms(claim, korean))
         ]
-        lines.append(
-            f"| {claim.member} | {text} | {' | '.join(values)} | {len(seeds)} | {names[korean]} | **{shown}** |"
-        )
+        cells = [claim.member, text, *values, str(len(found.seeds)), render_spread(found, korean), names[korean]]
+        lines.append(f"| {' | '.join(cells)} | **{shown}** |")
     missing = KOREAN_VERDICTS["not yet measured"] if korean else "not yet measured"
     labels = " | ".join(name_arms(claim, korean))
-    return lines or [f"| {claim.member} | {text} | {labels} | – | – | {missing} |"]
+    return lines or [f"| {claim.member} | {text} | {labels} | – | – | – | {missing} |"]
+
+
+def render_details(claim: Claim, found: Measurement, arm: int, korean: bool) -> str:
+    """Render the further values of an arm that the claim shows."""
+    parts = [f"{field[korean]} {format_arm(found.average(arm, field[0]))}" for field in claim.details]
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def render_spread(found: Measurement, korean: bool) -> str:
+    """Render how far repeats of one configuration differ, or what stands in for it."""
+    if not found.has_repeats and len(found.seeds) < MIN_SEEDS:
+        return "–"
+    mark = "" if found.has_repeats else " (시드)" if korean else " (seeds)"
+    return f"{found.spread:.4f}{mark}"
 
 
 def name_arms(claim: Claim, korean: bool) -> list[str]:
@@ -132,7 +157,9 @@ def describe_claim(name: str, claim: Claim, rows: list[dict[str, Any]], korean: 
         ("출처", "측정", "규칙", "명령", "설정", "측정한 곳") if korean
         else ("source", "measured", "rule", "command", "settings", "measured on")
     )  # fmt: skip
-    machines = sorted({f"{r['device']}, torch {r['torch']}, {r['commit']}" for r in rows if r["claim"] == name})
+    measurements = {scale: collect_measurement(rows, name, scale) for scale in SCALE_NAMES}
+    counted = [r for m in measurements.values() for arm in m.arms for some in arm.values() for r in some]
+    machines = sorted({f"{r['device']}, torch {r['torch']}, {r['commit']}" for r in counted})
     lines = [f"### {claim.member}", "", f"- {words[0]}: {claim.source}"]
     lines.append(f"- {words[1]}: {claim.measure_korean if korean else claim.measure} (`{claim.work}`)")
     lines.append(f"- {words[2]}: {claim.rule.describe(korean)}")
@@ -140,4 +167,10 @@ def describe_claim(name: str, claim: Claim, rows: list[dict[str, Any]], korean: 
     for arm, label in zip(claim.arms, name_arms(claim, korean), strict=True):
         settings = {key: value for key, value in arm.items() if key != "label"}
         lines.append(f"- {words[4]}, {label}: `{json.dumps(settings, ensure_ascii=False)}`")
+    unigrams = [
+        f"{SCALE_NAMES[scale][korean]} {found.unigram:.3f}"
+        for scale, found in measurements.items() if found.unigram is not None
+    ]  # fmt: skip
+    if unigrams:
+        lines.append(f"- {'토큰 빈도만의 손실' if korean else 'loss of token frequencies'}: {', '.join(unigrams)}")
     return [*lines, *([f"- {words[5]}: {'; '.join(machines)}"] if machines else []), ""]
