@@ -226,7 +226,7 @@ def measure_extrapolation(work: Work) -> dict[str, float]:
     ids = np.asarray(held.tokens[: 400 * work.scale.length]).astype(np.int64)
     former = formers.load(run.folder / "model", device=DEVICE)
     losses = []
-    for factor in (1, work.arm.get("factor", 4)):
+    for factor in (1, work.arm["factor"]):
         length = factor * work.length
         rows = [ids[i : i + length] for i in range(0, len(ids) - length, length)]
         logs = compute_id_log_probs(former, rows)
