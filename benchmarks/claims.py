@@ -8,7 +8,8 @@
 
 Data: FORMERS_DATA; --text takes other English text (a file or folder, *.txt or *.txt.xz, blank lines between documents)
 in place of WikiText-2. Works run in processes side by side. A finished arm is one line of the results file, so that the
-same command continues where it was cut off.
+same command continues where it was cut off. A line holds a digest of the settings that it was measured with, and counts
+only for these: who changes a claim runs it again. --again repeats finished arms, to see how far repeats differ.
 
 At the scale of a GPU a text loss takes 2,000 steps of 8,192 tokens, pretraining for a task 4,000 of 16,384, which read
 WikiText-2 (2.5 million tokens) 7 and 26 times. So give --text CORPORA/wikipedia.train.txt.xz, of which 40 million
@@ -434,7 +435,7 @@ def measure_spread(values: Sequence[float]) -> float:
 
 def run_claim(name: str, seed: int, given: argparse.Namespace) -> None:
     """Run both arms of a claim with one seed, in this process; append a line for each."""
-    from benchmarks.claim_works import SCALES, WORKS, Work
+    from benchmarks.claim_works import WORKS, Work
     from benchmarks.harness import describe_machine
 
     claim, machine, failed = CLAIMS[name], describe_machine(), list[str]()
@@ -594,7 +595,7 @@ def main(words: list[str] | None = None) -> None:
 
 def prepare_texts(names: list[str], given: argparse.Namespace) -> None:
     """Make the token stores that claims of a scale need, so that a GPU does not wait for them."""
-    from benchmarks.claim_works import SCALES, Work
+    from benchmarks.claim_works import Work
 
     for name in names:
         for arm in CLAIMS[name].arms:

@@ -67,8 +67,9 @@ KOREAN = """# 논문의 주장을 작은 규모로 확인하기
 
 모델마다 논문의 주장 하나를 고르고, 그 주장이 다루는 한 가지만 다른 두 모델을 비교합니다. 서로 다른 모델을 통째로
 비교하는 항목(GPT-Neo, GPT-J, XLNet, BLOOM)에서는 나머지 부분도 다릅니다. 모델이 작고 몇 분만 학습하므로 판정은 이
-규모에만 해당합니다. 여기서 성립하지 않았다고 주장이 반증된 것은 아니며, 성립했다고 논문의 규모에서 증명된 것도 아닙니다.
-판정 규칙은 첫 실행 전에 정했지만, 일부는 결과를 본 뒤에 바꾸었습니다. 무엇을 바꾸었는지는 이 문서의 끝에 적었습니다.
+규모에만 해당합니다. 여기서 성립하지 않았다고 주장이 반증된 것은 아니며, 성립했다고 논문의 규모에서 증명된 것도
+아닙니다. 판정 규칙은 첫 실행 전에 정했지만, 일부는 결과를 본 뒤에 바꾸었습니다. 무엇을 바꾸었는지는 이 문서의 끝에
+적었습니다.
 
 ```sh
 python -m benchmarks.claims --list
@@ -78,16 +79,66 @@ python -m benchmarks.claims --scale gpu --at-once 12 --minutes 9.5 --text CORPOR
 ```
 
 값은 시드별 값의 평균 ± (최댓값과 최솟값 차이의 절반)이며, 시드가 둘 이상일 때만 판정합니다. CPU에서는 텍스트의 손실을
-잴 때 40만 토큰, 과제를 학습하기 전에 160만 토큰을 읽고, GPU에서는 각각 1,600만, 6,500만 토큰을 읽습니다(ALBERT와 BLOOM은
-설정에 적힌 대로입니다). 두 결과가 다르면 GPU의 결과를 믿으십시오.
+잴 때 40만 토큰, 과제를 학습하기 전에 160만 토큰을 읽고, GPU에서는 각각 1,600만, 6,500만 토큰을 읽습니다(ALBERT와
+BLOOM은 설정에 적힌 대로입니다). 두 결과가 다르면 GPU의 결과를 믿으십시오.
 
-어떤 주장이든 판정하려면 두 평균의 차이(한도가 있는 규칙에서는 한도까지의 거리)가 "반복 실행의 차이"보다 커야 합니다. 이 값은
-같은 규모에서 같은 방식으로 측정하는 모든 주장을 통틀어, 설정과 시드가 같은 실행들의 값이 가장 크게 벌어진 차이입니다. 두
-주장에 같은 설정의 모델이 있으면 그 실행들이 곧 반복 실행이며 결과를 함께 씁니다. GPT-Neo와 GPT-J의 GPT-2, RoBERTa와 XLNet의
-BERT가 그렇습니다. 스레드 하나를 쓰는 CPU에서는 반복 실행의 결과가 똑같습니다. 같은 방식의 반복 실행이 없으면 한 모델의
-시드 사이에서 가장 큰 차이를 대신 쓰고 "시드"라고 표시합니다. 텍스트의 손실은 토큰 빈도만으로 예측할 때의 손실보다 0.5 nats
-이상 낮아야 합니다(텍스트에 없는 센티널 토큰은 그 손실에 넣지 않습니다).
+어떤 주장이든 판정하려면 두 평균의 차이(한도가 있는 규칙에서는 한도까지의 거리)가 "반복 실행의 차이"보다 커야 합니다.
+이 값은 같은 규모에서 같은 방식으로 측정하는 모든 주장을 통틀어, 설정과 시드가 같은 실행들의 값이 가장 크게 벌어진
+차이입니다. 두 주장에 같은 설정의 모델이 있으면 그 실행들이 곧 반복 실행이며 결과를 함께 씁니다. GPT-Neo와 GPT-J의
+GPT-2, RoBERTa와 XLNet의 BERT가 그렇습니다. 스레드 하나를 쓰는 CPU에서는 반복 실행의 결과가 똑같습니다. 같은 방식의
+반복 실행이 없으면 한 모델의 시드 사이에서 가장 큰 차이를 대신 쓰고 "시드"라고 표시합니다. 텍스트의 손실은 토큰
+빈도만으로 예측할 때의 손실보다 0.5 nats 이상 낮아야 합니다(텍스트에 없는 센티널 토큰은 그 손실에 넣지 않습니다).
 
+"""
+CHANGES = """## What was changed after results had been seen
+
+Each change makes a verdict harder to reach, or gives a claim a test that it can fail; a change that is made with the
+results known is weaker evidence all the same.
+
+1. ELMo's head, after a trial run. With a linear head both arms stayed at chance on SST-2 (49.6 to 49.8 %), so the
+   head became a BiLSTM, and every rule on accuracy got a floor of 55 %, below which there is no verdict.
+2. ELMo a second time, after its CPU results: with the BiLSTM both arms stayed at chance again (49.6 to 52.5 %), so
+   the task became TREC's six kinds of questions, with a floor of 35 % (the most frequent kind has 27.6 %). The rows
+   of SST-2 were deleted.
+3. The comparison with repeats, after all results. Before, a difference of the same sign with every seed was enough.
+   This changed RoBERTa on a GPU from held to unclear, ERNIE on a GPU and BART on a CPU from did not hold to unclear.
+4. The comparison of text losses with token frequencies, after all results. This changed ALBERT on a CPU from held to
+   unclear (5.87 and 5.86 against 5.97), and Switch at both scales from did not hold to unclear. ALBERT was then
+   changed to predict the next token, with twice the steps; the arm that shares nothing, tried alone, chose that. Its
+   older rows (masked tokens; on a GPU 6.24 and 6.23) no longer count.
+5. BLOOM, after its CPU results. Held became unclear, because neither arm lost anything at 4 times windows of 64
+   tokens (ALiBi 5.53 → 5.48, rotary 5.35 → 5.33). The rule now asks that the rotary arm loses, and the setting became
+   8 times windows of 16, with twice the steps. The rotary arm alone was tried before that was settled.
+
+Rows up to November 18, and those of a GPU, did not record their settings. They got those of today where the history
+of `benchmarks/claims.py` shows that nothing had changed. The text of the GPU's rows is taken to be the one of the
+command above; losses of token frequencies were computed afterwards, for the GPU from the first 4 million characters
+of that text.
+"""
+KOREAN_CHANGES = """## 결과를 본 뒤에 바꾼 것
+
+변경은 모두 판정을 더 어렵게 하거나, 주장이 틀릴 수도 있는 시험으로 바꾸는 것입니다. 그래도 결과를 알고 바꾼 것이므로
+증거로서는 약합니다.
+
+1. ELMo의 헤드(시험 실행 뒤): 선형 헤드를 쓰면 두 모델 모두 SST-2에서 우연 수준(49.6~49.8 %)에 머물러 헤드를
+   BiLSTM으로 바꾸었고, 정확도로 판정하는 모든 규칙에 하한 55 %를 두어 그보다 낮으면 판정하지 않습니다.
+2. ELMo의 두 번째 변경(CPU 결과를 본 뒤): BiLSTM을 써도 두 모델 모두 우연 수준(49.6~52.5 %)에 머물러 과제를 여섯 가지
+   질문을 분류하는 TREC으로 바꾸고 하한을 35 %로 두었습니다(가장 많은 종류의 비율은 27.6 %). SST-2로 측정한 행은
+   지웠습니다.
+3. 반복 실행과의 비교(모든 결과를 본 뒤): 전에는 모든 시드에서 차이의 부호가 같기만 하면 판정했습니다. 이 변경으로
+   GPU의 RoBERTa는 '성립'에서 '불분명'으로, GPU의 ERNIE와 CPU의 BART는 '성립하지 않음'에서 '불분명'으로 바뀌었습니다.
+4. 텍스트 손실과 토큰 빈도의 비교(모든 결과를 본 뒤): 이 변경으로 CPU의 ALBERT는 '성립'에서 '불분명'으로(손실 5.87과
+   5.86, 토큰 빈도만의 손실 5.97), 두 규모의 Switch는 '성립하지 않음'에서 '불분명'으로 바뀌었습니다. 그 뒤 ALBERT는
+   다음 토큰을 예측하고 스텝을 두 배로 학습하도록 바꾸었으며, 이 설정은 공유하지 않는 모델만 실행해 보고 정했습니다.
+   예전 행(가린 토큰 예측, GPU에서 6.24와 6.23)은 더 이상 세지 않습니다.
+5. BLOOM(CPU 결과를 본 뒤): 64토큰으로 학습하고 네 배 길이에서 잴 때는 두 모델 모두 나빠지지 않아(ALiBi 5.53 → 5.48,
+   회전 위치 5.35 → 5.33) '성립'이 '불분명'이 되었습니다. 이제 규칙은 회전 위치 모델이 나빠질 것을 요구하며, 설정은
+   16토큰으로 두 배의 스텝을 학습하고 여덟 배 길이에서 재는 것으로 바꾸었습니다. 이 설정은 회전 위치 모델만 실행해
+   보고 정했습니다.
+
+11월 18일까지의 행과 GPU에서 얻은 행에는 설정이 기록되지 않았습니다. `benchmarks/claims.py`의 이력에서 설정이
+그대로임을 확인한 행에 현재 설정을 적었습니다. GPU에서 얻은 행의 텍스트는 위 명령의 텍스트로 간주했습니다. 토큰
+빈도만의 손실은 나중에 계산했으며, GPU 규모에서는 그 텍스트의 처음 400만 자로 계산했습니다.
 """
 
 
@@ -109,7 +160,8 @@ def render_page(rows: list[dict[str, Any]], korean: bool) -> str:
     lines += ["", "## " + ("실행 방법" if korean else "How each was tested"), ""]
     for name, claim in CLAIMS.items():
         lines += describe_claim(name, claim, rows, korean)
-    return (KOREAN if korean else ENGLISH) + "\n".join(lines).rstrip() + "\n"
+    head_text, changes = (KOREAN, KOREAN_CHANGES) if korean else (ENGLISH, CHANGES)
+    return head_text + "\n".join(lines) + "\n" + changes
 
 
 def list_missing_gpu_runs(rows: list[dict[str, Any]], korean: bool) -> str:
