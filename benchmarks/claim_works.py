@@ -19,55 +19,29 @@ import numpy as np
 import torch
 
 import formers
+from benchmarks.claims import Scale, complete_settings
 from benchmarks.loop import read_documents
 from formers.config import get_schema
+from formers.data.loader import load_batches
+from formers.data.plans import TokenSource
 from formers.data.store import Store
 from formers.evaluation.likelihood import compute_id_log_probs
 from formers.experiments.why_attention import make_pairs, measure_accuracy
 from formers.inspection.objective_steps import build_pair_store
 from formers.interop.tokenizer_files import load_tokenizer
 from formers.models import gnmt
+from formers.objectives.registry import build_objective
 from formers.registry import find_family, train_tokenizer
 from formers.text.tokenizer import Tokenizer
 from formers.training.recipes import has_post_norm
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RECURRENT_FAMILIES = ("seq2seq", "gnmt", "elmo")  # compiled, an LSTM is unrolled step by step
+UNIGRAM_BATCHES = 60  # of validation, for the loss of token frequencies
 TOKENIZER_LINES = 12_000  # of the text: about two million characters of articles
-RUN_SETTINGS = ("family", "model", "objective", "train", "steps", "step_share", "plain_layers")  # what makes a model
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Sizes of a run. `steps` are those of pretraining, of `rows` examples; before a task it takes `longer` times as
-    many of both, because masked models hardly help a task before they have read some tens of millions of tokens
-    (benchmarks/RESULTS.md). A task takes `tune_steps` of pairs, or `epochs` over `examples` labelled rows."""
-
-    dim: int
-    layers: int
-    length: int  # tokens of an example
-    rows: int  # examples of a step
-    steps: int
-    vocab: int
-    characters: int  # of the text that is pretrained on
-    tune_steps: int
-    examples: int
-    epochs: float
-    tests: int  # labelled rows of the test
-    symbols: int  # of the longest sequence to be reversed
-    longer: int = 1
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The settings of a Transformer."""
-        return {"dim": self.dim, "layers": self.layers, "heads": max(2, self.dim // 32), "ff": 4 * self.dim}
-
-
-SCALES = {
-    "gpu": Scale(256, 6, 128, 64, 2000, 8192, 40_000_000, 1000, 6000, 3, 1800, 24, longer=2),
-    "cpu": Scale(96, 4, 64, 16, 400, 2048, 2_000_000, 200, 2000, 3, 1000, 12, longer=2),
-    "dry": Scale(32, 2, 24, 4, 3, 600, 60_000, 3, 24, 1, 12, 4),
-}
+RUN_SETTINGS = (  # what makes a model
+    "family", "model", "objective", "train", "steps", "step_share", "length_share", "plain_layers",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,6 +56,11 @@ class Work:
     text: Path | None  # a file or folder of other English text (*.txt, *.txt.xz), in place of WikiText-2
     claim: str
     arm: Mapping[str, Any]
+
+    @property
+    def length(self) -> int:
+        """Tokens of a training example."""
+        return int(self.scale.length * self.arm.get("length_share", 1))
 
     def name_run(self, part: str, *settings: str) -> Path:
         """Return the folder of a run; arms with the same settings in these tables share it."""
@@ -135,14 +114,14 @@ class Work:
         steps = steps or int(s.steps * longer * self.arm.get("step_share", 1))
         known = get_schema(find_family(family).definition.config_class)
         model: dict[str, Any] = (
-            {} if more.get("init") else {**s.sizes, "context": s.length * self.arm.get("context", 1), "dropout": 0.0}
+            {} if more.get("init") else {**s.sizes, "context": self.length * self.arm.get("context", 1), "dropout": 0.0}
         )
         model |= {} if more.get("init") else {"attention_dropout": 0.0, "embed_dropout": 0.0}
         model |= {} if more.get("init") else {"embed": s.dim if family == "seq2seq" else s.dim // 2}  # ALBERT: narrow
         model |= {} if more.get("init") else {"sparse": s.layers // 2}  # Switch: experts in every other layer
         model = {key: value for key, value in model.items() if key in known} | dict(self.arm.get("model", {}))
         train = {
-            "steps": steps, "batch_tokens": s.rows * s.length * longer, "accumulate": 1, "seq_length": s.length,
+            "steps": steps, "batch_tokens": s.rows * s.length * longer, "accumulate": 1, "seq_length": self.length,
             "short_length": None, "optimizer": "adamw", "lr": self.choose_rate(family), "schedule": "linear",
             "warmup_steps": max(1, steps // 10), "weight_decay": 0.01, "seed": self.seed, "eval_every": 10 * steps,
             "save_every": 10 * steps, "eval_batches": 60, "samples": 0,
@@ -215,24 +194,48 @@ def measure_text_loss(work: Work) -> dict[str, float]:
     store = work.prepare_text(work.arm.get("tokenizer", work.arm["family"]))
     run = work.pretrain(work.arm["family"], store, "pretrain")
     value = run.score.metrics[work.arm["metric"]] if "metric" in work.arm else run.score.loss
-    return {"value": float(value), "parameters": sum(p.numel() for p in run.former.model.parameters())}
+    return {
+        "value": float(value), "unigram loss": compute_unigram_loss(work, store),
+        "parameters": sum(p.numel() for p in run.former.model.parameters()),
+    }  # fmt: skip
+
+
+def compute_unigram_loss(work: Work, store: Path) -> float:
+    """Return the loss, in nats a label, on the validation text, of predicting by the training text's token frequencies
+    alone; labels that no text has (sentinels) cost nothing. A model whose loss is no lower has learned nothing else."""
+    text, held = Store.open(store), Store.open(store, "validation")
+    options = complete_settings(work.arm)["objective"]
+    objective = build_objective(
+        options["name"],
+        load_tokenizer(store / "tokenizer.json"),
+        work.length,
+        **{k: v for k, v in options.items() if k != "name"},
+    )
+    batches = load_batches(TokenSource(held, objective), work.scale.rows * work.length, epochs=1)
+    labels = np.concatenate([objective.select_labels(batch) for batch, _ in itertools.islice(batches, UNIGRAM_BATCHES)])
+    counts = np.bincount(np.asarray(text.tokens), minlength=text.vocab)
+    losses = np.where(counts > 0, -np.log(np.maximum(counts, 1) / counts.sum()), 0.0)
+    return float(losses[labels].mean())
 
 
 def measure_extrapolation(work: Work) -> dict[str, float]:
-    """Train on windows of a length; the loss on windows four times as long, less that at the length itself."""
+    """Train on windows of a length; the loss on windows `factor` times as long, less that at the length itself."""
     store = work.prepare_text(work.arm.get("tokenizer", work.arm["family"]))
     run = work.pretrain(work.arm["family"], store, "pretrain")
     held = Store.open(store, "validation")
     ids = np.asarray(held.tokens[: 400 * work.scale.length]).astype(np.int64)
     former = formers.load(run.folder / "model", device=DEVICE)
-    losses = {}
-    for factor in (1, 4):
-        length = factor * work.scale.length
+    losses = []
+    for factor in (1, work.arm["factor"]):
+        length = factor * work.length
         rows = [ids[i : i + length] for i in range(0, len(ids) - length, length)]
         logs = compute_id_log_probs(former, rows)
         # The last quarter of a window: tokens with a long context before them.
-        losses[factor] = -float(torch.cat([row[-length // 4 :] for row in logs]).double().mean())
-    return {"value": losses[4] - losses[1], "loss at 1x": losses[1], "loss at 4x": losses[4]}
+        losses.append(-float(torch.cat([row[-length // 4 :] for row in logs]).double().mean()))
+    return {
+        "value": losses[1] - losses[0], "loss at the length": losses[0], "loss beyond it": losses[1],
+        "unigram loss": compute_unigram_loss(work, store),
+    }  # fmt: skip
 
 
 def measure_reversal(work: Work) -> dict[str, float]:
@@ -288,7 +291,7 @@ def measure_transfer(work: Work) -> dict[str, float]:
     folder = work.name_run("pretrain", *RUN_SETTINGS)  # arms that differ in fine-tuning alone share it
     if not (folder / "model").is_dir():
         work.pretrain(arm["family"], store, "pretrain", steps=arm.get("steps"), longer=work.scale.longer)
-    table = "classify/nsmc" if korean else "classify/sst2"
+    table = arm.get("table", "classify/nsmc" if korean else "classify/sst2")
     parts = [work.read_rows(f"{table}.{one}") for one in ("train", "test")]
     draw = random.Random(0)  # the same rows for every seed and arm
     rows = [
