@@ -106,22 +106,22 @@ def test_the_command(taught_model, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
-def test_the_command_gives_what_the_page_defines(language, taught_model, tmp_path, monkeypatch, capsys):
+def test_the_command_gives_what_the_page_defines(language, tmp_path, monkeypatch, capsys):
     """The reference implementation of the page on evaluation, run as it is printed."""
     page = (Path(__file__).parents[2] / "docs" / language / "evaluation.md").read_text(encoding="utf-8")
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "while done" in block]
-    formers.save(taught_model, tmp_path / f"formers-demo-{language}" / "gpt2")
+    assert 'load("formers/gpt2-mini")' in code
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(compile(code, "docs", "exec"), names)
     (tmp_path / "text.txt").write_text(names["text"] + "\n", encoding="utf-8")
     capsys.readouterr()
     words = ("--stride", str(names["stride"]), "--as-json")
-    _, out, _ = run_command(capsys, "evaluate", f"formers-demo-{language}/gpt2", "--data", "text.txt", *words)
+    _, out, _ = run_command(capsys, "evaluate", "formers/gpt2-mini", "--data", "text.txt", *words)
     found = json.loads(out)
     assert '"tokens": ' + str(names["done"]) + "," in out
-    assert found["perplexity"] == pytest.approx(math.exp(names["nats"] / names["done"]), rel=1e-6)
-    assert found["loss"] == pytest.approx(names["nats"] / names["done"], rel=1e-6)
+    assert found["perplexity"] == pytest.approx(math.exp(names["nats"] / names["done"]), rel=1e-5)
+    assert found["loss"] == pytest.approx(names["nats"] / names["done"], rel=1e-5)
     assert 0 <= found["accuracy"] <= 1
     assert not {"nats", "right"} & {*found}, "one term for each thing"
 

@@ -42,7 +42,7 @@ class GPTNeoConfig(ModelConfig):
     embed_dropout: float = 0.0
     attention_dropout: float = 0.0
     head_dropout: float = 0.1
-    init: float = 0.02
+    init: float = 0.02  # as transformers; the released code draws q with 1/√(dim · head_dim), k, v and o with 1/√dim
     tied: bool = True
     pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = None

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,6 +126,39 @@ def test_a_stopped_run_continues(files, expected_files, tmp_path, monkeypatch, a
     after_ = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "s").glob("*.bin")}
     assert before.items() <= after_.items(), "finished shards are not made again"
     assert len(made) == len(set(made))
+
+
+def test_a_run_stopped_while_it_finishes_continues(files, expected_files, tmp_path, monkeypatch):
+    """Before each file that the last step writes, renames or removes: nothing of a finished store may be taken away."""
+    changes = 0
+
+    def stop_before(last, function, which):
+        def change(*args, **how):
+            nonlocal changes
+            if Path(args[which]).parent.name.startswith("s") and Path(args[which]).name != "lock":
+                changes += 1
+                if changes == last:
+                    raise KeyboardInterrupt
+            return function(*args, **how)
+
+        return change
+
+    def prepare_until(last, out):
+        nonlocal changes
+        changes = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", stop_before(last, Path.unlink, 0))
+            patch.setattr(os, "replace", stop_before(last, os.replace, 1))
+            prepare_store(files, out)
+
+    prepare_until(0, tmp_path / "s")
+    total = changes
+    assert total > 10
+    for last in range(total, 0, -1):
+        with pytest.raises(KeyboardInterrupt):
+            prepare_until(last, tmp_path / f"s{last}")
+        prepare_store(files, tmp_path / f"s{last}")
+        assert read_files(tmp_path / f"s{last}") == expected_files, f"stopped before change {last} of {total}"
 
 
 SCRIPT = """

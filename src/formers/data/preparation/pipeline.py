@@ -142,8 +142,11 @@ def remove_empty_store(where: Path, new: Sequence[Path]) -> Iterator[None]:
 
 
 def remove_unfinished(where: Path) -> None:
-    """Take away what a run left that had finished nothing, so that other settings are welcome."""
-    if (where / "begun.json").exists() and not any(where.glob("done-*.json")):
+    """Take away what a run left that had finished nothing, so that other settings are welcome; of one that was stopped
+    after it had finished the store, the notes that the store does not need."""
+    if (where / "store.json").exists():
+        remove_notes(where)
+    elif (where / "begun.json").exists() and not any(where.glob("done-*.json")):
         for name in ("begun.json", "phrases.txt", "train-*", f"{VALIDATION_PART}-*", f"{OLD_VALIDATION_PART}-*"):
             for stale in where.glob(name):
                 stale.unlink()
@@ -458,9 +461,13 @@ def finish_store(where: Path, groups: int, more: JSONObject) -> None:
     write_atomically(where / "inputs.json", to_checked_json({"times": [file["time"] for file in files]}))
     about |= {"files": [file["sha256"] for file in files], "counts": sum_counts(notes) | more, "parts": parts}
     write_atomically(where / "store.json", to_checked_json(about))
-    for stale in (*where.glob("done-*.json"), *where.glob("*.tmp")):
+    remove_notes(where)
+
+
+def remove_notes(where: Path) -> None:
+    """Remove what a finished store does not need."""
+    for stale in (where / "begun.json", *where.glob("done-*.json"), *where.glob("*.tmp")):
         stale.unlink(missing_ok=True)
-    (where / "begun.json").unlink(missing_ok=True)
 
 
 def read_input_stamps(where: Path) -> list[JSONObject]:
