@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import re
 
@@ -9,6 +10,7 @@ import torch
 from formers.reports.pictures import (
     draw_bars,
     draw_curves,
+    draw_frontier,
     draw_matrix,
     draw_points,
     find_ticks,
@@ -107,3 +109,15 @@ def test_bars_of_several_pictures_can_have_one_scale():
 
     assert measure_widths() == [380, 190]
     assert measure_widths(limit=1.0) == [190, 95]
+
+
+def test_names_of_crowded_points_stand_apart_and_in_order():
+    """A race of families of one size: their points nearly cover each other, their names must not."""
+    points = [(200_000.0 + 10 * i, 70 + 0.01 * i, f"Name {i}") for i in range(22)]
+    picture = draw_frontier(points, "race", "parameters", "score")
+    names = {text: float(y) for y, text in re.findall(r'<text x="[\d.]+" y="([\d.]+)"[^>]*>(Name \d+)</text>', picture)}
+    assert list(names) == [f"Name {i}" for i in reversed(range(22))]
+    heights = list(names.values())
+    assert all(below - above >= 13.5 for above, below in itertools.pairwise(heights))
+    assert len(re.findall(r'stroke-width="0.6"', picture)) == 22, "a line from each name to its point"
+    assert heights[-1] < float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', picture)[1])

@@ -23,6 +23,7 @@ from .html import (
 )
 
 COLOURS = (*REPORT_COLOURS, "#dc2626", "#0891b2", "#9d174d", "#65a30d")
+GREY = "#98a2b3"
 WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM, TOP = 720, 280, 70, 170, 46, 14
 MAX_MARKERS = 24
 MAX_ROW_NAME = 26  # letters of a matrix row's name
@@ -253,12 +254,13 @@ def find_frontier(points: Sequence[tuple[float, float, str]], is_cheaper_better:
 def draw_frontier(
     points: Sequence[tuple[float, float, str]], label: str, across: str, up: str, is_cheaper_better: bool = True
 ) -> str:
-    """Draw named points (x, y, name) over a logarithmic axis, and the line through those that no other beats."""
+    """Draw named points (x, y, name) over a logarithmic axis, and the line through those that no other beats. The names
+    stand in a column beside the picture, in the order of y, each with a line to its point."""
     (low_x, high_x), (low_y, high_y) = (
         find_range([p[0] for p in points], True),
         find_range([p[1] for p in points], False),
     )
-    width, height, right = WIDTH, 380, 90
+    width, height, right = WIDTH, max(380, 14 * len(points) + BOTTOM + TOP), RIGHT
 
     def to_pixels(x: float, y: float) -> tuple[float, float]:
         x_share, y_share = (math.log10(x) - low_x) / (high_x - low_x), (y - low_y) / (high_y - low_y)
@@ -280,16 +282,18 @@ def draw_frontier(
     line = " ".join("{:.1f},{:.1f}".format(*to_pixels(*p)) for p in find_frontier(points, is_cheaper_better))
     parts.append(f'<polyline class="level" points="{line}" fill="none" stroke-width="1.5"/>')
     best = set(find_frontier(points, is_cheaper_better))
-    taken: list[tuple[float, float]] = []
-    for x, y, name in sorted(points, key=lambda p: -p[1]):
-        (px, py), colour = to_pixels(x, y), COLOURS[0] if (x, y) in best else "#98a2b3"
-        parts.append(
-            f'<circle cx="{px:.1f}" cy="{py:.1f}" r="4" fill="{colour}"><title>{html.escape(name)}</title></circle>'
-        )
-        near = [other for at, other in taken if abs(at - px) < 110]
-        place = find_label_position(py, near, TOP, height - BOTTOM)
-        taken.append((px, place))
-        parts.append(draw_text(px + 7, place + 4, name))
+    by_score = sorted(points, key=lambda p: (-p[1], p[0]))
+    dots = [to_pixels(x, y) for x, y, _ in by_score]
+    places = spread_labels([y for _, y in dots], TOP, height - BOTTOM)
+    ends = (width - right + 2, width - right + 18)  # of the lines to the names: slanted, then level
+    for (x, y), place in zip(dots, places, strict=True):
+        path = f"{x:.1f},{y:.1f} {ends[0]},{place:.1f} {ends[1]},{place:.1f}"
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{GREY}" stroke-width="0.6"/>')
+    for (x, y, name), (dot_x, dot_y), place in zip(by_score, dots, places, strict=True):
+        colour, title = COLOURS[0] if (x, y) in best else GREY, html.escape(name)
+        parts.append(f'<circle cx="{dot_x:.1f}" cy="{dot_y:.1f}" r="4" fill="{colour}"><title>{title}</title></circle>')
+        style = {"style": f"fill:{colour}"} if (x, y) in best else {}
+        parts.append(draw_text(ends[1] + 5, place + 4, name, **style))
     return wrap_figure(width, height, "".join(parts), label)
 
 
