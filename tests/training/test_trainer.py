@@ -12,6 +12,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import formers
 from formers import Error
@@ -21,11 +22,12 @@ from formers.data.store import Store
 from formers.model import estimate_flops_per_token
 from formers.nn.attention.segment_memory import SegmentMemory
 from formers.objectives.causal import CausalLM
+from formers.training import trainer
 from formers.training.checkpoint.local import CHECKPOINT_FORMAT, TrainerState
 from formers.training.executor import Step
 from formers.training.progress import ProgressMeter
 from formers.training.train_config import TrainConfig
-from formers.training.trainer import Diverged, StepOutcome, StepResult, Trainer
+from formers.training.trainer import Diverged, StepOutcome, StepResult, Trainer, WeightAverage
 from formers.training.validation import Score, compute_unigram_baseline, evaluate
 from tests.training.family_trainers import build_family_trainer, load_family_batches
 from tests.training.ranks import LABELLED
@@ -204,6 +206,46 @@ def test_listeners_hear_of_every_step_that_changed_the_weights():
         assert all(torch.equal(p, t.ema.weights[n]) for n, p in t.model.named_parameters() if n in t.ema.weights)
         assert any(not torch.equal(p, weights[n]) for n, p in t.model.named_parameters())
     assert all(torch.equal(p, weights[n]) for n, p in t.model.named_parameters())
+
+
+class ListOperations(TorchDispatchMode):
+    """Notes the names of operations, and whether one takes lists of tensors of unequal shapes."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.has_unequal_shapes = [], False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        lists = [[t.shape for t in argument] for argument in args if isinstance(argument, list)]
+        self.has_unequal_shapes |= any(shapes != lists[0] for shapes in lists)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("most", [trainer.MAX_MOVED, 500])
+def test_an_average_that_the_device_may_leave_is_moved_by_fused_kernels(most, monkeypatch):
+    """torch runs lists of tensors of unequal shapes one by one. The numbers are the formula's."""
+    monkeypatch.setattr(trainer, "MAX_MOVED", most)
+    model = build_toy_model()
+    average, begun = WeightAverage(model, 0.75), {n: p.detach().double() for n, p in model.named_parameters()}
+    numbers = [t.numel() for t in average.averages]
+    assert sum(len(average.averages[piece]) for piece in average.pieces) == len(numbers)
+    assert all(sum(numbers[piece]) <= most or len(numbers[piece]) == 1 for piece in average.pieces)
+    assert (len(average.pieces) > 1) == (most < sum(numbers))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    for is_skipped in (torch.tensor(False), torch.tensor(True), torch.tensor(False)):
+        before = {n: t.clone() for n, t in average.weights.items()}
+        with ListOperations() as seen:
+            average.update(100, is_skipped)
+        assert not seen.has_unequal_shapes
+        assert seen.names.count("_foreach_add_") == len(average.pieces)
+        assert len(seen.names) < 3 * len(average.pieces) + 6, "no kernel for each weight"
+        assert not is_skipped or all(torch.equal(before[n], t) for n, t in average.weights.items())
+    for name, p in model.named_parameters():
+        want = 0.75**2 * begun[name] + (1 - 0.75**2) * p.detach().double()
+        torch.testing.assert_close(average.weights[name].double(), want, rtol=1e-6, atol=1e-6)
 
 
 def test_a_step_is_computed_then_applied_or_skipped():
