@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 import formers
 from formers import Error
@@ -298,6 +300,38 @@ def test_steps_are_skipped_on_the_device(name, bad, as_tensor):
         for state, want_state in zip(states, want_states, strict=True):
             for key, value in state.items():  # a first step that is skipped leaves an empty state
                 assert torch.equal(value, want_state.get(key, torch.zeros_like(value))), (step, key)
+
+
+class HostWatcher(TorchFunctionMode):
+    """Notes calls that take a tensor of the host or make one of a value there: a graph refuses to record the copy."""
+
+    def __init__(self):
+        super().__init__()
+        self.on_host = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        tensors = [t for t in pytree.tree_leaves((args, kwargs, out)) if isinstance(t, torch.Tensor)]
+        makes_copy = func in (torch.tensor, torch.as_tensor) or any(t.device.type == "cpu" for t in tensors)
+        self.on_host += [str(func)] if makes_copy else []
+        return out
+
+
+@pytest.mark.parametrize("name", ["adafactor", "rms-adamw", "lamb"])
+def test_a_step_could_be_recorded(name):
+    """Another device stands for a GPU, with a rate and a flag that lie there: all is computed there, nothing is copied
+    from the host, and nobody asks for a value, which that device does not have."""
+    model = nn.ParameterList([torch.empty(shape, device="meta") for shape in ((130, 150), (70, 90), (9,))])
+    chosen = build_optimizer(name, model, 0.05, weight_decay=0.1)
+    for group in chosen.param_groups:
+        group["lr"] = torch.empty((), device="meta")
+    chosen.found_inf = torch.empty((), device="meta")
+    for p in model:
+        p.grad = torch.empty_like(p)
+    chosen.step()  # this one makes the state
+    with HostWatcher() as watcher:
+        chosen.step()
+    assert watcher.on_host == []
 
 
 def test_a_change_of_method_is_skipped_on_the_device_too():
