@@ -45,6 +45,9 @@ MORE_LOOPS = (
     "bert-joined", "bart-pairs", "gpt2-saving", "gpt2-peer", "bert-peer", "bert-full-peer", "albert-peer",
     "xlnet-memory", "transformer-xl",
 )  # fmt: skip
+OWN_OPTIMIZERS = (
+    "t5-quick", "t5-quick-recorded", "t5-paper", "t5-paper-recorded", "albert-paper", "albert-paper-recorded",
+)  # fmt: skip
 SHORTEST = 20.0  # seconds that are left under which no stage is begun
 RESERVE = 5.0  # seconds kept for the end of a process
 
@@ -101,6 +104,7 @@ TEST_FILES = tuple(sorted(path.stem for path in (ROOT / "tests" / "gpu").glob("t
 STAGES = (
     Stage("loop", NINE, 280, partial(build_loop_command, "--no-peer"), timing="turns"),
     Stage("more-loops", MORE_LOOPS, 240, partial(build_loop_command, "--no-peer"), timing="turns"),
+    Stage("own-optimizers", OWN_OPTIMIZERS, 240, partial(build_loop_command, "--no-peer"), timing="turns"),
     Stage("generate", ("generate",), 120, lambda works, seconds: ["benchmarks.generate", "gpu"], key="stage"),
     Stage("packed", ("packed",), 60, lambda works, seconds: ["benchmarks.attention", "recorded"], key="stage"),
     Stage("kernels", ("loss", "relative", *TILED_KERNELS), 120, lambda w, s: ["benchmarks.kernels", *w],

@@ -10,9 +10,10 @@ processes, with the published dropout, clipping, checks and metrics. The peer's 
 best settings that it offers (bf16, compile, fused AdamW, workers, pinned memory) and rows that are full from the start,
 made by benchmarks/gpu_works.py. The figure is real tokens a second (source and target) between the 20th step and the
 last, by wall clock. The peer's GPT-2 has no dropout and its BERT none in attention; the works that end in -peer are
-ours with the same. Beside it stands the bare step: what the recorded step of the same run takes when it is replayed on
-its last batch with nothing around it. With --together, so many processes compile at a time, and are then timed one by
-one.
+ours with the same. All works take AdamW but those that end in -quick and -paper, which take the recipe's optimizer, and
+with -recorded record its update too. Beside it stands the bare step: what the recorded step of the same run takes when
+it is replayed on its last batch with nothing around it ("recorded" says whether that is a whole step or the gradient
+alone). With --together, so many processes compile at a time, and are then timed one by one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ from benchmarks.harness import describe_machine, run_in_turns, synchronise_gpu, 
 from formers.inspection.objective_steps import build_pair_store
 from formers.registry import train_tokenizer
 from formers.training.checkpoint.local import BackgroundWriter
-from formers.training.executor import Executor, GraphedStep, StepValues
+from formers.training.executor import Executor, StepValues
+from formers.training.optimizer import CAPTURABLE_OPTIMIZERS
 
 WARMUP_STEPS = choose_size(20, 2)
 PIECES = choose_size(8192, 400)  # of the tokenizer; the model's vocabulary is the published one
@@ -65,6 +67,7 @@ class LoopCase:
     model: Mapping[str, Any] = field(default_factory=dict)
     objective: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] = field(default_factory=dict)
+    records_update: bool = False  # also of an optimizer that formers does not record as a part of a CUDA graph
 
     def build_overrides(self, steps: int) -> dict[str, Any]:
         """Return the settings of a run: on a CPU those of a dry run of this script."""
@@ -84,6 +87,13 @@ class LoopCase:
         return {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
 
 
+OWN_OPTIMIZERS = {  # as the quick and the paper recipe of T5 and the paper recipe of ALBERT have them
+    "t5-quick": LoopCase("t5", 32128, 512, 32, "t5-base", train={"optimizer": "rms-adamw"}),
+    "t5-paper": LoopCase("t5", 32128, 512, 32, "t5-base", train={"optimizer": "adafactor"}),
+    "albert-paper": LoopCase(
+        "albert", 30000, 512, 32, "albert-base", objective={"name": "mlm"}, train={"optimizer": "lamb"}
+    ),
+}
 NO_DROPOUT = {"dropout": 0.0, "embed_dropout": 0.0, "attention_dropout": 0.0}
 LOOP_CASES = {
     "gpt2": LoopCase("gpt2", 50257, 1024, 32, "gpt2"),
@@ -120,6 +130,8 @@ LOOP_CASES = {
         "albert", 30000, 512, 32, "albert-base", model={"dropout": 0.0, "attention_dropout": 0.0},
         objective={"name": "mlm"},
     ),
+    **OWN_OPTIMIZERS,
+    **{f"{name}-recorded": replace(case, records_update=True) for name, case in OWN_OPTIMIZERS.items()},
 }  # fmt: skip
 
 
@@ -189,6 +201,7 @@ class StepClock:
     def __init__(self, last: int, is_profiled: bool = False) -> None:
         self.began, self.rows, self.last = time.perf_counter(), list[tuple[int, int, float]](), last
         self.bare_step_ms: float | None = None
+        self.recorded: str | None = None  # what was: a whole step, or the gradient alone
         self.host, self.host_at_start = HostClock(), dict[str, float]()
         self.is_profiled, self.kernels = is_profiled, dict[str, list[float]]()
 
@@ -202,7 +215,7 @@ class StepClock:
         self.rows.append((row["step"], row["tokens"], time.perf_counter() - self.began))
         if row["step"] == self.last:
             self.host_at_end = dict(self.host.seconds)
-            graph = find_recorded_step()
+            self.recorded, graph = find_recorded_step()
             if graph is not None:
                 self.bare_step_ms = time_median(graph.replay, 2, 12) * 1e3
                 self.kernels = profile_kernels(graph) if self.is_profiled else {}
@@ -223,16 +236,18 @@ class StepClock:
         found["first_step_s"] = round(self.rows[0][2], 1)  # from raw text on
         if self.bare_step_ms is not None:
             found |= {"bare_step_ms": round(self.bare_step_ms, 2), "step_in_loop": round(self.bare_step_ms / ms, 3)}
+            found["recorded"] = self.recorded
         if not IS_DRY_RUN:
             found["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
         return found | ({"kernels": self.kernels} if self.kernels else {})
 
 
-def find_recorded_step() -> torch.cuda.CUDAGraph | None:
-    """Return the graph of the run's recorded step; None if it has none."""
-    recorded = [one for one in gc.get_objects() if type(one) is GraphedStep and one.graph]
+def find_recorded_step() -> tuple[str, torch.cuda.CUDAGraph] | tuple[None, None]:
+    """Return what the run has recorded, a step or its gradient, and the graph; None and None if not exactly one."""
+    executors = [one for one in gc.get_objects() if type(one) is Executor]
+    recorded = [(key[0], step.graph) for one in executors for key, step in one.cuda_graphs.items() if step.graph]
     synchronise_gpu()
-    return recorded[0].graph if len(recorded) == 1 else None
+    return recorded[0] if len(recorded) == 1 else (None, None)
 
 
 def profile_kernels(graph: torch.cuda.CUDAGraph, steps: int = 3, most: int = 40) -> dict[str, list[float]]:
@@ -258,11 +273,16 @@ def time_ours(case: LoopCase, steps: int, is_profiled: bool = False) -> dict[str
     clock = StepClock(steps, is_profiled)
     words = train_tokenizer("bpe", texts[:TOKENIZER_TEXTS], PIECES, style=case.family)  # the quickest kind
     data = build_pair_store(texts, words) if case.by_pair else texts
-    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Finished):
-        formers.pretrain(
-            case.family, data, out=Path(folder) / "run", preset=None if IS_DRY_RUN else case.preset, hook=clock,
-            overrides=case.build_overrides(steps), tokenizer=words, **options,
-        )  # fmt: skip
+    overrides, as_usual = case.build_overrides(steps), set(CAPTURABLE_OPTIMIZERS)
+    CAPTURABLE_OPTIMIZERS.update({overrides["train.optimizer"]} if case.records_update else ())
+    try:
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Finished):
+            formers.pretrain(
+                case.family, data, out=Path(folder) / "run", preset=None if IS_DRY_RUN else case.preset, hook=clock,
+                overrides=overrides, tokenizer=words, **options,
+            )  # fmt: skip
+    finally:
+        CAPTURABLE_OPTIMIZERS.intersection_update(as_usual)
     return clock.summarise()
 
 
