@@ -198,7 +198,7 @@ class Trainer:
     def use_run_rng(self) -> Iterator[None]:
         """Draw dropout from the run's own generators within the block; the caller's stay where they were. Entered for
         each step, not once for `train`: what is drawn between two steps (samples, an evaluation, the caller's own
-        numbers) must neither depend on the run nor change it. On a CPU that costs 3 microseconds a step."""
+        numbers) must neither depend on the run nor change it. On a CPU that costs 4 microseconds a step."""
         before = get_rng_state()
         if self.rng_states is None:
             torch.manual_seed(self.config.seed + 1_000_003 * self.world.rank)
