@@ -8,9 +8,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import formers
 from formers import Error
@@ -21,6 +24,7 @@ from formers.training.optimizer import (
     build_optimizer,
     build_param_groups,
     build_schedule,
+    split_updates,
 )
 
 
@@ -332,6 +336,62 @@ def test_a_step_could_be_recorded(name):
     with HostWatcher() as watcher:
         chosen.step()
     assert watcher.on_host == []
+
+
+class OperationCounter(TorchDispatchMode):
+    """Counts operations; one of lists of equal shapes is one kernel on a GPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        lists = [a for a in args if isinstance(a, list) and a and isinstance(a[0], torch.Tensor)]
+        is_fused = all(x.shape == y.shape for part in lists for x, y in zip(lists[0], part, strict=True))
+        self.count += 1 if is_fused or not func.__name__.startswith("_foreach") else len(lists[0])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["rms-adamw", "lamb", "adam-sgd"])
+def test_a_step_takes_few_operations_whatever_the_number_of_weights(name):
+    """Of weights that are scaled each by a number of its own, one for each; the rest is done for all at once."""
+    model = nn.ParameterList([torch.randn(7, 5) for _ in range(100)])
+    chosen = build_optimizer(name, model, 0.05, weight_decay=0.1)
+    chosen.found_inf = torch.zeros(())
+    for p in model:
+        p.grad = torch.randn_like(p)
+    chosen.step()  # this one makes the state
+    with OperationCounter() as counter:
+        chosen.step()
+    assert counter.count < 100 + 40
+
+
+class FakeShard:
+    """A tensor of so many numbers, of which this process has a part."""
+
+    full_tensor = None
+
+    def __init__(self, size):
+        self.size = size
+
+    def numel(self):
+        return self.size
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=12), st.integers(1, 12))
+def test_runs_of_updates(kinds, most):
+    """Each tensor is in one run; runs hold tensors of one kind, and no more numbers than allowed or one tensor; and
+    none could have been added to the run before."""
+    tensors = [FakeShard(size) if sharded else torch.empty(size) for sharded, size in kinds]
+    parts = split_updates(tensors, most)
+    assert sorted(place for part in parts for place in part) == list(range(len(kinds)))
+    assert all(parts)
+    for part in parts:
+        assert len({kinds[place][0] for place in part}) == 1
+        assert len(part) == 1 or sum(kinds[place][1] for place in part) <= most
+    for one, two in itertools.pairwise(parts):
+        if kinds[one[0]][0] == kinds[two[0]][0]:
+            assert sum(kinds[place][1] for place in (*one, two[0])) > most
 
 
 def test_a_change_of_method_is_skipped_on_the_device_too():

@@ -222,16 +222,16 @@ class ListOperations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("most", [trainer.MAX_MOVED, 500])
+@pytest.mark.parametrize("most", [trainer.MAX_UPDATED, 500])
 def test_an_average_that_the_device_may_leave_is_moved_by_fused_kernels(most, monkeypatch):
     """torch runs lists of tensors of unequal shapes one by one. The numbers are the formula's."""
-    monkeypatch.setattr(trainer, "MAX_MOVED", most)
+    monkeypatch.setattr(trainer, "MAX_UPDATED", most)
     model = build_toy_model()
     average, begun = WeightAverage(model, 0.75), {n: p.detach().double() for n, p in model.named_parameters()}
-    numbers = [t.numel() for t in average.averages]
-    assert sum(len(average.averages[piece]) for piece in average.pieces) == len(numbers)
-    assert all(sum(numbers[piece]) <= most or len(numbers[piece]) == 1 for piece in average.pieces)
-    assert (len(average.pieces) > 1) == (most < sum(numbers))
+    numbers = [[t.numel() for t in averages] for averages, _ in average.parts]
+    assert sum(map(len, numbers)) == len(average.weights)
+    assert all(sum(part) <= most or len(part) == 1 for part in numbers)
+    assert (len(numbers) > 1) == (most < sum(map(sum, numbers)))
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
@@ -240,8 +240,8 @@ def test_an_average_that_the_device_may_leave_is_moved_by_fused_kernels(most, mo
         with ListOperations() as seen:
             average.update(100, is_skipped)
         assert not seen.has_unequal_shapes
-        assert seen.names.count("_foreach_add_") == len(average.pieces)
-        assert len(seen.names) < 3 * len(average.pieces) + 6, "no kernel for each weight"
+        assert seen.names.count("_foreach_add_") == len(average.parts)
+        assert len(seen.names) < 3 * len(average.parts) + 6, "no kernel for each weight"
         assert not is_skipped or all(torch.equal(before[n], t) for n, t in average.weights.items())
     for name, p in model.named_parameters():
         want = 0.75**2 * begun[name] + (1 - 0.75**2) * p.detach().double()

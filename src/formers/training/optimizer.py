@@ -9,9 +9,8 @@ WARMUP_SCALED_SCHEDULES, one whose rate does not rise in it also of FLAT_WARMUP_
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,75 +20,105 @@ from ..errors import Error
 from .adamw8bit import AdamW8bit
 from .skipping_optimizer import SkipMask, SkippingOptimizer
 
+MAX_UPDATED = 2**26  # numbers that are updated at once: each needs 4 bytes for a moment, 8 with weight decay
+
 
 class ScaledAdam(SkippingOptimizer):
-    """Adam's direction times `scale(weight, direction)` and the learning rate, with decoupled weight decay."""
+    """Adam's direction times `compute_scales(weights, directions)` and the learning rate, with decoupled weight
+    decay."""
 
     def __init__(
         self, groups: list[Settings], lr: float, betas: tuple[float, float], eps: float,
-        scale: Callable[[Tensor, Tensor], Tensor],
+        compute_scales: Callable[[list[Tensor], list[Tensor]], Tensor],
     ):  # fmt: skip
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
-        self.compute_scale = scale
+        self.compute_scales = compute_scales
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Take one step without a host sync."""
         mask = self.build_skip_mask()
         for group in self.param_groups:
-            factors = compute_moment_factors(group, mask)
-            for p, grad in iterate_gradients(group, mask):
-                direction = compute_adam_direction(self.state[p], p, grad, group, factors) + group["weight_decay"] * p
-                update = direction * (group["lr"] * self.compute_scale(p, direction))
-                p.sub_(update if mask is None else mask.drop(update))
+            for params in list_updates(group):
+                moves = compute_adam_moves(self.state, params, group, mask)
+                if group["weight_decay"]:
+                    torch._foreach_sub_(moves, torch._foreach_mul(params, group["weight_decay"]))
+                scales = self.compute_scales(params, moves) * count_in(group["lr"], mask)
+                torch._foreach_mul_(moves, list(scales.unbind()))
+                torch._foreach_add_(params, moves)
 
 
-def iterate_gradients(group: Settings, mask: SkipMask | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the weights of a group that have a gradient, each with it; in a skipped step the gradients are zero."""
-    for p in group["params"]:
-        if p.grad is not None:
-            yield p, p.grad if mask is None else mask.drop(p.grad)
+def split_updates(tensors: Sequence[Tensor], most: int) -> list[list[int]]:
+    """Return the places of tensors in runs that one operation updates: of at most so many numbers, or one tensor.
+    Shards and whole tensors cannot be mixed."""
+    parts: list[list[int]] = []
+    for sharded in (False, True):
+        count: float = math.inf
+        for place, tensor in enumerate(tensors):
+            if is_sharded(tensor) != sharded:
+                continue
+            if count + tensor.numel() > most:
+                parts.append([])
+                count = 0
+            parts[-1].append(place)
+            count += tensor.numel()
+    return parts
 
 
-class MomentFactors(NamedTuple):
-    """By how much a step moves Adam's moments: numbers, or tensors that are neutral if the device skips it."""
-
-    counted: float | Tensor  # by which the number of steps grows
-    mean_share: float | Tensor  # of the gradient in the first moment
-    square_factor: float | Tensor  # what is left of the second moment
+def is_sharded(tensor: Tensor) -> bool:
+    """Return whether a tensor is one process's view of a distributed one."""
+    return hasattr(tensor, "full_tensor")  # dynamic: a DTensor, whose module a torch without torch.distributed lacks
 
 
-def compute_moment_factors(group: Settings, mask: SkipMask | None) -> MomentFactors:
-    """Compute the factors of a step, once for all weights of a group."""
-    first, second = group["betas"]
-    if mask is None:
-        return MomentFactors(1, 1 - first, second)
-    skipped = mask.is_skipped
-    return MomentFactors(mask.counted, torch.where(skipped, 0.0, 1 - first), torch.where(skipped, 1.0, second))
+def list_updates(group: Settings) -> list[list[Tensor]]:
+    """List the weights of a group that have a gradient, in runs that one operation updates."""
+    params = [p for p in group["params"] if p.grad is not None]
+    return [[params[place] for place in part] for part in split_updates(params, MAX_UPDATED)]
 
 
-def compute_adam_direction(state: Settings, p: Tensor, grad: Tensor, group: Settings, factors: MomentFactors) -> Tensor:
-    """Update a weight's moments by its gradient, and return Adam's direction m / (√v + ε), both without their bias."""
-    first, second = group["betas"]
-    if not state:
-        state["step"] = torch.zeros((), device=p.device)
-        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
-    state["step"] += factors.counted
-    mean, square, t = state["exp_avg"], state["exp_avg_sq"], state["step"]
-    mean.lerp_(grad, factors.mean_share)
-    square.mul_(factors.square_factor).addcmul_(grad, grad, value=1 - second)
-    return (mean / (1 - first**t)) / ((square / (1 - second**t)).sqrt() + group["eps"])
+def count_in(lr: float | Tensor, mask: SkipMask | None) -> float | Tensor:
+    """Return the learning rate, 0 in a skipped step."""
+    return lr if mask is None else lr * mask.counted
 
 
-def scale_by_norm_ratio(weight: Tensor, direction: Tensor) -> Tensor:
-    """Return ‖w‖ / ‖direction‖, or 1 where either is zero (LAMB: You et al. 2019, algorithm 2)."""
-    own, new = weight.norm(), direction.norm()
+def compute_adam_moves(
+    states: Mapping[Tensor, Settings], params: list[Tensor], group: Settings, mask: SkipMask | None
+) -> list[Tensor]:  # fmt: skip
+    """Update the moments of weights by their gradients, and return where Adam goes with a rate of 1: -m / (√v + ε),
+    both without their bias; zeros in a skipped step. Torch's fused kernels do it for many weights at once: they move
+    zeros in place of the weights."""
+    own = [states[p] for p in params]
+    for state, p in zip(own, params, strict=True):
+        if not state:
+            state["step"] = torch.zeros((), device=p.device)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+    steps, means, squares = ([state[name] for state in own] for name in ("step", "exp_avg", "exp_avg_sq"))
+    moves = list(torch._foreach_mul(params, 0.0))
+    torch._foreach_add_(steps, [steps[0].new_ones(()) if mask is None else mask.counted] * len(steps))
+    gradients, (first, second) = [p.grad for p in params if p.grad is not None], group["betas"]
+    torch._fused_adam_(
+        moves, gradients, means, squares, [], steps, lr=1.0, beta1=first, beta2=second, weight_decay=0.0,
+        eps=group["eps"], amsgrad=False, maximize=False, found_inf=None if mask is None else mask.is_skipped.float(),
+    )  # fmt: skip
+    return moves
+
+
+def scale_by_norm_ratios(weights: list[Tensor], directions: list[Tensor]) -> Tensor:
+    """Return ‖w‖ / ‖direction‖ of each weight, or 1 where either is zero (LAMB: You et al. 2019, algorithm 2)."""
+    own, new = (torch.stack(torch._foreach_norm(tensors)) for tensors in (weights, directions))
     return torch.where((own > 0) & (new > 0), own / new, torch.ones_like(own))
 
 
-def scale_by_rms(weight: Tensor, direction: Tensor) -> Tensor:
-    """Return RMS(w), at least 1e-3, so that the rate is relative as Adafactor's is (Shazeer & Stern 2018, §8)."""
-    return (weight.norm() / math.sqrt(weight.numel())).clamp(min=1e-3)
+def scale_by_rms(weights: list[Tensor], directions: list[Tensor]) -> Tensor:
+    """Return RMS(w) of each weight, at least 1e-3, so that the rate is relative as Adafactor's is (Shazeer & Stern
+    2018, §8)."""
+    return compute_rms(weights).clamp(min=1e-3)
+
+
+def compute_rms(tensors: list[Tensor]) -> Tensor:
+    """Return the root of each tensor's mean square."""
+    roots = [math.sqrt(tensor.numel()) for tensor in tensors]
+    return torch.stack(torch._foreach_div(torch._foreach_norm(tensors), roots))
 
 
 def build_param_groups(model: nn.Module, decay: float, lr_scales: Mapping[str, float] | None = None) -> list[Settings]:
@@ -120,14 +149,20 @@ class Adafactor(SkippingOptimizer):
         """Take one step without a host sync."""
         mask = self.build_skip_mask()
         for group in self.param_groups:
-            for p, grad in iterate_gradients(group, mask):
-                direction = compute_adafactor_direction(self.state[p], p, grad, mask)
-                update = (direction * scale_by_rms(p, direction) + group["weight_decay"] * p) * group["lr"]
-                p.sub_(update if mask is None else mask.drop(update))
+            for params in list_updates(group):
+                moves = [compute_adafactor_direction(self.state[p], p, mask) for p in params]
+                scales = scale_by_rms(params, moves) / compute_rms(moves).clamp(min=1.0)
+                torch._foreach_mul_(moves, list(scales.unbind()))
+                if group["weight_decay"]:
+                    torch._foreach_add_(moves, torch._foreach_mul(params, group["weight_decay"]))
+                torch._foreach_mul_(moves, count_in(group["lr"], mask))
+                torch._foreach_sub_(params, moves)
 
 
-def compute_adafactor_direction(state: Settings, p: Tensor, grad: Tensor, mask: SkipMask | None) -> Tensor:
-    """Update a weight's means of squared gradients, and return the gradient over their root, clipped at RMS 1."""
+def compute_adafactor_direction(state: Settings, p: Tensor, mask: SkipMask | None) -> Tensor:
+    """Update a weight's means of squared gradients, and return the gradient over their root; in a skipped step 0."""
+    assert p.grad is not None
+    grad = p.grad if mask is None else mask.drop(p.grad)
     axes, squares = find_factored_axes(p), grad.square() + 1e-30
     if not state:
         state["step"] = torch.zeros((), device=p.device)
@@ -142,10 +177,10 @@ def compute_adafactor_direction(state: Settings, p: Tensor, grad: Tensor, mask: 
         columns = move_mean(state["column_mean"], squares.mean(axes[0]), share)
         axis = axes[0] - (axes[1] < axes[0])  # of the rows' means, which have lost the other axis
         factor = (rows / rows.mean(axis, keepdim=True)).rsqrt().unsqueeze(axes[1])
-        update = grad * factor * columns.rsqrt().unsqueeze(axes[0])
+        direction = grad * factor * columns.rsqrt().unsqueeze(axes[0])
     else:
-        update = grad * move_mean(state["square_mean"], squares, share).rsqrt()
-    return update / (update.norm() / math.sqrt(update.numel())).clamp(min=1.0)
+        direction = grad * move_mean(state["square_mean"], squares, share).rsqrt()
+    return direction if mask is None else mask.drop(direction)  # 0 over 0 before the first step that counts
 
 
 def move_mean(mean: Tensor, new: Tensor, share: Tensor) -> Tensor:
@@ -178,13 +213,17 @@ class AdamThenSGD(SkippingOptimizer):
         """Take one step without a host sync."""
         mask = self.build_skip_mask()
         for group in self.param_groups:
-            factors = compute_moment_factors(group, mask)
-            for p, grad in iterate_gradients(group, mask):
-                direction = grad
-                if not group["uses_sgd"]:
-                    direction = compute_adam_direction(self.state[p], p, grad, group, factors)
-                update = (direction + group["weight_decay"] * p) * group["lr"]
-                p.sub_(update if mask is None else mask.drop(update))
+            if group["uses_sgd"]:
+                for p in (p for p in group["params"] if p.grad is not None):
+                    update = (p.grad + group["weight_decay"] * p) * group["lr"]
+                    p.sub_(update if mask is None else mask.drop(update))
+                continue
+            for params in list_updates(group):
+                moves = compute_adam_moves(self.state, params, group, mask)
+                if group["weight_decay"]:
+                    torch._foreach_sub_(moves, torch._foreach_mul(params, group["weight_decay"]))
+                torch._foreach_mul_(moves, count_in(group["lr"], mask))
+                torch._foreach_add_(params, moves)
 
 
 OptimizerFactory = Callable[[list[Settings], float, tuple[float, float], float], torch.optim.Optimizer]
@@ -194,7 +233,7 @@ OPTIMIZERS: dict[str, OptimizerFactory] = {
     "adam": lambda groups, lr, betas, eps: torch.optim.Adam(groups, lr=lr, betas=betas, eps=eps, fused=True),
     "adafactor": lambda groups, lr, betas, eps: Adafactor(groups, lr),  # for T5
     "rms-adamw": lambda groups, lr, betas, eps: ScaledAdam(groups, lr, betas, eps, scale_by_rms),  # for T5
-    "lamb": lambda groups, lr, betas, eps: ScaledAdam(groups, lr, betas, eps, scale_by_norm_ratio),  # for ALBERT
+    "lamb": lambda groups, lr, betas, eps: ScaledAdam(groups, lr, betas, eps, scale_by_norm_ratios),  # for ALBERT
     "adagrad": lambda groups, lr, betas, eps: torch.optim.Adagrad(groups, lr=lr, initial_accumulator_value=1.0),
     # Bahdanau et al. 2015 and Cho et al. 2014: ρ is the second of the betas, and the rate 1.
     "adadelta": lambda groups, lr, betas, eps: torch.optim.Adadelta(groups, lr=lr, rho=betas[1], eps=eps),

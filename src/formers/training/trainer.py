@@ -7,7 +7,6 @@ loss and the gradient are finite. executor.py carries it out; what a checkpoint 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import statistics
 import time
@@ -42,13 +41,12 @@ from .checkpoint.local import (
 )
 from .distributed.process_group import ProcessGroup
 from .executor import CarriedStates, Executor, StepValues
-from .optimizer import AdamThenSGD, build_schedule
+from .optimizer import MAX_UPDATED, AdamThenSGD, build_schedule, split_updates
 from .train_config import TrainConfig
 
 # (phase, position) → batches, each with the position after it
 BatchSource = Callable[[int, int], Iterator[tuple[Batch, int]]]
 SPIKE_WINDOW = 50  # gradients by which a spike is recognised
-MAX_MOVED = 2**26  # numbers of a moving average that are moved at once: each needs 4 bytes for a moment
 
 
 class Diverged(Error):
@@ -116,8 +114,8 @@ class WeightAverage:
         own = get_weights(model)
         self.weights = {name: tensor.detach().clone() for name, tensor in own.items()}
         moved = [(self.weights[name], tensor) for name, tensor in own.items() if tensor.is_floating_point()]
-        self.averages, self.tensors = [average for average, _ in moved], [tensor for _, tensor in moved]
-        self.pieces = split_tensors(self.averages, MAX_MOVED)
+        parts = split_updates([tensor for _, tensor in moved], MAX_UPDATED)
+        self.parts = [([moved[n][0] for n in part], [moved[n][1] for n in part]) for part in parts]
 
     @torch.no_grad()
     def update(self, step: int, is_skipped: Tensor | None = None) -> None:
@@ -127,10 +125,10 @@ class WeightAverage:
         # Moved by 0 it keeps its values: the weights of a skipped step are finite. One kernel multiplies many tensors
         # by a number on the device; a lerp by it would be a kernel for each.
         own_share = share if is_skipped is None else torch.where(is_skipped, 0.0, share)
-        for piece in self.pieces:
-            moves = torch._foreach_sub(self.tensors[piece], self.averages[piece])
+        for averages, tensors in self.parts:
+            moves = torch._foreach_sub(tensors, averages)
             torch._foreach_mul_(moves, own_share)
-            torch._foreach_add_(self.averages[piece], moves)
+            torch._foreach_add_(averages, moves)
 
     @contextlib.contextmanager
     def use_weights(self) -> Iterator[None]:
@@ -141,17 +139,6 @@ class WeightAverage:
             yield
         finally:
             set_weights(self.model, own)
-
-
-def split_tensors(tensors: Sequence[Tensor], most: int) -> list[slice]:
-    """Split a list of tensors into runs of at most so many numbers; a larger tensor is a run of its own."""
-    starts, count = [0], 0
-    for number, tensor in enumerate(tensors):
-        if count and count + tensor.numel() > most:
-            starts.append(number)
-            count = 0
-        count += tensor.numel()
-    return [slice(start, end) for start, end in itertools.pairwise([*starts, len(tensors)])]
 
 
 @dataclass
