@@ -160,8 +160,9 @@ OTHER_VALUES = {
     },
     "xlnet": {
         "objective.name": "plm", "objective.target_ratio": 85 / 512, "objective.max_ngram": 5,
-        "objective.context_factor": 6, "train.betas": (0.9, 0.999), "train.eps": 1e-06, "train.weight_decay": 0.01,
-        "train.seq_length": 512, "train.carry_memory": True, "model.memory": 384, "model.dropout": 0.1,
+        "objective.context_factor": 6, "objective.reversed": False, "train.betas": (0.9, 0.999), "train.eps": 1e-06,
+        "train.weight_decay": 0.01, "train.seq_length": 512, "train.carry_memory": True, "model.memory": 384,
+        "model.dropout": 0.1,
     },
     "bart": {
         "objective.name": "denoising", "objective.infill_ratio": 0.3, "objective.mean_span_length": 3.0,
