@@ -495,6 +495,11 @@ class PretrainSettings:
             raise Error(
                 what, fix="leave it out: with --objective.reversed true, text and distances are turned together"
             )
+        is_carried = "num_streams" in objective or coerce_value(
+            train.get("carry_memory", True), bool, "train.carry_memory"
+        )
+        if objective.get("reversed") and not is_carried:
+            raise Error("without a memory, text that is back to front has no rows", fix="--train.carry_memory true")
         check_options(objective["name"], {key: value for key, value in objective.items() if key != "name"})
         config = PretrainConfig(
             family=self.family, data=build_config(PretrainDataConfig, merged["data"], where="data"),

@@ -309,6 +309,7 @@ def test_settings_are_merged_and_checked(tmp_path):
         ("gnmt", {"objective.teacher_forcing": 1.7}, "teacher_forcing is a share between 0 and 1, got 1.7"),
         ("gnmt", {"objective.sampling_schedule": "linear"}, "needs a sampling_decay between 0 and 1"),
         ("gnmt", {"objective.sampling_decay": 0.1}, "sampling_decay belongs to a sampling_schedule"),
+        ("xlnet", {"objective.reversed": True, "train.carry_memory": "false"}, "--train.carry_memory true"),
         ("xlnet", {"model.reversed": True}, "also after the training. Leave it out: with --objective.reversed true"),
     ],
 )
