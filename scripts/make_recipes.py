@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from formers.models.vectors import METHODS
 from formers.registry import FAMILIES
-from formers.training.recipes import format_setting
+from formers.training.recipes import format_setting, list_vector_rows
 
 DOCS = Path(__file__).parents[1] / "docs"
 COMMANDS = """```sh
@@ -53,6 +54,10 @@ formers가 논문과 다르게 하는 점은 다음과 같습니다. 배치 크�
 끝까지 유지합니다.
 """,
 }
+WORD_VECTORS = {
+    "en": "One recipe, for any size of text: `formers pretrain` has no `--recipe` for word vectors.",
+    "ko": "텍스트의 크기와 상관없이 레시피가 하나이므로, 단어 벡터의 `formers pretrain`에는 `--recipe`가 없습니다.",
+}
 COLUMNS = {"en": ("setting", "value", "source"), "ko": ("설정", "값", "출처")}
 
 
@@ -69,6 +74,12 @@ def make_page(language: str) -> str:
             lines += [f"| {' | '.join(COLUMNS[language])} |", "|---|---|---|"]
             lines += [f"| `{field}` | {format_setting(value)} | {source} |" for field, (value, source) in cited.items()]
             lines.append("")
+    for method in METHODS:
+        lines += [f"## {method}", "", WORD_VECTORS[language], ""]
+        lines += [f"| {' | '.join(COLUMNS[language])} |", "|---|---|---|"]
+        rows = list_vector_rows(method)
+        lines += [f"| `{field}` | {format_setting(value)} | {source} |" for field, value, source in rows]
+        lines.append("")
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

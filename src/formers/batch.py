@@ -95,6 +95,7 @@ class Batch:
     sample: Array = None  # (D,) the global number of each example
     predicted_inputs: Array = None  # (N,) bool: a recurrent decoder reads its own prediction in place of the token
     keep: Array = None  # (B, T) bool: the padded grid this batch was packed from
+    has_reversed_half: bool = False  # the second half of the documents is text back to front (XLNet's bi_data)
 
     @staticmethod
     def from_padded(

@@ -88,6 +88,19 @@ def test_refusals(capsys, folder, words, message):
     assert message in " ".join(err.split())
 
 
+def test_a_suite_names_the_model_that_is_not_there_or_has_another_task(capsys, folder, tmp_path):
+    where = tmp_path / "dev-v1.1.json"
+    where.write_text(json.dumps({"data": [{"paragraphs": [{"context": "Anna lives in Seoul.", "qas": [
+        {"id": "1", "question": "Where?", "answers": [{"text": "Seoul", "answer_start": 14}]}]}]}]}))  # fmt: skip
+    for model, message in (
+        (folder / "nowhere", "nowhere: there is no such folder. Give a model"),
+        ("formers/nothing", "no model 'formers/nothing' comes with formers"),
+        ("formers/bert-mini", "and the task is answer"),
+    ):
+        code, _, err = run(capsys, "evaluate", model, tmp_path, "--suite", "squad")
+        assert (code, message in " ".join(err.split())) == (2, True)
+
+
 def test_a_suite(capsys, folder, tmp_path):
     words = ("--suite", "glue", "--out", tmp_path / "out")
     _, out, _ = run(capsys, "evaluate", folder / "glue", folder / "files", *words)

@@ -222,6 +222,22 @@ def test_the_second_half_of_streams_reads_back_to_front():
         assert np.array_equal(batch.ids[batch.chosen], batch.labels)
 
 
+def test_half_of_every_batch_reads_back_to_front_where_a_step_has_several():
+    """The model turns the second half of each batch's rows, so every batch needs rows of both kinds."""
+    data = toys.build_random_store(4, documents=60)
+    goal = build_objective("plm", TOKENIZER, 64, num_streams=8, streams_per_batch=4, reversed=True)
+    plan = goal.plan(data, 0, 0)
+    assert plan.label.reshape(-1, 4).tolist() == [[0, 0, 1, 1]] * (len(plan) // 4)
+    made_ = [batch for batch, _ in load_batches(TokenSource(data, goal), 1, epochs=1)]
+    assert all(batch.has_reversed_half for batch in made_)
+    size, text = len(made_) // 2 * 32, data.tokens.tolist()
+    for row, (whole, number) in enumerate(((text, 0), (text, 1), (text[::-1], 0), (text[::-1], 1))):
+        for group in (0, 1):
+            read = [t for batch in made_[group::2] for t in batch.ids[row * 64 : row * 64 + 32]]
+            begin = (2 * group + number) * size
+            assert read == whole[begin : begin + size], "each half of the streams reads the whole text"
+
+
 @torch.no_grad()
 def test_a_model_with_reversed_rows_reads_them_as_if_they_stood_right():
     """Its distances have the other sign there: the same as the plain model on rows that are turned around."""
@@ -234,12 +250,15 @@ def test_a_model_with_reversed_rows_reads_them_as_if_they_stood_right():
     plain = batch.replace(
         ids=batch.ids[around], segments=batch.segments[around], order=batch.order[around], chosen=around[batch.chosen]
     )
+    plain, unaware = plain.replace(has_reversed_half=False), batch.replace(has_reversed_half=False)
+    model = formers.build("xlnet", seed=1, **sizes).model
+    published = formers.build("xlnet", reversed=True, seed=1, **sizes).model  # with bi_data
     hidden = [
-        formers.build("xlnet", reversed=turned, seed=1, **sizes).model(rows)[rows.chosen]
-        for turned, rows in ((True, batch), (False, plain))
-    ]
-    torch.testing.assert_close(*hidden)
-    other = formers.build("xlnet", seed=1, **sizes).model(batch)[batch.chosen]
+        body(rows)[rows.chosen] for body, rows in ((model, batch), (model, plain), (published, unaware))
+    ]  # fmt: skip
+    torch.testing.assert_close(hidden[0], hidden[1])
+    torch.testing.assert_close(hidden[2], hidden[1])
+    other = model(unaware)[batch.chosen]
     assert not torch.allclose(other[-1], hidden[0][-1], atol=1e-3), "which makes a difference"
 
 
@@ -261,6 +280,8 @@ def test_errors():
     for streams in (0, 3):
         with pytest.raises(Error, match="an even number of streams"):
             build_objective("plm", TOKENIZER, 32, reversed=True, num_streams=streams)
+    with pytest.raises(Error, match="an even number of streams, of which half of each batch"):
+        build_objective("plm", TOKENIZER, 32, reversed=True, num_streams=6, streams_per_batch=3)
     for streams in (90, 10**15):
         with pytest.raises(Error, match=f"too few for {streams} streams"):
             build_objective("plm", TOKENIZER, 32, num_streams=streams).plan(toys.build_store([[300, 10]]), 0, 0)

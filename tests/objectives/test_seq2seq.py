@@ -206,7 +206,7 @@ def test_it_compiles_too():
     [
         ({"teacher_forcing": 1.2}, "teacher_forcing is a share between 0 and 1"),
         ({"min_teacher_forcing": 0.2}, "min_teacher_forcing belongs to a sampling_schedule"),
-        ({"sampling_decay": 0.2}, "sampling_decay belongs to a sampling_schedule"),
+        ({"sampling_decay": 0.2}, "sampling_decay belongs to a sampling_schedule. Choose one"),
         ({"sampling_schedule": "linear"}, "linear needs a sampling_decay between 0 and 1. For example"),
         ({"sampling_schedule": "linear", "sampling_decay": 0.0}, "between 0 and 1, got 0"),
         ({"sampling_schedule": "exponential", "sampling_decay": 1.0}, "between 0 and 1, got 1"),

@@ -208,6 +208,13 @@ def test_a_recipes_lengths_give_way_to_those_that_were_given(family, recipe, giv
     assert vars(configure_pretraining(family, None, given, recipe=recipe).train)[name] == value
 
 
+def test_a_small_translators_local_attention_sees_as_far_as_luongs():
+    """Window 10 (§4.1), not the 32 tokens of a small decoder's band: those are a whole sentence."""
+    for recipe in ("quick", "paper"):
+        config = configure_pretraining("seq2seq", None, {"model.attention": "local"}, recipe=recipe)
+        assert config.model.get("window", 10) == 10
+
+
 def test_lengths_that_were_given_and_contradict_each_other_are_refused():
     with pytest.raises(Error, match="short_length 128 is not shorter than seq_length 128"):
         configure_pretraining("bert", None, {"train.seq_length": 128, "train.short_length": 128}, recipe="paper")

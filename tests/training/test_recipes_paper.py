@@ -11,9 +11,11 @@ import pytest
 
 import formers
 from formers.config import build_config
+from formers.models.vectors import KINDS, METHODS
 from formers.registry import FAMILIES
 from formers.training.config_merge import configure_pretraining
 from formers.training.recipes import list_recipe_rows
+from formers.training.word_vectors.vector_run import configure_vectors
 from tests.command_line import run_command
 
 PAPERS = [name for name, member in FAMILIES.items() if member.definition.paper_recipe.settings]
@@ -160,8 +162,9 @@ OTHER_VALUES = {
     },
     "xlnet": {
         "objective.name": "plm", "objective.target_ratio": 85 / 512, "objective.max_ngram": 5,
-        "objective.context_factor": 6, "train.betas": (0.9, 0.999), "train.eps": 1e-06, "train.weight_decay": 0.01,
-        "train.seq_length": 512, "train.carry_memory": True, "model.memory": 384, "model.dropout": 0.1,
+        "objective.context_factor": 6, "objective.reversed": False, "train.betas": (0.9, 0.999), "train.eps": 1e-06,
+        "train.weight_decay": 0.01, "train.seq_length": 512, "train.carry_memory": True, "model.memory": 384,
+        "model.dropout": 0.1,
     },
     "bart": {
         "objective.name": "denoising", "objective.infill_ratio": 0.3, "objective.mean_span_length": 3.0,
@@ -398,5 +401,29 @@ def test_the_command_lists_recipes_with_their_sources(capsys):
     _, said, _ = run_command(capsys, "recipes", "t5", "--as-json")
     rows = {row["field"]: row for row in json.loads(said)}
     assert rows["train.schedule"] == {"field": "train.schedule", "value": "rsqrt", "source": "§3.1.2: 1/√max(n, k)"}
-    code, _, error = run_command(capsys, "recipes", "word2vec")
-    assert (code, "no paper recipe" in error) == (2, True)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_word_vectors_train_with_what_their_recipe_says(method):
+    rows = list_recipe_rows(method)
+    config = configure_vectors(method, None, {})
+    model, train = vars(config.model), {**vars(config.train), "lr": KINDS[config.model.kind].lr}
+    values = {f"model.{name}": value for name, value in model.items()}
+    values |= {f"train.{name}": value for name, value in train.items()}
+    assert all(values[name] == value and source for name, value, source in rows)
+    unused = {"glove": ("negatives", "sample"), "word2vec": (), "fasttext": ()}[method]
+    expected = {"dim", "window", "negatives", "sample", "min_count"}.difference(unused)
+    assert {f"model.{name}" for name in expected} | {"train.epochs", "train.lr"} <= {name for name, _, _ in rows}
+
+
+def test_a_recipe_by_the_name_of_a_size_or_of_a_way_to_train_vectors(capsys):
+    def read(*words):
+        return run_command(capsys, "recipes", *words)
+
+    assert read("gpt3-175b") == read("gpt3", "--preset", "gpt3-175b")
+    assert read("bloom") != read("bloom", "--preset", "bloom"), "a family's name is not that of its largest size"
+    code, out, _ = read("fasttext")
+    assert (code, "0.0001 in the released args.cc" in out) == (0, True)
+    for words in (["vectors"], ["glove", "--preset", "glove-6b-50d"]):
+        code, _, err = read(*words)
+        assert (code, "formers recipes word2vec or glove or fasttext" in err) == (2, True)

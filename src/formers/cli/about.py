@@ -116,7 +116,7 @@ def recipes(
     smaller model; --print-config shows the result.
 
     Args:
-        family: A member, such as bert.
+        family: A member, such as bert, or one of its published sizes.
         recipe: paper: the paper's or its released code's, with the place. quick: ours, for minutes on a CPU.
         preset: A published size, where its settings differ.
         as_json: Print the same as JSON, for programs.
@@ -124,13 +124,18 @@ def recipes(
     from ..training.recipes import format_setting, list_recipe_rows
 
     if family is not None:
-        rows = list_recipe_rows(find_pretrained_family(family).name, recipe, preset)
+        owner = next((one.name for one in FAMILIES.values() if family in one.definition.presets), None)
+        is_size = owner is not None and not any(family in (one.name, *one.aliases) for one in FAMILIES.values())
+        family, preset = (str(owner), preset or family) if is_size else (family, preset)
+        member = find_pretrained_family(family)
+        rows = list_recipe_rows(family if family in member.methods else member.name, recipe, preset)
         if as_json:
             print_json([{"field": name, "value": value, "source": source} for name, value, source in rows], indent=2)
         else:
-            card = find_pretrained_family(family).card
+            card = member.card
             cells = [(name, format_setting(value), source) for name, value, source in rows]
             title = f"{card.title} ({card.paper})" if recipe == "paper" else f"{card.title}: a small model, ours"
+            title = f"{family}: one recipe, for any size of text" if family in member.methods else title
             print_table(cells, ("field", "value", "source"), caption=title, no_wrap=("field", "value"))
         return
     if preset is not None:

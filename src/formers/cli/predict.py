@@ -436,7 +436,11 @@ def run_suite(
     if options.finetune_to is not None:
         finetune_suite(model, data, options, groups, placement)
         model = str(options.finetune_to)
-    is_single = any((Path(model) / name).is_file() for name in ("formers.json", "config.json", "run.json"))
+    is_folder = Path(model).is_dir()
+    if not is_folder and not model.startswith(("formers/", "hub:")):
+        raise Error("there is no such folder", where=model, fix="give a model, or a folder with one for each task")
+    files = ("formers.json", "config.json", "run.json")
+    is_single = not is_folder or any((Path(model) / name).is_file() for name in files)
     if is_single and len(groups) > 1 and options.suite in ("glue", "klue"):
         what = f"this is one model, and {options.suite} needs one for each task"
         fix = (

@@ -145,7 +145,7 @@ def concatenate_batches(batches: Sequence[Batch]) -> Batch:
             joined[name] = np.concatenate((values[0][:1], *rest))
         elif name == "chosen":
             joined[name] = np.concatenate([v + base for v, base in zip(values, shift, strict=False)])
-        elif name == "longest":
+        elif name in ("longest", "has_reversed_half"):
             joined[name] = max(values)
         else:
             joined[name] = concatenate_batches(values) if name == "source" else np.concatenate(values)

@@ -17,6 +17,7 @@ Differs from the reference: skip-gram draws its negatives for a stretch of text 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -33,7 +34,7 @@ VectorKind = Literal["skipgram", "cbow", "glove", "fasttext"]
 
 @dataclass(frozen=True, kw_only=True)
 class VectorsConfig(ModelConfig):
-    """Sizes, and how the vectors were made; the defaults are those of the released programs."""
+    """Sizes, and how the vectors were made; METHODS say which defaults are those of the released programs."""
 
     kind: VectorKind = "skipgram"
     vocab: int = 400_001  # words, with one for the unknown
@@ -93,10 +94,11 @@ def build_init_rules(c: VectorsConfig) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class VectorMethod:
-    """A way to train word vectors, known by the name of its program, with that program's defaults."""
+    """A way to train word vectors, known by the name of its program."""
 
     kinds: tuple[VectorKind, ...]  # how it may train, the usual one first
     epochs: int
+    sources: Mapping[str, str]  # where each default stands, in the paper or the released program
     model: Settings = field(default_factory=dict)  # what differs from VectorsConfig's defaults,
     korean_model: Settings = field(default_factory=dict)  # and for text in Korean
 
@@ -109,13 +111,44 @@ class KindDefaults:
     block_negatives: int = 0  # words drawn for a block of text: as good as five for each pair
 
 
+WORD2VEC = "released word2vec.c"
+FASTTEXT = "released args.cc"
 METHODS = {  # the registry has their names and help
-    "word2vec": VectorMethod(("skipgram", "cbow"), epochs=5),
-    "glove": VectorMethod(("glove",), epochs=15),
+    "word2vec": VectorMethod(
+        ("skipgram", "cbow"), 5,
+        {
+            "model.kind": "Mikolov et al. 2013, arXiv:1310.4546, §2; the program has cbow as well",
+            "model.dim": WORD2VEC, "model.window": WORD2VEC, "model.negatives": WORD2VEC, "model.sample": WORD2VEC,
+            "model.min_count": WORD2VEC, "train.epochs": WORD2VEC, "train.lr": f"{WORD2VEC}: 0.05 of cbow",
+        },
+    ),
+    "glove": VectorMethod(
+        ("glove",), 15,
+        {
+            "model.dim": "ours; 50 in the released demo.sh",
+            "model.window": "ours; 15 in the released demo.sh, 10 in Pennington et al. 2014, §4.2",
+            "model.min_count": "released demo.sh",
+            "model.x_max": "Pennington et al. 2014, §3; 10 in the released demo.sh",
+            "model.alpha": "Pennington et al. 2014, §3",
+            "train.epochs": "released demo.sh; 50 below 300 dimensions in Pennington et al. 2014, §4.2",
+            "train.lr": "Pennington et al. 2014, §4.2: of AdaGrad",
+        },
+    ),
     # The released 2,000,000 buckets take 800 MB at 100 numbers each; a syllable is what two or three letters are
     # elsewhere.
-    "fasttext": VectorMethod(("fasttext",), 5, {"buckets": 200_000}, {"min_n": 2, "max_n": 4}),
-}
+    "fasttext": VectorMethod(
+        ("fasttext",), 5,
+        {
+            "model.dim": FASTTEXT, "model.window": FASTTEXT, "model.negatives": FASTTEXT,
+            "model.sample": f"ours, as word2vec; 0.0001 in the {FASTTEXT}", "model.min_count": FASTTEXT,
+            "model.buckets": f"ours; 2,000,000 in Bojanowski et al. 2016, §3.2, and in the {FASTTEXT}",
+            "model.min_n": f"Bojanowski et al. 2016, §3.2; {FASTTEXT}; 2 for Korean text: ours",
+            "model.max_n": f"Bojanowski et al. 2016, §3.2; {FASTTEXT}; 4 for Korean text: ours",
+            "train.epochs": FASTTEXT, "train.lr": FASTTEXT,
+        },
+        {"buckets": 200_000}, {"min_n": 2, "max_n": 4},
+    ),
+}  # fmt: skip
 KINDS: dict[VectorKind, KindDefaults] = {
     "skipgram": KindDefaults(0.025, 64), "cbow": KindDefaults(0.05, 32), "fasttext": KindDefaults(0.05, 64),
     "glove": KindDefaults(0.05),

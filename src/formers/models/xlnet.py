@@ -54,7 +54,7 @@ class XLNetConfig(ModelConfig):
     dropout: float = 0.1  # of attention weights and positions as well
     causal: bool = False  # read left to right, as Transformer-XL does,
     same_length: bool = False  # and see equally far back from every token
-    reversed: bool = False  # the second half of a batch's rows is text back to front: its distances have the other sign
+    reversed: bool = False  # every batch is read as one with a reversed half, as a published file's bi_data asks
     clamp: int | None = None  # distances beyond it count as it
     memory: int | None = None  # how many states a caller's SegmentMemory should keep (None: as many as there are),
     reuse: int | None = None  # and of how many tokens of each segment (None: all)
@@ -156,12 +156,13 @@ class XLNet(nn.Module):
         )
 
     def build_relative_inputs(self, batch: Batch, layout: Layout, used: int, dtype: torch.dtype) -> RelativeInputs:
-        """Return distances and segments of this pass; the `used` states of a memory count as segment 0."""
-        c = self.config
+        """Return distances and segments of this pass; the `used` states of a memory count as segment 0. Distances in
+        text that is back to front have the other sign."""
+        c, has_reversed_half = self.config, self.config.reversed or batch.has_reversed_half
         distance = torch.arange(used + layout.longest - 1, -layout.longest - 1, -1, device=layout.starts.device)
         distance = distance if c.clamp is None else distance.clamp(-c.clamp, c.clamp)
         encodings = self.dropout(self.sinusoids(distance).to(dtype))
-        turned = self.dropout(self.sinusoids(-distance).to(dtype)) if c.reversed else None
+        turned = self.dropout(self.sinusoids(-distance).to(dtype)) if has_reversed_half else None
         is_other = segment_ids = None
         if batch.segments is not None:
             own = layout.unpack(batch.segments)  # (rows, T)
@@ -281,6 +282,10 @@ PAPER = PaperRecipe(
         "objective.target_ratio": (85 / 512, "released README: num_predict 85; the paper has 1/6 (K = 6)"),
         "objective.max_ngram": (5, "released data_utils.py: max_gram"),
         "objective.context_factor": (6, "released README: mask_alpha"),
+        "objective.reversed": (
+            False,
+            "§3.1 reverses half of each batch; left out, the fused kernels for GPUs do not take it",
+        ),
         "train.optimizer": ("adamw", "§3.1: Adam with weight decay"),
         "train.lr": (4e-4, APPENDIX),
         "train.betas": ((0.9, 0.999), "released model_utils.py"),

@@ -32,8 +32,8 @@ class PermutationLM(BaseObjective):
     for their turn. The end mark of a document is a token like others, as in the released code.
 
     `num_streams` cuts the text into so many; a batch has one example of each, whose first half continues where that of
-    the batch before ended, for a model with a memory. With `reversed`, the second half of them reads the text back to
-    front, as a model that is built with `reversed` expects (the released code's bi_data).
+    the batch before ended, for a model with a memory. With `reversed`, the second half of a batch's rows reads the text
+    back to front (§3.1; the released code's bi_data), and the model turns the distances there.
     """
 
     length: int
@@ -57,8 +57,9 @@ class PermutationLM(BaseObjective):
             raise Error("this tokenizer has no <sep> and <cls>", fix="train or load a tokenizer for XLNet")
         if length < 10:
             raise Error(f"an example of {length} tokens has no room for two halves", fix="take at least 10")
-        if options.get("reversed") and int(options.get("num_streams", 0)) not in range(2, 2**31, 2):
-            what = "reversed text needs an even number of streams, the second half of which it is"
+        streams, rows = (int(options.get(name, 0)) for name in ("num_streams", "streams_per_batch"))
+        if options.get("reversed") and (streams not in range(2, 2**31, 2) or rows % 2):
+            what = "reversed text needs an even number of streams, of which half of each batch are reversed"
             raise Error(what, fix="give for example num_streams=8, as many as a batch has rows")
         return PermutationLM(length, sep, cls, word_marks=compute_word_marks(tokenizer), **options)  # type: ignore[arg-type]
 
@@ -91,8 +92,10 @@ class PermutationLM(BaseObjective):
         if not (steps := count // rows):
             what = f"{count} windows of {self.length} tokens are too few for {self.num_streams} streams"
             raise Error(what, fix="take fewer streams, shorter examples or more text")
-        row = np.arange(self.num_streams)
-        return (np.arange(steps)[:, None] + row % rows * steps).ravel(), np.tile(row >= rows, steps)
+        row, each = np.arange(self.num_streams), self.streams_per_batch or self.num_streams
+        turned = (row % each >= each // 2) & self.reversed
+        number = row // each * (each // 2) + row % each % (each // 2) if self.reversed else row  # among its half
+        return (np.arange(steps)[:, None] + number * steps).ravel(), np.tile(turned, steps)
 
     def choose_spans(self, edges: np.ndarray, begin: np.ndarray, key: tuple[int, int]) -> np.ndarray:
         """Choose (E, 3, 2) the first half, A and B: half of the time B is what follows A, else text from anywhere.
@@ -156,7 +159,7 @@ class PermutationLM(BaseObjective):
         chosen = np.flatnonzero(targets)
         return Batch(
             ids, at.starts, self.length, segments=segments, order=order, chosen=chosen, labels=ids[chosen],
-            sample=raw.sample,
+            sample=raw.sample, has_reversed_half=self.reversed,
         )  # fmt: skip
 
     def choose_targets(

@@ -22,6 +22,7 @@ from .continual import ContinualTasks
 from .denoising import Denoising
 from .masking import DialogueLM, MaskedLM, NextSentence, SentenceOrder, UnitMaskedLM, UnitNextSentence
 from .permutation import PermutationLM
+from .scheduled_sampling import SAMPLING_OPTIONS, ScheduledSampling
 from .seq2seq import Seq2Seq
 from .span_corruption import SpanCorruption
 
@@ -100,20 +101,30 @@ def resolve_objective(name: object) -> str:
 def build_objective(name: str, tokenizer: Tokenizer, length: int, /, **options: object) -> TextObjective:
     """Build an objective for a tokenizer, over examples of a length; an option that it does not have is an error."""
     name = resolve_objective(name)
-    choice = OBJECTIVES[name]
-    known = list_options(choice.objective_class)
+    kind = OBJECTIVES[name].objective_class
+    known = list_options(kind)
     for key in options:
         if key not in known:
             raise Error(f"the objective {name!r} has no option {key!r}", fix=suggest_name(key, known))
-    typed = {key: coerce_value(value, known[key], key, f"objective {name}") for key, value in options.items()}
     if length < MIN_LENGTH:
         raise Error(f"examples of {length} tokens are too short", fix=f"take at least {MIN_LENGTH}")
-    settings = {**choice.options, **typed}
-    check_options(settings, choice.objective_class)
-    return choice.objective_class.from_tokenizer(tokenizer, length, **settings)
+    return kind.from_tokenizer(tokenizer, length, **check_options(name, options))
 
 
-def check_options(options: Settings, kind: type) -> None:
+def check_options(name: str, given: Mapping[str, object]) -> Settings:
+    """Return an objective's options with the types that it declares; refuse values that make no sense, for which no
+    tokenizer is needed."""
+    kind = OBJECTIVES[name].objective_class
+    known = list_options(kind)
+    typed = {key: coerce_value(value, known[key], key, f"objective {name}") for key, value in given.items()}
+    settings: Settings = {**OBJECTIVES[name].options, **typed}
+    check_numbers(settings, kind)
+    if issubclass(kind, ScheduledSampling):
+        ScheduledSampling(**{key: value for key, value in settings.items() if key in SAMPLING_OPTIONS})
+    return settings
+
+
+def check_numbers(options: Settings, kind: type) -> None:
     """Refuse numbers that make no sense."""
     above = {"mean_span_length", "max_masked", *(("max_ngram",) if kind is PermutationLM else ())}
     for key, value in options.items():
@@ -126,6 +137,8 @@ def check_options(options: Settings, kind: type) -> None:
             least = "above 0" if key in above else f"at least {low}"
             most = "" if high == math.inf else f" and at most {high}"
             raise Error(f"{key} must be {least}{most}, got {value}", fix="leave it out")
+    if issubclass(kind, SpanCorruption) and (mean := options.get("mean_span_length", 1)) < 1:
+        raise Error(f"mean_span_length={mean} is shorter than a token", fix="take at least 1")
     both = options.get("mask_ratio", 0.8) + options.get("random_ratio", 0.1)
     if issubclass(kind, MaskedLM) and both > 1:
         raise Error(f"mask_ratio and random_ratio are {both:g} together", fix="what is left of 1 stays as it is")

@@ -51,7 +51,7 @@ class ScheduledSampling:
         if schedule == "constant":
             if decay is not None or self.min_teacher_forcing:
                 name = "min_teacher_forcing" if decay is None else "sampling_decay"
-                raise Error(f"{name} belongs to a sampling_schedule", fix="sampling_schedule linear, for example")
+                raise Error(f"{name} belongs to a sampling_schedule", fix="choose one, for example linear")
             return
         low, high, example = DECAY_BOUNDS[schedule]
         if decay is None or not (low < decay < high or decay == low == 1.0):

@@ -52,8 +52,6 @@ class SpanCorruption(TwoSidedObjective):
         known: list[int] = []
         while (one := tokenizer.backend.token_to_id(f"<extra_id_{len(known)}>")) is not None:
             known.append(one)
-        if (mean := options.get("mean_span_length", 1)) < 1:
-            raise Error(f"mean_span_length={mean} is shorter than a token", fix="take at least 1")
         objective = SpanCorruption(length, ends.start, ends.eos, np.array(known, np.int64), **options)
         need = (
             objective.count_noise(np.array([objective.raw_length]))[1].item() if objective.corruption == "spans" else 0

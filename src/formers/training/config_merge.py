@@ -32,7 +32,7 @@ from ..interop.safe_files import find_model_folder
 from ..interop.shipped_models import is_shipped_name
 from ..objectives import continual
 from ..objectives.masking import UnitMaskedLM
-from ..objectives.registry import OBJECTIVES, list_options, resolve_objective
+from ..objectives.registry import OBJECTIVES, check_options, list_options, resolve_objective
 from ..objectives.scheduled_sampling import ONLY_RECURRENT, SAMPLING_OPTIONS, ScheduledSampling
 from ..option_aliases import explain_name, resolve_setting, resolve_settings, resolve_tables
 from ..registry import FAMILIES, find_family, find_preset, find_published_checkpoint, list_published_checkpoints
@@ -490,6 +490,17 @@ class PretrainSettings:
             if key in objective and not declared.has_recurrent_decoder:
                 what = f"objective.{key} does not apply to {self.family}: {ONLY_RECURRENT}"
                 raise Error(what, fix=f"leave out objective.{key}, or train seq2seq or gnmt")
+        if merged["model"].get("reversed"):
+            what = "model.reversed reads half of the rows of every batch back to front, also after the training"
+            raise Error(
+                what, fix="leave it out: with --objective.reversed true, text and distances are turned together"
+            )
+        is_carried = "num_streams" in objective or coerce_value(
+            train.get("carry_memory", True), bool, "train.carry_memory"
+        )
+        if objective.get("reversed") and not is_carried:
+            raise Error("without a memory, text that is back to front has no rows", fix="--train.carry_memory true")
+        check_options(objective["name"], {key: value for key, value in objective.items() if key != "name"})
         config = PretrainConfig(
             family=self.family, data=build_config(PretrainDataConfig, merged["data"], where="data"),
             model=coerce_settings(declared.config_class, merged["model"], "model"), objective=objective,

@@ -13,6 +13,7 @@ from typing import TypeGuard
 from ..config import Settings, suggest_name
 from ..errors import Error
 from ..family import Family, Recipe
+from ..models.vectors import KINDS, METHODS, VectorsConfig
 from ..registry import find_family, find_preset
 from .train_config import SettingValue
 
@@ -93,6 +94,10 @@ def get_published_sizes(family: Family) -> Settings:
 def list_recipe_rows(family: str, name: str = "paper", preset: str | None = None) -> list[tuple[str, object, str]]:
     """List (setting, value, source) of a family's recipe, as it is published: nothing is scaled to another size. The
     recipe quick is ours."""
+    if family in METHODS and preset is None:
+        return list_vector_rows(family)
+    if family == "vectors" or family in METHODS:
+        raise Error("each way to train word vectors has one recipe", fix=f"formers recipes {' or '.join(METHODS)}")
     member, sizes = find_preset(family, preset)
     if name == "paper":
         if not (cited := member.definition.paper_recipe.select(preset)):
@@ -105,6 +110,16 @@ def list_recipe_rows(family: str, name: str = "paper", preset: str | None = None
     objective: Settings = {"name": member.definition.objective, **quick.objective}
     tables = {"objective": objective, "train": quick.train, "model": quick.model, "data": quick.data}
     return [(f"{table}.{key}", value, "ours") for table, values in tables.items() for key, value in values.items()]
+
+
+def list_vector_rows(method: str) -> list[tuple[str, object, str]]:
+    """List (setting, default, source) of a way to train word vectors, which has one recipe."""
+    chosen = METHODS[method]
+    kind = chosen.kinds[0]
+    model = {**dataclasses.asdict(VectorsConfig()), "kind": kind, **chosen.model}
+    values = {f"model.{name}": value for name, value in model.items()}
+    values |= {"train.epochs": chosen.epochs, "train.lr": KINDS[kind].lr}
+    return [(name, values[name], source) for name, source in chosen.sources.items()]
 
 
 def fit_sizes(small: Mapping[str, SettingValue], given: Mapping[str, SettingValue]) -> Settings:

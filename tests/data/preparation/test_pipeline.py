@@ -597,4 +597,7 @@ def test_another_list_of_phrases_is_another_setting(files, tmp_path):
     for workers in (0, 1):
         with pytest.raises(Error, match="cannot be read as a list of phrases"):
             prepare_store(files, tmp_path / "x", units=str(tmp_path / "none.txt"), workers=workers)
+    phrases.write_text("\n \n", encoding="utf-8")
+    with pytest.raises(Error, match="the list of phrases is empty"):
+        prepare_store(files, tmp_path / "x", units=str(phrases))
     assert not (tmp_path / "x").exists()

@@ -303,6 +303,14 @@ def test_settings_are_merged_and_checked(tmp_path):
         ("gpt2", {"data.unit": "word"}, "cannot be 'word'"),
         ("gpt2", {"train.optimizer": "adamv"}, "there is no optimizer 'adamv'. Did you mean 'adam'"),
         ("gpt2", {"train.schedule": "linar"}, "there is no schedule 'linar'. Did you mean 'linear'"),
+        ("bert", {"objective.mask_rate": 1.5}, "mask_rate is a share between 0 and 1, got 1.5"),
+        ("ernie", {"objective.stage": "foo"}, "setting 'stage' cannot be 'foo'"),
+        ("t5", {"objective.mean_span_length": 0.5}, "mean_span_length=0.5 is shorter than a token"),
+        ("gnmt", {"objective.teacher_forcing": 1.7}, "teacher_forcing is a share between 0 and 1, got 1.7"),
+        ("gnmt", {"objective.sampling_schedule": "linear"}, "needs a sampling_decay between 0 and 1"),
+        ("gnmt", {"objective.sampling_decay": 0.1}, "sampling_decay belongs to a sampling_schedule"),
+        ("xlnet", {"objective.reversed": True, "train.carry_memory": "false"}, "--train.carry_memory true"),
+        ("xlnet", {"model.reversed": True}, "also after the training. Leave it out: with --objective.reversed true"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(family, given, words):
@@ -310,6 +318,19 @@ def test_what_makes_no_sense_is_one_line(family, given, words):
         configure_pretraining(family, None, given)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_xlnet_learns_from_reversed_text_and_reads_forwards_afterwards(tmp_path):
+    """§3.1: half of a batch is back to front. In the model that is left, no text's place in a batch matters."""
+    out, sizes = tmp_path / "run", {"dim": 16, "layers": 1, "heads": 2, "ff": 32, "memory": 8}
+    train = {**TRAIN_SETTINGS, "batch_tokens": 56, "seq_length": 16, "accumulate": 2, "steps": 2}
+    given = {"model": sizes, "train": train, "data": DATA_SETTINGS, "objective": {"reversed": True}}
+    formers.pretrain("xlnet", TEXT, out=out, **given)  # of 3 rows in a batch, 2 are an even number
+    former = formers.load(out)
+    assert not former.config.reversed
+    texts = ["the cat sat on the mat", "a dog lay beside it"]
+    for one, among in zip(map(former.embed, texts), former.embed(texts), strict=True):
+        np.testing.assert_allclose(one, among, atol=1e-6)
 
 
 def test_missing_data_and_a_folder_in_use(tmp_path):

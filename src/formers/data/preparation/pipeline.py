@@ -76,8 +76,9 @@ def prepare(
         splitter, units, validation, deduplicate, shard, unit, column, drop_tests, encoding, skip, tests_column,
         delimiter, header,
     )  # fmt: skip
-    if units not in (None, "kiwi", "learn"):
-        document_encoder.read_phrases(Path(units))  # what is wrong with it is said before anything is begun
+    # What is wrong with a list is said before anything is begun.
+    if units is not None and units not in ("kiwi", "learn") and not document_encoder.read_phrases(Path(units)):
+        raise Error("the list of phrases is empty", where=units, fix="one phrase a line")
     tell = tell or (lambda *_: None)
     reading = {"encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header}
     entry = open_source(source, unit=unit or "auto", column=column, **reading)

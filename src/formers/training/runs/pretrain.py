@@ -280,6 +280,8 @@ class PretrainRun(NetworkRun[PretrainConfig]):
             rows = max(1, s.batch_tokens // length)
             parts = 1 if valid else s.accumulate
             rows = max(1, min(rows, len(store.tokens) // (length + 1) // parts))
+            if options.get("reversed"):  # of half of the rows
+                rows = max(2, rows - rows % 2)
             options |= {"num_streams": rows * parts, "streams_per_batch": rows}
         return build_objective(name, self.data.tokenizer, length, **options)
 
