@@ -315,6 +315,7 @@ def test_a_family_page_says_its_place_in_the_race():
     pages = {page.stem: text for page, text in script.make_family_pages("en", records).items()}
     assert "| Budget A: 10 epochs | 1 of 3 | 80.00 | 2 of 2 | 2.2000 |" in pages["gpt2"]
     assert "| Budget A: 10 epochs | 2 of 3 | 72.00 ± 2.83 (2) | – | – |" in pages["bert"], "masked: not ranked by bits"
+    assert "about 1,000 parameters" in pages["gpt2"], "a rank means little without the size of the race"
     assert "Budget A" not in pages["t5"], "it has no records"
     pages = {page.stem: text for page, text in script.make_family_pages("ko", records).items()}
     assert "| 예산 A: 10 에포크 | 3개 중 1위 | 80.00 | 2개 중 2위 | 2.2000 |" in pages["gpt2"]
