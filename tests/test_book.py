@@ -147,7 +147,7 @@ def test_every_family_page_has_the_same_sections(language):
     assert [name for name, found in headings.items() if found != headings["bert"]] == []
 
 
-def test_a_tutorial_becomes_an_executed_notebook(tmp_path, monkeypatch):
+def test_a_tutorial_becomes_an_executed_notebook(tmp_path, monkeypatch, capfd):
     pytest.importorskip("nbclient")
     script = load_script("make_notebooks")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
@@ -157,3 +157,4 @@ def test_a_tutorial_becomes_an_executed_notebook(tmp_path, monkeypatch):
     assert kinds == ["markdown", "code", "markdown"]
     assert notebook.cells[1].outputs[0].text == "True\n"
     assert sys.modules["nbformat"].validate(notebook) is None
+    assert "without encryption" not in capfd.readouterr().err
