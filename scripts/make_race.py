@@ -84,7 +84,7 @@ def make_place(report: ComparisonReport, family: str) -> str:
         "| 예산 | 미세 조정 순위 | 평균 점수 | 인과 언어 모델 중 순위 | 바이트당 비트 수 |",
     )
     words = report.corpus.get("train", {}).get("words", 0)
-    size = statistics.median(plan["unrolled"] for plan in report.measures.plans.values())
+    size = float(f"{statistics.median(plan['unrolled'] for plan in report.measures.plans.values()):.2g}")
     scale = local(
         f"Of models with about {size:,.0f} parameters, token tables aside, that learned from {words:,} words:",
         f"토큰 임베딩을 뺀 파라미터가 약 {size:,.0f}개인 모델이 {words:,}단어로 학습한 결과입니다.",
