@@ -359,6 +359,7 @@ FORBIDDEN_KOREAN = {
     r"(?<![계심다])층": "레이어",
     r"사전학습": "사전 학습",
     r"미세조정": "미세 조정",
+    r"\d %(?! of| without| \|$)": "the number without a space before %",
     r"척도": "지표",
     r"견[주줍줄]": "비교하다",
     r"목적 함수": "학습 목표",
