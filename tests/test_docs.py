@@ -307,6 +307,10 @@ def test_the_race_pages_are_up_to_date():
         assert page.read_text(encoding="utf-8") == want, "run python scripts/make_race.py"
         for page, want in script.make_family_pages(language, records).items():
             assert page.read_text(encoding="utf-8") == want, "run python scripts/make_race.py"
+        report = script.ComparisonReport(records, language)
+        for name, figure in (one for budget in report.measures.budgets for one in report.draw_pictures(budget).items()):
+            picture = (script.RECORDS.parent / f"{language}-{name}").read_text(encoding="utf-8")
+            assert picture == script.to_standalone_svg(figure), "run python scripts/make_race.py"
 
 
 def test_a_family_page_says_its_place_in_the_race():

@@ -335,7 +335,7 @@ def to_standalone_svg(figure: str) -> str:
     drawing = re.search(r"<svg .*</svg>", figure, re.DOTALL)
     assert drawing is not None
     begin, _, rest = drawing[0].partition(">")
-    opening = begin.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    opening = begin.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" class="picture" ', 1)
     return f"{opening}><style>{SVG_STYLE}</style>{rest}\n"
 
 
