@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 import formers
-from formers.registry import FAMILIES
+from formers.registry import FAMILIES, NO_PARENT
 
 DOCS = Path(__file__).parents[1] / "docs"
 TITLES = {"en": "The family", "ko": "모델 계열"}
@@ -24,10 +24,9 @@ DIFFERENCES = {  # of the model files, in Korean
     one["en"]: one["ko"]
     for one in yaml.safe_load((Path(__file__).parent / "differences_ko.yaml").read_text(encoding="utf-8"))
 }
-NO_PARENT = "–"
 ROOTS = {  # what the first ones of a line descend from, which is not a family here
     "convolution": ("convolutional networks", "합성곱 신경망"), "recurrence": ("recurrent networks", "순환 신경망"),
-    "lstm": ("LSTM language models", "LSTM 언어 모델"), NO_PARENT: ("–", "–"),
+    "lstm": ("LSTM language models", "LSTM 언어 모델"),
 }  # fmt: skip
 NEW_POINT = re.compile(r" (?=\d\. )")
 
@@ -70,9 +69,12 @@ def name_root(name: str, language: str) -> str:
 
 
 def name_parent(row: dict[str, str], language: str) -> str:
-    """A link to the page of a member's parent, or what it descends from otherwise."""
+    """A sentence with a link to the page of a member's parent, or with what it descends from otherwise, if anything."""
     name = row["parent"]
-    return f"[{FAMILIES[name].card.title}](family/{name}.md)" if name in FAMILIES else name_root(name, language)
+    if name == NO_PARENT:
+        return ""
+    parent = f"[{FAMILIES[name].card.title}](family/{name}.md)" if name in FAMILIES else name_root(name, language)
+    return f"{'부모' if language == 'ko' else 'Parent'}: {parent}. "
 
 
 def describe_in_english(row: dict[str, str]) -> list[str]:
@@ -81,7 +83,7 @@ def describe_in_english(row: dict[str, str]) -> list[str]:
     new = ["What was new:", "", *points, ""] if len(points) > 1 else [f"What was new: {row['new']}", ""]
     parent = name_parent(row, "en")
     return [
-        f"**{row['title']}** ({row['paper']}). Parent: {parent}. [How it works](family/{row['name']}.md).", "",
+        f"**{row['title']}** ({row['paper']}). {parent}[How it works](family/{row['name']}.md).", "",
         *new, f"Shapes: {row['shapes']}", "", f"Differs from the reference: {row['differs']}", "",
     ]  # fmt: skip
 
@@ -91,7 +93,7 @@ def describe_in_korean(row: dict[str, str]) -> list[str]:
     parent, title = name_parent(row, "ko"), localise_title(row["title"], "ko")
     shapes = re.sub(r"^as (\w+)", lambda same: f"{FAMILIES[same[1]].card.title}와 같음", row["shapes"])
     return [
-        f"**{title}** ({row['paper']}). 부모: {parent}. [원리](family/{row['name']}.md).", "",
+        f"**{title}** ({row['paper']}). {parent}[원리](family/{row['name']}.md).", "",
         FAMILIES[row["name"]].card.korean, "", f"모양: {shapes}", "",
         f"참조 구현과의 차이: {DIFFERENCES[row['differs']]}.", "",
     ]  # fmt: skip

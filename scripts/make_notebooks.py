@@ -52,7 +52,9 @@ def make_notebook(text: str) -> nbformat.NotebookNode:
 def execute_page(page: Path, folder: Path) -> nbformat.NotebookNode:
     """Make a page's notebook and run it in a folder."""
     notebook = make_notebook(page.read_text(encoding="utf-8"))
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
+    quiet = ["--log-level=ERROR"]  # ipykernel warns that its traffic is not encrypted; it does not leave this machine
+    resources = {"metadata": {"path": str(folder)}}
+    NotebookClient(notebook, timeout=600, resources=resources, extra_arguments=quiet).execute()
     return notebook
 
 

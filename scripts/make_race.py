@@ -6,13 +6,14 @@ made anew from that file; where it has no records, the pages say so."""
 from __future__ import annotations
 
 import re
+import statistics
 import sys
 from pathlib import Path
 
 from formers.comparison.api import read_config
 from formers.comparison.hypotheses import answer_all, format_rule
 from formers.comparison.records import Record, RecordFolder, read_record_lines, write_record_lines
-from formers.comparison.report import ComparisonReport, render_table_markdown, to_standalone_svg
+from formers.comparison.report import ComparisonReport, find_caption, render_table_markdown, to_standalone_svg
 from formers.reports.run_report import escape_markdown
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -28,8 +29,8 @@ def make_hypotheses(report: ComparisonReport) -> str:
     lines = []
     for number, answer in enumerate(answer_all(report.measures), 1):
         one = answer.hypothesis
-        value, *_, verdict = report.format_answer(answer)[2:]
-        shown = "" if answer.value is None else f" ({value})"
+        value, noise, verdict = report.format_answer(answer)[2:]
+        shown = "" if answer.value is None else f" ({value}, {report.localise('noise', '잡음')} {noise})"
         lines.append(f"{number}. {report.localise(one.en, one.ko)} `{format_rule(one)}` → **{verdict}**{shown}")
     return "\n".join(lines)
 
@@ -45,7 +46,8 @@ def make_results(report: ComparisonReport) -> str:
         lines += [f"### {report.name_budget(budget)}", ""]
         for table in report.list_budget_tables(budget):
             lines += render_table_markdown(table, 4)
-        lines += [f"![{name}](../race/{report.language}-{name})" for name in report.draw_pictures(budget)] + [""]
+        for name, figure in report.draw_pictures(budget).items():
+            lines += [f"![{escape_markdown(find_caption(figure))}](../race/{report.language}-{name})", ""]
     return "\n".join(lines).strip("\n")
 
 
@@ -63,7 +65,8 @@ def fill_marked(text: str, name: str, content: str) -> str:
 
 
 def make_place(report: ComparisonReport, family: str) -> str:
-    """Make the table of a family's ranks under each budget; nothing while it has no scores."""
+    """Make the table of a family's ranks under each budget, and say how large the race is; nothing while it has no
+    scores."""
     lines, name, local = list[str](), report.name_family(family), report.localise
     for budget in report.measures.budgets:
         cells = [report.name_budget(budget)]
@@ -80,7 +83,13 @@ def make_place(report: ComparisonReport, family: str) -> str:
         "| budget | rank by fine-tuning | mean score | rank among causal models | bits per byte |",
         "| 예산 | 미세 조정 순위 | 평균 점수 | 인과 언어 모델 중 순위 | 바이트당 비트 수 |",
     )
-    return "\n".join([head, "|---|---|---|---|---|", *lines])
+    words = report.corpus.get("train", {}).get("words", 0)
+    size = float(f"{statistics.median(plan['unrolled'] for plan in report.measures.plans.values()):.2g}")
+    scale = local(
+        f"Of models with about {size:,.0f} parameters, token tables aside, that learned from {words:,} words:",
+        f"토큰 임베딩을 뺀 파라미터가 약 {size:,.0f}개인 모델이 {words:,}단어로 학습한 결과입니다.",
+    )
+    return "\n".join([scale, "", head, "|---|---|---|---|---|", *lines])
 
 
 def make_family_pages(language: str, records: list[Record]) -> dict[Path, str]:

@@ -136,7 +136,8 @@ LICENCES_IN_KOREAN = {
 LIMITS_IN_KOREAN = {
     "bert-mini": "영어 대소문자를 구분하지 않습니다(모두 소문자로 바꿉니다). "
     "2006년 위키백과, 법률안과 영화 리뷰의 말은 알지만 그 밖에는 거의 모르고, "
-    "믿을 만한 사실을 담고 있지 않습니다. 학습한 글에는 쓴 사람들의 견해와 편견이 들어 있습니다.",
+    "믿을 만한 사실을 담고 있지 않습니다. 영어 문법은 약합니다. 주어와 동사 사이에 수가 다른 명사가 끼어 있으면 "
+    "거의 언제나 틀린 문장을 고릅니다. 학습한 글에는 쓴 사람들의 견해와 편견이 들어 있습니다.",
     "gpt2-mini": "문법에는 대체로 맞아도 앞뒤가 이어지지 않는 글을 쓰며, 쓴 내용을 믿어서는 안 됩니다. "
     "한국어 최소 대립쌍 가운데 높임, 분류사, 시제는 무작위와 거의 같습니다(52~53%). "
     "학습한 글에는 쓴 사람들의 견해와 편견이 들어 있습니다.",
@@ -214,8 +215,9 @@ PLANS = {
          "betas": (0.9, 0.98), "eps": 1e-6},
         ("en", "ko"),
         "Uncased: all text is lower-cased. Knows Wikipedia of 2006, the language of Korean bills and film "
-        "reviews; little else, and no facts to be relied on. Its texts hold the views and the prejudices of their "
-        "authors.",
+        "reviews; little else, and no facts to be relied on. Its English grammar is weak: where a noun of another "
+        "number stands between subject and verb, it nearly always prefers the wrong sentence. Its texts hold the views "
+        "and the prejudices of their authors.",
     ),
     "decoder": Plan(
         "gpt2", "gpt2-mini",

@@ -108,9 +108,11 @@ def test_links_lead_to_pages_of_the_site():
         '<a href="../../source/src/formers/models/bert.py.html#BERT">`BERT`</a>'
     )
     assert rewrite("```md\n[a](../nowhere.md)\n```") == "```md\n[a](../nowhere.md)\n```"
-    picture = rewrite("![그림](../../images/family/ko/bert.svg)")
-    assert picture.startswith('<figure class="picture"><svg')
-    assert "<style>" not in picture
+    for place in ("images/family/ko/bert.svg", "race/ko-curves-masked-epochs-2.svg"):
+        picture = rewrite(f"![그림](../../{place})")
+        assert picture.startswith('<figure class="picture"><svg')
+        assert picture.endswith("<figcaption>그림</figcaption></figure>"), "what a picture shows can be read"
+        assert "<style>" not in picture
 
 
 def test_definitions_of_source_pages_are_anchors():
@@ -147,7 +149,7 @@ def test_every_family_page_has_the_same_sections(language):
     assert [name for name, found in headings.items() if found != headings["bert"]] == []
 
 
-def test_a_tutorial_becomes_an_executed_notebook(tmp_path, monkeypatch):
+def test_a_tutorial_becomes_an_executed_notebook(tmp_path, monkeypatch, capfd):
     pytest.importorskip("nbclient")
     script = load_script("make_notebooks")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
@@ -157,3 +159,4 @@ def test_a_tutorial_becomes_an_executed_notebook(tmp_path, monkeypatch):
     assert kinds == ["markdown", "code", "markdown"]
     assert notebook.cells[1].outputs[0].text == "True\n"
     assert sys.modules["nbformat"].validate(notebook) is None
+    assert "without encryption" not in capfd.readouterr().err

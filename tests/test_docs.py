@@ -307,6 +307,10 @@ def test_the_race_pages_are_up_to_date():
         assert page.read_text(encoding="utf-8") == want, "run python scripts/make_race.py"
         for page, want in script.make_family_pages(language, records).items():
             assert page.read_text(encoding="utf-8") == want, "run python scripts/make_race.py"
+        report = script.ComparisonReport(records, language)
+        for name, figure in (one for budget in report.measures.budgets for one in report.draw_pictures(budget).items()):
+            picture = (script.RECORDS.parent / f"{language}-{name}").read_text(encoding="utf-8")
+            assert picture == script.to_standalone_svg(figure), "run python scripts/make_race.py"
 
 
 def test_a_family_page_says_its_place_in_the_race():
@@ -315,6 +319,7 @@ def test_a_family_page_says_its_place_in_the_race():
     pages = {page.stem: text for page, text in script.make_family_pages("en", records).items()}
     assert "| Budget A: 10 epochs | 1 of 3 | 80.00 | 2 of 2 | 2.2000 |" in pages["gpt2"]
     assert "| Budget A: 10 epochs | 2 of 3 | 72.00 ± 2.83 (2) | – | – |" in pages["bert"], "masked: not ranked by bits"
+    assert "about 1,000 parameters" in pages["gpt2"], "a rank means little without the size of the race"
     assert "Budget A" not in pages["t5"], "it has no records"
     pages = {page.stem: text for page, text in script.make_family_pages("ko", records).items()}
     assert "| 예산 A: 10 에포크 | 3개 중 1위 | 80.00 | 2개 중 2위 | 2.2000 |" in pages["gpt2"]
@@ -358,6 +363,7 @@ FORBIDDEN_KOREAN = {
     r"(?<![계심다])층": "레이어",
     r"사전학습": "사전 학습",
     r"미세조정": "미세 조정",
+    r"\d %(?! of| without| \|$)": "the number without a space before %",
     r"척도": "지표",
     r"견[주줍줄]": "비교하다",
     r"목적 함수": "학습 목표",

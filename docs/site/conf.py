@@ -79,12 +79,14 @@ html_context = {"language_name": WORDS["other_name"], "other_language": OTHER, "
 
 
 def add_counterpart(app: Sphinx, page: str, template: str, context: dict[str, object], tree: object) -> None:
-    """Give a page's template the address of its counterpart."""
+    """Give a page's template the address of its counterpart, and its text options that no line break divides."""
     context["counterpart"] = find_counterpart(page)
+    if "body" in context:
+        context["body"] = str(context["body"]).replace('<span class="pre">-', '<span class="pre option">-')
 
 
 def setup(app: Sphinx) -> None:
-    """Attach the language switch."""
+    """Attach the language switch and the marks of options."""
     app.connect("html-page-context", add_counterpart)
 
 

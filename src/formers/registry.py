@@ -24,6 +24,7 @@ CARD_FIELDS = {  # of a model file's docstring → of its card
     "Parent": "parent", "New": "new", "Korean": "korean", "Shapes": "shapes", "Differs from the reference:": "differs",
 }  # fmt: skip
 OPTIONAL_FIELDS = {"Korean"}
+NO_PARENT = "–"  # of a card whose family descends from none and from no kind of network
 
 
 @dataclass(frozen=True)

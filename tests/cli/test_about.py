@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import tomllib
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from formers.cli.about import EXTRAS
 from formers.cli.main import app
-from formers.registry import FAMILIES
+from formers.registry import FAMILIES, NO_PARENT
 from tests.command_line import run_command
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +22,7 @@ def test_tree(capsys):
     code, out, _ = run_command(capsys, "tree")
     assert code == 0
     assert "109,482,240 without a head" in out
+    assert not re.search(r"─ –$", out, re.MULTILINE), "word vectors have no parent: they stand beside the other roots"
     rows = json.loads(run_command(capsys, "tree", "--as-json")[1])
     assert {row["name"] for row in rows} >= {"gpt2", "bert", "t5"}
 
@@ -30,8 +32,10 @@ def test_one_member_of_the_tree(name, capsys):
     code, out, _ = run_command(capsys, "tree", name)
     assert code == 0
     member = FAMILIES[name]
-    for word in (member.card.title, member.card.paper, member.card.new, member.card.parent, *member.definition.presets):
+    for word in (member.card.title, member.card.paper, member.card.new, *member.definition.presets):
         assert word in out
+    parent = member.card.parent
+    assert f"parent: {parent}\n" in out if parent != NO_PARENT else "parent:" not in out
     assert "parameters by part:" in out
     said = [shlex.split(line) for line in out.split("begin with:")[1].strip().splitlines()]
     assert len(said) >= 2

@@ -41,6 +41,20 @@ def test_the_noise_is_two_standard_errors():
     assert got.noise == pytest.approx(2 * math.sqrt((0.04**2 / 2) / 2))
 
 
+def test_families_with_few_seeds_weigh_as_much_in_the_noise_as_in_the_mean():
+    terms = [{**RULE["terms"][0], "families": ["bert", "albert"]}, RULE["terms"][1]]
+    got = answer({"bert": [0.70, 0.74], "albert": [0.6], "gpt2": [0.60, 0.60]}, {**RULE, "terms": terms})
+    assert got.noise == pytest.approx(2 * math.sqrt(0.04**2 / 2 * (1 / 2 + 1) / 2**2))
+
+
+def test_one_seed_is_as_uncertain_as_the_seeds_of_other_families():
+    alone = answer({"bert": [0.72], "gpt2": [0.60, 0.60]})
+    assert alone.noise == 0
+    got = answer({"bert": [0.72], "gpt2": [0.70], "albert": [0.50, 0.60]})
+    assert got.noise == pytest.approx(2 * math.sqrt(2 * 0.1**2 / 2))
+    assert got.verdict == "undecided"
+
+
 def test_what_was_not_run_is_open():
     got = answer({"bert": [0.8]})
     assert got.verdict == "open"

@@ -28,6 +28,15 @@ def test_only_causal_models_are_ranked_by_bits(report):
     assert [row[:2] for row in apart] == [["BERT", "pseudo-perplexity"], ["XLNet", "perplexity, left to right"]]
 
 
+def test_pairs_have_a_column_only_where_they_were_measured(report):
+    assert report.build_likelihood_table("epochs-10").head[-1] == "sentences"
+    assert report.build_apart_table("epochs-10").head[-1] == "value"
+    records = make_race({"gpt2": [0.8]}, gpt2=2.2)
+    next(record for record in records if record.kind == "score").result["pairs"] = {"grammar": 0.75}
+    table = ComparisonReport(records).build_likelihood_table("epochs-10")
+    assert (table.head[-1], table.rows[0][-1]) == ("pairs, %", "75.0")
+
+
 def test_all_families_are_ranked_by_tasks(report):
     rows = report.build_task_table("epochs-10").rows
     assert [row[:3] for row in rows[:2]] == [["1", "GPT-2", "80.00"], ["2", "BERT", "72.00 ± 2.83 (2)"]]
@@ -47,6 +56,7 @@ def test_the_page(report):
         assert words in page
         assert words in text
         assert "not yet run" in page or language == "ko"
+        assert not re.search(r"!\[[\w-]+\.svg\]", text), "a picture's caption stands for it, not the name of its file"
         assert len(pictures) == 6, "scores by operations and by parameters, curves of four kinds of models"
         assert all(re.search(r'^<svg xmlns="http://www.w3.org/2000/svg" .*</svg>\n$', to_standalone_svg(p), re.DOTALL)
                    for p in pictures.values())  # fmt: skip

@@ -32,6 +32,7 @@ def test_a_large_number_is_shortened_where_nothing_is_lost():
     assert shorten_number("20,000", 20_000) == "20,000"
     assert shorten_number("200,000", 200_000) == "2·10⁵"
     assert shorten_number("250,000", 250_000) == "250,000"
+    assert shorten_number("1,500,000,000,000", 1.5e12) == "1.5·10¹²"
 
 
 def test_a_matrix_has_room_for_its_names_and_leaves_out_what_is_not_finite():

@@ -138,9 +138,13 @@ def test_logs_hold_no_texts(client, caplog):
         client.post("/v1/completions", json={"model": "gpt2", "prompt": "a secret word", "max_tokens": 3})
         client.post("/v1/completions", json={"model": "a secret model", "prompt": "x"})
         client.get("/a/secret/path?secret=1")
+        client.get("/playground/secret.js")
+        client.get("/playground/")
     lines = [JsonLogFormatter().format(record) for record in caplog.records if record.message == "request"]
-    assert len(lines) == 3
+    assert len(lines) == 5
     assert not any("secret" in line for line in lines)
+    routes = [json.loads(line)["route"] for line in lines[2:]]
+    assert routes == ["none", "/playground", "/playground"], "a page's files have their folder's route"
     first = json.loads(lines[0])
     assert (first["route"], first["status"], first["model"]) == ("/v1/completions", 200, "gpt2")
     assert first["new_tokens"] == 3

@@ -517,6 +517,13 @@ def test_the_time_left_of_a_resumed_run():
     assert all("256 tokens/s" in words for words in told)
 
 
+def test_no_share_of_the_peak_is_above_one():
+    """Other programs may slow down the measurement of the peak."""
+    meter = ProgressMeter(build_toy_trainer(steps=100), lambda *words: None, flops=(10.0, 1000.0))
+    assert meter.compute_mfu(50.0) == 0.5
+    assert meter.compute_mfu(150.0) is None
+
+
 def test_operations_of_a_token_count_attention():
     made = build_toy_model()
     matrices = estimate_flops_per_token(made, 0)

@@ -16,7 +16,7 @@ from rich.tree import Tree
 
 from ..config import JSONObject, Settings
 from ..errors import Error
-from ..registry import FAMILIES, find_family, find_pretrained_family
+from ..registry import FAMILIES, NO_PARENT, find_family, find_pretrained_family
 from .common import identify_checkpoint
 from .terminal import SafeConsole, print_json, print_table, print_text
 
@@ -61,7 +61,7 @@ def tree(family: str | None = None, *, as_json: bool = False) -> None:
     root = Tree(Text("formers", "bold"), guide_style="dim")
     known = {member["name"] for member in members}
     for parent in dict.fromkeys(m["parent"] for m in members if m["parent"] not in known):
-        add_children(root.add(Text(parent, "dim")), parent, members)
+        add_children(root if parent == NO_PARENT else root.add(Text(parent, "dim")), parent, members)
     console.print(root)
 
 
@@ -195,7 +195,7 @@ def describe_member(member: JSONObject, name_given: str) -> list[str]:
     from ..objectives.registry import OBJECTIVES
 
     lines = [f"{member['name']}: {member['title']} ({member['paper']})", ""]
-    facts = {"parent": member["parent"], "new": member["new"], "shapes": member["shapes"],
+    facts = {"parent": member["parent"].strip(NO_PARENT), "new": member["new"], "shapes": member["shapes"],
              "differs from the reference": member["differs"]}  # fmt: skip
     if goal := member["objective"]:
         facts["objective"] = f"{goal}: {OBJECTIVES[goal].help}"

@@ -2,14 +2,16 @@
 
 A hypothesis is a sum of terms, each the mean of a quantity over some families under a kind of budget, times a weight.
 It is supported if the sum exceeds its margin by more than the noise, refuted if it stays below by more than the noise,
-and undecided in between. The noise is two standard errors, from the deviation between seeds; where no family of a term
-has two seeds, it is not known, and the answer says so. With `log`, terms are logarithms: the sum is that of a ratio."""
+and undecided in between. The noise is two standard errors, from the deviation between seeds. A family with one seed is
+taken to be as uncertain as those of its term that have several, or, if none of them has, as those of the whole
+comparison; where no family has two seeds, the noise is not known, and the answer says so. With `log`, terms are
+logarithms: the sum is that of a ratio."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Literal
@@ -51,7 +53,7 @@ class Answer:
     hypothesis: Hypothesis
     verdict: Verdict
     value: float | None = None
-    noise: float | None = None  # None: no term has two seeds
+    noise: float | None = None  # None: no family has two seeds
     missing: tuple[str, ...] = ()  # what has no record yet
 
 
@@ -92,10 +94,10 @@ def answer_hypothesis(hypothesis: Hypothesis, measures: Measures) -> Answer:
         if hypothesis.log and mean <= 0:
             missing.append(f"{term.quantity} above 0")
             continue
-        deviations = [statistics.variance(some) for some in values.values() if len(some) > 1]
-        runs = sum(map(len, values.values()))
-        # One run of a family is as uncertain as those of the families that have several.
-        error = (statistics.fmean(deviations) / runs) if deviations else 0.0
+        every = (measures.list_values(term.quantity, f, budget) for f in measures.families)
+        deviations = list_variances(values.values()) or list_variances(every)
+        of_one_run = statistics.fmean(deviations) if deviations else 0.0
+        error = of_one_run * sum(1 / len(some) for some in values.values()) / len(values) ** 2
         known_noise = known_noise or bool(deviations)
         total += term.weight * (math.log(mean) if hypothesis.log else mean)
         variance += term.weight**2 * (error / mean**2 if hypothesis.log else error)
@@ -105,6 +107,11 @@ def answer_hypothesis(hypothesis: Hypothesis, measures: Measures) -> Answer:
     excess = total - hypothesis.margin
     verdict: Verdict = "supported" if excess > noise else "refuted" if excess < -noise else "undecided"
     return Answer(hypothesis, verdict, total, noise if known_noise else None)
+
+
+def list_variances(values: Iterable[Sequence[float]]) -> list[float]:
+    """List the variance between the seeds of each family that has several."""
+    return [statistics.variance(some) for some in values if len(some) > 1]
 
 
 def find_budget(term: Term, measures: Measures) -> str | None:

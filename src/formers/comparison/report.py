@@ -7,7 +7,7 @@ import html
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config import JSONObject, count_noun
@@ -152,7 +152,7 @@ class ComparisonReport:
         title = local(
             "Causal models by bits per byte of the test text", "인과 언어 모델: 테스트 텍스트의 바이트당 비트 수"
         )
-        return ReportTable(title, head, rows)
+        return drop_empty_last_column(ReportTable(title, head, rows))
 
     def build_apart_table(self, budget: str) -> ReportTable:
         """Build the table of models whose likelihoods are comparable with no causal one."""
@@ -179,7 +179,7 @@ class ComparisonReport:
             "No value here may be compared with a perplexity above.",
             "순위를 매기지 않습니다. 마스크 언어 모델은 토큰의 양쪽을 모두 보고, 나머지는 순서나 어휘가 다릅니다. 이 값들은 위의 값과 비교할 수 없습니다.",
         )
-        return ReportTable(local("Shown apart", "따로 보여 주는 값"), head, rows, note)
+        return drop_empty_last_column(ReportTable(local("Shown apart", "따로 보여 주는 값"), head, rows, note))
 
     def build_task_table(self, budget: str) -> ReportTable:
         """Build the ranking of all families by their mean fine-tuning score."""
@@ -224,9 +224,10 @@ class ComparisonReport:
                 local("answer", "답"))  # fmt: skip
         note = local(
             "Written down before the runs. A is the budget of epochs, B that of operations. Noise: two standard errors "
-            "from the deviation between seeds; – where no family of the rule has two.",
-            "실행하기 전에 적어 둔 가설입니다. A는 에포크 예산, B는 연산량 예산입니다. 잡음: 시드 간 편차로 구한 표준오차의 두 배이며, "
-            "규칙에 나오는 모델 계열 가운데 시드가 둘 이상인 것이 없으면 –로 표시합니다.",
+            "from the deviation between seeds; a family with one seed is taken to vary as much as those that have "
+            "several. – where no family has several.",
+            "실행하기 전에 적어 둔 가설입니다. A는 에포크 예산, B는 연산량 예산입니다. 잡음: 시드 간 편차로 구한 표준오차의 두 배입니다. "
+            "시드가 하나인 모델 계열의 편차는 시드가 여럿인 모델 계열의 편차와 같다고 봅니다. 시드가 여럿인 모델 계열이 없으면 –로 표시합니다.",
         )
         return ReportTable(local("Hypotheses", "가설"), head, rows, note)
 
@@ -315,12 +316,26 @@ class ComparisonReport:
         )
 
 
+def drop_empty_last_column(table: ReportTable) -> ReportTable:
+    """Leave out the last column of a table if nothing was measured for it."""
+    if any(row[-1] != "–" for row in table.rows):
+        return table
+    return replace(table, head=table.head[:-1], rows=[row[:-1] for row in table.rows])
+
+
+def find_caption(figure: str) -> str:
+    """Return the caption of a figure of a page, as the text that stands for it where it cannot be seen."""
+    caption = re.search(r"<figcaption[^>]*>(.*?)</figcaption>", figure, re.DOTALL)
+    assert caption is not None
+    return html.unescape(caption[1])
+
+
 def to_standalone_svg(figure: str) -> str:
     """Turn a figure of a page into an SVG file with its own colours."""
     drawing = re.search(r"<svg .*</svg>", figure, re.DOTALL)
     assert drawing is not None
     begin, _, rest = drawing[0].partition(">")
-    opening = begin.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    opening = begin.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" class="picture" ', 1)
     return f"{opening}><style>{SVG_STYLE}</style>{rest}\n"
 
 
@@ -360,7 +375,7 @@ def render_comparison(report: ComparisonReport, title: str, place: str = "") -> 
             body += render_table_html(table)
             text += render_table_markdown(table)
         body += own.values()
-        text += [f"![{name}]({place}{name})" for name in own]
+        text += [f"![{escape_markdown(find_caption(figure))}]({place}{name})" for name, figure in own.items()]
     if not report.measures.budgets:
         nothing = local("Nothing has been pretrained yet.", "아직 사전 학습한 모델이 없습니다.")
         body.append(f"<p>{nothing}</p>")

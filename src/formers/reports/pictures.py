@@ -175,8 +175,8 @@ def name_tick(value: float) -> str:
 
 
 def write_power(value: float) -> str:
-    """Write a number of one digit by its power of ten: 2·10⁻⁴."""
-    first, power = f"{value:.0e}".split("e")
+    """Write a number of one or two digits by its power of ten: 2·10⁻⁴, 1.5·10¹²."""
+    first, power = f"{value:.1e}".replace(".0e", "e").split("e")
     ten = "10" + str(int(power)).translate(SUPERSCRIPTS)
     return ten if first == "1" else f"{first}·{ten}"
 
@@ -299,4 +299,5 @@ def draw_frontier(
 
 def shorten_number(name: str, value: float) -> str:
     """Shorten the label of a large number to its power of ten, where that says the same."""
-    return write_power(value) if value >= 1e5 and float(f"{value:.0e}") == value else name
+    digits = 1 if value >= 1e7 else 0  # after the point
+    return write_power(value) if value >= 1e5 and float(f"{value:.{digits}e}") == value else name

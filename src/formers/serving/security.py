@@ -122,7 +122,8 @@ class Gate:
 
     def record_request(self, scope: Scope, status: int, seconds: float) -> None:
         """Count a request and write its log line, which holds nothing that the client wrote."""
-        route = getattr(scope.get("route"), "path", "") or "none"  # dynamic: a class of starlette's, if one matched
+        route = getattr(scope.get("route"), "path", "")  # dynamic: a class of starlette's, if one matched
+        route = route or scope.get("root_path") or "none"  # of a mounted folder of files, its place
         kind = scope.get("error_kind")
         self.metrics.record_request(route, status, kind, seconds)
         facts: JSONObject = {"method": scope["method"], "route": route, "status": status}

@@ -42,8 +42,10 @@ class ProgressMeter:
         self.tell("training", result.step, steps, ", ".join(filter(None, words)))
 
     def compute_mfu(self, speed: float) -> float | None:
-        """Return the share of the machine's peak at a speed in tokens a second of all processes; None if unknown."""
-        return None if self.flops is None else speed / self.trainer.world.size * self.flops[0] / self.flops[1]
+        """Return the share of the machine's peak at a speed in tokens a second of all processes; None if unknown, or if
+        other programs slowed the measurement of the peak down so much that the share would be above 1."""
+        share = 0.0 if self.flops is None else speed / self.trainer.world.size * self.flops[0] / self.flops[1]
+        return share if 0.0 < share <= 1.0 else None
 
 
 def format_duration(seconds: float) -> str:
