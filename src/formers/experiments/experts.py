@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..config import count_noun
 from ..data.loader import load_batches
 from ..data.plans import TokenSource
 from ..former import Former, count_trainable
@@ -98,7 +99,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     ]
     results, loads, drops = {"dense": dense.metrics["lm"]}, {}, {}
     for count, balance in [*((n, 0.01) for n in s.experts), (s.experts[-1], 0.0)]:
-        name = local(f"{count} experts", f"전문가 {count}개") + (
+        name = local(count_noun(count, "expert"), f"전문가 {count}개") + (
             "" if balance else local(", no balance loss", ", 균형 손실 없음")
         )
         trained_model = train_small(

@@ -90,7 +90,7 @@ def check_tokens(store: Store, tokens: int) -> None:
     needed, usable = MIN_WINDOWS * WINDOW, min(tokens, len(store.tokens))
     if usable < needed:
         what = f"the probes would have {usable} tokens of validation text, and {needed} are needed"
-        raise Error(what, fix="give a longer file, and no smaller --tokens")
+        raise Error(what, fix=f"--tokens {needed} or more" if tokens < needed else "give a longer file")
 
 
 @torch.no_grad()

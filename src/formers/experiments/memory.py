@@ -29,6 +29,7 @@ EXPLANATION = (
     ("The last picture changes one token and looks how far away the output still changes: without a memory, only within the segment.",
      "마지막 그림은 토큰 하나를 바꾸고 출력이 얼마나 멀리까지 변하는지 봅니다. 메모리가 없으면 세그먼트 안에서만 변합니다."),
 )  # fmt: skip
+MIN_SEGMENT = 3  # tokens
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,9 @@ def measure_reach(former: Former, tokens: Tensor, segment: int, memory: int) -> 
 def run(page: Page, settings: Settings) -> dict[str, float]:
     """Train a small Transformer-XL, and read validation text with memories of several lengths."""
     local, s = page.localise, settings
+    if s.segment < MIN_SEGMENT:
+        what = f"--segment must be at least {MIN_SEGMENT}, got {s.segment}"
+        raise Error(what, fix="leave --segment out for the default")
     data = prepare_corpus(page, "gpt2", max_characters=s.characters)  # pieces: words would mostly be unknown here
     assert data.valid_store is not None
     sizes = {

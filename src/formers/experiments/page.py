@@ -33,6 +33,10 @@ STYLE = """<style>
 svg .neg { fill: #d97706 }
 </style>"""
 LOOK = ("What to look at", "살펴볼 점")
+JOINED_NOTE = (
+    "· stands for a further byte of the character before it: a rare character is several tokens.",
+    "·는 앞 글자의 나머지 바이트를 뜻합니다. 드문 글자 하나는 토큰 여러 개가 됩니다.",
+)
 MIN_DOCUMENTS = 20  # of a training text: every twentieth is held out
 
 
@@ -66,7 +70,7 @@ class Page:
 
     def choose_text(self, english: str, korean: str) -> str:
         """Return the user's own text, or the usual one of the language."""
-        return normalise(self.text).strip() if self.text and self.text.strip() else self.localise(english, korean)
+        return normalise(self.text or "").strip() or self.localise(english, korean)
 
     def load_documents(self, max_characters: int) -> tuple[list[str], list[str]]:
         """Return documents to train on and documents that are held out: of the user's own text, or of the bundled

@@ -154,6 +154,6 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
             local("loss", "손실"),
         )
     )
-    half = len(means) // 2
-    return {"query": query, "content": content, "early": sum(means[:half]) / half, "late": sum(means[half:]) / (len(means) - half),
+    half = max(1, len(means) // 2)
+    return {"query": query, "content": content, "early": sum(means[:half]) / half, "late": sum(means[-half:]) / half,
             "diagonal": float(query_seen.diagonal().sum()), "content_diagonal": float(streams["content"].any(0).diagonal().float().mean())}  # fmt: skip
