@@ -37,7 +37,7 @@ def test_rows_of_weights_sum_to_one_and_hidden_keys_have_none():
 
 
 def test_large_scores_do_not_overflow():
-    """A bundled model gave cosines that were no numbers."""
+    """A bundled model had a cosine of nan."""
     torch.manual_seed(0)
     attn, x = Attention(16, 2), 100 * torch.randn(5, 16)
     with torch.no_grad():
