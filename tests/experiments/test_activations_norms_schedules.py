@@ -13,7 +13,13 @@ def test_a_new_post_norm_stack_forgets_its_input():
 
 
 def test_everything_is_compared(run_experiment):
-    page, found = run_experiment("activations-norms-schedules", steps=1, depths=(1,), dim=16)
+    page, found = run_experiment("activations-norms-schedules", steps=1, depths=(1, 2), dim=16)
     assert {"relu", "gelu", "pre 1", "post 1", "warm 1"} <= set(found)
     assert found["relu"] != found["gelu"]
     assert len(page.tables) == 2
+    cosines, losses = (
+        next(part for part in page.body if f"<figcaption>{title}" in part) for title in ("cosine", "training")
+    )
+    assert "post, 2 layers" in cosines
+    assert "1 layer" not in cosines, "depths whose weights differ are no comparison"
+    assert "post, warmup, 1 layer" in losses

@@ -36,6 +36,16 @@ def test_rows_of_weights_sum_to_one_and_hidden_keys_have_none():
     assert not hand.weights[~visible].any()
 
 
+def test_large_scores_do_not_overflow():
+    """A bundled model had a cosine of nan."""
+    torch.manual_seed(0)
+    attn, x = Attention(16, 2), 100 * torch.randn(5, 16)
+    with torch.no_grad():
+        hand = compute_head(attn, x, 0, torch.ones(5, 5).tril().bool(), scaled=False)
+    assert hand.scores.max() > 100
+    torch.testing.assert_close(hand.weights.sum(-1), torch.ones(5))
+
+
 def test_wide_heads_need_the_scaling():
     lines = compare_random_heads((4, 256))
     scaled, plain = ([y for _, y in lines[name]] for name in ("q·k / √d", "q·k"))

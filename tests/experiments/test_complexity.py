@@ -12,6 +12,11 @@ def test_slopes_and_crossings_are_found():
     assert find_crossing(line, [(x, 2 * y) for x, y in line]) is None
 
 
+def test_two_lengths_have_a_slope():
+    """Slopes of a short run were 0."""
+    assert fit_slope([(32.0, 1.0), (64.0, 4.0)]) == pytest.approx(2)
+
+
 def test_kept_weights_grow_with_the_square(run_experiment):
     page, found = run_experiment("complexity", longest=256, repeats=1, dim=32)
     assert found["memory slope, attention (weights kept)"] > 1.4

@@ -59,6 +59,7 @@ def test_both_models_are_probed(run_experiment):
 def test_text_too_short_for_the_probes_is_refused_before_training(monkeypatch):
     monkeypatch.setattr("formers.experiments.layers.train_small", None)
     short = Page(documents=["\n".join(f"line number {i}" for i in range(20))])
-    for page, settings in ((short, Settings()), (Page(), Settings(tokens=95, characters=60_000))):
-        with pytest.raises(formers.Error, match="and 96 are needed. Give a longer file, and no smaller --tokens"):
+    few = Settings(tokens=95, characters=60_000)
+    for page, settings, fix in ((short, Settings(), "Give a longer file"), (Page(), few, "--tokens 96 or more")):
+        with pytest.raises(formers.Error, match=f"and 96 are needed. {fix}"):
             run(page, settings)

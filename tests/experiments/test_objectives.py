@@ -6,9 +6,18 @@ import random
 import numpy as np
 import pytest
 
+import formers
 from formers.data.plans import gather_examples
-from formers.experiments.objectives import make_static, measure_hidden_share, measure_overlap
-from formers.experiments.small_models import encode_corpus, prepare_bundled_corpus
+from formers.experiments.objectives import (
+    Settings,
+    load_judge,
+    make_static,
+    measure_hidden_share,
+    measure_mask_losses,
+    measure_overlap,
+)
+from formers.experiments.page import Page
+from formers.experiments.small_models import SmallModel, encode_corpus, prepare_bundled_corpus
 from formers.inspection.objective_steps import SHOWN_OBJECTIVES, explain_objectives
 from formers.objectives.registry import build_objective
 
@@ -27,6 +36,24 @@ def test_one_sentence_gets_every_objective_that_its_tokenizer_allows(run_experim
     assert found["static loss"] > 0 < found["dynamic loss"]
     assert found["static loss"] != found["dynamic loss"]
     assert any("validation loss after" in table.title for table in page.tables), "coverage alone was shown"
+    assert found["dynamic loss"] == found["rate 0.15"], "one model"
+
+
+def test_models_are_compared_on_texts_as_long_as_those_they_were_trained_on(monkeypatch):
+    """They were trained on 24 tokens and compared on 64, at positions that they had never seen."""
+    data, lengths = prepare_bundled_corpus("en", "bert", 512, 60_000), []
+
+    def train(*_, train, model, **rest):
+        lengths.append((train["seq_length"], model["context"]))
+        return SmallModel(former, [], {})
+
+    former = formers.build("bert", vocab=len(data.tokenizer), dim=16, heads=2, layers=1, ff=32, context=64)
+    monkeypatch.setattr("formers.experiments.objectives.train_small", train)
+    losses, _ = measure_mask_losses(Page(), data, Settings(rates=(0.3,)))
+    assert list(losses) == [0.15, 0.3], "the usual rate is that of dynamic masks"
+    _, batches = load_judge(data)
+    longest = max(int(np.diff(batch.starts).max()) for batch in batches)
+    assert set(lengths) == {(longest, longest)}
 
 
 def test_static_masks_stay_and_dynamic_masks_move():

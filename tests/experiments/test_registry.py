@@ -47,6 +47,13 @@ def test_a_page_needs_no_network_and_escapes_text(language):
     assert entry.title[language == "ko"] in made
 
 
+def test_an_option_stays_in_one_line():
+    """A browser breaks lines after every hyphen: "--" and "lr" stood in two lines."""
+    page = Page()
+    page.add_note("<b> or --lr 0.001")
+    assert page.body == ['<p>&lt;b&gt; or <span style="white-space: nowrap">--lr</span> 0.001</p>']
+
+
 def test_cells_are_readable():
     assert [format_cell(x) for x in (1234, 0.12345, 0.0, 1e-7, "x")] == ["1,234", "0.123", "0", "1.0e-07", "x"]
     assert [format_cell(x) for x in (18240.0, 823.192, -17.5921)] == ["18,240", "823.2", "-17.592"]

@@ -26,6 +26,13 @@ def test_a_long_sentence_says_where_it_was_cut(run_experiment):
     assert page.notes[0].startswith("The sentence was cut to the first 24 of its ")
 
 
+def test_a_sentence_of_one_token_has_one_turn(run_experiment):
+    """It was divided by no tokens."""
+    page, found = run_experiment("two-streams", orders=1, text="a")
+    assert len(page.tables[0].rows) == 1
+    assert found["early"] == found["late"]
+
+
 def test_a_model_of_one_stream_is_refused(run_experiment, monkeypatch):
     former = formers.build("gpt2", vocab=64, dim=32, heads=2, layers=1)
     monkeypatch.setattr("formers.experiments.two_streams.load_or_train", lambda *_: former)

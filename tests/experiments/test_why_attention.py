@@ -45,8 +45,8 @@ def test_both_models_learn_every_task(run_experiment):
     assert len(page.tables[0].rows) == 6
     assert page.tables[0].rows[0][5:] == ("–", "–", "–"), "there are no tests as long as this"
     assert "trained with 2 to 4" in page.tables[0].title
-    assert page.tables[0].rows[-1][0] == "translation of made sentences"
-    assert "no real translations: a template makes them of 39 words" in page.notes[0], "nothing said so"
+    assert page.tables[0].rows[-1][0] == "translation of template sentences"
+    assert "not real translations: a template makes them from 39 words" in page.notes[0], "nothing said so"
     assert "GRU layer each of width 16" in page.notes[0]
     assert "new, untrained layers" in page.tables[1].title
     rows = re.findall(r'text-anchor="end" class="small">([^<]*)<', "".join(page.body))

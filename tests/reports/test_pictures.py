@@ -54,6 +54,8 @@ def test_names_of_columns_have_room_and_turn_only_where_they_must():
     )
     assert "rotate" in narrow
     assert "rotate" not in wide
+    mixed = draw_matrix(torch.ones(1, 3), "", columns=["a", "b", "</s>"])
+    assert mixed.count("rotate") == 1, "letters stay upright beside a longer name"
     height = float(narrow.split('viewBox="0 0 ')[1].split(" ")[1].rstrip('"'))
     assert height >= 15 + 9 * 10, "nine syllables above one cell"
 

@@ -250,9 +250,11 @@ def summarise_warnings() -> Iterator[None]:
 
 
 def check_output_file(out: Path, overwrite: bool) -> None:
-    """Refuse to write over a file that is there, unless that is asked for."""
+    """Refuse to write over a file that is there, unless that is asked for, and into a folder that is not there."""
     if out.is_dir():
         raise Error("is a directory", where=out, fix="name a file")
+    if not out.parent.is_dir():
+        raise Error("there is no such folder", where=out.parent, fix="make it first, or name another")
     if out.exists() and not overwrite:
         raise Error("exists already", where=out, fix="give another name, or --overwrite")
 

@@ -97,6 +97,7 @@ def build_command(entry: ExperimentEntry) -> Callable[..., None]:
     ) -> None:  # fmt: skip
         from ..atomic_files import write_atomically
         from ..experiments.page import Page, check_settings
+        from ..text.normalise import normalise
 
         where = Path(f"formers-try-{entry.name}.html") if out is None else out
         if where.suffix != ".html":
@@ -104,6 +105,8 @@ def build_command(entry: ExperimentEntry) -> Callable[..., None]:
         for option, value, is_taken in (("text", text, entry.takes_text), ("file", file, entry.takes_file)):
             if value is not None and not is_taken:
                 raise Error(f"{entry.name} reads no --{option}", fix=f"leave it out; formers try {entry.name} --help")
+        if text is not None and not normalise(text).strip():
+            raise Error("--text is empty", fix="give a sentence, or leave --text out for a usual one")
         common.check_output_file(where, overwrite or out is None)
         settings = module.Settings() if settings is None else settings
         check_settings(settings)
@@ -128,7 +131,7 @@ def build_command(entry: ExperimentEntry) -> Callable[..., None]:
         run_experiment.__annotations__[option] = Annotated[kind, Parameter(show=is_taken)]
     run_experiment.__annotations__["settings"] = Annotated[module.Settings | None, Parameter(name="*")]
     title = entry.help[0][0].upper() + entry.help[0][1:]
-    rows = f"A file of your own with lines of {entry.file_rows}; else made sentences."
+    rows = f"A file of your own with lines of {entry.file_rows}; else sentences made by templates."
     file_help = rows if entry.file_rows else TEXT_FILE_HELP
     run_experiment.__doc__ = EXPERIMENT_HELP.format(
         help=title, name=entry.name, example=entry.example, file_help=file_help, text_help=entry.text_help

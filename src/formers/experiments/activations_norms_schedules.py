@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..config import count_noun
 from ..former import build
 from ..nn.layers import get_activation
 from ..reports.pictures import draw_curves
@@ -89,14 +90,16 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     for depth in s.depths:
         for way, (family, warmup) in ways.items():
             train = {"lr": s.lr, "warmup_steps": warmup, "residual_init": 1.0, "schedule": "constant"}
+            name = local(f"{way}, {count_noun(depth, 'layer')}", f"{way}, 레이어 {depth}개")
             trained_model = train_small(
-                page, family, data, s.steps, title=f"{way}, {depth}", model={**sizes, "layers": depth}, train=train
+                page, family, data, s.steps, title=name, model={**sizes, "layers": depth}, train=train
             )
             if not warmup:
                 left = measure_input_share(family, depth, s.dim, ids)
-                shares[f"{way}, {depth}"] = [(i, v) for i, v in enumerate(left)]
+                if depth == max(s.depths):  # GPT-2's smaller weights by depth make those of other depths no comparison
+                    shares[name] = [(i, v) for i, v in enumerate(left)]
                 results[f"input left {way} {depth}"] = left[-1]
-            curves[f"{way}, {depth}"] = trained_model.curve[:: max(1, s.steps // 40)]
+            curves[name] = trained_model.curve[:: max(1, s.steps // 40)]
             results[f"{way if way != warm else 'warm'} {depth}"] = trained_model.loss
             rows.append((depth, way, trained_model.loss))
     page.add_table(

@@ -18,7 +18,7 @@ from ..inspection.sides import Token, encode_inputs
 from ..nn.attention.attention import Attention
 from ..nn.block import Block, TransformerBody
 from ..reports.pictures import draw_curves, draw_matrix
-from .page import Page, name_tokens
+from .page import JOINED_NOTE, Page, name_tokens
 from .small_models import cut_to_context, load_or_train
 
 EXPLANATION = (
@@ -76,7 +76,8 @@ def compute_head(attn: Attention, x: Tensor, head: int, visible: Tensor, scaled:
     q, k, v = (x @ w[i].T + b[i] for i in range(3))
     scores = q @ k.T
     masked = (scores * (attn.scale if scaled else 1.0)).masked_fill(~visible, -torch.inf)
-    weights = masked.exp() / masked.exp().sum(-1, keepdim=True)
+    powers = (masked - masked.amax(-1, keepdim=True)).exp()  # less the largest, or large scores would overflow
+    weights = powers / powers.sum(-1, keepdim=True)
     return HandHead(q, k, v, scores, weights, weights @ v)
 
 
@@ -199,8 +200,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         page.add_note(local(f"Tables and pictures show the first {n} of {length} tokens.",
                             f"표와 그림은 토큰 {length}개 가운데 앞의 {n}개를 보여 줍니다."), shown=True)  # fmt: skip
     if any(token.is_joined for token in side[:n]):
-        page.add_note(local("· stands for a further byte of the character before it: a rare character is several tokens.",
-                            "·는 앞 글자의 나머지 바이트를 뜻합니다. 드문 글자 하나는 토큰 여러 개가 됩니다."), shown=True)  # fmt: skip
+        page.add_note(local(*JOINED_NOTE), shown=True)
     width, where = block.attn.head_dim, (settings.layer, settings.head)
     page.add_note(
         local(
@@ -259,7 +259,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     )
     likeness = {
         local("with the residual", "잔차 있음"): [(i, measure_likeness(v)) for i, v in enumerate(chain)],
-        local("without", "잔차 없음"): [(i, measure_likeness(v)) for i, v in enumerate(plain)],
+        local("without the residual", "잔차 없음"): [(i, measure_likeness(v)) for i, v in enumerate(plain)],
     }
     page.add_picture(
         draw_curves(

@@ -30,10 +30,10 @@ EXPLANATION = (
      "교차점은 어텐션 레이어가 LSTM보다 오래 걸리기 시작하는 길이입니다. 가중치를 저장하는 어텐션과 융합 커널의 교차점을 비교하십시오."),
     ("Kept for the backward pass, the weights of attention grow with n²; a fused kernel computes them again instead.",
      "역전파를 위해 저장하는 어텐션 가중치는 n²로 늘어나며, 융합 커널은 저장하는 대신 다시 계산합니다."),
-    ("Of steps that must wait for each other, recurrence has n and attention 1: it shows with one text, and is hidden with --texts 64, which are computed together in every step.",
+    ("Recurrence takes n steps that must wait for each other, attention one: this shows with a single text, and is hidden with --texts 64, since every step then computes all texts together.",
      "서로 기다려야 하는 단계는 순환이 n개, 어텐션이 1개입니다. 텍스트 하나만 읽으면 그 차이가 드러나고, 단계마다 텍스트를 모두 함께 계산하는 --texts 64에서는 가려집니다."),
 )  # fmt: skip
-KERNEL_WIDTH = 3
+KERNEL_WIDTH, HEADS = 3, 4
 SHORTEST = 32
 Layer = Callable[[Tensor, Batch], Tensor]
 
@@ -58,7 +58,11 @@ class Settings:
 def build_layers(dim: int) -> dict[str, tuple[Layer, nn.Module, tuple[str, str, str]]]:
     """Build the layers by name, each with its cost, its steps in a row and its longest path between two tokens."""
     torch.manual_seed(0)
-    attn, lstm, conv = Attention(dim, 4), RecurrentLayer("lstm", dim, dim), nn.Conv1d(dim, dim, KERNEL_WIDTH, padding=1)
+    attn, lstm, conv = (
+        Attention(dim, HEADS),
+        RecurrentLayer("lstm", dim, dim),
+        nn.Conv1d(dim, dim, KERNEL_WIDTH, padding=1),
+    )
 
     def run_attention(x: Tensor, batch: Batch) -> Tensor:
         return attn(x, AttentionContext.start_pass(batch.layout))
@@ -116,19 +120,22 @@ def find_crossing(first: list[tuple[float, float]], second: list[tuple[float, fl
 
 
 def fit_slope(line: list[tuple[float, float]]) -> float:
-    """Fit the slope of a line's last half on logarithmic axes."""
-    points = [(math.log(x), math.log(max(y, 1e-9))) for x, y in line[len(line) // 2 :]]
+    """Fit the slope of a line's last half, two points at least, on logarithmic axes."""
+    last_half = line[min(len(line) // 2, len(line) - 2) :]
+    points = [(math.log(x), math.log(max(y, 1e-9))) for x, y in last_half]
     mean_x, mean_y = (sum(p[i] for p in points) / len(points) for i in (0, 1))
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / max(1e-9, sum((x - mean_x) ** 2 for x, _ in points))
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
 
 
 def run(page: Page, settings: Settings) -> dict[str, float]:
     """Measure the layers over the lengths."""
     local, s = page.localise, settings
-    if s.longest < SHORTEST:
-        raise Error(
-            f"--longest must be at least {SHORTEST}, got {s.longest}", fix="leave --longest out for the default"
-        )
+    if s.longest < 2 * SHORTEST:  # a slope needs two lengths
+        what = f"--longest must be at least {2 * SHORTEST}, got {s.longest}"
+        raise Error(what, fix="leave --longest out for the default")
+    if s.dim % HEADS:
+        what = f"--dim must be a multiple of {HEADS}, the heads of the attention, got {s.dim}"
+        raise Error(what, fix="leave --dim out for the default")
     lengths = [2**power for power in range(int(math.log2(SHORTEST)), int(math.log2(s.longest)) + 1)]
     layers = build_layers(s.dim)
     shown = {"attention (fused)": local("attention, fused", "어텐션(융합)"), "attention (weights kept)": local("attention, weights kept", "어텐션(가중치 저장)"),
@@ -156,7 +163,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     rows = [
         (shown[name], *facts, fit_slope(times[name]), fit_slope(memory[name])) for name, (_, _, facts) in layers.items()
     ]
-    head = (local("layer", "레이어"), local("cost", "비용"), local("steps in a row", "순차 단계"), local("longest path", "최장 경로"),
+    head = (local("layer", "레이어"), local("cost", "비용"), local("sequential steps", "순차 단계"), local("longest path", "최장 경로"),
             local("slope of time", "시간 기울기"), local("slope of memory", "메모리 기울기"))  # fmt: skip
     page.add_table(
         local(

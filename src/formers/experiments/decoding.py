@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..errors import Error
 from ..former import Former
 from ..generation.api import encode_prompt
 from ..generation.beam import BeamState
@@ -17,6 +18,7 @@ from ..generation.sampling import warp_logits
 from ..reports.html import draw_text, wrap_figure
 from ..reports.pictures import COLOURS, draw_curves, measure_label
 from ..text.tokenizer import DecodeStream, Tokenizer
+from ..training.config_merge import configure_pretraining
 from .page import Page
 from .small_models import cut_to_context, load_or_train
 
@@ -32,6 +34,7 @@ EXPLANATION = (
     ("With label smoothing the right token has a target below 1: the loss is least near 1 − ε and not at certainty, where its curve turns up.",
      "레이블 스무딩을 쓰면 정답 토큰의 목표 확률이 1보다 작습니다. 손실은 완전한 확신이 아니라 1 − ε 부근에서 가장 작고, 그 뒤로는 곡선이 다시 올라갑니다."),
 )  # fmt: skip
+FAMILY = "gpt2"  # of the small model
 SMOOTHING_RATES = (0.0, 0.1, 0.2)
 MAX_NAME = 16  # letters of a token in the tree
 
@@ -132,26 +135,36 @@ def draw_tree(steps: list[list[BeamNode]], prompt: list[int], tokenizer: Tokeniz
         [name_next(tokenizer, ids, node.token)[:MAX_NAME] for ids, node in zip(some, nodes, strict=True)]
         for some, nodes in zip(before, steps, strict=True)
     ]
-    wide = max(98, *(40 + measure_name(name) for names in columns for name in names))
+    lefts = list(
+        itertools.accumulate((max(90, *(34 + measure_name(name) for name in names)) for names in columns), initial=10)
+    )
     widths: list[int] = []
     for at, (nodes, names) in enumerate(zip(steps, columns, strict=True)):
         for row, (node, name) in enumerate(zip(nodes, names, strict=True)):
-            x, y, is_best = 10 + wide * at, 20 + high * row, row == path[at]
+            x, y, is_best = lefts[at], 20 + high * row, row == path[at]
             if at:
                 parent = node.parent % len(nodes)
                 colour = f'stroke="{COLOURS[0]}" stroke-width="2"' if is_best else 'stroke="#98a2b3"'
-                ends = f'x1="{x - wide + widths[parent] + 6}" y1="{16 + high * parent}" x2="{x - 5}" y2="{y - 4}"'
+                ends = f'x1="{lefts[at - 1] + widths[parent] + 6}" y1="{16 + high * parent}" x2="{x - 5}" y2="{y - 4}"'
                 parts.append(f"<line {ends} {colour}/>")
             style = {"style": f"fill:{COLOURS[0]};font-weight:600"} if is_best else {}
             parts.append(draw_text(x, y, name, **style))
             parts.append(draw_text(x, y + 13, f"{node.score:.2f}", class_="small soft"))
         widths = [measure_name(name) for name in names]
-    return wrap_figure(20 + wide * len(steps), 20 + high * len(steps[0]), "".join(parts), label)
+    return wrap_figure(10 + lefts[-1], 20 + high * len(steps[0]), "".join(parts), label)
 
 
 def measure_name(name: str) -> int:
     """Estimate the width of a token's name in the tree, in pixels; its letters are larger than those of a matrix."""
     return round(1.3 * measure_label(name))
+
+
+def check_tokens(tokens: int, context: int | None) -> None:
+    """Refuse more tokens than a model has room for after the first one of a prompt; the last step of a beam search takes
+    one too."""
+    if context is not None and tokens > context - 2:
+        what = f"--tokens must be at most {context - 2} for this model, which reads {context} at once, got {tokens}"
+        raise Error(what, fix="leave --tokens out for the default")
 
 
 def build_target(vocab: int, right: int, rate: float) -> Tensor:
@@ -176,8 +189,11 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     """Decode a prompt in several ways."""
     s, local = settings, page.localise
     text = page.choose_text("The Government of the United States", "이에 현행법을")
-    former = load_or_train(page, s.model, "gpt2", s.steps)
+    if s.model is None:
+        check_tokens(s.tokens, configure_pretraining(FAMILY, None, {}).model["context"])
+    former = load_or_train(page, s.model, FAMILY, s.steps)
     assert former.tokenizer is not None
+    check_tokens(s.tokens, former.context)
     tokenizer, prompt = former.tokenizer, list(encode_prompt(former, cut_to_context(former, text, s.tokens + 2)))
     ids, rows = list(prompt), []
     top = min(s.top, former.output_vocab)
@@ -199,7 +215,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     if any("…" in str(cell) for row in rows for cell in row[1:]):
         page.add_note(local("… stands for the first bytes of a character that a later token completes.",
                             "…는 다음 토큰이 완성할 글자의 앞쪽 바이트를 뜻합니다."), shown=True)  # fmt: skip
-    page.add_note(local("␣ is a space: a token that begins a word mostly includes the space before it.",
+    page.add_note(local("␣ is a space: a token that begins a word usually includes the space before it.",
                         "␣는 공백입니다. 단어 앞의 공백은 그 단어의 토큰에 들어 있습니다."), shown=True)  # fmt: skip
     ways = {
         local("greedy", "그리디"): Options(temperature=0, max_new_tokens=s.tokens),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..config import count_noun
 from ..data.loader import load_batches
 from ..data.plans import TokenSource
 from ..former import Former, count_trainable
@@ -21,7 +22,7 @@ from .page import Page
 from .small_models import prepare_corpus, train_small
 
 EXPLANATION = (
-    ("More experts are more parameters at the same computation for each token, which takes one expert only; compare their losses with that of the dense model, whose feed-forward layer is one for all tokens.",
+    ("More experts mean more parameters at the same computation, since each token takes one expert only; compare their losses with that of the dense model, in which all tokens share one feed-forward layer.",
      "전문가가 늘면 파라미터가 늘지만, 토큰마다 전문가 하나만 쓰므로 계산량은 그대로입니다. 모든 토큰이 피드포워드 레이어 하나를 쓰는 밀집 모델과 손실을 비교하십시오."),
     ("A row of the load is the share of tokens that each expert gets; even shares would be 1 over the number of experts.",
      "부하의 각 행은 전문가가 받는 토큰의 비율이며, 고르면 모두 전문가 수의 역수가 됩니다."),
@@ -98,7 +99,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     ]
     results, loads, drops = {"dense": dense.metrics["lm"]}, {}, {}
     for count, balance in [*((n, 0.01) for n in s.experts), (s.experts[-1], 0.0)]:
-        name = local(f"{count} experts", f"전문가 {count}개") + (
+        name = local(count_noun(count, "expert"), f"전문가 {count}개") + (
             "" if balance else local(", no balance loss", ", 균형 손실 없음")
         )
         trained_model = train_small(

@@ -25,7 +25,7 @@ EXPLANATION = (
      "비용이 큰 헤드가 어느 레이어에 있는지, 비용이 거의 없는 헤드가 얼마나 되는지 보십시오. 후자가 많다면 모델에 필요한 것보다 많은 헤드가 있는 것입니다."),
     ("A negative number, if there is one, in the other colour, is a head without which this text is predicted better.",
      "다른 색으로 표시된 음수가 있다면, 그 헤드가 없을 때 오히려 이 텍스트를 더 잘 예측하는 것입니다."),
-    ("Compare the sum of the single costs with the cost together: if together they cost more, the heads stand in for each other.",
+    ("Compare the sum of the single costs with the cost of removing the same heads together: if that is higher, the heads stand in for each other.",
      "개별 비용의 합과 함께 제거한 비용을 비교하십시오. 함께 제거할 때 더 크면 헤드들이 서로를 대신하고 있는 것입니다."),
     ("Compare the two lines: the further apart they are, the better the single costs tell which heads can be removed.",
      "두 선을 비교하십시오. 많이 벌어질수록 개별 비용이 제거해도 되는 헤드를 잘 알려 주는 것입니다."),
@@ -89,9 +89,9 @@ def measure_removal(
 
 def measure_baseline(former: Former, texts: list[TextInputs]) -> float:
     """Measure the loss of texts in bits for each token."""
-    losses = [make_loss(former, text) for text in texts]
+    losses = [loss for text in texts if (loss := make_loss(former, text)) is not None]
     with torch.inference_mode():
-        return sum(loss({}) for loss in losses if loss is not None) / len(losses)
+        return sum(loss({}) for loss in losses) / len(losses)
 
 
 def order_heads(costs: Tensor) -> list[tuple[int, int]]:
@@ -105,6 +105,9 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     local, s = page.localise, settings
     former = load_or_train(page, s.model, "gpt2", s.steps)
     texts = list_texts(page, former, s.texts, s.tokens)
+    family, num_layers, num_heads = former.family, former.config.layers, former.config.heads
+    page.add_note(local(f"The model: {family}, {num_layers} layers of {num_heads} heads.",
+                        f"모델: {family}, 레이어 {num_layers}개에 헤드 {num_heads}개씩."), shown=True)  # fmt: skip
     page.tell("heads", 0, 1, f"{len(texts)} text{'' if len(texts) == 1 else 's'}")
     measured: HeadCosts | None = measure_heads(former, *texts)
     if measured is None or measured.is_by_stack:

@@ -21,7 +21,7 @@ from .page import Page
 from .small_models import SMALL_SIZES, SmallModel, prepare_corpus, train_small
 
 EXPLANATION = (
-    ("A probe is a linear layer that is trained on frozen states: what it can read off them, a layer knows.",
+    ("A probe is a linear layer that is trained on frozen states: what it can read off them is what the layer knows.",
      "프로브는 고정된 상태 위에서 학습하는 선형 레이어이며, 프로브가 읽어 낼 수 있는 것이 그 레이어가 아는 것입니다."),
     ("Follow each line to the right, up the layers: where the accuracy for the token or its position falls, the layer has given that up for something else.",
      "선을 왼쪽의 아래 레이어에서 오른쪽의 위 레이어로 따라가 보십시오. 토큰이나 위치의 정확도가 떨어지는 곳에서는 레이어가 그 정보를 다른 정보로 바꾼 것입니다."),
@@ -90,7 +90,7 @@ def check_tokens(store: Store, tokens: int) -> None:
     needed, usable = MIN_WINDOWS * WINDOW, min(tokens, len(store.tokens))
     if usable < needed:
         what = f"the probes would have {usable} tokens of validation text, and {needed} are needed"
-        raise Error(what, fix="give a longer file, and no smaller --tokens")
+        raise Error(what, fix=f"--tokens {needed} or more" if tokens < needed else "give a longer file")
 
 
 @torch.no_grad()

@@ -37,7 +37,7 @@ EXPLANATION = (
     ("In a permutation the order of prediction is drawn at random, and XLNet's query stream differs from its content stream in the diagonal alone.",
      "순열 마스크에서는 예측 순서를 무작위로 정하며, XLNet의 쿼리 스트림은 대각선에서만 내용 스트림과 다릅니다."),
 )  # fmt: skip
-MAX_TOKENS = 16
+MIN_TOKENS, MAX_TOKENS = 5, 16
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     text = page.choose_text("The cat sat on the mat and slept", "고양이가 따뜻한 방석 위에 앉아서 잠을 잤다")
     num_words = len(text.split())
     words = text.split()[:MAX_TOKENS]
-    words += [f"·{i}" for i in range(max(0, 5 - len(words)))]
+    words += [f"·{i}" for i in range(max(0, MIN_TOKENS - len(words)))]
     local = page.localise
     titles = {
         "two-sided": local("two-sided (BERT)", "양방향(BERT)"), "causal": local("causal (GPT-2)", "인과(GPT-2)"),
@@ -161,6 +161,9 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         local("same as in a model", "모델과 일치"),
     )
     page.add_table(local("The masks", "마스크"), head, rows)
+    if num_words < MIN_TOKENS:
+        page.add_note(local(f"·0, ·1 and so on fill a text of fewer than {MIN_TOKENS} words up.",
+                            f"·0, ·1 등은 단어가 {MIN_TOKENS}개보다 적은 텍스트를 채운 자리입니다."), shown=True)  # fmt: skip
     if num_words > MAX_TOKENS:
         page.add_note(local(f"The masks are those of the first {MAX_TOKENS} of {num_words} words.",
                             f"단어 {num_words}개 가운데 앞의 {MAX_TOKENS}개로 만든 마스크입니다."), shown=True)  # fmt: skip

@@ -26,9 +26,10 @@ EXPLANATION = (
      "모델은 세그먼트 두 개 길이의 메모리로 학습했습니다. 메모리가 어느 길이까지 도움이 되고, 그 이상에서도 도움이 되는지 보십시오."),
     ("The memory of one layer holds states that had a memory themselves, so the reach is layers × length of the memory, plus the distance to the end of the token's own segment.",
      "한 레이어의 메모리에는 스스로 메모리를 본 상태가 들어 있으므로, 도달 거리는 레이어 수×메모리 길이에 그 토큰이 속한 세그먼트의 끝까지의 거리를 더한 값입니다."),
-    ("The last picture changes one token and looks how far away the output still changes: without a memory, only within the segment.",
+    ("The last picture changes one token and shows how far away the output still changes: without a memory, only within the segment.",
      "마지막 그림은 토큰 하나를 바꾸고 출력이 얼마나 멀리까지 변하는지 봅니다. 메모리가 없으면 세그먼트 안에서만 변합니다."),
 )  # fmt: skip
+MIN_SEGMENT = 3  # tokens
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,9 @@ def measure_reach(former: Former, tokens: Tensor, segment: int, memory: int) -> 
 def run(page: Page, settings: Settings) -> dict[str, float]:
     """Train a small Transformer-XL, and read validation text with memories of several lengths."""
     local, s = page.localise, settings
+    if s.segment < MIN_SEGMENT:
+        what = f"--segment must be at least {MIN_SEGMENT}, got {s.segment}"
+        raise Error(what, fix="leave --segment out for the default")
     data = prepare_corpus(page, "gpt2", max_characters=s.characters)  # pieces: words would mostly be unknown here
     assert data.valid_store is not None
     sizes = {

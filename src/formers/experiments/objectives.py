@@ -7,6 +7,7 @@ import itertools
 import math
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..batch import IGNORE_INDEX, Batch
 from ..data.loader import load_batches
 from ..data.plans import RawExamples, TextObjective, TokenSource, gather_examples
 from ..data.store import Store
+from ..errors import Error
 from ..inspection.objective_steps import explain_objectives
 from ..inspection.objective_words import KOREAN_HELP
 from ..objectives.masking import MaskedLM
@@ -22,7 +24,7 @@ from ..objectives.registry import OBJECTIVES, build_objective
 from ..reports.pictures import draw_bars, draw_curves
 from ..training.runs.prepare_data import PreparedData
 from ..training.validation import evaluate
-from .page import Page, render_chips
+from .page import JOINED_NOTE, Page, render_chips
 from .small_models import SMALL_SIZES, prepare_corpus, train_small
 
 EXPLANATION = (
@@ -30,8 +32,8 @@ EXPLANATION = (
      "파란색 토큰은 모델이 예측할 것, 점선으로 두른 토큰은 가린 것, 주황색 토큰은 그 자리에 대신 넣은 것입니다."),
     ("A causal model learns from every token, a masked one from 15% of them, but sees both sides.",
      "인과 모델은 모든 토큰에서 학습하고, 마스크 모델은 15%에서만 학습하지만 양쪽을 모두 봅니다."),
-    ("Few masks give few labels to learn from, many leave little to read: look for the rate from which the loss hardly falls any more.",
-     "마스크가 적으면 학습할 레이블이 적고, 많으면 읽을 문맥이 적습니다. 어느 비율부터 손실이 거의 줄지 않는지 찾아보십시오."),
+    ("Few masks give few labels to learn from, many leave little to read: look for the rate with the lowest loss.",
+     "마스크가 적으면 학습할 레이블이 적고, 많으면 읽을 문맥이 적습니다. 손실이 가장 낮은 비율을 찾아보십시오."),
     ("Static masks hide the same tokens in every epoch, dynamic masks draw anew: compare how many tokens each has hidden after ten, and the losses of a model trained with each.",
      "정적 마스크는 에포크마다 같은 토큰을 가리고, 동적 마스크는 매번 새로 뽑습니다. 열 에포크 뒤 가려진 토큰의 비율과, 각각으로 학습한 모델의 손실을 비교하십시오."),
     ("A swapped text (SOP) has the same words, so that shared words cannot tell it; see how far above chance they tell a random next text (NSP).",
@@ -39,8 +41,10 @@ EXPLANATION = (
 )  # fmt: skip
 CHIP_KINDS = {"kept": "", "special": "off", "target": "on", "hidden": "hidden", "dropped": "hidden", "masked": "warm",
               "sentinel": "warm", "replaced": "warm", "random": "warm", "moved": "warm"}  # fmt: skip
-LENGTH, VOCAB_SIZE = 64, 512
+LENGTH, PAIR_LENGTH, VOCAB_SIZE = 24, 128, 512  # tokens of an example of masks, and of one of pairs
 SIZES = {**SMALL_SIZES, "layers": 1, "context": LENGTH}  # one layer leaves the plateau of token frequencies soonest
+USUAL_RATE = 0.15
+PACKING = {"across_documents": True, "whole_sentences": True}  # every epoch has the same examples
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ def show_objectives(page: Page, text: str, seed: int) -> list[str]:
             )
             title, note = page.localise(step.title, step.korean_title), page.localise(step.note, step.korean_note)
             page.body.append(f"<p class='soft'>{html.escape(f'{title}: {note}')}</p>{chips}")
+        if any(token.text == "·" for token in explanation.steps[0].tokens):
+            page.add_note(page.localise(*JOINED_NOTE))
     return names
 
 
@@ -124,7 +130,7 @@ def measure_hidden_share(
 def measure_overlap(name: str, data: PreparedData, pairs: int, seed: int = 0) -> tuple[float, int]:
     """Measure how well shared tokens, rare ones counting more, answer a question about pairs: how often a pair that is
     as it was shares more than one that is not (the area under the ROC curve; 50% is chance), and the pairs."""
-    objective = build_objective(name, data.tokenizer, 2 * LENGTH)
+    objective = build_objective(name, data.tokenizer, PAIR_LENGTH)
     plan = objective.plan(data.store, seed, 0)
     count = min(pairs, len(plan))
     batch = TokenSource(data.store, objective).make_batch(plan.slice_examples(0, count), np.arange(count), seed)
@@ -152,53 +158,42 @@ def measure_frequency_loss(data: PreparedData) -> float:
 
 
 def load_judge(data: PreparedData) -> tuple[TextObjective, list[Batch]]:
-    """Load what all mask rates are compared on: validation text with 15% masked."""
+    """Load what all models are compared on: validation text with 15% masked, in examples as long as those of the
+    training, since a model knows no later positions."""
     assert data.valid_store is not None
-    judge = build_objective("mlm", data.tokenizer, LENGTH)
+    judge = build_objective("mlm", data.tokenizer, LENGTH, mask_rate=USUAL_RATE, **PACKING)
     batches = load_batches(TokenSource(data.valid_store, judge), 2048, 1, epochs=1)
     return judge, [batch for batch, _ in itertools.islice(batches, 12)]
 
 
-def compare_masks(page: Page, data: PreparedData, settings: Settings) -> dict[str, float]:
-    """Train a small BERT with static and with dynamic masks of the same examples, which every epoch has; return the
-    loss of each on validation text."""
-    objective = {"name": "mlm", "across_documents": True, "whole_sentences": True}
-    names = {
-        "static": page.localise("static masks", "정적 마스크"),
-        "dynamic": page.localise("dynamic masks", "동적 마스크"),
-    }
-    losses = {}
-    for kind, title in names.items():
-        change = make_static if kind == "static" else None
-        trained_model = train_small(
-            page, "bert", data, settings.steps, title=title, model=SIZES, objective=objective, change_objective=change
-        )
-        losses[kind] = trained_model.loss
-    return losses
-
-
-def compare_rates(page: Page, data: PreparedData, settings: Settings) -> dict[float, float]:
-    """Train a small BERT with each mask rate; return the loss of each on validation text with 15% masked."""
+def measure_mask_losses(page: Page, data: PreparedData, settings: Settings) -> tuple[dict[float, float], float]:
+    """Train a small BERT with each mask rate, and one with static masks at the usual rate; return the loss of each on
+    validation text. The masks of a rate are dynamic."""
     judge, batches = load_judge(data)
-    losses = {}
-    for rate in settings.rates:
-        objective = {"name": "mlm", "mask_rate": rate}
+
+    def measure_loss(rate: float, title: str, change: Callable[[TextObjective], TextObjective] | None = None) -> float:
         trained_model = train_small(
             page,
             "bert",
             data,
             settings.steps,
-            title=f"{rate:.0%}",
+            title=title,
             model=SIZES,
-            objective=objective,
+            objective={"name": "mlm", "mask_rate": rate, **PACKING},
+            train={"seq_length": LENGTH},
+            change_objective=change,
         )
-        losses[rate] = evaluate(trained_model.former.model, judge, batches).loss
-    return losses
+        return evaluate(trained_model.former.model, judge, batches).loss
+
+    losses = {rate: measure_loss(rate, f"{rate:.0%}") for rate in sorted({*settings.rates, USUAL_RATE})}
+    return losses, measure_loss(USUAL_RATE, page.localise("static masks", "정적 마스크"), make_static)
 
 
 def run(page: Page, settings: Settings) -> dict[str, float]:
     """Show the objectives on the text, then compare mask rates, static and dynamic masks, NSP and SOP."""
     local, s = page.localise, settings
+    if wrong := [rate for rate in s.rates if not 0 < rate < 1]:
+        raise Error(f"--rates takes shares between 0 and 1, got {wrong[0]:g}", fix="15 % is 0.15")
     text = page.choose_text(
         "The President shall give the Congress information of the State of the Union. He shall receive ambassadors and other public ministers.",
         "현행법은 공공기관의 정보 공개에 관하여 필요한 사항을 정하고 있음. 그러나 정보 공개의 범위가 좁다는 지적이 있음.",
@@ -210,8 +205,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         kind: measure_hidden_share(data.store, masked, s.epochs, kind == "dynamic") for kind in ("static", "dynamic")
     }
     overlap = {name: measure_overlap(name, data, s.pairs) for name in ("nsp", "sop")}
-    losses, frequency = compare_rates(page, data, s), measure_frequency_loss(data)
-    by_kind, epochs = compare_masks(page, data, s), s.steps * 1024 / len(data.store.tokens)
+    (losses, static_loss), frequency = measure_mask_losses(page, data, s), measure_frequency_loss(data)
+    dynamic_loss, epochs = losses[USUAL_RATE], s.steps * 1024 / len(data.store.tokens)
     page.add_heading(local("Compared on the whole text", "전체 텍스트에서의 비교"))
     page.add_table(
         local("Mask rates: validation loss, always with 15% masked", "마스크 비율: 항상 15%를 가린 검증 텍스트의 손실"), (local("rate", "비율"), local("loss", "손실")),
@@ -240,8 +235,11 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     )
     page.add_table(
         local(f"Static and dynamic masks: validation loss after {epochs:.0f} epochs of the text", f"정적·동적 마스크: 텍스트를 {epochs:.0f} 에포크 학습한 뒤의 검증 손실"), (local("masks", "마스크"), local("loss", "손실")),
-        [(local("static", "정적"), by_kind["static"]), (local("dynamic", "동적"), by_kind["dynamic"])],
+        [(local("static", "정적"), static_loss), (local("dynamic", "동적"), dynamic_loss)],
     )  # fmt: skip
+    page.add_note(
+        local("The model with dynamic masks is the one of 15% above.", "동적 마스크의 모델은 위의 15% 모델과 같습니다.")
+    )
     page.add_table(
         local("How often a true pair shares more words than a false one (50% is chance)", "참인 쌍이 거짓인 쌍보다 단어를 더 많이 공유하는 비율(50%가 우연)"), (local("question", "질문"), local("share", "비율"), local("pairs", "쌍의 수")),
         [(name.upper(), f"{gain:.1%}", count) for name, (gain, count) in overlap.items()],
@@ -258,4 +256,4 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         )
     )
     return {"objectives": len(names), "static": shares["static"][-1], "dynamic": shares["dynamic"][-1],
-            "static loss": by_kind["static"], "dynamic loss": by_kind["dynamic"], "frequency": frequency, "nsp": overlap["nsp"][0], "sop": overlap["sop"][0], **{f"rate {r:g}": v for r, v in losses.items()}}  # fmt: skip
+            "static loss": static_loss, "dynamic loss": dynamic_loss, "frequency": frequency, "nsp": overlap["nsp"][0], "sop": overlap["sop"][0], **{f"rate {r:g}": v for r, v in losses.items()}}  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,10 @@ STYLE = """<style>
 svg .neg { fill: #d97706 }
 </style>"""
 LOOK = ("What to look at", "살펴볼 점")
+JOINED_NOTE = (
+    "· stands for a further byte of the character before it: a rare character is several tokens.",
+    "·는 앞 글자의 나머지 바이트를 뜻합니다. 드문 글자 하나는 토큰 여러 개가 됩니다.",
+)
 MIN_DOCUMENTS = 20  # of a training text: every twentieth is held out
 
 
@@ -66,7 +71,7 @@ class Page:
 
     def choose_text(self, english: str, korean: str) -> str:
         """Return the user's own text, or the usual one of the language."""
-        return normalise(self.text).strip() if self.text and self.text.strip() else self.localise(english, korean)
+        return normalise(self.text or "").strip() or self.localise(english, korean)
 
     def load_documents(self, max_characters: int) -> tuple[list[str], list[str]]:
         """Return documents to train on and documents that are held out: of the user's own text, or of the bundled
@@ -104,7 +109,7 @@ class Page:
     def add_note(self, words: str, shown: bool = False) -> None:
         """Add a paragraph; `shown` ones are printed on the terminal too."""
         self.notes += [words] if shown else []
-        self.body.append(f"<p>{html.escape(words)}</p>")
+        self.body.append(f"<p>{escape_words(words)}</p>")
 
     def add_table(self, title: str, head: Sequence[str], rows: Sequence[Sequence[object]], shown: bool = True) -> None:
         """Add a table; floats get three digits. Tables that are not `shown` stay off the terminal."""
@@ -121,7 +126,7 @@ class Page:
     def render(self, entry: ExperimentEntry, explanation: Sequence[tuple[str, str]], command: str) -> str:
         """Render the page: the title, what to look at, then everything that was added."""
         title = self.localise(*entry.title)
-        looks = "".join(f"<li>{html.escape(self.localise(*pair))}</li>" for pair in explanation)
+        looks = "".join(f"<li>{escape_words(self.localise(*pair))}</li>" for pair in explanation)
         seconds = round(time.perf_counter() - self.began)
         spent = self.localise(f"{seconds} second{'' if seconds == 1 else 's'}", f"{seconds}초")
         end = f"<code>{html.escape(command)}</code> · formers {__version__} · {spent}"
@@ -142,6 +147,11 @@ def check_settings(settings: Any) -> None:  # dynamic: settings of any experimen
                 raise Error(
                     f"{option} must be at least {least}, got {value}", fix=f"leave {option} out for the default"
                 )
+
+
+def escape_words(words: str) -> str:
+    """Escape a text for a page; no line breaks inside an option such as --lr."""
+    return re.sub(r"--[a-z]+", r'<span style="white-space: nowrap">\g<0></span>', html.escape(words))
 
 
 def format_cell(value: object) -> str:

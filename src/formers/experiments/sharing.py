@@ -10,11 +10,11 @@ from .page import Page
 from .small_models import prepare_corpus, train_small
 
 EXPLANATION = (
-    ("Sharing one block between all layers divides the parameters of the blocks by the number of layers; the computation stays.",
+    ("Sharing one block between all layers divides the parameters of the blocks by the number of layers; the computation stays the same.",
      "모든 레이어가 블록 하나를 공유하면 블록의 파라미터가 레이어 수만큼 나뉘지만, 계산량은 그대로입니다."),
     ("Compare rows of the same embedding width: the difference of the losses is the price of sharing, which a training as short as this one may hardly show.",
      "임베딩 너비가 같은 행끼리 비교하십시오. 손실의 차이가 공유의 대가이며, 이처럼 짧은 학습에서는 거의 드러나지 않을 수 있습니다."),
-    ("A factorised embedding stores vocabulary × E and E × width numbers instead of vocabulary × width, which is much of a small model.",
+    ("A factorised embedding stores vocabulary × E and E × width numbers instead of vocabulary × width, a large part of a small model.",
      "분해된 임베딩은 어휘×너비 대신 어휘×E와 E×너비만 저장하며, 작은 모델에서는 임베딩의 비중이 큽니다."),
     ("See which of the two costs more here; ALBERT's paper, which trains far longer, finds that sharing has a price (table 4), and a narrow embedding almost none (table 3).",
      "여기에서는 둘 중 어느 쪽의 대가가 더 큰지 보십시오. 훨씬 오래 학습한 ALBERT 논문(표 3과 4)에서는 공유에는 대가가 있고 좁은 임베딩에는 거의 없습니다."),

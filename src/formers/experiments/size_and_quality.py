@@ -101,7 +101,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     )
     page.add_table(local("Sizes", "크기"), head, rows)
     page.add_table(
-        local("Fitted line: loss = a · parameters^b", "적합한 직선: 손실 = a · 파라미터^b"),
+        local("Fitted line: loss = a · parameters^b", "맞춘 직선: 손실 = a · 파라미터^b"),
         ("a", "b", local("change of the loss at twice the parameters", "파라미터가 두 배일 때 손실의 변화")),
         [(a, b, f"{2**b - 1:+.1%}")],
     )

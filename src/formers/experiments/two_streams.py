@@ -100,6 +100,8 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
     rows = []
     page.add_note(local("The token that is predicted is orange, those that it is predicted from are blue.",
                         "예측하는 토큰은 주황색, 예측에 쓰는 토큰은 파란색입니다."))  # fmt: skip
+    if "␣" in names:
+        page.add_note(local("␣ is a space that is a token of its own.", "␣는 따로 토큰이 된 공백입니다."))
     for turn, at in enumerate(order.argsort().tolist()):
         visible = [names[i] for i in range(len(ids)) if order[i] < turn]
         rows.append((turn + 1, names[at], len(visible), float(losses[at]), f"{float((-losses[at]).exp()):.2%}"))
@@ -154,6 +156,6 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
             local("loss", "손실"),
         )
     )
-    half = len(means) // 2
-    return {"query": query, "content": content, "early": sum(means[:half]) / half, "late": sum(means[half:]) / (len(means) - half),
+    half = max(1, len(means) // 2)
+    return {"query": query, "content": content, "early": sum(means[:half]) / half, "late": sum(means[-half:]) / half,
             "diagonal": float(query_seen.diagonal().sum()), "content_diagonal": float(streams["content"].any(0).diagonal().float().mean())}  # fmt: skip

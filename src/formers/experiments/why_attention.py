@@ -31,9 +31,9 @@ from .small_models import train_small
 EXPLANATION = (
     ("Without attention the whole source must fit into one vector, so accuracy mostly falls with the length of the text.",
      "어텐션이 없으면 원문 전체가 벡터 하나에 들어가야 하므로, 대체로 텍스트가 길어질수록 정확도가 떨어집니다."),
-    ("With attention every output can look its place up: compare long texts with short ones, up to the longest of the training and beyond.",
-     "어텐션이 있으면 출력마다 필요한 곳을 찾아볼 수 있습니다. 학습한 최대 길이까지와 그 이상에서 긴 텍스트를 짧은 텍스트와 비교하십시오."),
-    ("In the alignment a row is the word being written and a column a word that was read, the darker the more it was looked at: a copy that is learned gives a diagonal, a reversal the other one.",
+    ("With attention every output can look its place up: compare long texts with short ones, up to the longest seen in training and beyond it.",
+     "어텐션이 있으면 출력마다 필요한 곳을 찾아볼 수 있습니다. 짧은 텍스트와 긴 텍스트를 비교하고, 학습한 최대 길이를 넘으면 어떻게 되는지도 보십시오."),
+    ("In the alignment a row is the word being written and a column a word that was read, the stronger its colour the more it was looked at: a copy that is learned gives a diagonal, a reversal the other one.",
      "정렬 그림에서 행은 쓰고 있는 단어, 열은 읽은 단어이며 진할수록 많이 본 것입니다. 복사를 학습하면 대각선이, 뒤집기를 학습하면 반대 방향 대각선이 나타납니다."),
     ("In a translation the marks jump where the order of words differs, as a Korean verb comes last: no example says where to look, the alignment follows from the loss alone.",
      "한국어에서 동사가 마지막에 오듯이 어순이 다른 곳에서는 번역의 정렬이 건너뜁니다. 어디를 볼지는 학습 데이터에 없으며, 정렬은 손실만으로 학습됩니다."),
@@ -78,7 +78,7 @@ TIMES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of this experiment. The pairs that are translated are made by a template; --file gives real ones: source, a
+    """Settings of this experiment. The pairs that are translated are made from a template; --file gives real ones: source, a
     tab and target in each line.
 
     Attributes:
@@ -198,7 +198,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         "reverse": local("reversal", "뒤집기"),
         "translate": local("translation of your pairs", "지정한 문장 쌍의 번역")
         if page.documents
-        else local("translation of made sentences", "만든 문장의 번역"),
+        else local("translation of template sentences", "템플릿 문장의 번역"),
     }
     page.add_note(describe_models_and_pairs(page, s), shown=True)
     lengths = sorted({2, *range(4, int(1.5 * s.longest) + 1, 2)})
@@ -238,7 +238,7 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         across = local("words of the source", "원문의 단어 수") if task == "translate" else across
         curves = draw_curves(
             {k: [(x, 100 * y) for x, y in v] for k, v in lines.items()},
-            local("right tokens by length", "길이별 정답 토큰 비율"),
+            local("correct tokens by length", "길이별 정답 토큰 비율"),
             across,
             "%",
         )
@@ -262,11 +262,11 @@ def run(page: Page, settings: Settings) -> dict[str, float]:
         *map(str, SHOWN_LENGTHS),
     )
     page.add_table(
-        local(f"Right tokens by the number of symbols or words (copy and reversal are trained with 2 to {s.longest})",
+        local(f"Correct tokens by the number of symbols or words (copy and reversal are trained with 2 to {s.longest})",
               f"기호 또는 단어 수별 정답 토큰 비율(복사와 뒤집기의 학습 길이는 2~{s.longest})"), head, rows,
     )  # fmt: skip
     far = (1, 8, 16, 48)
-    page.add_table(local("Gradient of a token in new, untrained layers, by how many places before it stands", "학습하지 않은 새 레이어에서 앞선 거리별 토큰의 기울기"), (local("layer", "레이어"), *(str(d) for d in far)),
+    page.add_table(local("Gradient in new, untrained layers by the distance from the last token, as a share of that token's", "학습하지 않은 새 레이어의 기울기, 마지막 토큰에서의 거리별(마지막 토큰 대비)"), (local("layer", "레이어"), *(str(d) for d in far)),
                    [(name, *(format_gradient(line[d - 1][1]) for d in far)) for name, line in gradients.items()])  # fmt: skip
     for title, some in pictures:
         page.add_heading(title[0].upper() + title[1:])
@@ -298,7 +298,7 @@ def describe_models_and_pairs(page: Page, settings: Settings) -> str:
         return models
     words = len(SUBJECTS) + len(VERBS) + len(ADJECTIVES) + len(NOUNS) + len(PLACES) + len(TIMES)
     return models + page.localise(
-        f" The English and Korean pairs are no real translations: a template makes them of {words} words and phrases, so "
+        f" The English and Korean pairs are not real translations: a template makes them from {words} words and phrases, so "
         "they show the difference in word order only. Real pairs: --file pairs.tsv (source, tab, target).",
         f" 영어와 한국어 문장 쌍은 실제 번역이 아니라 단어와 구 {words}개를 템플릿에 넣어 만든 것이므로, 어순의 차이만 보여 줍니다. "
         "실제 문장 쌍은 --file pairs.tsv(원문, 탭, 번역문)로 지정하십시오.",
@@ -308,7 +308,7 @@ def describe_models_and_pairs(page: Page, settings: Settings) -> str:
 def make_translation_pairs(
     page: Page, settings: Settings, draw: random.Random
 ) -> tuple[list[tuple[str, str]], dict[int, list[tuple[str, str]]]]:
-    """Return training pairs and test pairs by the number of words: made sentences, or the user's own pairs."""
+    """Return training pairs and test pairs by the number of words: sentences of a template, or the user's own pairs."""
     pairs = make_pairs("translate", 0, settings.pairs, draw)
     if page.documents is not None:
         rows = [line.split("\t") for document in page.documents for line in document.split("\n") if "\t" in line]

@@ -63,7 +63,7 @@ class Settings:
 
     Attributes:
         word: The word that is looked at.
-        model: A model of your own, such as a published BERT; a small one is trained on made sentences without it.
+        model: A model of your own, such as a published BERT; a small one is trained on sentences made by templates without it.
         steps: Training steps of the small model.
         points: Sentences of each sense that are drawn.
         sentences: Training sentences of each sense.

@@ -42,8 +42,8 @@ def draw_matrix(
     room = max(78, *(8 + measure_label(name) for name in rows)) if rows else 4
     shown_columns = [shorten_piece(name) for name in columns]
     widest = max(map(measure_label, shown_columns), default=0)
-    is_turned = widest > cell - 4
-    top = 4 if not columns else 10 + widest if is_turned else 20
+    is_narrow = widest > cell - 4  # labels that are wider than a cell are turned
+    top = 4 if not columns else 10 + widest if is_narrow else 20
     width, height = room + cell * values.shape[1] + 4, top + cell * values.shape[0] + 4
     largest = float(values.nan_to_num().abs().max()) or 1.0
     digits = 2 if largest >= 0.1 else 3
@@ -54,7 +54,7 @@ def draw_matrix(
         )
     for i, name in enumerate(shown_columns):
         middle = room + cell * (i + 0.5)
-        if is_turned:
+        if measure_label(name) > cell - 4:
             turned = f"translate({middle + 4:.1f} {top - 4}) rotate(-90)"
             parts.append(draw_text(0, 0, name, transform=turned, class_="small"))
         else:
