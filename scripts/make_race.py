@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 RECORDS = DOCS / "race" / "records.jsonl"
 NOT_RUN = {
     "en": "The race has not been run yet: there are no records.",
-    "ko": "아직 경주를 실행하지 않았습니다. 기록이 없습니다.",
+    "ko": "아직 비교 실험을 실행하지 않았습니다. 기록이 없습니다.",
 }
 
 

@@ -395,7 +395,7 @@ def write_comparison_report(folder: Path, config: CompareConfig, records: Sequen
         report = ComparisonReport(chosen, language)
         count = len(config.families)
         title = report.localise(
-            f"A race of {count} {'family' if count == 1 else 'families'}", f"모델 계열 {count}개의 경주"
+            f"A race of {count} {'family' if count == 1 else 'families'}", f"모델 계열 {count}개의 비교 실험"
         )
         page, text, pictures = render_comparison(report, title, f"pictures{mark}/")
         (folder / f"pictures{mark}").mkdir(exist_ok=True)
