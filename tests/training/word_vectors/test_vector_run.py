@@ -236,6 +236,10 @@ def test_vectors_that_do_not_fit_are_refused(capsys, tmp_path, vectors):
         (["textcnn", "--vectors", vectors / "run", "--model.embed", 9], "the vectors have 6 numbers, the embedding 9"),
         (["textcnn", "--freeze-vectors"], "tune.vectors_frozen has no vectors to freeze. Give --vectors PATH"),
         (["elmo", "--vectors", vectors / "run"], "elmo does not take word vectors"),
+        (
+            ["formers/bert-mini", "--vectors", vectors / "run"],
+            "has embeddings of its own, which --vectors would replace",
+        ),
     ):
         code, _, error = run_command(capsys, "finetune", *words, "--train", rows, "--out", tmp_path / "run")
         assert code == 2

@@ -339,6 +339,9 @@ def find_contradictions(model: ModelChoice, t: TuneConfig) -> Iterator[tuple[boo
     yield bool(t.lm_loss_weight and features), helps, "leave tune.lm_loss_weight or tune.features out"
     unused = "tune.vectors_frozen has no vectors to freeze"
     yield bool(t.vectors_frozen and t.vectors is None), unused, "give --vectors PATH"
+    own = f"the checkpoint {model.source} has embeddings of its own, which --vectors would replace"
+    fix = "leave --vectors out, or begin with the name of a family, such as textcnn"
+    yield model.source is not None and t.vectors is not None, own, fix
     both = f"tune.lm_loss_weight cannot be combined with tune.head {t.head}"
     yield bool(t.lm_loss_weight) and t.head != "linear", both, "leave tune.lm_loss_weight or tune.head out"
     scratch = features and model.source is None
