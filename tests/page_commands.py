@@ -166,18 +166,20 @@ def write_compressed(where: Path) -> None:
 
 
 def write_glue(where: Path) -> None:
-    """Write a few rows of three tasks as GLUE publishes them."""
-    heads = {"MRPC": "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", "RTE": "index\tsentence1\tsentence2\tlabel"}
-    for split in ("train", "dev", "test"):
-        is_test = split == "test"
-        tables = {
-            "CoLA": ["index\tsentence"] * is_test
-            + [f"{n}\tWe sang {n}." if is_test else f"gj04\t{n % 2}\t\tWe sang {n}." for n in range(8)],
-            "MRPC": [heads["MRPC"], *(f"{n % 2}\t{n}\t{n + 50}\tWe sang {n}.\tThey sang {n}." for n in range(8))],
-            "RTE": [heads["RTE"].replace("\tlabel", "") if is_test else heads["RTE"],
-                    *(f"{n}\tWe sang {n}.\tThey sang." + "" if is_test else
-                      f"{n}\tWe sang {n}.\tThey sang.\t{'not_' * (n % 2)}entailment" for n in range(8))],
-        }  # fmt: skip
+    """Write a few rows of three tasks as GLUE publishes them: CoLA has a header in its test file alone, and RTE's has
+    no labels."""
+    mrpc = ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"]
+    mrpc += [f"{n % 2}\t{n}\t{n + 50}\tWe sang {n}.\tThey sang {n}." for n in range(8)]
+    cola = [f"gj04\t{n % 2}\t\tWe sang {n}." for n in range(8)]
+    rte = [f"{n}\tWe sang {n}.\tThey sang.\t{'not_' * (n % 2)}entailment" for n in range(8)]
+    rte = ["index\tsentence1\tsentence2\tlabel", *rte]
+    tests = {
+        "CoLA": ["index\tsentence", *(f"{n}\tWe sang {n}." for n in range(8))],
+        "MRPC": mrpc,
+        "RTE": [row.rpartition("\t")[0] for row in rte],
+    }
+    labelled = {"CoLA": cola, "MRPC": mrpc, "RTE": rte}
+    for split, tables in {"train": labelled, "dev": labelled, "test": tests}.items():
         for name, rows in tables.items():
             (where / name).mkdir(parents=True, exist_ok=True)
             write_rows(where / name / f"{split}.tsv", *rows)
