@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-avx2 browser chromium lint format docs notebooks package bench gpu faults clients ray mutation golden clean
+.PHONY: demo test test-avx2 browser chromium lint format docs book notebooks package bench gpu faults clients ray mutation golden clean
 
 demo: $(VENV)/core ## what the bundled models can do; ARGS=--train trains two small ones
 	$(BIN)/formers demo $(ARGS)
@@ -45,6 +45,9 @@ docs: $(VENV)/core ## the book in both languages, as a site in build/site: warni
 	$(PIP) -e ".[docs,serve]"
 	$(BIN)/python scripts/check_translations.py
 	$(BIN)/python scripts/build_docs.py $(ARGS)
+
+book: $(VENV)/dev ## the shell commands of every page, shortened, in a folder with tiny models
+	$(BIN)/python -m pytest --book tests/test_book_commands.py $(ARGS)
 
 notebooks: $(VENV)/core ## the tutorials as executed notebooks, in build/notebooks
 	$(PIP) -e ".[docs,serve,eval]"

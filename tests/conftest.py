@@ -25,12 +25,15 @@ settings.load_profile("formers")
 
 def pytest_addoption(parser):
     parser.addoption("--full", action="store_true", help="the full counts of the fault tests")
+    parser.addoption("--book", action="store_true", help="the commands of every page of the book")
 
 
 def pytest_collection_modifyitems(config, items):
     for item in items:
         if "full" in item.keywords and not config.getoption("--full"):
             item.add_marker(pytest.mark.skip(reason="long form: make faults"))
+        if item.get_closest_marker("book") and not config.getoption("--book"):
+            item.add_marker(pytest.mark.skip(reason="every page: make book"))
         if "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device: make gpu"))
 

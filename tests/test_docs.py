@@ -11,7 +11,6 @@ import shlex
 import subprocess
 import tokenize
 import tomllib
-import warnings
 from dataclasses import fields
 from pathlib import Path
 
@@ -20,21 +19,17 @@ import pytest
 import formers
 from formers.cli.main import app
 from formers.config import HF_ACTIVATIONS
-from formers.data.readers import load_bundled_corpus
 from formers.interop.huggingface import FIXED_VALUES
-from formers.registry import FAMILIES, train_tokenizer
+from formers.registry import FAMILIES
 from formers.training.config_merge import FinetuneDataConfig, PretrainDataConfig, TuneConfig
-from formers.training.recipes import get_recipe
 from formers.training.train_config import TrainConfig
 from formers.training.word_vectors.word2vec import VectorTrainConfig
-from tests.command_line import run_command
 from tests.comparison.toy_records import make_race
-from tests.small_models import build_language_model
+from tests.page_commands import BLOCK, build_my_bert
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/RESULTS.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def list_blocks(kind: str):
@@ -58,9 +53,7 @@ def list_python():
 def trained_models(tmp_path_factory):
     """What the pages take for granted beside the bundled models: one called my-bert (untrained here)."""
     folder = tmp_path_factory.mktemp("docs")
-    tokenizer = train_tokenizer("wordpiece", load_bundled_corpus("ko")[0][:200], 1024)
-    f = formers.build("bert", head="mlm", vocab=len(tokenizer), **get_recipe("bert").model)
-    f.tokenizer = tokenizer
+    f = build_my_bert()
     formers.save(f, folder / "my-bert")
     return folder
 
@@ -128,72 +121,6 @@ def test_commands_in_bash_exist():
             app.parse_args(shlex.split(words), exit_on_error=False, print_error=False)
             seen += 1
     assert seen > 5
-
-
-# What makes a page's command short enough for a test: tiny settings, or a dry run. Not run at all: what waits for
-# requests (make package starts it), what starts processes of its own (the page of the race runs it in Python), and what
-# needs a network.
-SHORTER: dict[str, dict[str, list[str]]] = {
-    "pretrain": {"--train.steps": ["2"], "--train.eval_batches": ["1"], "--data.vocab_size": ["600"]},
-    "tokenizer": {"--vocab-size": ["600"]}, "finetune": {"--dry-run": []},
-    "pretrain fasttext": {"--train.epochs": ["1"]},
-}  # fmt: skip
-NOT_RUN = ("serve", "compare")
-WALKED_PAGES = ("README.md", "docs/en/quickstart.md", "docs/ko/quickstart.md")
-
-
-def shorten_command(words: list[str]) -> list[str]:
-    """Return a command with its settings of SHORTER in place of its own, and a small text for the bundled corpus."""
-    if "--resume" in words or "--dry-run" in words:
-        return words
-    words = ["my.txt" if word.startswith("formers/corpus-") else word for word in words]
-    for option, value in SHORTER.get(" ".join(words[:2]), SHORTER.get(words[0], {})).items():
-        if option in words:
-            del words[words.index(option) : words.index(option) + 2]
-        words += [option, *value]
-    return words
-
-
-@pytest.fixture
-def newcomer_folder(trained_models, tmp_path, monkeypatch):
-    """A folder with the files and models that the commands of the README name, all of them tiny."""
-    f = formers.load(trained_models / "my-bert")
-    formers.export(f, tmp_path / "path" / "to" / "bert-base-uncased")
-    save = {"my-gpt2": build_language_model("gpt2"), "my-t5": build_language_model("t5")}
-    for name, former in save.items():
-        formers.save(former, tmp_path / name)
-    documents = load_bundled_corpus("en")[0]
-    (tmp_path / "my.txt").write_text("\n\n".join(documents[:30]), encoding="utf-8")
-    for name in ("texts.txt", "test.txt"):
-        (tmp_path / name).write_text("\n".join(text[:80] for text in documents[:3]), encoding="utf-8")
-    rows = [f"{'a fine' if number % 2 else 'a dull'} film {number}\t{number % 2}" for number in range(12)]
-    for name in ("reviews.tsv", "reviews.test.tsv", "sst2.tsv", "rte.tsv"):
-        lines = [f"{row}{name[0]}".replace("\t", f" {name}\t")[:-1] for row in rows]
-        (tmp_path / name).write_text("\n".join(["text\tlabel", *lines]), encoding="utf-8")
-    pairs = [f"film {number}\t영화 {number}" for number in range(30)]
-    (tmp_path / "en-ko.tsv").write_text("\n".join(["en\tko", *pairs]), encoding="utf-8")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        classifier = formers.load(trained_models / "my-bert", head="classify", labels=["0", "1"])
-    formers.save(classifier, tmp_path / "runs" / "bert-classify-1" / "model")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("page", WALKED_PAGES)
-def test_a_newcomers_commands_run(page, newcomer_folder, capsys):
-    """In the order of the page, each with the files that the ones before it wrote."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    blocks = "\n".join(block for language, block in BLOCK.findall(text) if language == "sh")
-    lines = [shlex.split(line, comments=True) for line in blocks.replace("\\\n", " ").splitlines()]
-    commands = [words[1:] for words in lines if words[:1] == ["formers"]]
-    assert len(commands) > 8
-    for words in commands:
-        if words[0] in NOT_RUN or any(word.startswith("hub:") for word in words):
-            continue
-        code, out, err = run_command(capsys, *shorten_command(words))
-        assert code == 0, (words, out, err)
 
 
 def load_script(name: str):

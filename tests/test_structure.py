@@ -121,6 +121,7 @@ WHOLE_PACKAGE = {"parity", "faults", "gpu", "browser"}
 NO_MODULE = {
     "benchmarks/test_gpu_suite.py": "benchmarks/gpu_suite.py",
     "test_book.py": "the book and the scripts that make it",
+    "test_book_commands.py": "the shell commands of the pages",
     "test_docs.py": "the pages of docs/ and README",
     "test_release.py": "what a release says of itself",
     "test_shipped_scripts.py": "the scripts that make the shipped models, and those models",

@@ -443,6 +443,9 @@ def test_plain_text_continues_with_pretraining(tmp_path, checkpoint):
             checkpoint, file, task="lm", sweep="lr=3e-3,1e-99 epochs=2", out=tmp_path / "sweep", seq_length=16,
             batch_size=8,
         )  # fmt: skip
+    short = {"tune.epochs": "2", "tune.seq_length": "16"}  # as the command line gives them
+    told = formers.finetune(checkpoint, file, task="lm", overrides=short, out=tmp_path / "short")
+    assert json.loads((told.folder / "data" / "tune.json").read_text(encoding="utf-8"))["epochs"] == 2
     with pytest.raises(Error, match="tune.lora does not apply to --task lm"):
         formers.finetune(checkpoint, file, task="lm", lora=3, out=tmp_path / "two")
 

@@ -30,6 +30,7 @@ from ..config_merge import (
     TuneConfig,
     derive_step_settings,
     flatten_tables,
+    parse_value,
     read_config,
     resolve_model,
 )
@@ -68,7 +69,8 @@ def request_text_run(
     for key in single:
         if key.startswith("tune.") and key not in LM_TUNE_SETTINGS:
             raise Error(f"{key} does not apply to --task lm", fix="leave it out")
-    tune = {key: value for key, value in single.items() if key in LM_TUNE_SETTINGS}
+    tune = {key: parse_value(value) if isinstance(value, str) else value
+            for key, value in single.items() if key in LM_TUNE_SETTINGS}  # fmt: skip
     plain = {key: value for key, value in single.items() if key not in tune}
     text, valid = sources["train"], sources.get("valid")
     if is_path_source(text):
