@@ -94,7 +94,7 @@ def update_weights(name, is_recorded, bad=(4, 6), steps=9):
 
 @pytest.mark.parametrize("name", ["adafactor", "rms-adamw", "lamb"])
 def test_an_optimizer_of_our_own_can_be_recorded(name):
-    """The same kernels on the same numbers, at other places: steps that are skipped change nothing."""
+    """Weights and state are those of steps that are not recorded, and a skipped step changes nothing."""
     got, want = update_weights(name, True), update_weights(name, False)
     for step, (some, others) in enumerate(zip(got, want, strict=True)):
         for a, b in zip(some, others, strict=True):

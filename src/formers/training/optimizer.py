@@ -41,8 +41,6 @@ class ScaledAdam(SkippingOptimizer):
         for group in self.param_groups:
             for params in list_updates(group):
                 moves = compute_adam_moves(self.state, params, group, mask)
-                if group["weight_decay"]:
-                    torch._foreach_sub_(moves, torch._foreach_mul(params, group["weight_decay"]))
                 scales = self.compute_scales(params, moves) * count_in(group["lr"], mask)
                 torch._foreach_mul_(moves, list(scales.unbind()))
                 torch._foreach_add_(params, moves)
@@ -85,8 +83,8 @@ def compute_adam_moves(
     states: Mapping[Tensor, Settings], params: list[Tensor], group: Settings, mask: SkipMask | None
 ) -> list[Tensor]:  # fmt: skip
     """Update the moments of weights by their gradients, and return where Adam goes with a rate of 1: -m / (√v + ε),
-    both without their bias; zeros in a skipped step. Torch's fused kernels do it for many weights at once: they move
-    zeros in place of the weights."""
+    both without their bias, and in a skipped step 0; less the weight decay. Torch's fused kernels do it for many
+    weights at once: they move zeros in place of the weights."""
     own = [states[p] for p in params]
     for state, p in zip(own, params, strict=True):
         if not state:
@@ -100,6 +98,8 @@ def compute_adam_moves(
         moves, gradients, means, squares, [], steps, lr=1.0, beta1=first, beta2=second, weight_decay=0.0,
         eps=group["eps"], amsgrad=False, maximize=False, found_inf=None if mask is None else mask.is_skipped.float(),
     )  # fmt: skip
+    if group["weight_decay"]:
+        torch._foreach_sub_(moves, torch._foreach_mul(params, group["weight_decay"]))
     return moves
 
 
@@ -220,8 +220,6 @@ class AdamThenSGD(SkippingOptimizer):
                 continue
             for params in list_updates(group):
                 moves = compute_adam_moves(self.state, params, group, mask)
-                if group["weight_decay"]:
-                    torch._foreach_sub_(moves, torch._foreach_mul(params, group["weight_decay"]))
                 torch._foreach_mul_(moves, count_in(group["lr"], mask))
                 torch._foreach_add_(params, moves)
 
