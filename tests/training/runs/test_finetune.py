@@ -549,6 +549,7 @@ def test_pairs_are_translated(tmp_path, family, capsys):
 
 
 @pytest.mark.full
+@pytest.mark.filterwarnings("ignore:sources and targets are both marked as")  # mBART is told no languages here
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "vectors"])
 def test_every_family_learns_what_its_heads_allow(tmp_path, family):
     """One step or two of every task, and the model answers; what it has no head for is refused with what it can."""
