@@ -152,10 +152,25 @@ def run_one_ahead(commands: Sequence[Sequence[str]], seconds: float) -> Iterator
 
 
 def signal_background(number: signal.Signals) -> None:
-    """Send a signal to the processes in the background, if there are any."""
+    """Send a signal to the processes in the background, if there are any, and to all that they have started: some of
+    these lead groups of their own."""
     if group := os.environ.get(BACKGROUND):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(int(group), number)
+        for process in list_descendants(int(group)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+
+
+def list_descendants(root: int) -> list[int]:
+    """Return a process of this machine and those that it, or they, have started."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            parent = stat.read_text().rpartition(")")[2].split()[1]
+            children.setdefault(int(parent), []).append(int(stat.parent.name))
+    found = [root]
+    for process in found:  # grows while it is read
+        found += children.get(process, ())
+    return found
 
 
 def signal_groups(processes: Sequence[subprocess.Popen[str]], number: signal.Signals) -> None:

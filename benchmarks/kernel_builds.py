@@ -46,10 +46,11 @@ def list_biased_variants() -> Iterator[tuple[str, dict[str, Any], tuple[int, ...
         flags = kind | {"RANKED": ranked, "DROP": drop, "EVEN": even, "SURE": even and not ranked, "D": 64}
         forward = biased_flash.SHIFTED_TILES if kind["SHIFTED"] else biased_flash.FORWARD_TILES
         yield "forward", flags, forward
-        yield "backward_queries", flags, biased_flash.QUERY_GRAD_TILES
+        yield "backward_queries", flags, biased_flash.PRODUCT_TILES if kind["BIASED"] else biased_flash.QUERY_GRAD_TILES
         yield "backward_keys", flags, biased_flash.KEY_GRAD_TILES
     for name, tiles in (("forward", biased_flash.WIDE_TILES), ("backward_keys", biased_flash.KEY_GRAD_TILES)):
         yield name, kinds[1] | {"RANKED": True, "DROP": True, "EVEN": False, "SURE": False, "D": 128}, tiles
+    yield "sum_products", {"D": 64, "ROWS": biased_flash.SUMMED_ROWS}, (4, 1)
 
 
 def list_relative_variants() -> Iterator[tuple[str, dict[str, Any], tuple[int, ...]]]:

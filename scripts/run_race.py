@@ -18,7 +18,7 @@ minutes, starts and fine-tuning included:
 - Bodies of 3.15 million parameters in 4 layers (256 wide), batches of 32,768 tokens. A step
   then has 5 to 8 ms of work for the GPU if it is compiled, more than it takes to launch it; of smaller batches the GPU
   would see little but launches. Each process compiles its own model while the others train.
-- Budget A is 4 epochs of 10 million words: 1,956 steps of GPT-2, 2,320 of BERT.
+- Budget A is 3 epochs of 10 million words: 1,467 steps of GPT-2, 1,740 of BERT.
 - Two learning rates are tried, the recipe's and twice as much: the recipes were chosen for smaller batches.
 - A run is evaluated every 500 steps on an eighth of a million tokens, and saved at its end alone. One that is killed
   begins again; one that is asked to stop is saved.
@@ -46,7 +46,7 @@ FAMILIES = (
 HEADLINE = ("bert", "gpt2", "t5", "albert", "transformer_xl")
 TEXTS = ("wikipedia", "books", "addresses")  # of CORPORA
 SETTINGS = {
-    "budgets": ("epochs:4", "flops:bert"), "words": 10_000_000, "body_size": 3_150_000, "layers": 4, "seq_length": 128,
+    "budgets": ("epochs:3", "flops:bert"), "words": 10_000_000, "body_size": 3_150_000, "layers": 4, "seq_length": 128,
     "batch_tokens": 32_768, "vocab_size": 8000, "lr_factors": (1.0, 2.0), "headline": HEADLINE, "measure_speed": False,
     "tune_batch_size": 64,
     # compile None: on a GPU alone

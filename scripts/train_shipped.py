@@ -209,7 +209,7 @@ PLANS = {
         "bert", "bert-mini",
         {"dim": 320, "layers": 6, "heads": 5, "ff": 1280, "context": 256, "dropout": 0.1, "attention_dropout": 0.0},
         {"size": 11_776, "lower": True, "alphabet": 1700},
-        {"wikipedia": 1, "books": 1, "addresses": 1, "help": 1, "bills": 1, "reviews": 2},
+        {"wikipedia": 2, "books": 2, "addresses": 1, "help": 1, "bills": 1, "reviews": 2},
         {"name": "mlm", "mask_rate": 0.2},
         {"batch_tokens": 32_768, "seq_length": 256, "lr": 7e-4, "weight_decay": 0.05, "warmup_steps": 1000,
          "betas": (0.9, 0.98), "eps": 1e-6},

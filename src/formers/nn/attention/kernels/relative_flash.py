@@ -8,12 +8,14 @@ M keys (packed), H heads, D head dim, W distances."""
 from __future__ import annotations
 
 from functools import cache as remember
+from functools import partial
 from types import ModuleType
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .biased_flash import sum_products
 from .decode import LOG2E, make_contiguous
 
 # queries and keys of a block, warps and pipeline stages of a program
@@ -112,19 +114,29 @@ def backward(
     d_q, d_e, d_k, d_v = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, distance_q, k, v))
     delta = torch.empty_like(log)
     d_extra = torch.empty(0 if extra is None else log.shape, dtype=torch.float32, device=q.device)
-    block = QUERY_GRAD_TILES[0]
-    strips = torch.empty(heads, total, (-(-k_longest // block) + 1) * block, dtype=q.dtype, device=q.device)
+    block, _, _ = QUERY_GRAD_TILES
+    columns = -(-k_longest // block) * block
+    d_scores, strips = (
+        torch.empty(heads, total, width, dtype=q.dtype, device=q.device) for width in (columns, columns + block)
+    )
     shared, flags = _collect_arguments(
         q, distance_q, k, v, encodings, q_starts, k_starts, extra, seg_q, seg_k, rank_q, rank_k, seed, q_longest,
         scale, dropout,
     )  # fmt: skip
-    more = (d_out, out, log, delta, d_q, d_e, d_k, d_v, strips, d_extra, *d_out.stride()[:2], *strips.stride()[:2])
-    for kernel, length, size in (
-        (load_kernels().backward_queries, q_longest, QUERY_GRAD_TILES),
-        (load_kernels().backward_keys, k_longest, KEY_GRAD_TILES),
-    ):
-        blocks = _choose_blocks(q, k, len(encodings), documents, longest, rank_q is not None, size)
-        kernel[(-(-length // size[0]), documents * heads)](*shared, *more, scale, **flags, **blocks)
+    sum_products(d_out, out, delta)
+    choose = partial(_choose_blocks, q, k, len(encodings), documents, longest, rank_q is not None)
+    load_kernels().backward_keys[(-(-k_longest // KEY_GRAD_TILES[0]), documents * heads)](
+        *shared, d_out, log, delta, d_k, d_v, d_scores, *d_out.stride()[:2], *d_scores.stride()[:2], scale, **flags,
+        **choose(KEY_GRAD_TILES),
+    )  # fmt: skip
+    something, blocks = q_starts, choose(QUERY_GRAD_TILES)
+    tensors = [something if t is None else t for t in (seg_q, seg_k)]
+    strides = [s for t in (distance_q, k, encodings) for s in t.stride()[:2]]
+    load_kernels().backward_queries[(-(-q_longest // block), documents * heads)](
+        distance_q, k, encodings, *tensors, q_starts, k_starts, q_longest - 1, heads, total, len(encodings), *strides,
+        d_scores, d_q, d_e, strips, d_extra, *d_scores.stride()[:2], *strips.stride()[:2], scale,
+        SEGMENTED=extra is not None, D=q.shape[2], **{name: blocks[name] for name in blocks if name != "SURE"},
+    )  # fmt: skip
     d_r = _sum_encoding_gradients(distance_q, strips, q_starts, k_starts, longest, scale, len(encodings))
     d_extra = d_extra if extra is None else d_extra.to(extra.dtype)
     return d_q, d_e, d_k, d_v, d_r.to(encodings.dtype).contiguous(), d_extra

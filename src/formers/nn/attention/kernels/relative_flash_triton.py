@@ -97,91 +97,14 @@ def forward(
 
 
 @triton.jit
-def backward_queries(
-    Q, DISTANCE_Q, K, V, R, EXTRA, SEG_Q, SEG_K, RANK_Q, RANK_K, SEED, Q_STARTS, K_STARTS, scale, drop, grow, last,
-    heads, total, width, q_n, q_h, e_n, e_h, k_n, k_h, v_n, v_h, r_w, r_h,
-    D_OUT, OUT, LOG, DELTA, D_Q, D_DISTANCE_Q, D_K, D_V, STRIPS, D_EXTRA, o_n, o_h, s_h, s_n, plain,
-    RANKED: tl.constexpr, DROP: tl.constexpr, SEGMENTED: tl.constexpr, D: tl.constexpr, B: tl.constexpr,
-    EVEN: tl.constexpr, SURE: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
-    """Compute gradients of both kinds of queries, and those of the scores by column, in strips as the encodings were
-    read; also the sums of output times gradient, which backward_keys needs."""
-    _document, h, first, here, queries, keys = find_document(Q_STARTS, K_STARTS, heads)
-    if tl.program_id(0) * B >= queries:
-        return
-    a, d = tl.arange(0, B), tl.arange(0, D)
-    i = tl.program_id(0) * B + a
-    real, n = i < queries, (first + i).to(tl.int64)
-    q = load_block(Q + h * q_h + n[:, None] * q_n + d[None, :], real[:, None], EVEN)
-    e = load_block(DISTANCE_Q + h * e_h + n[:, None] * e_n + d[None, :], real[:, None], EVEN)
-    d_out = load_block(D_OUT + h * o_h + n[:, None] * o_n + d[None, :], real[:, None], EVEN)
-    out = load_block(OUT + (n[:, None] * heads + h) * D + d[None, :], real[:, None], EVEN)
-    delta = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
-    tl.store(DELTA + h.to(tl.int64) * total + n, delta, mask=real)
-    log = tl.load(LOG + h.to(tl.int64) * total + n, mask=real, other=float("inf"))
-    _place, rank_q, seg_q, extra, _bias = load_query_inputs(
-        Q, EXTRA, SEG_Q, Q, RANK_Q, i, n, h, real, last, total, 0, 0, False, False, RANKED, SEGMENTED
-    )
-    seed = tl.load(SEED).to(tl.uint32) if DROP else 0
-    hash_q = hash_queries(n, h, heads, seed) if DROP else i
-    column = last + 1 - (tl.program_id(0) + 1) * B
-    from_older = a[None, :] >= B - 1 - a[:, None]
-    older = tl.dot(e, tl.trans(load_strip(R + h * r_h, column, r_w, width, d, B, WIDE))).to(q.dtype)
-    strips = STRIPS + h.to(tl.int64) * s_h + n[:, None] * s_n + a[None, :]
-    rest = tl.zeros([B, B], q.dtype)  # gradients of the older strip by the block of keys before
-    d_q, d_e = tl.zeros([B, D], tl.float32), tl.zeros([B, D], tl.float32)
-    d_extra = tl.zeros([B], tl.float32)
-    for start in range(0, keys, B):
-        j = start + tl.arange(0, B)
-        there, m = j < keys, (here + j).to(tl.int64)
-        k = load_block(K + h * k_h + m[:, None] * k_n + d[None, :], there[:, None], EVEN)
-        v = load_block(V + h * v_h + m[:, None] * v_n + d[None, :], there[:, None], EVEN)
-        r_older = load_strip(R + h * r_h, column + start, r_w, width, d, B, WIDE)
-        r_newer = load_strip(R + h * r_h, column + start + B, r_w, width, d, B, WIDE)
-        rank_k, seg_k = load_key_inputs(SEG_K, RANK_K, j, m, there, RANKED, SEGMENTED)
-        ok = real[:, None] & there[None, :]
-        newer = tl.dot(e, tl.trans(r_newer)).to(q.dtype)
-        by_distance = turn_rows(tl.where(from_older, older, newer), B - 1, -1, B)
-        s = (tl.dot(q, tl.trans(k)) + by_distance.to(tl.float32)) * scale
-        older = newer
-        s = add_bias_and_mask(
-            s, i, extra[:, None], i, ok, rank_q[:, None], rank_k[None, :], seg_q[:, None], seg_k[None, :], False,
-            RANKED, SEGMENTED, SURE,
-        )  # fmt: skip
-        p, d_p = tl.exp2(s - log[:, None]), tl.dot(d_out, tl.trans(v))
-        if DROP:
-            stays = draw_keep_mask(hash_q[:, None], hash_uint32((here + j).to(tl.uint32))[None, :], drop)
-            d_p = tl.where(stays, d_p * grow, 0.0)
-        d_s = p * (d_p - delta[:, None])
-        if SEGMENTED:
-            d_extra += tl.sum(tl.where(seg_q[:, None] != seg_k[None, :], d_s, 0.0), 1)
-        d_s = d_s.to(q.dtype)
-        turned = turn_rows(d_s, 1, 1, B)  # back to columns
-        strip = tl.where(from_older, turned, rest)
-        rest = turned
-        tl.store(strips + start, strip, mask=real[:, None])
-        d_e = tl.dot(strip, r_older, d_e)
-        d_q = tl.dot(d_s, k, d_q)
-    end = (keys + B - 1) // B * B
-    strip = tl.where(from_older, 0.0, rest.to(tl.float32)).to(q.dtype)
-    tl.store(strips + end, strip, mask=real[:, None])
-    d_e = tl.dot(strip, load_strip(R + h * r_h, column + end, r_w, width, d, B, WIDE), d_e)
-    if SEGMENTED:
-        tl.store(D_EXTRA + h.to(tl.int64) * total + n, d_extra, mask=real)
-    at = (n[:, None] * heads + h) * D + d[None, :]
-    tl.store(D_Q + at, (d_q * plain).to(q.dtype), mask=real[:, None])
-    tl.store(D_DISTANCE_Q + at, (d_e * plain).to(q.dtype), mask=real[:, None])
-
-
-@triton.jit
 def backward_keys(
     Q, DISTANCE_Q, K, V, R, EXTRA, SEG_Q, SEG_K, RANK_Q, RANK_K, SEED, Q_STARTS, K_STARTS, scale, drop, grow, last,
     heads, total, width, q_n, q_h, e_n, e_h, k_n, k_h, v_n, v_h, r_w, r_h,
-    D_OUT, OUT, LOG, DELTA, D_Q, D_DISTANCE_Q, D_K, D_V, STRIPS, D_EXTRA, o_n, o_h, s_h, s_n, plain,
+    D_OUT, LOG, DELTA, D_K, D_V, D_SCORES, o_n, o_h, d_h, d_n, plain,
     RANKED: tl.constexpr, DROP: tl.constexpr, SEGMENTED: tl.constexpr, D: tl.constexpr, B: tl.constexpr,
     EVEN: tl.constexpr, SURE: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Compute gradients of keys and values. Scores are (keys, queries): a product takes them as they are."""
+    """Compute gradients of keys, values and scores. Scores are (keys, queries): a product takes them as they are."""
     _document, h, first, here, queries, keys = find_document(Q_STARTS, K_STARTS, heads)
     if tl.program_id(0) * B >= keys:
         return
@@ -224,10 +147,60 @@ def backward_keys(
             stays = draw_keep_mask(hash_q[None, :], hash_k[:, None], drop)
             weight, d_p = tl.where(stays, p * grow, 0.0), tl.where(stays, d_p * grow, 0.0)
         d_v = tl.dot(weight.to(q.dtype), d_out, d_v)
-        d_k = tl.dot((p * (d_p - delta[None, :])).to(q.dtype), q, d_k)
+        d_s = (p * (d_p - delta[None, :])).to(q.dtype)
+        tl.store(D_SCORES + h.to(tl.int64) * d_h + n[None, :] * d_n + j[:, None], d_s, mask=ok)
+        d_k = tl.dot(d_s, q, d_k)
     at = (m[:, None] * heads + h) * D + d[None, :]
     tl.store(D_K + at, (d_k * plain).to(k.dtype), mask=there[:, None])
     tl.store(D_V + at, d_v.to(v.dtype), mask=there[:, None])
+
+
+@triton.jit
+def backward_queries(
+    DISTANCE_Q, K, R, SEG_Q, SEG_K, Q_STARTS, K_STARTS, last, heads, total, width, e_n, e_h, k_n, k_h, r_w, r_h,
+    D_SCORES, D_Q, D_DISTANCE_Q, STRIPS, D_EXTRA, d_h, d_n, s_h, s_n, plain,
+    SEGMENTED: tl.constexpr, D: tl.constexpr, B: tl.constexpr, EVEN: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Compute gradients of both kinds of queries from those of the scores, and the latter by column, in strips as the
+    encodings were read."""
+    _document, h, first, here, queries, keys = find_document(Q_STARTS, K_STARTS, heads)
+    if tl.program_id(0) * B >= queries:
+        return
+    a, d = tl.arange(0, B), tl.arange(0, D)
+    i = tl.program_id(0) * B + a
+    real, n = i < queries, (first + i).to(tl.int64)
+    seg_q = tl.load(SEG_Q + n, mask=real, other=0) if SEGMENTED else i
+    column = last + 1 - (tl.program_id(0) + 1) * B
+    from_older = a[None, :] >= B - 1 - a[:, None]
+    scores = D_SCORES + h.to(tl.int64) * d_h + n[:, None] * d_n + a[None, :]
+    strips = STRIPS + h.to(tl.int64) * s_h + n[:, None] * s_n + a[None, :]
+    rest = tl.zeros([B, B], STRIPS.dtype.element_ty)  # gradients of the older strip by the block of keys before
+    d_q, d_e = tl.zeros([B, D], tl.float32), tl.zeros([B, D], tl.float32)
+    d_extra = tl.zeros([B], tl.float32)
+    for start in range(0, keys, B):
+        j = start + a
+        there, m = j < keys, (here + j).to(tl.int64)
+        k = load_block(K + h * k_h + m[:, None] * k_n + d[None, :], there[:, None], EVEN)
+        r = load_strip(R + h * r_h, column + start, r_w, width, d, B, WIDE)
+        d_s = load_block(scores + start, real[:, None] & there[None, :], EVEN)
+        if SEGMENTED:
+            seg_k = tl.load(SEG_K + m, mask=there, other=0)
+            d_extra += tl.sum(tl.where(seg_q[:, None] != seg_k[None, :], d_s.to(tl.float32), 0.0), 1)
+        turned = turn_rows(d_s, 1, 1, B)  # back to columns
+        strip = tl.where(from_older, turned, rest)
+        rest = turned
+        tl.store(strips + start, strip, mask=real[:, None])
+        d_e = tl.dot(strip, r, d_e)
+        d_q = tl.dot(d_s, k, d_q)
+    end = (keys + B - 1) // B * B
+    strip = tl.where(from_older, 0.0, rest.to(tl.float32)).to(rest.dtype)
+    tl.store(strips + end, strip, mask=real[:, None])
+    d_e = tl.dot(strip, load_strip(R + h * r_h, column + end, r_w, width, d, B, WIDE), d_e)
+    if SEGMENTED:
+        tl.store(D_EXTRA + h.to(tl.int64) * total + n, d_extra, mask=real)
+    at = (n[:, None] * heads + h) * D + d[None, :]
+    tl.store(D_Q + at, (d_q * plain).to(D_Q.dtype.element_ty), mask=real[:, None])
+    tl.store(D_DISTANCE_Q + at, (d_e * plain).to(D_Q.dtype.element_ty), mask=real[:, None])
 
 
 @triton.jit
