@@ -46,11 +46,10 @@ def list_biased_variants() -> Iterator[tuple[str, dict[str, Any], tuple[int, ...
         flags = kind | {"RANKED": ranked, "DROP": drop, "EVEN": even, "SURE": even and not ranked, "D": 64}
         forward = biased_flash.SHIFTED_TILES if kind["SHIFTED"] else biased_flash.FORWARD_TILES
         yield "forward", flags, forward
-        yield "backward_queries", flags, biased_flash.PRODUCT_TILES if kind["BIASED"] else biased_flash.QUERY_GRAD_TILES
+        yield "backward_queries", flags, biased_flash.QUERY_GRAD_TILES
         yield "backward_keys", flags, biased_flash.KEY_GRAD_TILES
     for name, tiles in (("forward", biased_flash.WIDE_TILES), ("backward_keys", biased_flash.KEY_GRAD_TILES)):
         yield name, kinds[1] | {"RANKED": True, "DROP": True, "EVEN": False, "SURE": False, "D": 128}, tiles
-    yield "sum_products", {"D": 64, "ROWS": biased_flash.SUMMED_ROWS}, (4, 1)
 
 
 def list_relative_variants() -> Iterator[tuple[str, dict[str, Any], tuple[int, ...]]]:
@@ -66,6 +65,7 @@ def list_relative_variants() -> Iterator[tuple[str, dict[str, Any], tuple[int, .
         flags = {"SEGMENTED": segmented, "RANKED": ranked, "DROP": drop, "EVEN": even, "SURE": even and not ranked}
         for name, size in tiles.items():
             yield name, flags | {"WIDE": even, "D": 64}, size
+    yield "sum_products", {"D": 64, "ROWS": relative.SUMMED_ROWS}, (4, 1)
     yield "backward_encodings", {"D": 64}, (relative.QUERY_GRAD_TILES[0], *relative.ENCODING_GRAD_TILES[1:])
     stream = dict.fromkeys(("SEGMENTED", "RANKED", "DROP", "EVEN", "WIDE"), True) | {"SURE": False, "D": 64}
     for name, others in RELATIVE_TILES.items():  # what benchmarks/kernels.py times

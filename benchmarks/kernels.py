@@ -169,15 +169,15 @@ TILE_NAMES = {
 # spilled; with a block of 128 all three spill 800 to 3,600, and with 8 warps the forward took twice as long.
 RELATIVE_TILES = {
     "forward": ((64, 4, 2), (64, 2, 2), (64, 4, 3), (32, 2, 3)),
-    "backward_queries": ((64, 4, 2), (64, 4, 3), (64, 4, 4), (32, 2, 3), (32, 4, 3), (64, 8, 3)),
-    "backward_keys": ((32, 2, 2), (32, 2, 1), (32, 2, 3), (32, 1, 2), (64, 4, 1), (64, 4, 2)),
+    "backward_queries": ((64, 4, 3), (64, 4, 2), (64, 4, 4), (32, 2, 3), (32, 4, 3), (64, 8, 3)),
+    "backward_keys": ((64, 4, 2), (32, 2, 2), (32, 2, 1), (32, 2, 3), (32, 1, 2), (64, 4, 1)),
 }
 # Queries and keys of a block, warps and stages
 BIASED_TILES = {
     "forward": ((128, 64, 4, 3), (128, 64, 4, 2), (64, 64, 4, 2), (64, 64, 2, 2), (128, 32, 4, 2), (64, 32, 2, 2),
                 (128, 64, 8, 2)),
-    "backward_queries": ((64, 64, 4, 3), (64, 64, 4, 4), (128, 64, 4, 3), (128, 64, 8, 3), (64, 128, 4, 3),
-                         (128, 128, 8, 3), (64, 64, 8, 4), (32, 64, 4, 4)),
+    "backward_queries": ((32, 64, 2, 2), (64, 64, 4, 2), (32, 32, 2, 2), (64, 32, 4, 2), (64, 32, 2, 2),
+                         (64, 64, 4, 1), (64, 64, 4, 3), (128, 64, 8, 2), (32, 64, 4, 2)),
     "backward_keys": ((32, 64, 4, 2), (64, 64, 4, 2), (32, 32, 2, 2), (64, 32, 4, 2), (64, 32, 2, 2), (64, 64, 4, 1),
                       (64, 64, 4, 3), (64, 128, 8, 2), (32, 64, 2, 2)),
 }  # fmt: skip
@@ -194,8 +194,6 @@ def measure_tiles(module: Any, name: str, shape: str, inputs: Sequence[Any], til
     ]
     for size in tiles:
         settings = {TILE_NAMES[name]: size}
-        if name == "backward_queries" and module is biased_flash:
-            settings = {"PRODUCT_TILES": size}  # there is a bias
         with (
             use_settings(loaded, **{other: SkippedKernel() for other in others}),
             use_settings(module, **settings),

@@ -19,8 +19,6 @@ from .decode import LOG2E, make_contiguous
 
 # queries, keys, warps and pipeline stages of a program
 FORWARD_TILES, QUERY_GRAD_TILES, KEY_GRAD_TILES = (128, 64, 4, 3), (32, 64, 2, 2), (32, 64, 4, 2)
-PRODUCT_TILES = (64, 64, 4, 3)  # of the queries' gradient where the gradients of the scores are there
-SUMMED_ROWS = 64
 SHIFTED_TILES = (64, 64, 4, 3)
 WIDE_TILES = (128, 64, 4, 2)  # of the forward pass with heads over 64: less memory of the chip
 
@@ -115,14 +113,6 @@ def _(q: Tensor, *rest: object) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
 
 
-def sum_products(d_out: Tensor, out: Tensor, sums: Tensor) -> None:
-    """Write the sum of output times gradient of each query, (N, H, D) twice → (H, N): a backward pass needs it."""
-    total, heads, dim = out.shape
-    load_kernels().sum_products[(-(-total // SUMMED_ROWS), heads)](
-        d_out, out, sums, heads, *d_out.stride()[:2], total, D=dim, ROWS=SUMMED_ROWS, num_warps=4, num_stages=1
-    )
-
-
 @torch.library.custom_op("formers::biased_flash_backward", mutates_args=())
 def backward(
     d_out: Tensor, out: Tensor, log: Tensor, q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor,
@@ -143,10 +133,7 @@ def backward(
         q, k, v, q_starts, k_starts, bias, extra, seg_q, seg_k, places, rank_q, rank_k, seed, *sizes, scale, dropout,
         shifted,
     )  # fmt: skip
-    ranked = rank_q is not None
-    key_blocks = _choose_blocks(q, k, documents, sizes, ranked, KEY_GRAD_TILES)
-    query_tiles = QUERY_GRAD_TILES if bias is None else PRODUCT_TILES
-    query_blocks = _choose_blocks(q, k, documents, sizes, ranked, query_tiles)
+    blocks = _choose_blocks(q, k, documents, sizes, rank_q is not None, QUERY_GRAD_TILES)
     at: tuple[int, ...] = (0, 0, 0, 0)
     if bias is None:
         d_bias = q.new_empty(0)
@@ -154,15 +141,16 @@ def backward(
         d_bias = torch.zeros(bias.shape, dtype=q.dtype, device=q.device)
         at = (0, *d_bias.stride()[:2], 0)
     else:  # a table for each document, added up below
-        make = torch.empty if key_blocks["SURE"] else torch.zeros
+        make = torch.empty if blocks["SURE"] else torch.zeros
         d_bias = make(documents, heads, q_longest, k_longest, dtype=q.dtype, device=q.device)
         at = (*d_bias.stride()[:2], 0, d_bias.stride(2))
-    sum_products(d_out, out, delta)
-    more = (d_out, log, delta, d_q, d_k, d_v, d_bias, d_extra, *d_out.stride()[:2], *at, total, scale)
+    more = (d_out, out, log, delta, d_q, d_k, d_v, d_bias, d_extra, *d_out.stride()[:2], *at, total, scale)
+    grid = (-(-q_longest // QUERY_GRAD_TILES[0]), documents * heads)
+    load_kernels().backward_queries[grid](*shared, *more, **flags, **blocks)
     grid = (-(-k_longest // KEY_GRAD_TILES[1]), documents * heads)
-    load_kernels().backward_keys[grid](*shared, *more, **flags, **key_blocks)
-    grid = (-(-q_longest // query_tiles[0]), documents * heads)
-    load_kernels().backward_queries[grid](*shared, *more, **flags, **query_blocks)
+    load_kernels().backward_keys[grid](
+        *shared, *more, **flags, **_choose_blocks(q, k, documents, sizes, rank_q is not None, KEY_GRAD_TILES)
+    )
     if bias is not None and not shifted:
         d_bias = d_bias.sum(0, dtype=torch.float32)
     d_bias, d_extra = d_bias if kind is None else d_bias.to(kind), d_extra if extra is None else d_extra.to(extra.dtype)

@@ -149,90 +149,78 @@ def forward(
 
 
 @triton.jit
-def sum_products(D_OUT, OUT, DELTA, heads, o_n, o_h, total, D: tl.constexpr, ROWS: tl.constexpr):
-    """Compute the sum of output times gradient of each query, which both kernels of the backward pass need."""
-    h, n, d = tl.program_id(1), (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64), tl.arange(0, D)
-    real = n < total
-    d_out = load_block(D_OUT + h * o_h + n[:, None] * o_n + d[None, :], real[:, None], False)
-    out = load_block(OUT + (n[:, None] * heads + h) * D + d[None, :], real[:, None], False)
-    tl.store(DELTA + h.to(tl.int64) * total + n, tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1), mask=real)
-
-
-@triton.jit
 def backward_queries(
     Q, K, V, BIAS, EXTRA, SEG_Q, SEG_K, PLACES, RANK_Q, RANK_K, SEED, Q_STARTS, K_STARTS, scale, drop, grow, last,
     heads, q_n, q_h, k_n, k_h, v_n, v_h, bias_h, bias_n,
-    D_OUT, LOG, DELTA, D_Q, D_K, D_V, D_BIAS, D_EXTRA, o_n, o_h, d_b, d_h, d_n, d_i, total, plain,
+    D_OUT, OUT, LOG, DELTA, D_Q, D_K, D_V, D_BIAS, D_EXTRA, o_n, o_h, d_b, d_h, d_n, d_i, total, plain,
     BIASED: tl.constexpr, SHIFTED: tl.constexpr, PLACED: tl.constexpr, RANKED: tl.constexpr, DROP: tl.constexpr,
     SEGMENTED: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr,
     SURE: tl.constexpr,
 ):  # fmt: skip
-    """Compute gradients of queries and of what is added to scores. With a bias, backward_keys has left the gradients
-    of the scores; else they are computed once more, which is faster than to write and read them."""
+    """Compute gradients of queries and bias; also the sums of output times gradient, which backward_keys needs."""
     b, h, first, here, queries, keys = find_document(Q_STARTS, K_STARTS, heads)
     if tl.program_id(0) * BM >= queries:
         return
     i, d = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, D)
     real, n = i < queries, (first + i).to(tl.int64)
+    q = load_block(Q + h * q_h + n[:, None] * q_n + d[None, :], real[:, None], EVEN)
+    d_out = load_block(D_OUT + h * o_h + n[:, None] * o_n + d[None, :], real[:, None], EVEN)
+    out = load_block(OUT + (n[:, None] * heads + h) * D + d[None, :], real[:, None], EVEN)
+    delta = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
+    tl.store(DELTA + h.to(tl.int64) * total + n, delta, mask=real)
+    log = tl.load(LOG + h.to(tl.int64) * total + n, mask=real, other=float("inf"))
     place, rank_q, seg_q, extra, bias = load_query_inputs(
         BIAS, EXTRA, SEG_Q, PLACES, RANK_Q, i, n, h, real, last, total, bias_h, bias_n, SHIFTED, PLACED, RANKED,
         SEGMENTED,
     )  # fmt: skip
-    if BIASED:
-        d_bias = D_BIAS + b.to(tl.int64) * d_b + h.to(tl.int64) * d_h + n * d_n + i.to(tl.int64) * d_i
-        if SHIFTED:
-            d_bias += last - place
-    else:
-        q = load_block(Q + h * q_h + n[:, None] * q_n + d[None, :], real[:, None], EVEN)
-        d_out = load_block(D_OUT + h * o_h + n[:, None] * o_n + d[None, :], real[:, None], EVEN)
-        log = tl.load(LOG + h.to(tl.int64) * total + n, mask=real, other=float("inf"))
-        delta = tl.load(DELTA + h.to(tl.int64) * total + n, mask=real, other=0.0)
-        seed = tl.load(SEED).to(tl.uint32) if DROP else 0
-        hash_q = hash_queries(n, h, heads, seed) if DROP else i
+    d_bias = D_BIAS + b.to(tl.int64) * d_b + h.to(tl.int64) * d_h + n * d_n + i.to(tl.int64) * d_i
+    if SHIFTED:
+        d_bias += last - place
+    seed = tl.load(SEED).to(tl.uint32) if DROP else 0
+    hash_q = hash_queries(n, h, heads, seed) if DROP else i
     d_q, d_extra = tl.zeros([BM, D], tl.float32), tl.zeros([BM], tl.float32)
     for start in range(0, keys, BN):
         j = start + tl.arange(0, BN)
         there, m = j < keys, (here + j).to(tl.int64)
         k = load_block(K + h * k_h + m[:, None] * k_n + d[None, :], there[:, None], EVEN)
+        v = load_block(V + h * v_h + m[None, :] * v_n + d[:, None], there[None, :], EVEN)
         rank_k, seg_k = load_key_inputs(SEG_K, RANK_K, j, m, there, RANKED, SEGMENTED)
         ok = real[:, None] & there[None, :]
-        if BIASED:
-            seen = ok & (rank_k[None, :] <= rank_q[:, None]) if RANKED else ok
-            d_s = load_block(d_bias[:, None] + j[None, :], seen, SURE)
-        else:
-            v = load_block(V + h * v_h + m[None, :] * v_n + d[:, None], there[None, :], EVEN)
-            s = tl.dot(q, tl.trans(k)) * scale
-            s = add_bias_and_mask(
-                s, bias[:, None], extra[:, None], j[None, :], ok, rank_q[:, None], rank_k[None, :], seg_q[:, None],
-                seg_k[None, :], BIASED, RANKED, SEGMENTED, SURE,
-            )  # fmt: skip
-            p, d_p = tl.exp2(s - log[:, None]), tl.dot(d_out, v)
-            if DROP:
-                hash_k = hash_uint32((here + j).to(tl.uint32))
-                d_p = tl.where(draw_keep_mask(hash_q[:, None], hash_k[None, :], drop), d_p * grow, 0.0)
-            d_s = (p * (d_p - delta[:, None])).to(k.dtype)
+        s = tl.dot(q, tl.trans(k)) * scale
+        s = add_bias_and_mask(
+            s, bias[:, None], extra[:, None], j[None, :], ok, rank_q[:, None], rank_k[None, :], seg_q[:, None],
+            seg_k[None, :], BIASED, RANKED, SEGMENTED, SURE,
+        )  # fmt: skip
+        p, d_p = tl.exp2(s - log[:, None]), tl.dot(d_out, v)
+        if DROP:
+            d_p = tl.where(
+                draw_keep_mask(hash_q[:, None], hash_uint32((here + j).to(tl.uint32))[None, :], drop), d_p * grow, 0.0
+            )
+        d_s = p * (d_p - delta[:, None])
         if SEGMENTED:
-            d_extra += tl.sum(tl.where(seg_q[:, None] != seg_k[None, :], d_s.to(tl.float32), 0.0), 1)
+            d_extra += tl.sum(tl.where(seg_q[:, None] != seg_k[None, :], d_s, 0.0), 1)
+        d_s = d_s.to(q.dtype)
+        if BIASED:
+            if RANKED:
+                ok = ok & (rank_k[None, :] <= rank_q[:, None])
+            tl.store(d_bias[:, None] + j[None, :], d_s, mask=ok)
         d_q = tl.dot(d_s, k, d_q)
     if SEGMENTED:
         tl.store(D_EXTRA + h.to(tl.int64) * total + n, d_extra, mask=real)
-    tl.store(
-        D_Q + (n[:, None] * heads + h) * D + d[None, :], (d_q * plain).to(D_Q.dtype.element_ty), mask=real[:, None]
-    )
+    tl.store(D_Q + (n[:, None] * heads + h) * D + d[None, :], (d_q * plain).to(q.dtype), mask=real[:, None])
 
 
 @triton.jit
 def backward_keys(
     Q, K, V, BIAS, EXTRA, SEG_Q, SEG_K, PLACES, RANK_Q, RANK_K, SEED, Q_STARTS, K_STARTS, scale, drop, grow, last,
     heads, q_n, q_h, k_n, k_h, v_n, v_h, bias_h, bias_n,
-    D_OUT, LOG, DELTA, D_Q, D_K, D_V, D_BIAS, D_EXTRA, o_n, o_h, d_b, d_h, d_n, d_i, total, plain,
+    D_OUT, OUT, LOG, DELTA, D_Q, D_K, D_V, D_BIAS, D_EXTRA, o_n, o_h, d_b, d_h, d_n, d_i, total, plain,
     BIASED: tl.constexpr, SHIFTED: tl.constexpr, PLACED: tl.constexpr, RANKED: tl.constexpr, DROP: tl.constexpr,
     SEGMENTED: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr,
     SURE: tl.constexpr,
 ):  # fmt: skip
-    """Compute gradients of keys and values, and with a bias those of the scores, which are its own. Scores are (keys,
-    queries): a product takes them as they are."""
-    b, h, first, here, queries, keys = find_document(Q_STARTS, K_STARTS, heads)
+    """Compute gradients of keys and values. Scores are (keys, queries): a product takes them as they are."""
+    _document, h, first, here, queries, keys = find_document(Q_STARTS, K_STARTS, heads)
     if tl.program_id(0) * BN >= keys:
         return
     j, d = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, D)
@@ -250,7 +238,7 @@ def backward_keys(
         d_out = load_block(D_OUT + h * o_h + n[:, None] * o_n + d[None, :], real[:, None], EVEN)
         log = tl.load(LOG + h.to(tl.int64) * total + n, mask=real, other=float("inf"))
         delta = tl.load(DELTA + h.to(tl.int64) * total + n, mask=real, other=0.0)
-        place, rank_q, seg_q, extra, bias = load_query_inputs(
+        _place, rank_q, seg_q, extra, bias = load_query_inputs(
             BIAS, EXTRA, SEG_Q, PLACES, RANK_Q, i, n, h, real, last, total, bias_h, bias_n, SHIFTED, PLACED, RANKED,
             SEGMENTED,
         )  # fmt: skip
@@ -267,14 +255,7 @@ def backward_keys(
             stays = draw_keep_mask(hash_q[None, :], hash_k[:, None], drop)
             weight, d_p = tl.where(stays, p * grow, 0.0), tl.where(stays, d_p * grow, 0.0)
         d_v = tl.dot(weight.to(q.dtype), d_out, d_v)
-        d_s = (p * (d_p - delta[None, :])).to(q.dtype)
-        if BIASED:
-            d_bias = D_BIAS + b.to(tl.int64) * d_b + h.to(tl.int64) * d_h + n * d_n + i.to(tl.int64) * d_i
-            if SHIFTED:
-                d_bias += last - place
-            seen = ok & (rank_k[:, None] <= rank_q[None, :]) if RANKED else ok
-            tl.store(d_bias[None, :] + j[:, None], d_s, mask=seen)
-        d_k = tl.dot(d_s, q, d_k)
+        d_k = tl.dot((p * (d_p - delta[None, :])).to(q.dtype), q, d_k)
     at = (m[:, None] * heads + h) * D + d[None, :]
     tl.store(D_K + at, (d_k * plain).to(k.dtype), mask=there[:, None])
     tl.store(D_V + at, d_v.to(v.dtype), mask=there[:, None])

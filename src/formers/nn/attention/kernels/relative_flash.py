@@ -2,7 +2,8 @@
 
 A score is scale · (q·k + e·r(distance)), with other queries e for the encodings r of distances (Dai et al. 2019, §3.3).
 biased_flash.py reads such scores from a table that is as large as all queries times all distances; here they are
-products of blocks inside the kernel, and only their gradient is written once, for that of the encodings. N queries,
+products of blocks inside the kernel. The backward pass computes them once: the kernel of the keys leaves the gradients
+of the scores, of which those of both kinds of queries are products, and by distance that of the encodings. N queries,
 M keys (packed), H heads, D head dim, W distances."""
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .biased_flash import sum_products
 from .decode import LOG2E, make_contiguous
 
 # queries and keys of a block, warps and pipeline stages of a program
-FORWARD_TILES, QUERY_GRAD_TILES, KEY_GRAD_TILES, ENCODING_GRAD_TILES = (64, 4, 2), (64, 4, 2), (32, 2, 2), (64, 4, 3)
+FORWARD_TILES, QUERY_GRAD_TILES, KEY_GRAD_TILES, ENCODING_GRAD_TILES = (64, 4, 2), (64, 4, 3), (64, 4, 2), (64, 4, 3)
+SUMMED_ROWS = 64  # of a program that sums products
 TARGET_PROGRAMS = 1024  # of the encodings' gradient: documents are split until there are so many
 
 
@@ -115,15 +116,16 @@ def backward(
     delta = torch.empty_like(log)
     d_extra = torch.empty(0 if extra is None else log.shape, dtype=torch.float32, device=q.device)
     block, _, _ = QUERY_GRAD_TILES
-    columns = -(-k_longest // block) * block
-    d_scores, strips = (
-        torch.empty(heads, total, width, dtype=q.dtype, device=q.device) for width in (columns, columns + block)
-    )
+    width = (-(-k_longest // block) + 1) * block
+    strips = torch.empty(heads, total, width, dtype=q.dtype, device=q.device)
+    d_scores = torch.empty(heads, k.shape[0], -(-q_longest // 16) * 16, dtype=q.dtype, device=q.device)
     shared, flags = _collect_arguments(
         q, distance_q, k, v, encodings, q_starts, k_starts, extra, seg_q, seg_k, rank_q, rank_k, seed, q_longest,
         scale, dropout,
     )  # fmt: skip
-    sum_products(d_out, out, delta)
+    load_kernels().sum_products[(-(-total // SUMMED_ROWS), heads)](
+        d_out, out, delta, heads, *d_out.stride()[:2], total, D=q.shape[2], ROWS=SUMMED_ROWS, num_warps=4, num_stages=1
+    )
     choose = partial(_choose_blocks, q, k, len(encodings), documents, longest, rank_q is not None)
     load_kernels().backward_keys[(-(-k_longest // KEY_GRAD_TILES[0]), documents * heads)](
         *shared, d_out, log, delta, d_k, d_v, d_scores, *d_out.stride()[:2], *d_scores.stride()[:2], scale, **flags,

@@ -97,10 +97,20 @@ def forward(
 
 
 @triton.jit
+def sum_products(D_OUT, OUT, DELTA, heads, o_n, o_h, total, D: tl.constexpr, ROWS: tl.constexpr):
+    """Compute the sum of output times gradient of each query, which the gradients of scores need."""
+    h, n, d = tl.program_id(1), (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64), tl.arange(0, D)
+    real = n < total
+    d_out = load_block(D_OUT + h * o_h + n[:, None] * o_n + d[None, :], real[:, None], False)
+    out = load_block(OUT + (n[:, None] * heads + h) * D + d[None, :], real[:, None], False)
+    tl.store(DELTA + h.to(tl.int64) * total + n, tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1), mask=real)
+
+
+@triton.jit
 def backward_keys(
     Q, DISTANCE_Q, K, V, R, EXTRA, SEG_Q, SEG_K, RANK_Q, RANK_K, SEED, Q_STARTS, K_STARTS, scale, drop, grow, last,
     heads, total, width, q_n, q_h, e_n, e_h, k_n, k_h, v_n, v_h, r_w, r_h,
-    D_OUT, LOG, DELTA, D_K, D_V, D_SCORES, o_n, o_h, d_h, d_n, plain,
+    D_OUT, LOG, DELTA, D_K, D_V, D_SCORES, o_n, o_h, d_h, d_m, plain,
     RANKED: tl.constexpr, DROP: tl.constexpr, SEGMENTED: tl.constexpr, D: tl.constexpr, B: tl.constexpr,
     EVEN: tl.constexpr, SURE: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -148,7 +158,7 @@ def backward_keys(
             weight, d_p = tl.where(stays, p * grow, 0.0), tl.where(stays, d_p * grow, 0.0)
         d_v = tl.dot(weight.to(q.dtype), d_out, d_v)
         d_s = (p * (d_p - delta[None, :])).to(q.dtype)
-        tl.store(D_SCORES + h.to(tl.int64) * d_h + n[None, :] * d_n + j[:, None], d_s, mask=ok)
+        tl.store(D_SCORES + h.to(tl.int64) * d_h + m[:, None] * d_m + i[None, :], d_s, mask=ok)
         d_k = tl.dot(d_s, q, d_k)
     at = (m[:, None] * heads + h) * D + d[None, :]
     tl.store(D_K + at, (d_k * plain).to(k.dtype), mask=there[:, None])
@@ -158,7 +168,7 @@ def backward_keys(
 @triton.jit
 def backward_queries(
     DISTANCE_Q, K, R, SEG_Q, SEG_K, Q_STARTS, K_STARTS, last, heads, total, width, e_n, e_h, k_n, k_h, r_w, r_h,
-    D_SCORES, D_Q, D_DISTANCE_Q, STRIPS, D_EXTRA, d_h, d_n, s_h, s_n, plain,
+    D_SCORES, D_Q, D_DISTANCE_Q, STRIPS, D_EXTRA, d_h, d_m, s_h, s_n, plain,
     SEGMENTED: tl.constexpr, D: tl.constexpr, B: tl.constexpr, EVEN: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Compute gradients of both kinds of queries from those of the scores, and the latter by column, in strips as the
@@ -172,7 +182,7 @@ def backward_queries(
     seg_q = tl.load(SEG_Q + n, mask=real, other=0) if SEGMENTED else i
     column = last + 1 - (tl.program_id(0) + 1) * B
     from_older = a[None, :] >= B - 1 - a[:, None]
-    scores = D_SCORES + h.to(tl.int64) * d_h + n[:, None] * d_n + a[None, :]
+    scores = D_SCORES + h.to(tl.int64) * d_h + i[None, :]  # (keys, queries), as backward_keys has them
     strips = STRIPS + h.to(tl.int64) * s_h + n[:, None] * s_n + a[None, :]
     rest = tl.zeros([B, B], STRIPS.dtype.element_ty)  # gradients of the older strip by the block of keys before
     d_q, d_e = tl.zeros([B, D], tl.float32), tl.zeros([B, D], tl.float32)
@@ -182,7 +192,7 @@ def backward_queries(
         there, m = j < keys, (here + j).to(tl.int64)
         k = load_block(K + h * k_h + m[:, None] * k_n + d[None, :], there[:, None], EVEN)
         r = load_strip(R + h * r_h, column + start, r_w, width, d, B, WIDE)
-        d_s = load_block(scores + start, real[:, None] & there[None, :], EVEN)
+        d_s = tl.trans(load_block(scores + m[:, None] * d_m, there[:, None] & real[None, :], EVEN))
         if SEGMENTED:
             seg_k = tl.load(SEG_K + m, mask=there, other=0)
             d_extra += tl.sum(tl.where(seg_q[:, None] != seg_k[None, :], d_s.to(tl.float32), 0.0), 1)
