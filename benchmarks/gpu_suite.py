@@ -45,9 +45,7 @@ MORE_LOOPS = (
     "bert-joined", "bart-pairs", "gpt2-saving", "gpt2-peer", "bert-peer", "bert-full-peer", "albert-peer",
     "xlnet-memory", "transformer-xl",
 )  # fmt: skip
-OWN_OPTIMIZERS = (
-    "t5-quick", "t5-quick-recorded", "t5-paper", "t5-paper-recorded", "albert-paper", "albert-paper-recorded",
-)  # fmt: skip
+OWN_OPTIMIZERS = ("t5-quick", "t5-paper", "albert-paper")
 SHORTEST = 20.0  # seconds that are left under which no stage is begun
 RESERVE = 5.0  # seconds kept for the end of a process
 

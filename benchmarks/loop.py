@@ -10,10 +10,10 @@ processes, with the published dropout, clipping, checks and metrics. The peer's 
 best settings that it offers (bf16, compile, fused AdamW, workers, pinned memory) and rows that are full from the start,
 made by benchmarks/gpu_works.py. The figure is real tokens a second (source and target) between the 20th step and the
 last, by wall clock. The peer's GPT-2 has no dropout and its BERT none in attention; the works that end in -peer are
-ours with the same. All works take AdamW but those that end in -quick and -paper, which take the recipe's optimizer, and
-with -recorded record its update too. Beside it stands the bare step: what the recorded step of the same run takes when
-it is replayed on its last batch with nothing around it ("recorded" says whether that is a whole step or the gradient
-alone). With --together, so many processes compile at a time, and are then timed one by one.
+ours with the same. All works take AdamW but those that end in -quick and -paper, which take the recipe's optimizer.
+Beside it stands the bare step: what the recorded step of the same run takes when it is replayed on its last batch with
+nothing around it ("recorded" says whether that is a whole step or the gradient alone). With --together, so many
+processes compile at a time, and are then timed one by one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,6 @@ from formers.inspection.objective_steps import build_pair_store
 from formers.registry import train_tokenizer
 from formers.training.checkpoint.local import BackgroundWriter
 from formers.training.executor import Executor, StepValues
-from formers.training.optimizer import CAPTURABLE_OPTIMIZERS
 
 WARMUP_STEPS = choose_size(20, 2)
 PIECES = choose_size(8192, 400)  # of the tokenizer; the model's vocabulary is the published one
@@ -67,7 +66,6 @@ class LoopCase:
     model: Mapping[str, Any] = field(default_factory=dict)
     objective: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] = field(default_factory=dict)
-    records_update: bool = False  # also of an optimizer that formers does not record as a part of a CUDA graph
 
     def build_overrides(self, steps: int) -> dict[str, Any]:
         """Return the settings of a run: on a CPU those of a dry run of this script."""
@@ -131,7 +129,6 @@ LOOP_CASES = {
         objective={"name": "mlm"},
     ),
     **OWN_OPTIMIZERS,
-    **{f"{name}-recorded": replace(case, records_update=True) for name, case in OWN_OPTIMIZERS.items()},
 }  # fmt: skip
 
 
@@ -273,16 +270,11 @@ def time_ours(case: LoopCase, steps: int, is_profiled: bool = False) -> dict[str
     clock = StepClock(steps, is_profiled)
     words = train_tokenizer("bpe", texts[:TOKENIZER_TEXTS], PIECES, style=case.family)  # the quickest kind
     data = build_pair_store(texts, words) if case.by_pair else texts
-    overrides, as_usual = case.build_overrides(steps), set(CAPTURABLE_OPTIMIZERS)
-    CAPTURABLE_OPTIMIZERS.update({overrides["train.optimizer"]} if case.records_update else ())
-    try:
-        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Finished):
-            formers.pretrain(
-                case.family, data, out=Path(folder) / "run", preset=None if IS_DRY_RUN else case.preset, hook=clock,
-                overrides=overrides, tokenizer=words, **options,
-            )  # fmt: skip
-    finally:
-        CAPTURABLE_OPTIMIZERS.intersection_update(as_usual)
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Finished):
+        formers.pretrain(
+            case.family, data, out=Path(folder) / "run", preset=None if IS_DRY_RUN else case.preset, hook=clock,
+            overrides=case.build_overrides(steps), tokenizer=words, **options,
+        )  # fmt: skip
     return clock.summarise()
 
 

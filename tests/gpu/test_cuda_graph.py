@@ -105,9 +105,7 @@ def test_an_optimizer_of_our_own_can_be_recorded(name):
 
 
 @pytest.mark.parametrize("name", ["adafactor", "rms-adamw", "lamb"])
-def test_a_whole_step_of_such_an_optimizer_can_be_recorded(name, monkeypatch):
-    """They are not in CAPTURABLE_OPTIMIZERS yet, since this has not been seen."""
-
+def test_whole_steps_of_such_an_optimizer_train_as_others(name, monkeypatch):
     def train(names):
         monkeypatch.setattr(executor, "CAPTURABLE_OPTIMIZERS", names)
         settings = TrainConfig(

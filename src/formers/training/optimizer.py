@@ -239,7 +239,7 @@ OPTIMIZERS: dict[str, OptimizerFactory] = {
     "sgd": lambda groups, lr, betas, eps: torch.optim.SGD(groups, lr=lr, momentum=betas[0]),
 }
 DEVICE_SKIPPING_OPTIMIZERS = {"adam", "adamw", "adamw8bit", "adafactor", "rms-adamw", "lamb", "adam-sgd"}
-CAPTURABLE_OPTIMIZERS = {"adam", "adamw"}  # torch's own; the others have not been recorded on a GPU
+CAPTURABLE_OPTIMIZERS = {"adam", "adamw", "adafactor", "rms-adamw", "lamb"}
 
 
 def build_optimizer(
