@@ -31,7 +31,7 @@ The plan, for one H200 that is lent for half an hour, in calls of ten minutes:
   its products and 0.42 of its elementwise work, and there are 6 for 12: about 8 ms, 4 million tokens a second for all
   runs together. Encoder and decoder beside the titler see about 1.2 million tokens a second each: a thousand million
   in 1,000 s, 32,000 steps.
-- Text: an epoch of the encoder has 43 million tokens (English 19, bills 11, reviews 6 twice), so these are some 24
+- Text: an epoch of the encoder had 43 million tokens (English 19, bills 11, reviews 6 twice), so these are some 24
   epochs. Reviews are then read for about 290 million tokens, the number after which a BERT of 6 x 384 had 89.1 % on
   NSMC (87.9 after 98 million; benchmarks/RESULTS.md; 85.4 from scratch). The English, 11.6 million words, is read 24
   times: BabyLM's baselines had 10 million words 20 times.
@@ -48,8 +48,10 @@ The plan, for one H200 that is lent for half an hour, in calls of ten minutes:
 
 What came of it: the GPU was shared with the tests and the claims of the same half hour, so that encoder and decoder,
 side by side, had 466 and 465 s and 0.55 million tokens a second each: 7,800 steps (255 million tokens, a quarter of the
-plan) and 7,560. Fine-tuning took 250 s. The titler that is shipped is that of a CPU. The encoder's English pairs
-(62.6 %) are what a longer run should raise: `pretrain --only encoder --init` continues from it.
+plan) and 7,560. Fine-tuning took 250 s. The titler that is shipped is that of a CPU. The encoder preferred the right
+sentence of 62.6 % of the English pairs, so `pretrain --only encoder --init` continued from it for 522 s, with
+Wikipedia and books twice as often: 14,279 steps, 466 million tokens, 64 steps a second beside others under CUDA's
+multi-process service, and 72.8 % (Korean 78.5 -> 80.8).
 
 On two CPU cores, each stage with --scale cpu: an hour for the encoder on one core, half an hour for the decoder and
 an hour for the titler on the other. In bf16 a core with AVX512-BF16 reads 3,000 to 4,700 tokens a second through 4
@@ -136,8 +138,8 @@ LICENCES_IN_KOREAN = {
 LIMITS_IN_KOREAN = {
     "bert-mini": "영어 대소문자를 구분하지 않습니다(모두 소문자로 바꿉니다). "
     "2006년 위키백과, 법률안과 영화 리뷰의 말은 알지만 그 밖에는 거의 모르고, "
-    "믿을 만한 사실을 담고 있지 않습니다. 영어 문법은 약합니다. 주어와 동사 사이에 수가 다른 명사가 끼어 있으면 "
-    "거의 언제나 틀린 문장을 고릅니다. 학습한 글에는 쓴 사람들의 견해와 편견이 들어 있습니다.",
+    "믿을 만한 사실을 담고 있지 않습니다. 영어에서 주어와 동사 사이에 수가 다른 명사가 끼어 있으면 "
+    "세 번에 두 번은 틀린 문장을 고릅니다. 학습한 글에는 쓴 사람들의 견해와 편견이 들어 있습니다.",
     "gpt2-mini": "문법에는 대체로 맞아도 앞뒤가 이어지지 않는 글을 쓰며, 쓴 내용을 믿어서는 안 됩니다. "
     "한국어 최소 대립쌍 가운데 높임, 분류사, 시제는 무작위와 거의 같습니다(52~53%). "
     "학습한 글에는 쓴 사람들의 견해와 편견이 들어 있습니다.",
@@ -215,9 +217,9 @@ PLANS = {
          "betas": (0.9, 0.98), "eps": 1e-6},
         ("en", "ko"),
         "Uncased: all text is lower-cased. Knows Wikipedia of 2006, the language of Korean bills and film "
-        "reviews; little else, and no facts to be relied on. Its English grammar is weak: where a noun of another "
-        "number stands between subject and verb, it nearly always prefers the wrong sentence. Its texts hold the views "
-        "and the prejudices of their authors.",
+        "reviews; little else, and no facts to be relied on. Where a noun of another number stands between an English "
+        "subject and its verb, it prefers the wrong sentence two times in three. Its texts hold the views and the "
+        "prejudices of their authors.",
     ),
     "decoder": Plan(
         "gpt2", "gpt2-mini",
@@ -497,6 +499,8 @@ def pretrain_one(
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "parameters": former.num_parameters,
     }  # fmt: skip
+    if init:
+        record["earlier"] = [read_card_run(init)]
     former = former.to("cpu")
     former.training_info = {"steps": record["steps"], **({} if plan.tuning else {"objective": plan.objective["name"]})}
     save(former, work / "full" / plan.title, overwrite=True)
@@ -507,6 +511,15 @@ def pretrain_one(
     for path in out.glob(f"{name}-base.tar.*"):
         path.unlink()
     print(f"{name}: done after {record['steps']:,} steps, {deadline.left:.0f} s left", flush=True)
+
+
+def read_card_run(model: Path) -> JSONObject:
+    """Return what training a shipped model has behind it, by its card; nothing of one without."""
+    if not (card := model / "card.json").is_file():
+        return {"steps": 0, "tokens_seen": 0, "seconds": 0.0}
+    record = json.loads(card.read_text(encoding="utf-8"))
+    seconds = float(record["compute"].split(" s ")[0].replace(",", ""))
+    return {"steps": record["steps"], "tokens_seen": record["tokens_seen"], "seconds": seconds}
 
 
 def get_model_settings(plan: Plan, tiny: bool) -> JSONObject:
@@ -1112,7 +1125,9 @@ def pack(folders: list[Path], target: Path) -> None:
         place = target / plan.title
         with tempfile.TemporaryDirectory() as unpacked:
             unpack(source, Path(unpacked))
-            save(load(Path(unpacked) / plan.title), place, storage="int8", overwrite=place.exists())
+            former = load(Path(unpacked) / plan.title)
+        former.training_info["steps"] = sum(run["steps"] for run in (*made.get("earlier", ()), made))
+        save(former, place, storage="int8", overwrite=place.exists())
         former = load(place)
         measured = records.get("measure.json", {}).get(name, {})
         tuned = records.get("finetune.json", {}) if name == "encoder" else {}
@@ -1134,9 +1149,10 @@ def rewrite_cards(target: Path) -> None:
 
 def build_card(name: str, made: JSONObject, measured: JSONObject, tuned: JSONObject) -> JSONObject:
     """Return the record of a shipped model, from those of its stages."""
-    plan, figures = PLANS[name], list[JSONObject]()
+    plan, figures, runs = PLANS[name], list[JSONObject](), [*made.get("earlier", ()), made]
     on_cpu = made["device"] == "CPU"
     device, scale, shared = ("CPU core", " --scale cpu", "machine") if on_cpu else (made["device"], "", "GPU")
+    recipe = f"python scripts/train_shipped.py pretrain CORPORA --work W --out OUT --only {name}{scale}"
     for task, row in tuned.items():
         unit = 100.0
         pretrained, scratch = row.get("pretrained", {}), row.get("scratch", {})
@@ -1175,9 +1191,9 @@ def build_card(name: str, made: JSONObject, measured: JSONObject, tuned: JSONObj
         "title": plan.title, "languages": list(plan.languages), "limits": plan.limits, "figures": figures,
         "license": "cc-by-sa-3.0" if "wikipedia" in plan.sources else "cc-by-4.0",
         "data": [SOURCE_LICENCES[source] for source in plan.sources],
-        "tokens_seen": made["tokens_seen"], "steps": made["steps"],
-        "compute": f"{made['seconds']:,.0f} s on one {device} ({shared} shared with other runs)",
-        "recipe": f"python scripts/train_shipped.py pretrain CORPORA --work W --out OUT --only {name}{scale}",
+        "tokens_seen": sum(run["tokens_seen"] for run in runs), "steps": sum(run["steps"] for run in runs),
+        "compute": f"{sum(run['seconds'] for run in runs):,.0f} s on one {device} ({shared} shared with other runs)",
+        "recipe": f"{recipe} && {recipe} --init W/bf16/{plan.title}" if len(runs) > 1 else recipe,
     })  # fmt: skip
 
 
