@@ -68,6 +68,11 @@ def update_record(pages: list[str], is_unchanged: bool) -> list[str]:
 def main() -> None:
     """Check, or record pages as up to date."""
     words = sys.argv[1:]
+    if words and words[0] in ("-h", "--help"):
+        print(__doc__)
+        return
+    if unknown := [page for page in words[1:] if page not in list_pages()]:
+        raise SystemExit(f"no such page: {', '.join(unknown)}. Pages are named as {list_pages()[0]} or tutorials/nsmc")
     if words and words[0] in ("--update", "--unchanged", "--all"):
         pages = find_stale_pages(read_record()) if words[0] == "--all" else words[1:]
         refused = update_record(pages, words[0] == "--unchanged")
