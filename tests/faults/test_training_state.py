@@ -26,6 +26,7 @@ from formers.atomic_files import to_checked_json
 from formers.cli.main import main
 from formers.objectives.causal import CausalLM
 from formers.registry import train_tokenizer
+from formers.training import hardware
 from formers.training.checkpoint.local import FileSystem
 from formers.training.config_merge import PretrainDataConfig, configure_pretraining
 from formers.training.distributed.process_group import ProcessGroup
@@ -236,16 +237,22 @@ def test_a_checkpoint_waits_for_a_step_that_gives_a_number(tmp_path, monkeypatch
     [("--train.batch_tokens", "9000000"), ("--model.dim", "1024", "--model.ff", "8192", "--model.layers", "8")],
     ids=["batch", "model"],
 )
+@pytest.mark.parametrize("limited_by", ["system", "free memory"])
 @pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_AS")
-def test_out_of_memory_is_one_line(tmp_path, what):
-    """Row 11."""
+def test_out_of_memory_is_one_line(tmp_path, what, limited_by):
+    """Row 11. Of free memory a run takes no more than there is: Linux would kill it."""
     (tmp_path / "text.txt").write_text("\n".join(make_texts()), encoding="utf-8")
     words = ["pretrain", "gpt2", "--data", str(tmp_path / "text.txt"), "--out", str(tmp_path / "run"), *what]
     words += ["--train.steps", "2", "--data.vocab_size", "300", "--train.keep_last", "1", "--train.keep_best", "0"]
 
     def work():
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + 300 * 2**20,) * 2)
+        if limited_by == "system":
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + 300 * 2**20,) * 2)
+        else:
+            status = Path("/proc/self/status")
+            most = hardware.read_bytes(status, "VmData") + 300 * 2**20
+            hardware.get_free_memory = lambda: max(0, most - hardware.read_bytes(status, "VmData"))
         main(words)
 
     code = wait_for_exit(fork_process(work, tmp_path / "log"))

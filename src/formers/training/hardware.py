@@ -6,10 +6,12 @@ import os
 import platform
 import re
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -18,6 +20,13 @@ from ..config import JSONObject
 from ..errors import Error, is_out_of_memory
 from .distributed.process_group import ProcessGroup
 from .train_config import LoopConfig
+
+LEFT_SHARE = 0.03  # of the free memory, for the system
+LIMIT_SECONDS = 0.5  # after which free memory is looked at again
+CGROUPS = (  # folder, files of the limit and of what is used, and the count of pages that can be given back
+    ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
 
 
 @dataclass
@@ -32,7 +41,8 @@ def explain_out_of_memory(device: torch.device, parameters: int | None = None) -
     """Turn an out-of-memory error within the block into one with sizes and settings to change."""
     use = MemoryUse()
     try:
-        yield use
+        with limit_memory(device):
+            yield use
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -44,6 +54,63 @@ def explain_out_of_memory(device: torch.device, parameters: int | None = None) -
         beside, fix = ("its data", "take a smaller model") if use.train is None else use.train.explain_memory()
         used = f"{get_peak_memory(device) / 2**30:.1f} GiB in use at most{more}"
         raise Error(f"out of memory on {device}: {size} and {beside}; {used}", fix=fix) from None
+
+
+@contextmanager
+def limit_memory(device: torch.device) -> Iterator[None]:
+    """Let a run on a CPU take no more memory than is free: what is too large is then an error that can be explained,
+    where Linux would end the process without a word. On other systems nothing is limited."""
+    if device.type != "cpu" or sys.platform != "linux" or get_free_memory() is None:
+        yield
+        return
+    import resource
+
+    before, has_ended = resource.getrlimit(resource.RLIMIT_DATA), threading.Event()
+
+    def set_limit() -> None:
+        free = get_free_memory()
+        if free is not None:
+            limits = [read_bytes(Path("/proc/self/status"), "VmData") + int((1 - LEFT_SHARE) * free), *before]
+            lowest = min(limit for limit in limits if limit != resource.RLIM_INFINITY)
+            resource.setrlimit(resource.RLIMIT_DATA, (lowest, before[1]))
+
+    def follow() -> None:
+        while not has_ended.wait(LIMIT_SECONDS):
+            set_limit()
+
+    set_limit()
+    follower = threading.Thread(target=follow, daemon=True, name="formers-memory")
+    follower.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        follower.join()
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def get_free_memory() -> int | None:
+    """Return the bytes that this process could still get, swap included, on Linux: of the machine or of its container,
+    whichever has less. None where that cannot be known."""
+    try:
+        memory = Path("/proc/meminfo")
+        free = [read_bytes(memory, "MemAvailable") + read_bytes(memory, "SwapFree")]
+        for name, limit, used, given_back in CGROUPS:
+            folder = Path(name)
+            if (folder / limit).is_file() and (most := (folder / limit).read_text().strip()) != "max":
+                kept = int((folder / used).read_text()) - read_bytes(folder / "memory.stat", given_back)
+                free.append(int(most) - kept)
+        return max(0, min(free))
+    except (OSError, ValueError):
+        return None
+
+
+def read_bytes(file: Path, name: str) -> int:
+    """Return a number of bytes out of a file of Linux whose lines are a name and a number, of kB or of bytes."""
+    for line in file.read_text().splitlines():
+        if (words := line.split()) and words[0].rstrip(":") == name:
+            return int(words[1]) * (1024 if words[2:] else 1)
+    raise ValueError(f"{file} does not say {name}")
 
 
 @contextmanager
