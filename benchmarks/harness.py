@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-BACKGROUND = "FORMERS_BACKGROUND"  # variable with the process group that waits while something is timed
+BACKGROUND = "FORMERS_BACKGROUND"  # variable with a process that waits, with all it started, while something is timed
 
 
 def exit_with_help(text: str | None) -> None:
@@ -156,20 +156,22 @@ def signal_background(number: signal.Signals) -> None:
     these lead groups of their own."""
     if group := os.environ.get(BACKGROUND):
         for process in list_descendants(int(group)):
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, number)
 
 
 def list_descendants(root: int) -> list[int]:
-    """Return a process of this machine and those that it, or they, have started."""
+    """Return a process, the members of its group and of its session, and all their descendants (Linux)."""
     children: dict[int, list[int]] = {}
+    found = [root]
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            parent = stat.read_text().rpartition(")")[2].split()[1]
-            children.setdefault(int(parent), []).append(int(stat.parent.name))
-    found = [root]
+            parent, *group_and_session = (int(word) for word in stat.read_text().rpartition(")")[2].split()[1:4])
+            process = int(stat.parent.name)
+            children.setdefault(parent, []).append(process)
+            found += [process] if root in group_and_session and process != root else []
     for process in found:  # grows while it is read
-        found += children.get(process, ())
+        found += [child for child in children.get(process, ()) if child not in found]
     return found
 
 

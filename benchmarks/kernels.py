@@ -166,7 +166,7 @@ TILE_NAMES = {
     "forward": "FORWARD_TILES", "backward_queries": "QUERY_GRAD_TILES", "backward_keys": "KEY_GRAD_TILES",
 }  # fmt: skip
 # Block, warps and stages that are timed, the present ones first. benchmarks/kernel_builds.py gives registers and bytes
-# spilled; with a block of 128 all three spill 800 to 3,600, and with 8 warps the forward took twice as long.
+# spilled; with a block of 128 the forward spills 976, and with 8 warps it took twice as long.
 RELATIVE_TILES = {
     "forward": ((64, 4, 2), (64, 2, 2), (64, 4, 3), (32, 2, 3)),
     "backward_queries": ((64, 4, 3), (64, 4, 2), (64, 4, 4), (32, 2, 3), (32, 4, 3), (64, 8, 3)),

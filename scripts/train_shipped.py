@@ -17,9 +17,9 @@ JSON file of records and figures a stage. Of CORPORA, pretraining reads *.train.
 A time budget decides the number of steps: the rate stays at its height until a fifth of the steps is left (schedule
 wsd), and what is left is computed from the steps measured so far. Each call ends with a finished model; one that gets
 SIGTERM or SIGINT ends with finished models within 100 seconds. The same call again continues from where the rate of
-the one before began to fall; on another machine `pretrain --only encoder --init W/bf16/bert-mini` continues from what
-`restore` made. Needs formers' core dependencies, without the command line's; runs offline. `measure` needs no GPU (a
-5-gram of the whole text is counted).
+the one before began to fall; on another machine, or with another W, `pretrain --only encoder --init W/bf16/bert-mini`
+continues from what `restore` made. Needs formers' core dependencies, without the command line's; runs offline.
+`measure` needs no GPU (a 5-gram of the whole text is counted).
 
 The plan, for one H200 that is lent for half an hour, in calls of ten minutes:
 
@@ -50,8 +50,8 @@ What came of it: the GPU was shared with the tests and the claims of the same ha
 side by side, had 466 and 465 s and 0.55 million tokens a second each: 7,800 steps (255 million tokens, a quarter of the
 plan) and 7,560. Fine-tuning took 250 s. The titler that is shipped is that of a CPU. The encoder preferred the right
 sentence of 62.6 % of the English pairs, so `pretrain --only encoder --init` continued from it for 522 s, with
-Wikipedia and books twice as often: 14,279 steps, 466 million tokens, 64 steps a second beside others under CUDA's
-multi-process service, and 72.8 % (Korean 78.5 -> 80.8).
+Wikipedia and books twice as often: 14,279 steps and 466 million tokens beside others under CUDA's multi-process
+service, 38 steps a second on average and 64 at best, and 72.8 % (Korean 78.5 -> 80.8).
 
 On two CPU cores, each stage with --scale cpu: an hour for the encoder on one core, half an hour for the decoder and
 an hour for the titler on the other. In bf16 a core with AVX512-BF16 reads 3,000 to 4,700 tokens a second through 4
@@ -115,6 +115,7 @@ PART_BYTES = 15 * 2**20  # of an archive that is brought back
 DECAY_SHARE = 0.2  # of the steps, at the end: that of the schedule wsd
 ENDLESS = 10**7  # steps of a run whose end is not known yet
 FINISH_SECONDS = 20.0  # the last evaluation, the model, the archive
+TOTALS = ("steps", "tokens_seen", "seconds")  # what a model keeps of its training
 STOP_SECONDS = 100.0  # that a run has for a falling rate and its model when a signal from outside asks it to end
 SPARE_SECONDS = 30.0  # after its time, before a process is killed
 SOURCE_LICENCES = {
@@ -500,9 +501,10 @@ def pretrain_one(
         "parameters": former.num_parameters,
     }  # fmt: skip
     if init:
-        record["earlier"] = [read_card_run(init)]
+        earlier = load(init).training_info
+        record["earlier"] = {key: earlier[key] for key in TOTALS}
     former = former.to("cpu")
-    former.training_info = {"steps": record["steps"], **({} if plan.tuning else {"objective": plan.objective["name"]})}
+    former.training_info = {**add_up_runs(record), **({} if plan.tuning else {"objective": plan.objective["name"]})}
     save(former, work / "full" / plan.title, overwrite=True)
     save(former, work / "shipped" / plan.title, storage="int8", overwrite=True)
     save(former, work / "bf16" / plan.title, storage="bf16", overwrite=True)
@@ -513,13 +515,10 @@ def pretrain_one(
     print(f"{name}: done after {record['steps']:,} steps, {deadline.left:.0f} s left", flush=True)
 
 
-def read_card_run(model: Path) -> JSONObject:
-    """Return what training a shipped model has behind it, by its card; nothing of one without."""
-    if not (card := model / "card.json").is_file():
-        return {"steps": 0, "tokens_seen": 0, "seconds": 0.0}
-    record = json.loads(card.read_text(encoding="utf-8"))
-    seconds = float(record["compute"].split(" s ")[0].replace(",", ""))
-    return {"steps": record["steps"], "tokens_seen": record["tokens_seen"], "seconds": seconds}
+def add_up_runs(record: JSONObject) -> JSONObject:
+    """Return steps, tokens and seconds of a training run and of the one that it continued."""
+    earlier = record.get("earlier", dict.fromkeys(TOTALS, 0))
+    return {key: record[key] + earlier[key] for key in TOTALS}
 
 
 def get_model_settings(plan: Plan, tiny: bool) -> JSONObject:
@@ -1126,7 +1125,7 @@ def pack(folders: list[Path], target: Path) -> None:
         with tempfile.TemporaryDirectory() as unpacked:
             unpack(source, Path(unpacked))
             former = load(Path(unpacked) / plan.title)
-        former.training_info["steps"] = sum(run["steps"] for run in (*made.get("earlier", ()), made))
+        former.training_info |= add_up_runs(made)
         save(former, place, storage="int8", overwrite=place.exists())
         former = load(place)
         measured = records.get("measure.json", {}).get(name, {})
@@ -1149,10 +1148,11 @@ def rewrite_cards(target: Path) -> None:
 
 def build_card(name: str, made: JSONObject, measured: JSONObject, tuned: JSONObject) -> JSONObject:
     """Return the record of a shipped model, from those of its stages."""
-    plan, figures, runs = PLANS[name], list[JSONObject](), [*made.get("earlier", ()), made]
+    plan, figures, totals = PLANS[name], list[JSONObject](), add_up_runs(made)
     on_cpu = made["device"] == "CPU"
     device, scale, shared = ("CPU core", " --scale cpu", "machine") if on_cpu else (made["device"], "", "GPU")
     recipe = f"python scripts/train_shipped.py pretrain CORPORA --work W --out OUT --only {name}{scale}"
+    again = recipe.replace("--work W", "--work W2")  # W would continue its own run
     for task, row in tuned.items():
         unit = 100.0
         pretrained, scratch = row.get("pretrained", {}), row.get("scratch", {})
@@ -1191,9 +1191,9 @@ def build_card(name: str, made: JSONObject, measured: JSONObject, tuned: JSONObj
         "title": plan.title, "languages": list(plan.languages), "limits": plan.limits, "figures": figures,
         "license": "cc-by-sa-3.0" if "wikipedia" in plan.sources else "cc-by-4.0",
         "data": [SOURCE_LICENCES[source] for source in plan.sources],
-        "tokens_seen": sum(run["tokens_seen"] for run in runs), "steps": sum(run["steps"] for run in runs),
-        "compute": f"{sum(run['seconds'] for run in runs):,.0f} s on one {device} ({shared} shared with other runs)",
-        "recipe": f"{recipe} && {recipe} --init W/bf16/{plan.title}" if len(runs) > 1 else recipe,
+        "tokens_seen": totals["tokens_seen"], "steps": totals["steps"],
+        "compute": f"{totals['seconds']:,.0f} s on one {device} ({shared} shared with other runs)",
+        "recipe": f"{recipe} && {again} --init W/bf16/{plan.title}" if "earlier" in made else recipe,
     })  # fmt: skip
 
 

@@ -73,7 +73,8 @@ def get_reason(error: Exception) -> str:
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory has run out; torch has no type of its own for that on a CPU."""
     says_so = OUT_OF_MEMORY_PATTERN.search(str(error)) is not None
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and says_so)
+    is_refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or is_refused or (isinstance(error, RuntimeError) and says_so)
 
 
 def to_printable_line(text: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +14,7 @@ import pytest
 
 from benchmarks import equal_learning, gpu_suite, kernels
 from benchmarks.gpu_suite import STAGES, Stage, list_missing_works, read_results, run_stages
-from benchmarks.harness import run_in_turns, run_one_ahead
+from benchmarks.harness import list_descendants, run_in_turns, run_one_ahead
 from formers.nn.attention.kernels import biased_flash, relative_flash
 
 
@@ -186,3 +188,18 @@ def test_every_gpu_test_has_the_mark_that_selects_it():
     assert "deselected" not in told, told[-300:]
     for name in gpu_suite.TEST_FILES:
         assert f"{name}.py" in told, name
+
+
+def test_what_waits_are_all_processes_of_the_background():
+    """Also one that leads a session of its own."""
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    start = f"import subprocess; print(subprocess.Popen({sleep}, start_new_session=True).pid, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as background:
+        child = int(background.stdout.readline())
+        try:
+            assert list_descendants(background.pid) == [background.pid, child]
+        finally:
+            os.kill(child, signal.SIGKILL)
+            background.communicate(b"\n")

@@ -238,9 +238,9 @@ def test_a_checkpoint_waits_for_a_step_that_gives_a_number(tmp_path, monkeypatch
     ids=["batch", "model"],
 )
 @pytest.mark.parametrize("limited_by", ["system", "free memory"])
-@pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_AS")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_AS and RLIMIT_DATA")
 def test_out_of_memory_is_one_line(tmp_path, what, limited_by):
-    """Row 11. Of free memory a run takes no more than there is: Linux would kill it."""
+    """Row 11, also where the limit is the memory that is free."""
     (tmp_path / "text.txt").write_text("\n".join(make_texts()), encoding="utf-8")
     words = ["pretrain", "gpt2", "--data", str(tmp_path / "text.txt"), "--out", str(tmp_path / "run"), *what]
     words += ["--train.steps", "2", "--data.vocab_size", "300", "--train.keep_last", "1", "--train.keep_best", "0"]

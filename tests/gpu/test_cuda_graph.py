@@ -105,7 +105,7 @@ def test_an_optimizer_of_our_own_can_be_recorded(name):
 
 
 @pytest.mark.parametrize("name", ["adafactor", "rms-adamw", "lamb"])
-def test_whole_steps_of_such_an_optimizer_train_as_others(name, monkeypatch):
+def test_recorded_updates_train_like_launched_ones(name, monkeypatch):
     def train(names):
         monkeypatch.setattr(executor, "CAPTURABLE_OPTIMIZERS", names)
         settings = TrainConfig(

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +21,13 @@ from ..errors import Error, is_out_of_memory
 from .distributed.process_group import ProcessGroup
 from .train_config import LoopConfig
 
-LEFT_SHARE = 0.03  # of the free memory, for the system
-LIMIT_SECONDS = 0.5  # after which free memory is looked at again
-CGROUPS = (  # folder, files of the limit and of what is used, and the count of pages that can be given back
-    ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
+LEFT_SHARE = 0.03  # share of free memory that is left to the system
+LIMIT_SECONDS = 0.5  # between two readings of free memory
+CGROUPS = (  # folder, files of the limit and of what is used, and the counts of cached pages that can be given back
+    ("/sys/fs/cgroup", "memory.max", "memory.current", ("inactive_file", "active_file")),
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+     ("total_inactive_file", "total_active_file")),
+)  # fmt: skip
 
 
 @dataclass
@@ -43,7 +44,7 @@ def explain_out_of_memory(device: torch.device, parameters: int | None = None) -
     try:
         with limit_memory(device):
             yield use
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, OSError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         request = re.search(r"allocate ([\d.,]+ ?[KMGT]?i?(B|bytes))", " ".join(str(error).split()))
@@ -56,37 +57,71 @@ def explain_out_of_memory(device: torch.device, parameters: int | None = None) -
         raise Error(f"out of memory on {device}: {size} and {beside}; {used}", fix=fix) from None
 
 
+class MemoryLimit:
+    """Limits what this process may ask for to the memory that is free, as long as any block of `limit_memory` is
+    active. Linux grants more than there is, and kills a process that then uses it."""
+
+    def __init__(self) -> None:
+        self.lock, self.blocks = threading.Lock(), 0
+        self.before = (-1, -1)  # soft and hard limit
+        self.has_ended = threading.Event()
+
+    def enter(self) -> None:
+        """Begin a block; the first one sets the limit and follows what is free."""
+        import resource
+
+        with self.lock:
+            self.blocks += 1
+            if self.blocks == 1:
+                self.before, self.has_ended = resource.getrlimit(resource.RLIMIT_DATA), threading.Event()
+                with suppress(RuntimeError):  # no memory for another thread: then the limit stays as it is
+                    threading.Thread(target=self.follow, args=(self.has_ended,), daemon=True).start()
+                self.set_limit()
+
+    def leave(self) -> None:
+        """End a block; the last one restores the limit of before."""
+        import resource
+
+        with self.lock:
+            self.blocks -= 1
+            if not self.blocks:
+                self.has_ended.set()
+                resource.setrlimit(resource.RLIMIT_DATA, self.before)
+
+    def follow(self, has_ended: threading.Event) -> None:
+        """Set the limit anew from time to time, until the end."""
+        while not has_ended.wait(LIMIT_SECONDS):
+            with self.lock:
+                if not has_ended.is_set():
+                    self.set_limit()
+
+    def set_limit(self) -> None:
+        """Set the limit to what is used and what is free; a system that does not tell or allow it has none."""
+        import resource
+
+        with suppress(OSError, ValueError, MemoryError):
+            free = get_free_memory()
+            if free is not None:
+                limits = [read_bytes(Path("/proc/self/status"), "VmData") + int((1 - LEFT_SHARE) * free), *self.before]
+                lowest = min(limit for limit in limits if limit != resource.RLIM_INFINITY)
+                resource.setrlimit(resource.RLIMIT_DATA, (lowest, self.before[1]))
+
+
+MEMORY_LIMIT = MemoryLimit()  # of the process
+
+
 @contextmanager
 def limit_memory(device: torch.device) -> Iterator[None]:
-    """Let a run on a CPU take no more memory than is free: what is too large is then an error that can be explained,
-    where Linux would end the process without a word. On other systems nothing is limited."""
+    """Limit a run on a CPU, under Linux, to the memory that is free: too large a run is then usually an error that can
+    be explained, not a process that the system has killed. Processes started within the block inherit the limit."""
     if device.type != "cpu" or sys.platform != "linux" or get_free_memory() is None:
         yield
         return
-    import resource
-
-    before, has_ended = resource.getrlimit(resource.RLIMIT_DATA), threading.Event()
-
-    def set_limit() -> None:
-        free = get_free_memory()
-        if free is not None:
-            limits = [read_bytes(Path("/proc/self/status"), "VmData") + int((1 - LEFT_SHARE) * free), *before]
-            lowest = min(limit for limit in limits if limit != resource.RLIM_INFINITY)
-            resource.setrlimit(resource.RLIMIT_DATA, (lowest, before[1]))
-
-    def follow() -> None:
-        while not has_ended.wait(LIMIT_SECONDS):
-            set_limit()
-
-    set_limit()
-    follower = threading.Thread(target=follow, daemon=True, name="formers-memory")
-    follower.start()
+    MEMORY_LIMIT.enter()
     try:
         yield
     finally:
-        has_ended.set()
-        follower.join()
-        resource.setrlimit(resource.RLIMIT_DATA, before)
+        MEMORY_LIMIT.leave()
 
 
 def get_free_memory() -> int | None:
@@ -95,18 +130,18 @@ def get_free_memory() -> int | None:
     try:
         memory = Path("/proc/meminfo")
         free = [read_bytes(memory, "MemAvailable") + read_bytes(memory, "SwapFree")]
-        for name, limit, used, given_back in CGROUPS:
+        for name, limit, used, cached in CGROUPS:
             folder = Path(name)
             if (folder / limit).is_file() and (most := (folder / limit).read_text().strip()) != "max":
-                kept = int((folder / used).read_text()) - read_bytes(folder / "memory.stat", given_back)
-                free.append(int(most) - kept)
+                cache = sum(read_bytes(folder / "memory.stat", pages) for pages in cached)
+                free.append(int(most) - int((folder / used).read_text()) + cache)
         return max(0, min(free))
     except (OSError, ValueError):
         return None
 
 
 def read_bytes(file: Path, name: str) -> int:
-    """Return a number of bytes out of a file of Linux whose lines are a name and a number, of kB or of bytes."""
+    """Read one number of bytes from a file of /proc or of a cgroup: lines of a name and a number, in kB or bytes."""
     for line in file.read_text().splitlines():
         if (words := line.split()) and words[0].rstrip(":") == name:
             return int(words[1]) * (1024 if words[2:] else 1)

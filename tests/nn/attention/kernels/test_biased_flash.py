@@ -29,6 +29,7 @@ def numpy_kernels(monkeypatch):
     monkeypatch.setattr(relative_flash, "load_kernels", lambda: relative)
     for name in ("FORWARD_TILES", "QUERY_GRAD_TILES", "KEY_GRAD_TILES", "ENCODING_GRAD_TILES"):
         monkeypatch.setattr(relative_flash, name, (4, 1, 1))
+    monkeypatch.setattr(relative_flash, "KEY_GRAD_TILES", (8, 1, 1))  # its blocks are its own
     monkeypatch.setattr(relative_flash, "TARGET_PROGRAMS", 32)  # documents in several parts
 
 

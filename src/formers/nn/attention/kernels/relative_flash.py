@@ -2,9 +2,9 @@
 
 A score is scale · (q·k + e·r(distance)), with other queries e for the encodings r of distances (Dai et al. 2019, §3.3).
 biased_flash.py reads such scores from a table that is as large as all queries times all distances; here they are
-products of blocks inside the kernel. The backward pass computes them once: the kernel of the keys leaves the gradients
-of the scores, of which those of both kinds of queries are products, and by distance that of the encodings. N queries,
-M keys (packed), H heads, D head dim, W distances."""
+products of blocks inside the kernel. The backward pass computes them once: the kernel of the keys stores the gradients
+of the scores (H, M, longest document, in half precision); multiplied by keys and encodings they give those of both
+kinds of queries, and by column that of the encodings. N queries, M keys (packed), H heads, D head dim, W distances."""
 
 from __future__ import annotations
 
