@@ -49,7 +49,7 @@ def mixture_run(tmp_path_factory):
         "same": SAME, "alike": {"train": ALIKE}, "turn": {"train": TURNED, "task": "translate", "max_output_tokens": 8},
     }  # fmt: skip
     lines = []
-    mixture = {"tasks": tasks, "strategy": "temperature", "size_limit": 40}
+    mixture = {"tasks": tasks, "strategy": "temperature", "size_limit": 50}
     run = finetune_mixture(mixture, out=tmp_path_factory.mktemp("mixture") / "run", say=lines.append)
     return run, lines
 
@@ -61,11 +61,11 @@ def test_a_run_has_metrics_by_task_and_their_average(mixture_run):
     assert {"films/accuracy", "turn/chrf", "alike/mse"} <= set(run.valid)
     assert set(run.test) == {"films/accuracy", "films/f1_macro", "films/matthews"}, "only one task has a test"
     assert set(run.majority) == {f"{n}/{m}" for n in ("films", "same") for m in ("accuracy", "f1_macro", "matthews")}
-    counts = {name: min(40, n) ** 0.5 for name, n in {"films": 43, "same": 54, "alike": 54, "turn": 54}.items()}
+    counts = {name: min(50, n) ** 0.5 for name, n in {"films": 43, "same": 54, "alike": 54, "turn": 54}.items()}
     about = RunFolder(run.folder).read_info()
     assert about["data"]["rates"] == pytest.approx({name: root / sum(counts.values()) for name, root in counts.items()})
     assert about["data"]["tasks"] == {"films": "classify", "same": "classify", "alike": "regress", "turn": "translate"}
-    assert any(line.startswith("temperature-scaled mixing, T = 2, K = 40: films 25.0% (") for line in lines)
+    assert any(line.startswith("temperature-scaled mixing, T = 2, K = 50: films 23.6% (") for line in lines)
     evaluations = [row["valid"] for row in run.history if "valid" in row]
     best = max(evaluations, key=lambda row: row["average"])
     assert {"films/loss", "turn/loss", "average", "films/accuracy"} <= set(best)
