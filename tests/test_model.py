@@ -97,6 +97,18 @@ def test_centred_windows_do_not_cross_texts():
             assert torch.allclose(ours, torch.cat(want, 1), atol=1e-6)
 
 
+def test_what_an_encoder_has_read_is_pooled_by_its_maximum(batch):
+    """Conneau et al. 2017; a pooling that is named goes before it."""
+    for head, pool in (("classify@encoder=bilstm", torch.amax), ("classify@pool=mean,encoder=bilstm", torch.mean)):
+        model = build(head).model.eval()
+        part = model.parts["classify"]
+        with torch.no_grad():
+            hidden = model(batch)
+            pooled = [pool(states, 0) for states in hidden.split([len(row) for row in ROWS])]
+            want = part.out(torch.tanh(part.dense(torch.stack(pooled))), None)
+            assert torch.allclose(model.logits(hidden, batch, "classify"), want, atol=1e-6)
+
+
 SAVED = ("classify@pool=attention", "classify@last,pool=max,encoder=bilstm", "tag@encoder=cnn",
          "answer@encoder=bilstm", "choose@pool=mean,encoder=cnn")  # fmt: skip
 
