@@ -14,6 +14,7 @@ import yaml
 
 import formers
 from formers.config import build_config
+from formers.data.mixture import Mixture
 from formers.errors import Error
 from formers.task import Task
 from formers.tasks.encoding import TaskEncoder, encode_examples
@@ -258,7 +259,14 @@ def test_an_average_needs_every_task():
     assert "average" not in summarise_task_metrics({"a": "accuracy", "b": "bleu", "c": "bleu"}, values)
 
 
-def test_pretraining_mixes_text_with_tasks(tmp_path):
+def test_pretraining_mixes_text_with_tasks(tmp_path, monkeypatch):
+    taken, make_batch = [0, 0, 0], Mixture.make_batch
+
+    def count_examples(self, plan, samples, seed):
+        taken[:] = [total + len(rows) for total, rows in zip(taken, plan.rows, strict=True)]
+        return make_batch(self, plan, samples, seed)
+
+    monkeypatch.setattr(Mixture, "make_batch", count_examples)
     how = {
         "model": SMALL, "data": {"vocab_size": 200, "valid_fraction": 0.2},
         "train": {"steps": 8, "batch_tokens": 512, "seq_length": 48, "eval_every": 4, "eval_batches": 2},
@@ -266,6 +274,7 @@ def test_pretraining_mixes_text_with_tasks(tmp_path):
     mixture = {"tasks": {"films": REVIEWS, "same": SAME}, "size_limit": 20}
     lines = []
     run = formers.pretrain("t5", TEXT, mixture=mixture, out=tmp_path / "whole", say=lines.append, **how)
+    assert min(taken) > 10, "it is trained on the text and on both tasks"
 
     def hook(line):
         if line["step"] == 3 and "losses" in line:
