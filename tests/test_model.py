@@ -162,10 +162,15 @@ def test_every_kind_of_body_takes_them(family):
     assert not missing
 
 
-@pytest.mark.parametrize("more", [{"pool": "attention"}, {"head": "bilstm"}, {"head": "cnn", "features": "last"}])
-def test_a_task_is_learned_with_them(tmp_path, more):
+@pytest.mark.parametrize(
+    ("more", "head"),
+    [({"pool": "attention"}, "classify@pool=attention"), ({"head": "bilstm"}, "classify@encoder=bilstm"),
+     ({"head": "cnn", "features": "last"}, "classify@last,encoder=cnn")],
+)  # fmt: skip
+def test_a_task_is_learned_with_them(tmp_path, more, head):
     run = finetune_toy(out=tmp_path / "one", epochs=1)
     run = finetune_toy(str(run.folder / "model"), out=tmp_path / "two", epochs=12, lr=3e-3, **more)
+    assert run.former.head == head
     assert run.valid["accuracy"] >= 0.9
     former = formers.load(tmp_path / "two" / "model")
     assert [found.label for found in former.classify(ASKED)] == ["yes", "no"]
