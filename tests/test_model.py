@@ -97,6 +97,18 @@ def test_centred_windows_do_not_cross_texts():
             assert torch.allclose(ours, torch.cat(want, 1), atol=1e-6)
 
 
+def test_what_an_encoder_has_read_is_pooled_by_its_maximum(batch):
+    """Conneau et al. 2017; a pooling that is named goes before it."""
+    for head, pool in (("classify@encoder=bilstm", torch.amax), ("classify@pool=mean,encoder=bilstm", torch.mean)):
+        model = build(head).model.eval()
+        part = model.parts["classify"]
+        with torch.no_grad():
+            hidden = model(batch)
+            pooled = [pool(states, 0) for states in hidden.split([len(row) for row in ROWS])]
+            want = part.out(torch.tanh(part.dense(torch.stack(pooled))), None)
+            assert torch.allclose(model.logits(hidden, batch, "classify"), want, atol=1e-6)
+
+
 SAVED = ("classify@pool=attention", "classify@last,pool=max,encoder=bilstm", "tag@encoder=cnn",
          "answer@encoder=bilstm", "choose@pool=mean,encoder=cnn")  # fmt: skip
 
@@ -150,10 +162,15 @@ def test_every_kind_of_body_takes_them(family):
     assert not missing
 
 
-@pytest.mark.parametrize("more", [{"pool": "attention"}, {"head": "bilstm"}, {"head": "cnn", "features": "last"}])
-def test_a_task_is_learned_with_them(tmp_path, more):
+@pytest.mark.parametrize(
+    ("more", "head"),
+    [({"pool": "attention"}, "classify@pool=attention"), ({"head": "bilstm"}, "classify@encoder=bilstm"),
+     ({"head": "cnn", "features": "last"}, "classify@last,encoder=cnn")],
+)  # fmt: skip
+def test_a_task_is_learned_with_them(tmp_path, more, head):
     run = finetune_toy(out=tmp_path / "one", epochs=1)
     run = finetune_toy(str(run.folder / "model"), out=tmp_path / "two", epochs=12, lr=3e-3, **more)
+    assert run.former.head == head
     assert run.valid["accuracy"] >= 0.9
     former = formers.load(tmp_path / "two" / "model")
     assert [found.label for found in former.classify(ASKED)] == ["yes", "no"]

@@ -11,6 +11,7 @@ import pytest
 
 import formers
 from formers import registry
+from formers.generation.beam import BeamState
 from tests.command_line import run_command
 
 LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다"] * 4
@@ -56,6 +57,24 @@ def test_generate_shows_what_the_library_gives(capsys, models):
         capsys, "generate", models / "gpt2", "the", "--max-new-tokens", 5, "--num-beams", 3, "--early-stopping", "yes"
     )[1]
     assert out == f.generate("the", 5, num_beams=3, early_stopping=True) + "\n"
+
+
+@pytest.mark.parametrize("verb", ["generate", "translate", "summarise"])
+def test_the_penalties_of_gnmt_are_options_of_every_search(capsys, models, monkeypatch, verb):
+    searches, start = [], BeamState.__init__
+
+    def record(self, batch, constraints):
+        searches.append(constraints.options)
+        start(self, batch, constraints)
+
+    monkeypatch.setattr(BeamState, "__init__", record)
+    penalties = ["--length-penalty", 0.6, "--length-normalisation", "gnmt", "--coverage", 0.2]
+    code, _, error = run_command(
+        capsys, verb, models / "t5", "the cat", "--max-new-tokens", 3, "--num-beams", 2, *penalties
+    )
+    assert code == 0, error
+    (used,) = searches
+    assert (used.num_beams, used.length_penalty, used.length_normalisation, used.coverage) == (2, 0.6, "gnmt", 0.2)
 
 
 def test_texts_of_files_and_pipes(capsys, models, tmp_path, monkeypatch):

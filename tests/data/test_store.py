@@ -90,21 +90,33 @@ def test_units_reach_to_the_next(tokenizer):
     text = "see New York City today, 서울시청에서 만나요"
     york, seoul = text.index("New"), text.index("서울")
     units = [(york, york + 13, "entity"), (york, york + 8, "phrase"), (seoul, seoul + 4, "entity")]
-    found = find_unit_starts(text, units)
+    starts, rests = find_unit_starts(text, units)
     both = PHRASE_BIT | ENTITY_BIT
-    assert found == {
-        0: both, york: both, york + 9: PHRASE_BIT, text.index("today"): both, seoul: both, seoul + 4: ENTITY_BIT,
-        text.index("만나"): both,
-    }  # fmt: skip
+    assert starts == {0: both, york: both, york + 9: PHRASE_BIT, text.index("today"): both, seoul: both,
+                      text.index("만나"): both}  # fmt: skip
+    assert rests == {seoul + 4: ENTITY_BIT}
     made = encode_documents([text], tokenizer, units=lambda text: units)
     offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
     firsts = {}
-    for at, bits in found.items():
+    for at, bits in (starts | rests).items():
         token = next(i for i, (_, end) in enumerate(offsets) if end > at)
+        token += at in rests and offsets[token][0] < at
         firsts[token] = firsts.get(token, 0) | bits
     marked = {i: int(bits) for i, bits in enumerate(made.unit_bits[: len(offsets)]) if bits}
     assert marked == firsts
     assert (made.unit_bits[len(offsets) :] == both).all(), "the end mark is its own unit"
+
+
+@pytest.mark.parametrize(("name", "particles"), [("안나 카레니나", "는"), ("안나", "는 카레니나를")])
+def test_a_token_that_reaches_beyond_a_unit_belongs_to_it(name, particles):
+    """A Korean particle is often part of a name's last token, and the name was no longer one unit."""
+    text = f"{name}{particles} 안다."
+    tokenizer = train_tokenizer("wordpiece", [text] * 20, 400)
+    made = encode_documents([text], tokenizer, units=lambda _: [(0, len(name), "entity")])
+    pieces = [tokenizer.get_token_text(int(token)) for token in made.ids]
+    assert pieces == [*text[:-1].split(), "."]
+    begins = [piece for piece, bits in zip(pieces, made.unit_bits, strict=True) if bits & ENTITY_BIT]
+    assert begins == (["안나", "안다"] if " " in name else pieces[:-1])
 
 
 def test_phrases_of_a_text():

@@ -231,7 +231,8 @@ def test_a_beam_of_all_texts_finds_the_best(family):
 
 ATTENTIVE = {
     "seq2seq": {"attention": "local", "window": 1, "feed": True}, "gnmt": {},
-    "t5": {"heads": 2, "ff": 16, "head_dim": 6, "start": 2}, "bart": {"heads": 2, "ff": 16, "start": 2, "context": 20},
+    "t5": {"layers": 2, "heads": 2, "ff": 16, "head_dim": 6, "start": 2},
+    "bart": {"heads": 2, "ff": 16, "start": 2, "context": 20},
 }  # fmt: skip
 
 

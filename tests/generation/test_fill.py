@@ -9,6 +9,8 @@ import torch
 
 import formers
 from formers import Error
+from formers.generation import fill as fill_module
+from formers.generation.decoding import Hypothesis
 from formers.generation.fill import fill
 from formers.registry import train_tokenizer
 from tests.generation.small_decoders import build_decoder
@@ -140,6 +142,17 @@ def test_a_span_of_several_pieces_ends_where_the_text_continues(family):
         logits = f.logits(torch.tensor([source]), target=torch.tensor([[f.config.start, *target[:-1]]]))[0]
     chances = logits.log_softmax(-1)[torch.arange(len(target)), torch.tensor(target)]
     assert best.probability == pytest.approx(math.exp(chances[asked].sum()), rel=1e-2)
+
+
+def test_equal_spans_of_other_pieces_are_one_guess(monkeypatch):
+    f = build_span_model("t5")
+    whole, cut = f.tokenizer.encode("cat", special=False), [f.tokenizer.backend.token_to_id(x) for x in ("▁", *"cat")]
+    assert whole != cut
+    assert None not in cut
+    found = [Hypothesis(ids, math.log(p)) for ids, p in ((whole, 0.5), (cut, 0.25))]
+    monkeypatch.setattr(fill_module, "decode_batch", lambda batch, constraints: [found])
+    (guess,) = f.fill("the ___ sat")
+    assert (guess.token, guess.probability) == ("cat", pytest.approx(0.75))
 
 
 def test_spans_say_what_is_wrong():

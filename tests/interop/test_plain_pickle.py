@@ -102,6 +102,7 @@ def test_nothing_is_called(tmp_path):
         (build_table() | {"idx2sym": [3]}, "idx2sym is not a list of words"),
         (build_table() | {"idx2sym": Call(list, WORDS)}, "idx2sym is not a list of words"),
         (build_table() | {"sym2idx": {"the": 7}}, "sym2idx does not number the words"),
+        (build_table() | {"sym2idx": build_table(WORDS[::-1])["sym2idx"]}, "sym2idx does not number the words"),
         (build_table(["the", "the"]), "sym2idx does not number the words"),
         (build_table(["the"]), "there is no word for unknown ones"),
     ],

@@ -32,6 +32,7 @@ def test_what_is_shared_is_one_and_is_saved_once(share, tmp_path):
     blocks = f.model.body.blocks
     if share != "all-shared":
         assert (blocks[0].attn is blocks[2].attn) == (share == "shared-attention")
+        assert (blocks[0].attn_norm is blocks[2].attn_norm) == (share == "shared-attention")
         assert (blocks[0].ff is blocks[2].ff) == (share == "shared-FFN")
         assert (blocks[0].ff_norm is blocks[2].ff_norm) == (share == "shared-FFN")
     ids = torch.tensor([[5, 6, 7, 8]])

@@ -294,4 +294,23 @@ def test_published_sizes():
     assert sum(n for name, n in sizes.items() if name.endswith("weight") and "layers" in name) == 64_000_000
 
 
+PAPERS = {  # cell, layers, both directions, reversed source, attention, its score and window, what is fed, widths
+    "sutskever-2014": ("lstm", 4, False, True, "none", None, None, False, 1000, 1000),
+    "cho-2014": ("gru", 1, False, False, "none", None, None, True, 100, 1000),
+    "rnnsearch": ("gru", 1, True, False, "additive", None, None, False, 620, 1000),
+    "luong-global": ("lstm", 4, False, True, "general", None, None, True, 1000, 1000),
+    "luong-local": ("lstm", 4, False, True, "local", "general", 10, True, 1000, 1000),
+}
+
+
+@pytest.mark.parametrize("preset", PAPERS)
+def test_presets_attend_as_in_their_papers(preset):
+    with torch.device("meta"):
+        c = formers.build("seq2seq", preset=preset).config
+    local = (c.score, c.window) if c.attention == "local" else (None, None)
+    made = (c.cell, c.layers, c.bidirectional, c.reverse, c.attention, *local, c.feed, c.embed, c.dim)
+    assert made == PAPERS[preset]
+    assert c.predict, "local-p"
+
+
 CNN = {"vocab": 19, "embed": 5, "filters": 4, "widths": (2, 3, 3, 5), "dropout": 0.0}

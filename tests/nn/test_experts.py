@@ -76,6 +76,17 @@ def test_outputs_gradients_and_dropped_tokens(more, training, capacity):
     assert not dropped.all()
 
 
+def test_factors_of_the_settings_bound_training_and_evaluation():
+    """§2.2, and the released code's second factor: with 3 experts and 30 tokens, 5 and 20 instead of 12 and 20."""
+    sizes = {"vocab": 50, "dim": 16, "layers": 4, "heads": 2, "head_dim": 8, "ff": 16, "sparse": 2, "experts": 3}
+    f = formers.build("switch", capacity_factor=0.5, eval_capacity_factor=2.0, **sizes)
+    layers = [part for part in f.model.modules() if isinstance(part, Experts)]
+    assert len(layers) == 4
+    for is_training, tokens in ((True, 5), (False, 20)):
+        f.model.train(is_training)
+        assert [layer.compute_capacity(make_layout([30])).tolist() for layer in layers] == [[tokens]] * 4
+
+
 def test_with_a_cache_nothing_is_dropped():
     from formers.nn.attention.kv_cache import KVCache
 
@@ -132,9 +143,11 @@ def test_jitter_is_on_the_routers_input_alone():
     assert 0 < float(ratio.detach()) < 2 * 0.4 * float(layer.router.weight.detach().abs().sum(1).max()) + 1
 
 
-def test_the_router_stays_in_fp32():
-    layer = build_experts().to(torch.bfloat16)
-    assert layer.route(torch.randn(3, DIM, dtype=torch.bfloat16)).dtype == torch.float32
+def test_the_router_alone_stays_in_fp32():
+    """§2.4, selective precision: what leaves the layer has half of the bytes again."""
+    layer, x = build_experts().to(torch.bfloat16), torch.randn(3, DIM, dtype=torch.bfloat16)
+    assert layer.route(x).dtype == torch.float32
+    assert layer(x, AttentionContext(make_layout([3]))).dtype == torch.bfloat16
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert build_experts().route(torch.randn(3, DIM)).dtype == torch.float32
 

@@ -18,6 +18,7 @@ from formers.objectives.continual import (
     ORDERS,
     TASKS,
     TEXT_TASKS,
+    ContinualTasks,
     find_tasks,
 )
 from formers.objectives.registry import build_objective
@@ -149,13 +150,23 @@ def test_tasks_are_added_one_after_the_other():
     assert goal.plan(STORE, 1, 1).label.tolist() == goal.plan(STORE, 1, 1).label.tolist()
 
 
-def test_all_tasks_are_learned_in_a_run(tmp_path):
+def test_all_tasks_are_learned_in_a_run(tmp_path, monkeypatch):
+    seen, corrupt = [], ContinualTasks.corrupt
+
+    def record(self, raw, seed):
+        if self.task_starts is not None:
+            seen.append(set(find_tasks(raw.label).tolist()))
+        return corrupt(self, raw, seed)
+
+    monkeypatch.setattr(ContinualTasks, "corrupt", record)
     sizes = {"dim": 16, "layers": 1, "heads": 2, "ff": 16, "context": 48, "use_tasks": True, "tasks": 8, "segments": 4}
     train = {"steps": 14, "batch_tokens": 480, "seq_length": 40, "warmup_steps": 1, "samples": 0, "eval_every": 7}
     asked = {"model": sizes, "train": train, "data": {"vocab_size": 300, "valid_fraction": 0.2}}
     run = formers.pretrain("ernie", TEXT, out=tmp_path / "run", objective={"name": "continual"}, **asked)
     assert run.former.head == "multitask"
     assert {"mlm", *NUM_CLASSES} <= set(run.score.metrics)
+    firsts = [next(step for step, tasks in enumerate(seen, 1) if n in tasks) for n in range(len(TASKS))]
+    assert firsts == pytest.approx([2 * n + 1 for n in range(len(TASKS))], abs=1.1), "long windows first, then pairs"
     again = formers.load(tmp_path / "run")
     assert again.head == "multitask"
     del sizes["use_tasks"]

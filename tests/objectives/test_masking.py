@@ -180,6 +180,18 @@ def test_word_beginnings():
     assert find_word_starts(np.array([1, 0]), None, np.zeros(2, bool)).all()
 
 
+def test_an_example_holds_whole_sentences_where_it_is_asked_for():
+    """RoBERTa §4.2, FULL-SENTENCES: 30 tokens beside the frame, the sentences of one document after another's."""
+    store = toys.build_store([[12, 13], [4], [9, 14, 20]])
+    spans = {}
+    for name, more in (("whole", {"whole_sentences": True}), ("cut", {})):
+        goal = MaskedLM(32, 100, 4, SPECIAL, ((2,), (3,)), across_documents=True, **more)
+        plan = goal.plan(store, 1, 0)
+        spans[name] = sorted(zip(plan.begin.tolist(), plan.end.tolist(), strict=True))
+    assert spans["whole"] == [(0, 29), (29, 52), (52, 72)]
+    assert not {begin for begin, _ in spans["cut"]} <= {0, 12, 25, 29, 38, 52}
+
+
 def test_marks_begin_nothing():
     at = add_special_tokens(draw_text([3, 2]), (2,), (3,))
     marks = np.isin(np.arange(len(at.ids)), at.token_slots, invert=True)

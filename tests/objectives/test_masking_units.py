@@ -205,3 +205,10 @@ def test_entities_may_be_given():
     assert ("Seoul National University", "entity") in found
     assert ("세종대왕", "entity") in found
     assert found.count(("machine learning", "phrase")) + found.count(("Machine learning", "phrase")) == 2
+
+
+def test_names_and_numbers_are_entities_without_a_list():
+    text = "They met Anna Karenina in Moscow, and 250 others."
+    assert [text[a:b] for a, b, kind in build_unit_finder([])(text) if kind == "entity"] == [
+        "Anna Karenina", "Moscow", "250",
+    ]  # fmt: skip

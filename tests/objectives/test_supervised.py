@@ -129,16 +129,26 @@ def test_dummies_leave_no_trace_in_gradients():
         assert all(torch.allclose(g, found[1][n], atol=1e-6) for n, g in found[0].items())
 
 
-def test_both_orders_are_added():
-    former = build_bert("classify", 3)
+@pytest.mark.parametrize("kind", ["class", "number"])
+def test_both_orders_are_added(kind):
+    """GPT §3.3, which reads a similarity in both orders; a label may be learned so as well."""
+    former = build_bert("classify", 3 if kind == "class" else 1)
     rows, made = draw_documents(), ExampleCollector()
+    answers = {
+        "class": (1, IGNORE_INDEX),
+        "number": (np.array([1.5, 1], np.float32), np.full(2, IGNORE_INDEX, np.float32)),
+    }[kind]
     for number in range(0, 8, 2):
-        made.add_document(rows[number], None, np.int64(1))
-        made.add_document(rows[number + 1], None, np.int64(IGNORE_INDEX))
+        for ids, answer in zip(rows[number : number + 2], answers, strict=True):
+            made.add_document(ids, None, np.asarray(answer))
         made.add_example(number // 2, 2)
-    goal = Supervised(EncodedSource(made.pack()), "class", "classify")
+    goal = Supervised(EncodedSource(made.pack()), kind, "classify")
     scores = torch.stack([former.logits(torch.tensor(ids)[None])[0] for ids in rows])
-    want = F.cross_entropy(scores[::2] + scores[1::2], torch.ones(4, dtype=torch.long), reduction="sum")
+    both = scores[::2] + scores[1::2]
+    if kind == "class":
+        want = F.cross_entropy(both, torch.ones(4, dtype=torch.long), reduction="sum")
+    else:
+        want = (both - 1.5).square().sum()
     found = sum(
         goal.loss(former.model, b.to("cpu"))["classify"][0].detach().item()
         for b, _ in load_batches(goal.source, 30, epochs=1)

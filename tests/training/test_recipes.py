@@ -12,6 +12,7 @@ import formers
 from formers.config import build_config as build_config
 from formers.data.loader import load_batches
 from formers.data.plans import TokenSource
+from formers.data.preparation.document_encoder import ENTITY_BIT, PHRASE_BIT
 from formers.former import build_empty
 from formers.nn.block import Block
 from formers.objectives.masking import UnitMaskedLM
@@ -173,11 +174,12 @@ def test_ernie_runs_its_three_stages_by_default(language, tmp_path, monkeypatch)
         return found
 
     monkeypatch.setattr(UnitMaskedLM, "find_stages", find_stages)
-    text = (
-        TEXT
-        if language == "en"
-        else [f"서울은 {n}번째 수도이다. 세종대왕은 한글을 만들었다. 날씨가 좋다." for n in range(60)]
-    )
+    if language == "en":
+        text = [f"{'The white house is old. ' * (n % 6 == 0)}They met Anna Karenina. {line} {line}"
+                for n, line in enumerate(TEXT)]  # fmt: skip
+    else:
+        pytest.importorskip("kiwipiepy")
+        text = [f"서울은 {n}번째 수도이다. 안나 카레니나는 국립 중앙 박물관에서 책을 샀다." for n in range(60)]
     sizes = {"dim": 16, "layers": 1, "heads": 2, "ff": 16, "context": 24}
     train = {"steps": 9, "batch_tokens": 240, "seq_length": 24, "warmup_steps": 1, "samples": 0, "eval_every": 9}
     said: list[str] = []
@@ -187,6 +189,10 @@ def test_ernie_runs_its_three_stages_by_default(language, tmp_path, monkeypatch)
     assert "stages: basic from step 1, phrase from step 4, entity from step 7" in said
     store = formers.Store.open(tmp_path / "run" / "data" / "store")
     assert store.unit_bits is not None
+    tokens = [run.former.tokenizer.get_token_text(int(token)) for token in store.tokens]
+    bits = dict(zip(tokens, store.unit_bits, strict=True))
+    in_phrase, in_entity = {"en": ("white", "Karenina"), "ko": ("중앙", "카레니나는")}[language]
+    assert (bits[in_phrase], bits[in_entity]) == (ENTITY_BIT, PHRASE_BIT), "both are found in plain text"
     assert run.score is not None
     assert {0, 1, 2} == set(seen)
     assert seen == sorted(seen), "one after the other"

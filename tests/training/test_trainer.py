@@ -55,6 +55,27 @@ def test_learns_and_is_the_same_twice():
     assert [r.loss for r in train_to_end(build_toy_trainer(seed=1))] != [r.loss for r in told]
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"schedule": "cosine", "min_lr_ratio": 0.0}, [(1 + math.cos(math.pi * i / 8)) / 2 for i in range(8)]),
+        ({"schedule": "cosine", "min_lr_ratio": 0.5, "decay_steps": 2}, [1, 0.75, *[0.5] * 6]),
+        ({"schedule": "halving", "decay_start": 3, "decay_every": 2}, [1, 1, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 4, 1 / 8]),
+        ({"schedule": "rsqrt", "warmup_steps": 2}, [1, 1, *[(2 / i) ** 0.5 for i in range(3, 9)]]),
+        ({"optimizer": "adam-sgd", "switch_step": 6, "switch_lr": 5e-6}, [*[1] * 6, 5, 5]),
+    ],
+    ids=["GPT-1", "GPT-3", "Luong", "T5", "GNMT"],
+)
+def test_a_run_has_the_rates_and_methods_of_its_settings(given, expected):
+    t = build_toy_trainer(**{"steps": 8, "lr": 1e-6, "warmup_steps": 0, "schedule": "constant", **given})
+    methods = []
+    for result in t.train(load_toy_batches(t)):
+        assert result.lr == pytest.approx(1e-6 * expected[result.step - 1])
+        methods.append(t.executor.optimizer.param_groups[0].get("uses_sgd"))
+    assert len(methods) == 8
+    assert methods == ([False] * 6 + [True] * 2 if "switch_step" in given else [None] * 8)
+
+
 def test_training_does_not_disturb_the_callers_random_numbers():
     torch.manual_seed(5)
     expected = torch.rand(3)

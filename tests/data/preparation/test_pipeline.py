@@ -23,7 +23,7 @@ from formers import Error, Store
 from formers.atomic_files import hold_lock
 from formers.cli.main import main
 from formers.data.preparation import pipeline as module
-from formers.data.preparation.document_encoder import PHRASE_BIT
+from formers.data.preparation.document_encoder import ENTITY_BIT, PHRASE_BIT
 from formers.interop.tokenizer_files import load_tokenizer
 from formers.registry import train_tokenizer
 
@@ -300,8 +300,12 @@ def test_phrases_for_ernie(files, tmp_path):
     assert house == [0], "the second word of a phrase begins nothing"
     with pytest.raises(Error, match="in a pass of their own"):
         prepare_store(iter(TEXTS), tmp_path / "x", units="learn")
-    (tmp_path / "list.txt").write_text("The cat\n", encoding="utf-8")
-    assert prepare_store(files, tmp_path / "y", units=str(tmp_path / "list.txt")).unit_bits is not None
+    (tmp_path / "list.txt").write_text("The cat\nsat down\tentity\n", encoding="utf-8")
+    given = prepare_store(files / "0.txt", tmp_path / "y", units=str(tmp_path / "list.txt"), validation=0)
+    ids, _, units = given.read_spans(given.starts[:1], given.starts[1:2])
+    bits = dict(zip(map(TOKENIZER.get_token_text, ids.tolist()), units.tolist(), strict=True))
+    assert bits[" cat"] == ENTITY_BIT, "inside a phrase of the list"
+    assert bits[" down"] == PHRASE_BIT, "inside an entity of the list"
 
 
 @pytest.mark.skipif(

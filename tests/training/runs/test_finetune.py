@@ -467,7 +467,7 @@ def test_a_checkpoint_continues_with_what_it_learned(tmp_path, head):
 def test_gpt_has_its_marks_and_both_orders(tmp_path):
     tokenizer = train_tokenizer("bpe", [row["text"] for row in REVIEWS], 300, style="bloom")
     tokenizer.special = {"unk": "<unk>"}
-    base = formers.build("gpt", dim=32, layers=2, heads=2, context=64, vocab=len(tokenizer))
+    base = formers.build("gpt", dim=32, layers=2, heads=2, context=64, vocab=len(tokenizer), init=0.5)
     base.tokenizer = tokenizer
     formers.save(base, tmp_path / "base")
     run = finetune_toy(str(tmp_path / "base"), PAIRS, PAIRS[:20], task="regress", epochs=1, out=tmp_path / "run")
@@ -477,31 +477,30 @@ def test_gpt_has_its_marks_and_both_orders(tmp_path):
     former = formers.load(tmp_path / "run" / "model")
     one, two = former.score([("a fine film", "a dull film"), ("a dull film", "a fine film")])
     assert one == pytest.approx(two, abs=1e-4)
+    former.task["both_orders"] = False
+    one, two = former.score([("a fine film", "a dull film"), ("a dull film", "a fine film")])
+    assert one != pytest.approx(two, abs=1e-2), "one order alone is another score"
 
 
 def test_gpt_from_scratch_learns_as_in_its_paper(tmp_path):
     """§3.2: the language model's loss helps; §3.3: both orders of a similarity, one of an entailment."""
-    sizes = {"dim": 16, "layers": 1, "heads": 2, "context": 64}
+    sizes = {"dim": 16, "layers": 1, "heads": 2, "context": 64, "init": 0.5}  # large, so that an order shows
     run = finetune_toy("gpt", PAIRS, PAIRS[:20], sizes=sizes, task="regress", out=tmp_path / "similarity")
     assert {"lm", "classify"} <= set(next(row["losses"] for row in run.history if "losses" in row))
-    one, two = run.former.score([("a fine film", "a dull film"), ("a dull film", "a fine film")])
+    pair = [("a fine film", "a dull film"), ("a dull film", "a fine film")]
+    one, two = run.former.score(pair)
     assert one == pytest.approx(two, abs=1e-4)
-    alone = finetune_toy(
-        "gpt",
-        PAIRS,
-        PAIRS[:20],
-        sizes=sizes,
-        task="regress",
-        both_orders=False,
-        lm_loss_weight=0.0,
-        out=tmp_path / "one",
-    )
+    assert run.former.task["both_orders"], "nobody asked for it"
+    how = {"task": "regress", "both_orders": False, "lm_loss_weight": 0.0}
+    alone = finetune_toy("gpt", PAIRS, PAIRS[:20], sizes=sizes, out=tmp_path / "one", **how)
     assert "lm" not in next(row["losses"] for row in alone.history if "losses" in row)
     assert not alone.former.task["both_orders"]
-    assert (
-        finetune_toy("bert", PAIRS, PAIRS[:20], task="regress", out=tmp_path / "bert").former.task["both_orders"]
-        is False
-    )
+    one, two = alone.former.score(pair)
+    assert one != pytest.approx(two, abs=1e-2), "one order alone is another score"
+    entailed = [{**row, "label": "yes" if row["label"] > 0.5 else "no"} for row in PAIRS]
+    for family, rows, task in (("bert", PAIRS, "regress"), ("gpt", entailed, "classify")):
+        run = finetune_toy(family, rows, rows[:20], task=task, epochs=0.2, out=tmp_path / family)
+        assert run.former.task["both_orders"] is False
 
 
 def test_words_tags_answers_and_choices_are_learned(tmp_path, checkpoint):

@@ -60,18 +60,19 @@ def encode_documents(
     """Encode documents, each with the end mark after it, if the tokenizer has one. A document is text: one that spells
     a special token ("[SEP]", "</s>") gets the pieces of these letters."""
     texts = list(texts)
-    noted: list[tuple[int, list[int]]] = []  # of each text: how many sentences it has, the bits of its units
+    # Of each text: how many sentences it has, the bits of its units, the bits of what follows units inside a word.
+    noted: list[tuple[int, list[int], list[int]]] = []
 
-    def find_marked_places(text: str) -> list[int]:  # of sentences, then of units
+    def find_marked_places(text: str) -> list[int]:  # of sentences, then of units, of rests, of the units' ends
         begins = [] if split is None else list(split(text))
-        bits = {} if units is None else find_unit_starts(text, units(text))
-        noted.append((len(begins), list(bits.values())))
-        return [*begins, *bits]
+        starts, rests = ({}, {}) if units is None else find_unit_starts(text, units(text))
+        noted.append((len(begins), list(starts.values()), list(rests.values())))
+        return [*begins, *starts, *rests, *(at - 1 for at in rests)]
 
     rows: list[tuple[list[int], list[int]]]
     if split is find_tab_starts:
         rows = encode_pairs(texts, tokenizer)
-        noted += [(len(row_ids), []) for _, row_ids in rows]
+        noted += [(len(row_ids), [], []) for _, row_ids in rows]
     elif split is None and units is None:
         rows = [(row, []) for row in tokenizer.encode_batch(texts, special=False, parse_special=False)]
     else:
@@ -88,8 +89,14 @@ def encode_documents(
         if split is not None:
             sentences += (begin + token for token in sorted({0, *row_ids[: noted[i][0]]}))  # the first token always
         if marks is not None:
-            for token, bits in zip(row_ids[noted[i][0] :], noted[i][1], strict=True):
+            num_sentences, start_bits, rest_bits = noted[i]
+            rests = num_sentences + len(start_bits)
+            ends = rests + len(rest_bits)
+            for token, bits in zip(row_ids[num_sentences:rests], start_bits, strict=True):
                 marks[begin + token] |= bits
+            for token, last, bits in zip(row_ids[rests:ends], row_ids[ends:], rest_bits, strict=True):
+                token += token == last  # a token that reaches beyond a unit belongs to it
+                marks[begin + token : begin + len(row)][:1] |= bits
             marks[begin + len(row) :][: len(tail)] = PHRASE_BIT | ENTITY_BIT  # the end mark is a unit of its own
     counts = {"spelled": sum(map(tokenizer.has_special_spelling, texts)), "tokenless": len(rows) - len(kept)}
     counts["single"] = int(np.count_nonzero(lengths == 1))
@@ -103,27 +110,29 @@ def choose_id_dtype(vocab: int) -> type:
     return np.uint16 if vocab <= 2**16 else np.uint32
 
 
-def find_unit_starts(text: str, units: Sequence[tuple[int, int, str]]) -> dict[int, int]:
-    """Return the bits of each character at which a unit begins. What is in no unit is one word by word."""
+def find_unit_starts(text: str, units: Sequence[tuple[int, int, str]]) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the bits of each character at which a unit begins, and those of each at which the rest of a word follows
+    a unit (a Korean particle, a full stop). What is in no unit is one word by word."""
     words = [m.start() for m in WORD_PATTERN.finditer(text)]
-    kinds: dict[int, int] = {}
+    starts: dict[int, int] = {}
+    rests: dict[int, int] = {}
     for kind, bit in UNIT_BITS.items():
         spans = sorted((begin, end) for begin, end, k in units if k == kind)
         inside, at = -1, 0
         for begin, end in [*spans, (len(text), len(text))]:
             while at < len(words) and words[at] < begin:
                 if words[at] >= inside:
-                    kinds[words[at]] = kinds.get(words[at], 0) | bit
+                    starts[words[at]] = starts.get(words[at], 0) | bit
                 at += 1
             if begin < inside or begin == len(text):
                 continue  # it overlaps with the one before
-            kinds[begin] = kinds.get(begin, 0) | bit
+            starts[begin] = starts.get(begin, 0) | bit
             inside = end
             while at < len(words) and words[at] < end:
                 at += 1
-            if end < len(text) and not text[end].isspace():  # the rest of a word: a Korean particle, a full stop
-                kinds[end] = kinds.get(end, 0) | bit
-    return kinds
+            if end < len(text) and not text[end].isspace():
+                rests[end] = rests.get(end, 0) | bit
+    return starts, {at: new for at, bits in rests.items() if (new := bits & ~starts.get(at, 0))}
 
 
 def find_tab_starts(text: str) -> list[int]:

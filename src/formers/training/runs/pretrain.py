@@ -28,7 +28,7 @@ from ...interop.huggingface import explain_export_limits
 from ...interop.model_directory import load
 from ...nn.block import scale_residual_branches
 from ...objectives.causal import CausalLM
-from ...objectives.continual import TASKS, ContinualTasks
+from ...objectives.continual import TASKS, ContinualTasks, find_tasks
 from ...objectives.masking import STAGE_BITS, NextSentence, UnitMaskedLM, measure_random_pairs
 from ...objectives.registry import OBJECTIVES, UNPAIRED_OBJECTIVES, build_objective, list_options
 from ...protocols import AnySource
@@ -302,7 +302,8 @@ class PretrainRun(NetworkRun[PretrainConfig]):
 
     def set_stages(self, objective: TextObjective, phase: int) -> TextObjective:
         """Give each of ERNIE's three stages a third of the steps, or begin each task of ERNIE 2.0 a seventh of them
-        after the one before. The examples at which that is are estimated by their mean length."""
+        after the one before. The examples at which that is are estimated by the mean length of those before it: the
+        first tasks have long windows of text, later ones pairs of sentences."""
         if not isinstance(objective, UnitMaskedLM):
             return objective
         s, continual = self.config.train, objective if isinstance(objective, ContinualTasks) else None
@@ -312,15 +313,21 @@ class PretrainRun(NetworkRun[PretrainConfig]):
             return objective
         low, high = (0, s.long_phase_start) if phase < len(self.objectives) - 1 else (s.long_phase_start, s.steps)
         plan = TokenSource(self.data.store, objective).plan_epoch(s.seed, 0)
-        mean = float(objective.measure_sizes(plan)[:, 0].mean())
+        sizes = objective.measure_sizes(plan)[:, 0]
 
-        def find_example(step: int) -> int:
-            return round(s.batch_tokens * s.count_batches_between(low, min(max(step, low), high)) / mean)
+        def count_examples(begin: int, end: int, mean: float) -> float:
+            begin, end = (min(max(step, low), high) for step in (begin, end))
+            return s.batch_tokens * s.count_batches_between(begin, end) / mean
 
-        if continual is not None:
-            starts = tuple(find_example(s.steps * n // len(TASKS)) for n in range(len(TASKS)))
-            return dataclasses.replace(continual, task_starts=starts)
-        return dataclasses.replace(objective, stage_ends=(find_example(s.steps // 3), find_example(s.steps * 2 // 3)))
+        if continual is None:
+            ends = (count_examples(0, s.steps * n // 3, sizes.mean()) for n in (1, 2))
+            return dataclasses.replace(objective, stage_ends=tuple(map(round, ends)))
+        tasks, starts = find_tasks(plan.label), [0.0]
+        begins = [s.steps * n // len(TASKS) for n in range(len(TASKS))]
+        for begin, end in itertools.pairwise(begins):
+            known = [sizes[tasks == n].mean() for n in range(len(starts)) if (tasks == n).any()] or [sizes.mean()]
+            starts.append(starts[-1] + count_examples(begin, end, float(np.mean(known))))
+        return dataclasses.replace(continual, task_starts=tuple(map(round, starts)))
 
     def describe_stages(self) -> str | None:
         """Return at which steps ERNIE's stages, or the tasks of ERNIE 2.0, begin; None for other objectives."""
