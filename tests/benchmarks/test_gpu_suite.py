@@ -109,7 +109,7 @@ def test_a_process_reads_ahead_and_waits_for_its_turn(tmp_path):
         "note('{0} reads'); w(); note('{0} begins'); time.sleep({1}); note('{0} ends'); raise SystemExit({2})"
     )
     commands = [[sys.executable, "-c", words.format(*values)] for values in (("a", 1, 3), ("b", 600, 0), ("c", 0, 0))]
-    assert list(run_one_ahead(commands, 20)) == [3, None, 0], "one that fails or hangs does not take the others along"
+    assert list(run_one_ahead(commands, 8)) == [3, None, 0], "one that fails or hangs does not take the others along"
     lines = log.read_text().splitlines()
     assert lines.index("a ends") < lines.index("b begins") < lines.index("c begins")
     assert lines.index("c reads") < lines.index("c begins")
