@@ -75,7 +75,7 @@ def main() -> None:
         raise SystemExit(f"{words[0]} is none of --update, --unchanged and --all")
     if unknown := [page for page in words[1:] if page not in list_pages()]:
         raise SystemExit(f"no such page: {', '.join(unknown)}. Pages are named like training or tutorials/nsmc")
-    if words and words[0] in ("--update", "--unchanged", "--all"):
+    if words:
         pages = find_stale_pages(read_record()) if words[0] == "--all" else words[1:]
         refused = update_record(pages, words[0] == "--unchanged")
         for page in refused:

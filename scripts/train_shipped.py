@@ -51,7 +51,7 @@ side by side, had 466 and 465 s and 0.55 million tokens a second each: 7,800 ste
 plan) and 7,560. Fine-tuning took 250 s. The titler that is shipped is that of a CPU. The encoder preferred the right
 sentence of 62.6 % of the English pairs, so `pretrain --only encoder --init` continued from it for 522 s, with
 Wikipedia and books twice as often: 14,279 steps and 466 million tokens beside others under CUDA's multi-process
-service, 38 steps a second on average and 64 at best, and 72.8 % (Korean 78.5 -> 80.8).
+service, 27 steps a second over all, and 72.8 % (Korean 78.5 -> 80.8).
 
 On two CPU cores, each stage with --scale cpu: an hour for the encoder on one core, half an hour for the decoder and
 an hour for the titler on the other. In bf16 a core with AVX512-BF16 reads 3,000 to 4,700 tokens a second through 4
@@ -480,6 +480,7 @@ def pretrain_one(
     """Pretrain one of the models within a time, fine-tune the titler, and write what is brought back."""
     plan, deadline = PLANS[name], Deadline(seconds)
     signal.signal(signal.SIGTERM, deadline.end_early)  # where no run is under way, which has its own way to stop
+    earlier = read_totals(init) if init else None
     rest = plan.tuning_share * seconds if plan.tuning else 0.0  # for fine-tuning
     deadline.seconds -= rest
     if plan.tuning and plan.tuning_share == 1.0:
@@ -500,9 +501,8 @@ def pretrain_one(
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "parameters": former.num_parameters,
     }  # fmt: skip
-    if init:
-        earlier = load(init).training_info
-        record["earlier"] = {key: earlier[key] for key in TOTALS}
+    if earlier is not None:
+        record["earlier"] = earlier
     former = former.to("cpu")
     former.training_info = {**add_up_runs(record), **({} if plan.tuning else {"objective": plan.objective["name"]})}
     save(former, work / "full" / plan.title, overwrite=True)
@@ -513,6 +513,14 @@ def pretrain_one(
     for path in out.glob(f"{name}-base.tar.*"):
         path.unlink()
     print(f"{name}: done after {record['steps']:,} steps, {deadline.left:.0f} s left", flush=True)
+
+
+def read_totals(model: Path) -> JSONObject:
+    """Return steps, tokens and seconds that a model says it was trained for."""
+    known = load(model).training_info
+    if missing := [key for key in TOTALS if key not in known]:
+        raise SystemExit(f"{model} does not say its {', '.join(missing)}: continue from a model of this script")
+    return {key: known[key] for key in TOTALS}
 
 
 def add_up_runs(record: JSONObject) -> JSONObject:
